@@ -27,6 +27,7 @@ pytest_plugins = (
     "fix_client",
     "fix_commands",
     "fix_ingest",
+    "fix_ingest_run",
     "fix_postgres",  # Before the one that imports it.
     "fix_metadata",
     "fix_objects",

@@ -2,19 +2,17 @@
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
 import threading
 import tomllib
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from fix_ingest import numbers, write_jsonl
+from fix_ingest_run import SOURCE, Run, StartRun
 
 import wings_client
 from wings_core.errors import Unavailable
@@ -32,82 +30,6 @@ POINTS = ("receive", "claim", "stage", "publish", "acknowledge")
 
 FILES = 5
 ROWS = 40
-
-SOURCE = """
-name = "numbers"
-checkpoint = "checkpoint"
-
-[queue]
-kind = "sqlite"
-path = "queue.sqlite"
-visibility_seconds = 2
-wait_seconds = 0.2
-
-[target]
-endpoint = "{endpoint}"
-topic = "numbers"
-
-[limits]
-files_per_trigger = 2
-trigger_seconds = 0.2
-rows_per_file = 30
-"""
-
-
-@dataclass
-class Run:
-    """One run of the command, with Java and Python workers below it."""
-
-    process: "subprocess.Popen[bytes]"
-    output: Path
-
-    def members(self) -> list[int]:
-        """Return the ids of all processes of the run."""
-        found: list[int] = []
-        for directory in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # It ended meanwhile.
-                fields = (directory / "stat").read_text().rsplit(")", 1)[1].split()
-                if int(fields[3]) == self.process.pid and fields[0] != "Z":
-                    found.append(int(directory.name))
-        return found
-
-    def kill(self) -> None:
-        """End all processes as a crash of the machine would, and wait until they are gone."""
-        while members := self.members():  # A process may have forked meanwhile.
-            for pid in members:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        self.process.wait()
-
-    @property
-    def said(self) -> str:
-        return self.output.read_text(errors="replace")[-4_000:]
-
-
-@pytest.fixture
-def start(quick_spark: dict[str, str], tmp_path: Path) -> Generator[Callable[..., Run]]:
-    """Start the command on a source; what still runs at the end is killed."""
-    started: list[Run] = []
-
-    def run(*flags: str) -> Run:
-        path = tmp_path / f"output-{len(started)}"
-        command = [sys.executable, "-m", "wings_client.cli", "ingest", "run"]
-        command += ["--source", str(tmp_path / "numbers.toml"), "--master", "local[2]", *flags]
-        with path.open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # So that all its processes can be found.
-                env=quick_spark,
-            )
-        started.append(Run(process, path))
-        return started[-1]
-
-    yield run
-    for each in started:
-        each.kill()
 
 
 @contextlib.contextmanager
@@ -167,7 +89,7 @@ def trapped(
         patched.stages.publish, patched.stages.abort = publish, abort
 
 
-def crash(start: Callable[..., Run], directory: Path, points: Sequence[str]) -> None:
+def crash(start_run: StartRun, directory: Path, points: Sequence[str]) -> None:
     """Kill a pipeline at these points, start it again each time, and look at what is there."""
     queue = SqliteQueue(directory / "queue.sqlite")
     with running_server() as server, wings_client.connect(server.flight) as client:
@@ -183,14 +105,14 @@ def crash(start: Callable[..., Run], directory: Path, points: Sequence[str]) -> 
                 )
                 queue.send([str(path), str(path)])
             sent += FILES
-            run = start()
+            run = start_run()
             sprung = threading.Event()
             with trapped(server, point, run, sprung):
                 assert sprung.wait(SECONDS_MAX), f"{point}: {run.said}"
                 server.wait_for_calls(0)
             assert run.process.returncode == -signal.SIGKILL, run.said
             assert len(numbers(client, "numbers")) < sent * ROWS
-        run = start()
+        run = start_run()
         while client.partitions("numbers")[0].next_offset < sent * ROWS or queue.remaining:
             with pytest.raises(subprocess.TimeoutExpired):
                 run.process.wait(0.2)  # It goes on.
@@ -209,17 +131,17 @@ def crash(start: Callable[..., Run], directory: Path, points: Sequence[str]) -> 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_pipeline_killed_at_any_step_writes_each_row_once(
-    start: Callable[..., Run], tmp_path: Path, point: str
+    start_run: StartRun, tmp_path: Path, point: str
 ) -> None:
-    crash(start, tmp_path, [point])
+    crash(start_run, tmp_path, [point])
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_a_pipeline_killed_at_one_step_after_another_writes_each_row_once(
-    start: Callable[..., Run], tmp_path: Path
+    start_run: StartRun, tmp_path: Path
 ) -> None:
-    crash(start, tmp_path, POINTS)
+    crash(start_run, tmp_path, POINTS)
 
 
 _DEADLY = """
@@ -241,7 +163,7 @@ FileReader.batches = deadly
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_file_that_kills_sparks_workers_is_given_up_and_its_neighbours_go_on(
-    start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_run: StartRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(_DEADLY)
@@ -254,7 +176,7 @@ def test_a_file_that_kills_sparks_workers_is_given_up_and_its_neighbours_go_on(
         for index, name in enumerate(("a", "poison", "z")):
             rows = range(index * ROWS, (index + 1) * ROWS)
             queue.send([str(write_jsonl(tmp_path / f"{name}.jsonl", rows))])
-        run = start()
+        run = start_run()
         while client.count_shards("numbers").dead == 0 or queue.remaining:
             with pytest.raises(subprocess.TimeoutExpired):
                 run.process.wait(0.2)  # It goes on.

@@ -61,19 +61,22 @@ def run(
     """Run the pipeline of a source until it is interrupted.
 
     The queue and the topic are checked first. Each batch writes a line of JSON on standard error:
-    files by outcome, rows and bytes. Ctrl-C ends it at any time; after a restart it continues from
-    its checkpoint, and writes no row twice.
+    files by outcome, rows and bytes. SIGTERM and Ctrl-C end it within ten seconds; after a restart
+    it continues from its checkpoint, and writes no row twice. After any error that is not of the
+    settings, or of what they name, it starts again by itself.
     """
     settings = SourceSettings.load(source)
-    from wings_spark.ingest.run import check, session
-    from wings_spark.ingest.run import run as run_source
+    from wings_spark.ingest.stopping import Stopped, StopSignals
 
-    check(settings)
-    sys.stderr.write("wings: starting Spark\n")
-    with session(settings, master) as spark:
-        until = "until the queue has nothing more" if once else "until it is interrupted"
-        sys.stderr.write(f"wings: reading files into {settings.target.topic}, {until}\n")
-        run_source(spark, settings, once=once, report=_report)
+    with StopSignals() as stop:
+        try:
+            from wings_spark.ingest.supervise import supervise
+
+            supervise(settings, master, stop, once=once)
+        except Stopped:
+            pass
+    if stop.asked:
+        raise typer.Exit(stop.status)
 
 
 @app.command()
@@ -123,12 +126,6 @@ def backfill(
     """Announce existing files to the queue; those that were read are not read again."""
     count = calls.backfill(SourceSettings.load(source), place)
     _write({"files": count})
-
-
-def _report(figures: dict[str, Any]) -> None:
-    """Write the figures of a batch on standard error."""
-    sys.stderr.write(json.dumps(figures) + "\n")
-    sys.stderr.flush()
 
 
 def _write(found: dict[str, Any]) -> None:

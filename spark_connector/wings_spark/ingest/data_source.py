@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from wings_core.errors import Internal, ResourceExhausted, Unavailable
+from wings_core.errors import Internal, InvalidArgument, ResourceExhausted, Unavailable
 from wings_core.queue.commit import stage_prefix, writer_of
 from wings_core.queue.coordinator import QueueCoordinator
 from wings_core.queue.journal import Journal
@@ -159,7 +159,7 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the works of a claim.
 
         Raises:
-            Internal: The claim is not in the journal.
+            InvalidArgument: The claim is not in the journal.
         """
         first, last = int(start[CLAIM]) + 1, int(end[CLAIM])
         assert last <= first, "a batch is one claim"
@@ -168,9 +168,9 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         journal = Journal(self._settings.journal_directory)
         claim = journal.claim(last)
         if claim is None:
-            raise Internal(
-                f"claim {last} is not in the journal {journal.directory}: it does not belong to "
-                "this checkpoint"
+            raise InvalidArgument(
+                f"claim {last} is not in the journal {journal.directory}, which does not belong to "
+                "Spark's checkpoint beside it: name another 'checkpoint'"
             )
         works = planned(claim, journal.token, self._tasks, self._settings)
         return [WorkPartition(work.model_dump_json()) for work in works]

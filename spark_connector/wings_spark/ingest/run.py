@@ -1,32 +1,23 @@
 """The run of a pipeline: its query, from start to end."""
 
-import re
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import StreamingQueryException
-
-from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.errors import InvalidArgument, TopicNotFound, WingsError
 from wings_core.queue.claims import Fate, Outcome
+from wings_core.queue.commit import mark_prefix, stage_prefix, writer_of
 from wings_core.queue.journal import Journal
 from wings_core.times import format_timestamp
 from wings_spark.ingest.connections import open_queue
 from wings_spark.ingest.data_source import NAME, SETTINGS, TASKS, IngestDataSource
 from wings_spark.ingest.dead_letters import DeadLetters
+from wings_spark.ingest.ended import SPARK_ERRORS, ended_by
 from wings_spark.ingest.read_file import FileReader
 from wings_spark.ingest.settings import SourceSettings
-from wings_spark.testing import find_java, use_this_python
-
-_RAISED = re.compile(r"(\w+\.)+\w+(Error|Exception)?: |\w+Error: ")
-
-_LOCAL = re.compile(r"local(?:\[(\d+|\*)\])?")
-
-TASK_ATTEMPTS = 4
-"""Attempts of a task on this machine, as many as a cluster's default."""
 
 REPORT_SECONDS = 1
-"""How often a run looks for new outcomes to report."""
+"""How often a run looks for new outcomes to report, and whether it is to end."""
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +38,12 @@ def check(settings: SourceSettings) -> None:
     finally:
         queue.close()
     with settings.target.server().connect() as client:
-        topic = client.topic(settings.target.topic)
+        try:
+            topic = client.topic(settings.target.topic)
+        except TopicNotFound as error:
+            raise TopicNotFound(
+                f"{error.message}: create it, or name another in 'target.topic'", **error.facts
+            ) from None
         DeadLetters(settings, client).prepare()
     FileReader(settings, topic.schema, topic.partition_key)
 
@@ -89,53 +85,84 @@ def start(
     ).start()
 
 
+class Reports:
+    """The figures of batches, each reported once.
+
+    Args:
+        journal: Of the pipeline.
+        report: Called with the figures of each published batch, in order.
+    """
+
+    def __init__(self, journal: Journal, report: Callable[[dict[str, Any]], None]) -> None:
+        self._journal = journal
+        self._report = report
+        self._last = journal.last_done  # A claim that an earlier run left open is reported too.
+
+    def bring(self) -> int:
+        """Report batches that were published since the last call; returns the last one's number."""
+        while (outcome := self._journal.outcome(self._last + 1)) is not None:
+            self._last += 1
+            self._report(figures(outcome))
+        return self._last
+
+
 def run(
     spark: "SparkSession",
     settings: SourceSettings,
+    reports: Reports,
     *,
     once: bool = False,
-    report: Callable[[dict[str, Any]], None] = lambda _: None,
+    is_asked_to_end: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Run a source's query; blocks until it ends, or forever.
+    """Run a source's query; blocks until it ends, or is asked to.
 
     Args:
         spark: A classic session.
-        settings: Of the source.
+        settings: Of the source, whose journal the caller has locked.
+        reports: Of its batches.
         once: End when the queue has nothing more.
-        report: Called with the figures of each published batch.
+        is_asked_to_end: Asked every `REPORT_SECONDS`; then the batch in progress is dropped.
 
     Raises:
-        Unavailable: It runs already on this machine.
+        QueryEndedError: The query failed.
         WingsError: As `start`.
     """
-    journal = Journal(settings.journal_directory)
-    journal.lock()
     try:
-        reported = journal.last_done  # A claim that an earlier run left open is reported too.
         query = start(spark, settings, once=once)
         try:
-            ended = False
-            while not ended:
-                ended = bool(query.awaitTermination(REPORT_SECONDS))
-                while (outcome := journal.outcome(reported + 1)) is not None:
-                    reported += 1
-                    report(figures(outcome))
-        except StreamingQueryException as error:
-            raise Unavailable(f"the query ended: {_reason(error)}") from None
+            while not query.awaitTermination(REPORT_SECONDS):
+                reports.bring()
+                if is_asked_to_end():
+                    break
         finally:
-            if query.isActive:
+            reports.bring()
+            if is_asked_to_end():
                 # Spark logs pages of each task that is interrupted.
                 spark.sparkContext.setLogLevel("OFF")
             query.stop()
-    finally:
-        journal.unlock()
+    except SPARK_ERRORS as error:
+        if is_asked_to_end():
+            return  # Java may have been asked to end as well.
+        raise ended_by(error) from None
+    if is_asked_to_end():
+        with suppress(WingsError):
+            _forget_progress(settings)
 
 
-def _reason(error: StreamingQueryException) -> str:
-    """Return the last Python error of a failure, which Spark wraps in pages of Java's."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    raised = [line for line in lines if _RAISED.match(line)]
-    return (raised or lines or ["for an unknown reason"])[-1][:400]
+def _forget_progress(settings: SourceSettings) -> None:
+    """Delete what tasks have staged of a batch that was dropped, and their marks.
+
+    A mark that remains counts as an end that its file may have caused.
+    """
+    journal = Journal(settings.journal_directory)
+    with settings.target.server().connect() as client:
+        for claim in journal.open_claims():
+            for prefix in (stage_prefix, mark_prefix):
+                client.abort(
+                    writer_of(settings.name, journal.token),
+                    (),
+                    prefix=prefix(journal.token, claim.number),
+                )
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:
@@ -149,44 +176,3 @@ def figures(outcome: Outcome) -> dict[str, Any]:
         "bytes": sum(file.bytes for file in outcome.files),
         "rescued_rows": sum(file.rescued for file in outcome.files),
     }
-
-
-def with_attempts(master: str) -> str:
-    """Return a local master with `TASK_ATTEMPTS` attempts of a task; others unchanged."""
-    local = _LOCAL.fullmatch(master)
-    return master if local is None else f"local[{local[1] or 1},{TASK_ATTEMPTS}]"
-
-
-@contextmanager
-def session(settings: SourceSettings, master: str | None) -> Generator["SparkSession"]:
-    """Run a Spark session for a source.
-
-    Args:
-        settings: Of the source.
-        master: Where Spark runs; None: as Spark is configured, else all cores of this machine.
-            A local task has four attempts too, as on a cluster: the next attempt detects a file
-            that ended the process that read it.
-
-    Raises:
-        RuntimeError: There is no Java.
-    """
-    find_java()
-    use_this_python()
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.appName(f"wings-ingest-{settings.name}")
-    if master is not None:
-        builder = builder.master(with_attempts(master))
-    builder = builder.config("spark.speculation", "false")
-    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    found = spark.sparkContext.master or ""
-    if with_attempts(found) != found:
-        spark.stop()
-        spark = builder.master(with_attempts(found)).getOrCreate()
-    if spark.conf.get("spark.log.level", None) is None:
-        # At WARN, a line is logged whenever a wait for files is longer than a trigger.
-        spark.sparkContext.setLogLevel("ERROR")
-    try:
-        yield spark
-    finally:
-        spark.stop()

@@ -7,7 +7,7 @@ import pytest
 
 from wings_core.errors import InvalidArgument
 from wings_core.queue.notifications import DedupKey, MessageKind
-from wings_spark.ingest.run import with_attempts
+from wings_spark.ingest.session import with_attempts
 from wings_spark.ingest.settings import SourceSettings
 
 WHOLE = """

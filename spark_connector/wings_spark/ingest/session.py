@@ -1,0 +1,134 @@
+"""A Spark session for a run, with what Java and Python workers write kept in a file."""
+
+import os
+import re
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from wings_core.errors import Unavailable
+from wings_spark.ingest.settings import SourceSettings
+from wings_spark.testing import QUICK_JAVA_OPTIONS, find_java, use_this_python
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TASK_ATTEMPTS = 4
+"""Attempts of a task on this machine, as many as a cluster's default."""
+
+LOG_BYTES_MAX = 16 * 1024 * 1024
+"""A larger log is emptied."""
+
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)\])?")
+
+
+_CONFIGURED = {"SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"}
+"""Variables of an environment in which Spark is configured already."""
+
+OWN = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {QUICK_JAVA_OPTIONS}",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.python.daemon.module": "wings_spark.ingest.daemon",
+}
+"""Settings of a Spark that runs on this machine alone, where nothing else configures it.
+
+Its rows are a few texts for each batch: to compile anything takes longer than to run it.
+"""
+
+
+def is_local(master: str | None) -> bool:
+    """Tell whether a master is on this machine."""
+    return master is None or _LOCAL.fullmatch(master) is not None
+
+
+def log_path(settings: SourceSettings) -> Path:
+    """Return where Java and Python workers of a run write what is for standard error."""
+    return settings.checkpoint / "spark.log"
+
+
+def with_attempts(master: str) -> str:
+    """Return a local master with `TASK_ATTEMPTS` attempts of a task; others unchanged."""
+    local = _LOCAL.fullmatch(master)
+    return master if local is None else f"local[{local[1] or 1},{TASK_ATTEMPTS}]"
+
+
+@contextmanager
+def session(settings: SourceSettings, master: str | None) -> Generator["SparkSession"]:
+    """Run a Spark session for a source.
+
+    Args:
+        settings: Of the source.
+        master: Where Spark runs; None: as Spark is configured, else all cores of this machine.
+            A local task has four attempts too, as on a cluster: the next attempt detects a file
+            that ended the process that read it.
+
+    Raises:
+        RuntimeError: There is no Java.
+        Unavailable: Java did not start.
+    """
+    find_java()
+    use_this_python()
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(f"wings-ingest-{settings.name}")
+    options = {"spark.speculation": "false", "spark.ui.showConsoleProgress": "false"}
+    if not _CONFIGURED & os.environ.keys() and is_local(master):
+        options |= OWN
+        master = master or "local[*]"
+    if master is not None:
+        builder = builder.master(with_attempts(master))
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    log = log_path(settings)
+    try:
+        spark = builder.getOrCreate()
+        found = spark.sparkContext.master or ""
+        if with_attempts(found) != found:
+            spark.stop()
+            spark = builder.master(with_attempts(found)).getOrCreate()
+    except PySparkException as error:
+        raise Unavailable(f"Spark did not start: {_last_line(log) or error}; see {log}") from None
+    if spark.conf.get("spark.log.level", None) is None:
+        # At WARN, a line is logged whenever a wait for files is longer than a trigger.
+        spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        with suppress(Exception):  # Java may be gone.
+            spark.stop()
+
+
+@contextmanager
+def standard_error_in(path: Path) -> Generator[TextIO]:
+    """Append to a file what this process, and those that it starts meanwhile, write on fd 2.
+
+    These are pages of Java's and PySpark's, whose end tells nothing.
+
+    Returns:
+        Standard error as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as kept:
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+        try:
+            if os.fstat(log).st_size > LOG_BYTES_MAX:
+                os.ftruncate(log, 0)
+            os.dup2(log, 2)
+            yield kept
+        finally:
+            os.close(log)
+            sys.stderr.flush()
+            os.dup2(kept.fileno(), 2)
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:300]

@@ -1,0 +1,81 @@
+"""The end of a run by SIGTERM or Ctrl-C: at once while it starts, in order while its query runs."""
+
+import os
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Self
+
+GRACE_SECONDS = 8.0
+"""Longest time that the end in order takes; then the process ends as it is, which loses nothing."""
+
+_STATUSES = {signal.SIGTERM: 0, signal.SIGINT: 130}
+"""By signal: the exit status of a run that it ends."""
+
+
+class Stopped(BaseException):
+    """A signal ended a run that had nothing to end in order."""
+
+
+class StopSignals:
+    """SIGTERM and SIGINT, caught in a `with` statement of the main thread.
+
+    The first one asks for an end, and the second ends the process at once.
+    """
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._in_order = False
+        self._previous: dict[int, Any] = {}
+        self.status = 0
+        """The exit status that the first signal asks for."""
+
+    @property
+    def asked(self) -> bool:
+        """Whether a signal has come."""
+        return self._asked.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a signal; tells whether there was one."""
+        return self._asked.wait(seconds)
+
+    def catch(self) -> None:
+        """Catch the signals; again where something else, like PySpark, caught them since."""
+        for number in _STATUSES:
+            found = signal.signal(number, self._on_signal)
+            self._previous.setdefault(number, found)
+
+    @contextmanager
+    def in_order(self) -> Generator[None]:
+        """Let signals set `asked` alone, instead of raising `Stopped`, in a `with` statement."""
+        self._in_order = True
+        try:
+            yield
+        finally:
+            self._in_order = False
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self.asked:
+            os._exit(self.status)
+        self.status = _STATUSES[signal.Signals(number)]
+        self._asked.set()
+        # Never cancelled: it ends an interpreter that hangs on its way out, too.
+        timer = threading.Timer(GRACE_SECONDS, os._exit, (self.status,))
+        timer.daemon = True
+        timer.start()
+        if not self._in_order:
+            raise Stopped
+
+    def __enter__(self) -> Self:
+        """Catch the signals."""
+        self.catch()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Put back what had caught them before, unless the process is about to end by one."""
+        if not self.asked:
+            for number, found in self._previous.items():
+                signal.signal(number, found)

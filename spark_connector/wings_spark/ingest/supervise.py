@@ -1,0 +1,120 @@
+"""Keeps a source's query running: starts it again after errors that pass."""
+
+import json
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import NoReturn, TextIO
+
+from wings_core.errors import InvalidArgument, Unavailable, WingsError
+from wings_core.queue.journal import Journal
+from wings_spark.ingest.ended import QueryEndedError, is_configuration
+from wings_spark.ingest.run import Reports, check, run
+from wings_spark.ingest.session import log_path, session, standard_error_in
+from wings_spark.ingest.settings import SourceSettings
+from wings_spark.ingest.stopping import StopSignals
+
+PAUSE_SECONDS = (1.0, 60.0)
+"""Before the query is started again: at first, doubled up to the second."""
+
+RESTARTS_OF_SPARK = 3
+"""After so many failures in a row, Spark is started anew as well."""
+
+ONCE_FAILURES_MAX = 3
+"""After so many failures, a run that is to end when the queue is empty ends with the error."""
+
+_FAILURES = "WINGS_INGEST_FAILURES"
+"""The variable in which a process that replaces itself passes on its failures in a row."""
+
+
+def supervise(
+    settings: SourceSettings,
+    master: str | None,
+    stop: StopSignals,
+    *,
+    once: bool,
+) -> None:
+    """Run a source's query until it is asked to end; start it again whenever it fails.
+
+    Writes lines for people, and the figures of each batch, on standard error.
+
+    Args:
+        settings: Of the source.
+        master: Where Spark runs; see `session`.
+        stop: What asks it to end.
+        once: End when the queue has nothing more, or after `ONCE_FAILURES_MAX` failures.
+
+    Raises:
+        WingsError: The queue, the topic or the settings do not fit, at the start or since; another
+            pipeline has the checkpoint; or `once`, and it fails.
+        Stopped: A signal came before the query ran.
+    """
+    failures = int(os.environ.get(_FAILURES) or 0)
+    if not failures:
+        check(settings)
+    with _locked(settings) as journal, standard_error_in(log_path(settings)) as people:
+        reports = Reports(journal, lambda figures: _line(people, json.dumps(figures)))
+        last = reports.bring()
+        _line(people, "wings: starting Spark")
+        with session(settings, master) as spark:
+            stop.catch()
+            until = "until the queue has nothing more" if once else "until it is interrupted"
+            _line(people, f"wings: reading files into {settings.target.topic}, {until}")
+            while True:
+                try:
+                    with stop.in_order():
+                        run(spark, settings, reports, once=once, is_asked_to_end=lambda: stop.asked)
+                    return
+                except (QueryEndedError, WingsError) as error:
+                    ended = error
+                before, last = last, reports.bring()
+                failures = 1 if last > before else failures + 1
+                reason = _reason(ended, settings)
+                if once and failures >= ONCE_FAILURES_MAX:
+                    raise Unavailable(reason)
+                pause = min(PAUSE_SECONDS[1], PAUSE_SECONDS[0] * 2 ** (failures - 1))
+                _line(people, f"wings: {reason}; it starts again in {pause:g} s")
+                if stop.wait(pause):
+                    return
+                lost = isinstance(ended, QueryEndedError) and ended.lost_java
+                if lost or failures % RESTARTS_OF_SPARK == 0:
+                    break
+    _replace_process(failures)
+
+
+def _line(stream: TextIO, line: str) -> None:
+    stream.write(line + "\n")
+    stream.flush()
+
+
+@contextmanager
+def _locked(settings: SourceSettings) -> Generator[Journal]:
+    journal = Journal(settings.journal_directory)
+    journal.lock()
+    try:
+        yield journal
+    finally:
+        journal.unlock()
+
+
+def _reason(error: QueryEndedError | WingsError, settings: SourceSettings) -> str:
+    """Return why the query ended, unless a restart would not mend it.
+
+    Raises:
+        WingsError: It would not.
+    """
+    if isinstance(error, QueryEndedError):
+        if error.is_configuration:
+            raise InvalidArgument(f"the query ended: {error.reason}")
+        return f"the query ended: {error.reason} (Spark's log is {log_path(settings)})"
+    if is_configuration(error):
+        raise error
+    return error.message
+
+
+def _replace_process(failures: int) -> NoReturn:
+    """Run the command of this process again, in its place: PySpark starts Java but once in one."""
+    os.environ[_FAILURES] = str(failures)
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "wings_client.cli", *sys.argv[1:]])

@@ -1,0 +1,108 @@
+"""`wings ingest run` as a service: it starts again by itself, and ends when it is asked to."""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from fix_ingest import numbers, write_jsonl
+from fix_ingest_run import SOURCE, Run, StartRun
+
+import wings_client
+from wings_client import Client
+from wings_core.queue.sqlite import SqliteQueue
+from wings_server.testing import running_server
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+SECONDS_MAX = 300.0
+"""For one step, on a busy machine."""
+
+ROWS = 20
+
+JAVA_TRACES = ("Exception in thread", "\tat ", "Traceback", "Thread State", "ERROR ", "WARN ")
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Generator[Client]:
+    """A client of a server with the topic of the source, whose settings are written."""
+    with running_server() as server, wings_client.connect(server.flight) as found:
+        found.create_topic("numbers", {"n": "int64"})
+        (tmp_path / "numbers.toml").write_text(SOURCE.format(endpoint=server.flight))
+        yield found
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Generator[SqliteQueue]:
+    """The queue of the source."""
+    with contextlib.closing(SqliteQueue(tmp_path / "queue.sqlite")) as found:
+        yield found
+
+
+def bring(client: Client, queue: SqliteQueue, run: Run, directory: Path, number: int) -> None:
+    """Announce the file of a number, and wait until a run has read it."""
+    rows = range(number * ROWS, (number + 1) * ROWS)
+    queue.send([str(write_jsonl(directory / f"{number}.jsonl", rows))])
+    while client.partitions("numbers")[0].next_offset < rows.stop or queue.remaining:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            run.process.wait(0.2)
+        assert run.process.returncode is None, run.said
+
+
+def kill(run: Run, *words: str) -> None:
+    """Kill the process of a run whose command line has all these words; there is one."""
+    found = [pid for pid in run.members() if all(word in command_of(pid) for word in words)]
+    assert len(found) == 1, (words, [command_of(pid) for pid in run.members()])
+    os.kill(found[0], signal.SIGKILL)
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+
+
+def test_a_run_starts_again_by_itself_and_ends_in_order_on_sigterm(
+    client: Client, queue: SqliteQueue, start_run: StartRun, tmp_path: Path
+) -> None:
+    run = start_run()
+    bring(client, queue, run, tmp_path, 0)
+    kill(run, "python_streaming_source_runner")
+    bring(client, queue, run, tmp_path, 1)
+    assert "it starts again in 1 s" in run.said
+    kill(run, "org.apache.spark.deploy.SparkSubmit")
+    bring(client, queue, run, tmp_path, 2)
+    assert "Java ended, and Spark with it" in run.said
+    run.process.send_signal(signal.SIGTERM)
+    assert run.process.wait(SECONDS_MAX) == 0, run.said
+    assert run.said.splitlines()[-1].startswith('{"batch": 3'), "it ends without a word"
+    assert not any(each in run.said for each in JAVA_TRACES), run.said
+    assert numbers(client, "numbers") == list(range(3 * ROWS))
+
+
+def test_a_run_whose_topic_is_deleted_ends_with_the_reason_as_the_last_line(
+    client: Client, queue: SqliteQueue, start_run: StartRun, tmp_path: Path
+) -> None:
+    run = start_run()
+    bring(client, queue, run, tmp_path, 0)
+    client.delete_topic("numbers")
+    queue.send([str(write_jsonl(tmp_path / "1.jsonl", range(ROWS)))])
+    assert run.process.wait(SECONDS_MAX) == 1, run.said
+    last = run.said.splitlines()[-1]
+    assert last.startswith("wings: "), run.said
+    assert "numbers" in last
+    assert not any(each in run.said for each in JAVA_TRACES), run.said
+
+
+def test_a_run_that_is_starting_ends_at_once_on_sigterm(
+    client: Client, start_run: StartRun
+) -> None:
+    run = start_run()
+    while "starting Spark" not in run.said:
+        with pytest.raises(subprocess.TimeoutExpired):
+            run.process.wait(0.05)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.process.wait(SECONDS_MAX) == 0, run.said
+    assert run.said.splitlines() == ["wings: starting Spark"]
+    assert client.count_shards("numbers").open == 0
