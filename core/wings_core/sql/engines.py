@@ -1,59 +1,21 @@
-"""Engines: the DuckDB instances that queries borrow, each alone and for a bounded time.
+"""Engines: the DuckDB instances that queries borrow, each alone and for a bounded time."""
 
-Each is a database in memory of its own, so that memory, threads and spilled bytes are bounded for
-each query. Files, extensions and Python's variables are out of reach, and its configuration is
-locked. It takes 20 ms to open, so it is kept for the next query, unless it was interrupted.
-"""
-
-import tempfile
 import threading
 import time
-from pathlib import Path
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
 
-import duckdb
+import pyarrow as pa
 
 from wings_core.errors import ResourceExhausted
 from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
-from wings_core.sql.statement import CATALOG
+from wings_core.sql_process.engine import Engine, EngineBounds, EngineFailed, View
 
 WAIT_SECONDS_MAX = 5.0
 """How long a query waits for an engine."""
 
 _LOOK_SECONDS = 0.1
-_SETTINGS = (
-    "SET TimeZone = 'UTC'",
-    "SET errors_as_json = true",
-    f"ATTACH ':memory:' AS {CATALOG}",
-    f"USE {CATALOG}",
-    "SET lock_configuration = true",
-)
-
-
-class Engine:
-    """One instance of DuckDB, and the directory that it spills to."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._spill = tempfile.TemporaryDirectory(prefix="wings-sql-", ignore_cleanup_errors=True)
-        config: dict[str, str | bool | int | float | list[str]] = {
-            "enable_external_access": "false",
-            "autoload_known_extensions": "false",
-            "autoinstall_known_extensions": "false",
-            "python_enable_replacements": "false",
-            "memory_limit": f"{limits.sql_memory_bytes_max}B",
-            "temp_directory": str(Path(self._spill.name) / "duckdb"),
-            "max_temp_directory_size": f"{limits.sql_spill_bytes_max}B",
-        }
-        if limits.sql_threads_max:
-            config["threads"] = str(limits.sql_threads_max)
-        self.connection = duckdb.connect(":memory:", config=config)
-        for setting in _SETTINGS:
-            self.connection.execute(setting)
-
-    def close(self) -> None:
-        """Free its memory, and delete what it spilled."""
-        self.connection.close()
-        self._spill.cleanup()
 
 
 class Engines:
@@ -92,7 +54,7 @@ class Engines:
             if self._idle:
                 return self._idle.pop()
         try:
-            return Engine(self._limits)
+            return Engine(bounds_of(self._limits))
         except BaseException:
             self._returned(None)
             raise
@@ -118,3 +80,64 @@ class Engines:
             idle, self._idle = self._idle, []
         for engine in idle:
             engine.close()
+
+
+def bounds_of(limits: Limits) -> EngineBounds:
+    """Return what an engine may use."""
+    return EngineBounds(
+        limits.sql_memory_bytes_max, limits.sql_spill_bytes_max, limits.sql_threads_max
+    )
+
+
+class LocalRun:
+    """One statement in an engine of this process; closed by its caller.
+
+    Args:
+        engine: Lent to the caller.
+        tables: Datasets and tables of Arrow, by the names under which views know them.
+        ends: Returns whether the query is to end now; asked every `look_seconds`.
+        look_seconds: How often; so often it is interrupted, as one before it runs has no effect.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tables: Mapping[str, Any],
+        ends: Callable[[], bool],
+        look_seconds: float,
+    ) -> None:
+        self.usable = True
+        """Whether the engine may be lent again: nothing was begun there that did not end."""
+        self._engine = engine
+        self._tables = tables
+        self._ends = ends
+        self._look_seconds = look_seconds
+        self._ended = threading.Event()
+        self._watch = threading.Thread(target=self._look, name="wings-sql-watch", daemon=True)
+        self._watch.start()
+
+    def prepare(self, views: Sequence[View], text: str) -> pa.Schema | None:
+        """Plan a statement; see `Engine.prepare`."""
+        try:
+            return self._engine.prepare(self._tables, views, text)
+        except EngineFailed as failed:
+            self.usable = failed.harmless
+            raise
+
+    def batches(self, rows: int) -> Generator[pa.RecordBatch]:
+        """Yield the rows of the statement; see `Engine.batches`."""
+        self.usable = False
+        yield from self._engine.batches(rows)
+        self.usable = True
+
+    def _look(self) -> None:
+        while not self._ended.wait(self._look_seconds):
+            if self._ends():
+                self._engine.interrupt()
+
+    def close(self) -> None:
+        """Remove what was made in the engine, whose caller then returns it."""
+        self._ended.set()
+        if threading.current_thread() is not self._watch:
+            self._watch.join()
+        self.usable = self._engine.sweep() and self.usable

@@ -10,6 +10,7 @@ from wings_core.arrow_types import fields_of
 from wings_core.errors import Internal, InvalidSql, ResourceExhausted, WingsError
 from wings_core.sql.parameters import Bound
 from wings_core.sql.statement import invalid_sql
+from wings_core.sql_process.engine import EngineFailed
 
 MESSAGE_LENGTH_MAX = 400
 
@@ -26,7 +27,7 @@ def translated(error: BaseException, text: str, bound: Bound | None, shift: int 
         bound: The statement as DuckDB has it.
         shift: How many bytes DuckDB got before it.
     """
-    if isinstance(error, MemoryError):
+    if isinstance(error, EngineFailed) and error.kind == "MemoryError":
         return ResourceExhausted("the query needs more memory than it may use")
     found = _json_in(str(error))
     kind = str(found.get("exception_type", ""))

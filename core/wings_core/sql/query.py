@@ -2,49 +2,52 @@
 
     text ─▶ parse ─▶ tables: authorize, then look up ─▶ where they end, now ─▶ DuckDB ─▶ batches
 
-A query holds an engine from its opening until it is closed, at most `sql_seconds_max`.
+DuckDB runs in this process where a statement takes no more memory than it counts; see `bounded`;
+else in a worker. A query holds an engine from its opening until it is closed, at most
+`sql_seconds_max`.
 """
 
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 
 from wings_core.contracts.sql import SYSTEM
-from wings_core.errors import InvalidSql, ResourceExhausted, WingsError
+from wings_core.errors import Internal, InvalidSql, ResourceExhausted, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.model import PartitionState, Topic
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.security.principal import ANYONE, Principal
-from wings_core.sql.engines import Engine, Engines
+from wings_core.sql.bounded import COLUMNS_MAX, is_bounded
+from wings_core.sql.engines import Engines, LocalRun
 from wings_core.sql.failures import check_types, translated
 from wings_core.sql.names import topic_of
 from wings_core.sql.parameters import Bound, Parameters, bind
-from wings_core.sql.statement import CATALOG, Statement, TableName, parse
+from wings_core.sql.statement import Statement, TableName, parse
 from wings_core.sql.system import system_table
 from wings_core.sql.topic_table import ScanCount, TopicTable
+from wings_core.sql.workers import RemoteRun, Workers
+from wings_core.sql_process.engine import CATALOG, EngineFailed, View
 
 if TYPE_CHECKING:
     from wings_core.log import Log
 
-_HARMLESS = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException)
-"""What is wrong with a statement before it runs."""
-
-_EXPLAIN = "EXPLAIN "
-
 _MAIN = "main"
 """The schema of names without one."""
 
-INTERRUPT_SECONDS = 0.02
-"""Between two interrupts of a query that is to end: one before it runs has no effect."""
+LOOK_SECONDS = 0.02
+"""How often it is looked whether a query is to end."""
 
 LOOKS_MAX = 8
 """How often it is looked where the logs of several topics end, until no commit came between."""
 
 BATCH_ROWS = 65_536
+
+BATCH_BYTES = 16 << 20
+"""Of rows as long as those of a topic are on average, a batch has no more."""
 
 Authorize = Callable[[str], None]
 """Raises `PermissionDenied` where the caller may not read a topic, by its full name."""
@@ -60,6 +63,7 @@ class Sql:
     def __init__(self, log: "Log") -> None:
         self._log = log
         self._engines = Engines(log.limits)
+        self._workers = Workers(log.limits)
 
     @property
     def running(self) -> int:
@@ -101,7 +105,7 @@ class Sql:
         """
         limit = self._log.limits.sql_seconds_max
         seconds = limit if seconds_max is None else min(limit, seconds_max)
-        query = Query(self._log, self._engines, cancel or Cancel(), seconds)
+        query = Query(self._log, self._engines, self._workers, cancel or Cancel(), seconds)
         try:
             query.prepare(text, authorize, parameters, namespace, principal)
         except BaseException:
@@ -114,15 +118,17 @@ class Sql:
 
         Raises: as `open`, of the statement alone.
         """
-        query = Query(self._log, self._engines, Cancel(), self._log.limits.sql_seconds_max)
+        limit = self._log.limits.sql_seconds_max
+        query = Query(self._log, self._engines, self._workers, Cancel(), limit)
         try:
             return query.parameters(text)
         finally:
             query.close()
 
     def close(self) -> None:
-        """Close the engines; queries must have ended."""
+        """Close the engines, and end the workers; queries must have ended."""
         self._engines.close()
+        self._workers.close()
 
 
 class Query:
@@ -131,36 +137,32 @@ class Query:
     Args:
         log: What it reads.
         engines: Where it borrows its engine.
+        workers: Where it borrows a worker, if it needs one.
         cancel: Ends it.
         seconds_max: How long it may take.
     """
 
-    def __init__(self, log: "Log", engines: Engines, cancel: Cancel, seconds_max: float) -> None:
+    def __init__(
+        self, log: "Log", engines: Engines, workers: Workers, cancel: Cancel, seconds_max: float
+    ) -> None:
         self._log = log
         self._engines = engines
+        self._workers = workers
         self._cancel = cancel
         self._seconds_max = seconds_max
         self._ends_at = time.monotonic() + seconds_max
         self.count = ScanCount()
         self._text = ""
         self._bound: Bound | None = None
-        self._relation: duckdb.DuckDBPyRelation | None = None
         self._schema: pa.Schema | None = None
-        self._usable = True
-        """Whether its engine may be lent again: nothing was begun there that did not end."""
-        self._made: list[str] = []
-        """What drops what was made in the engine, in the order in which it was made."""
-        self._registered: list[str] = []
+        self._tables: dict[str, Any] = {}
+        """What views are over, by name."""
+        self._views: list[View] = []
+        self._batch_rows = BATCH_ROWS
+        self._run: LocalRun | RemoteRun | None = None
         self._closing = threading.Lock()
-        self._ended = threading.Event()
-        self._engine: Engine | None = engines.borrow(cancel)
-        self._watch = threading.Thread(
-            target=_interrupt_at_end,
-            args=(self._engine, cancel, self._ended, self._ends_at),
-            name="wings-sql-watch",
-            daemon=True,
-        )
-        self._watch.start()
+        self._closed = False
+        self._engine = engines.borrow(cancel)
 
     def __del__(self) -> None:
         """Return the engine of a query whose stream was never begun."""
@@ -173,15 +175,15 @@ class Query:
         return self._schema
 
     @property
-    def _connection(self) -> duckdb.DuckDBPyConnection:
-        assert self._engine is not None, "the query is not closed"
-        return self._engine.connection
+    def is_local(self) -> bool:
+        """Whether it runs in this process."""
+        return isinstance(self._run, LocalRun)
 
     def parameters(self, text: str) -> list[str]:
         """Return the names of a statement's parameters; see `Sql.parameters`."""
         self._text = text
         with _Translated(self):
-            found = parse(text, self._connection).parameters
+            found = parse(text, self._engine.connection).parameters
         return list(dict.fromkeys(parameter.name for parameter in found))
 
     def prepare(
@@ -195,34 +197,37 @@ class Query:
         """Plan a statement; see `Sql.open`."""
         self._text = text
         with _Translated(self):
-            statement = parse(text, self._connection)
+            statement = parse(text, self._engine.connection)
             self._bound = bind(statement, parameters)
             self._show_system(statement, principal)
             self._show_topics(statement, authorize, namespace)
-            self._relation = self._planned(self._bound.text)
-            if self._relation is None:
+            self._run = self._placed(statement, self._bound)
+            found = self._run.prepare(self._views, self._bound.text)
+            if found is None:
                 raise InvalidSql("the statement returns no rows")
-            # Of no rows, so nothing is read.
-            empty = self._relation.limit(0).to_arrow_table()
-            found: pa.Schema = empty.schema.remove_metadata()
             check_types(found)
             self._schema = found
 
-    def _planned(self, text: str) -> duckdb.DuckDBPyRelation | None:
-        try:
-            return self._connection.sql(text)
-        except duckdb.Error as error:
-            if self._cancel.error is None and time.monotonic() < self._ends_at:
-                self._explain(text)
-            raise error
+    def _placed(self, statement: Statement, bound: Bound) -> LocalRun | RemoteRun:
+        """Return the run of a statement, here or in a worker."""
+        self._workers.warm()
+        topics = [table for table in self._tables.values() if isinstance(table, TopicTable)]
+        columns = [column for topic in topics for column in topic.columns]
+        nested = [each.name.lower() for each in columns if pa.types.is_nested(each.field.type)]
+        few = len(columns) <= COLUMNS_MAX
+        if few and is_bounded(statement, bound.text, frozenset(nested)):
+            return LocalRun(self._engine, self._tables, self._ends, LOOK_SECONDS)
+        return RemoteRun(
+            self._workers, self._tables, {}, self._scan_failed, self._ends, LOOK_SECONDS
+        )
 
-    def _explain(self, text: str) -> None:
-        """Raise the error of a statement, with its place: of a relation DuckDB tells none."""
-        try:
-            self._connection.execute(f"{_EXPLAIN}{text}")
-        except duckdb.Error as error:
-            shift = len(_EXPLAIN)
-            raise translated(error, self._text, self._bound, shift) from None
+    def _ends(self) -> bool:
+        return self._cancel.error is not None or time.monotonic() >= self._ends_at
+
+    def _scan_failed(self, error: Exception) -> None:
+        if self.count.error is None:
+            known = isinstance(error, WingsError)
+            self.count.error = error if known else Internal(f"a scan failed: {error!s:.200}")
 
     def batches(self) -> Generator[pa.RecordBatch]:
         """Yield the rows; closes the query at the end.
@@ -235,76 +240,58 @@ class Query:
         """
         rows, limit = 0, self._log.limits.sql_rows_max
         try:
-            assert self._relation is not None, "the query was prepared"
-            with _Translated(self):
-                reader = cast("Any", self._relation).to_arrow_reader(BATCH_ROWS)
+            assert self._run is not None, "the query was prepared"
+            batches = self._run.batches(self._batch_rows)
             while True:
                 with _Translated(self):
-                    try:
-                        batch: pa.RecordBatch = reader.read_next_batch()
-                    except StopIteration:
-                        return
+                    batch = next(batches, None)
+                if batch is None:
+                    break
                 rows += batch.num_rows
                 if rows > limit:
                     raise ResourceExhausted(f"a SQL result has at most {limit} rows")
                 # DuckDB's reader gives columns of one name the same name; the schema tells them.
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
-        except BaseException:
-            self._usable = False
-            raise
+            if self.count.error is not None:
+                raise self.count.error  # To a worker, a scan that was cut looks like its end.
         finally:
             self.close()
 
     def close(self) -> None:
         """End the query and return its engine; more than once is as good."""
-        ended: threading.Event | None = getattr(self, "_ended", None)
-        if ended is None:
+        if getattr(self, "_engine", None) is None:
             return  # It got no engine.
         with self._closing:
-            engine, self._engine = getattr(self, "_engine", None), None
-            if engine is None:
+            if self._closed:
                 return
-            self._relation = None
-            ended.set()
-            if threading.current_thread() is not self._watch:
-                self._watch.join()
-            usable = self._usable and self._sweep(engine.connection)
-            self._engines.put_back(engine, usable=usable)
-
-    def _sweep(self, connection: duckdb.DuckDBPyConnection) -> bool:
-        """Remove what the query has made in its engine; returns whether all is gone."""
-        try:
-            if self._made:
-                connection.execute("; ".join(reversed(self._made)))
-            for name in self._registered:
-                connection.unregister(name)
-        except (duckdb.Error, RuntimeError):
-            return False
-        return True
+            self._closed = True
+            usable = True
+            if self._run is not None:
+                self._run.close()
+                usable = not isinstance(self._run, LocalRun) or self._run.usable
+            self._engines.put_back(self._engine, usable=usable)
 
     def failed(self, error: BaseException) -> WingsError:
         """Return the error that tells why a step of the query failed."""
-        if not isinstance(error, (WingsError, *_HARMLESS)):
-            self._usable = False
         if self._cancel.error is not None:
             return self._cancel.error
+        if time.monotonic() >= self._ends_at:
+            return ResourceExhausted(
+                f"the query was stopped after {self._seconds_max:g} s, the longest it may take"
+            )
         if isinstance(error, WingsError):
             return error
         if self.count.error is not None:
             return self.count.error
-        if time.monotonic() >= self._ends_at and "INTERRUPT" in str(error):
-            return ResourceExhausted(
-                f"the query was stopped after {self._seconds_max:g} s, the longest it may take"
-            )
-        return translated(error, self._text, self._bound)
+        shift = error.shift if isinstance(error, EngineFailed) else 0
+        return translated(error, self._text, self._bound, shift)
 
     def _show_system(self, statement: Statement, principal: Principal) -> None:
         """Make views of the system tables that a statement names."""
         for table in statement.tables:
             if table.schema == SYSTEM:
                 name = f"__system_{table.table}"
-                rows = system_table(table.table, self._log, principal)
-                self._register(name, rows)
+                self._tables[name] = system_table(table.table, self._log, principal)
                 self._view(table, f"FROM {quoted(name)}")
 
     def _show_topics(
@@ -317,10 +304,12 @@ class Query:
             authorize(str(name))
         topics = {name: self._log.admin.get_topic(name) for _, name in named}
         states = _states(self._log, list(topics.values()))
+        for found in states.values():
+            self._batch_rows = min(self._batch_rows, _batch_rows(found))
         for index, (table, name) in enumerate(named):
             topic = topics[name]
             shown = TopicTable(self._log, topic, states[topic.uuid], self._cancel, self.count)
-            self._register(f"__scan{index}", shown)
+            self._tables[f"__scan{index}"] = shown
             columns = ", ".join(
                 f"{quoted(column.scanned_as)} AS {quoted(column.name)}" for column in shown.columns
             )
@@ -329,16 +318,11 @@ class Query:
     def _view(self, table: TableName, query: str) -> None:
         schema = f"{CATALOG}.{quoted(table.schema or _MAIN)}"
         view = f"{schema}.{quoted(table.table)}"
-        create = f"CREATE VIEW {view} AS {query}"
+        create, drop = f"CREATE VIEW {view} AS {query}", f"DROP VIEW IF EXISTS {view}"
         if table.schema:
             create = f"CREATE SCHEMA IF NOT EXISTS {schema}; {create}"
-            self._made.append(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
-        self._made.append(f"DROP VIEW IF EXISTS {view}")
-        self._connection.execute(create)
-
-    def _register(self, name: str, rows: Any) -> None:
-        self._registered.append(name)
-        self._connection.register(name, rows)
+            drop = f"{drop}; DROP SCHEMA IF EXISTS {schema} CASCADE"
+        self._views.append(View(create, drop))
 
 
 class _Translated:
@@ -351,7 +335,7 @@ class _Translated:
         pass
 
     def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
-        if isinstance(error, (WingsError, duckdb.Error, OSError, pa.ArrowException, MemoryError)):
+        if isinstance(error, (WingsError, EngineFailed, duckdb.Error)):
             raise self._query.failed(error) from None
 
 
@@ -376,10 +360,8 @@ def _states(log: "Log", topics: Sequence[Topic]) -> Mapping[str, Sequence[Partit
     return found
 
 
-def _interrupt_at_end(
-    engine: Engine, cancel: Cancel, ended: threading.Event, ends_at: float
-) -> None:
-    """Interrupt a query whose time is over, or that was cancelled, until it has ended."""
-    while not ended.wait(INTERRUPT_SECONDS):
-        if cancel.error is not None or time.monotonic() >= ends_at:
-            engine.connection.interrupt()
+def _batch_rows(states: Sequence[PartitionState]) -> int:
+    """Return how many rows of a topic, if all were of one length, make a batch."""
+    rows = sum(state.next_offset - state.log_start_offset for state in states)
+    size = sum(state.bytes for state in states)
+    return BATCH_ROWS if size <= 0 else max(1, min(BATCH_ROWS, BATCH_BYTES * rows // size))

@@ -14,6 +14,7 @@ from wings_core.errors import InvalidSql, ResourceExhausted
 from wings_core.fetch.expression import CASTS_NESTED_MAX, CONCATENATIONS_MAX
 from wings_core.fetch.vocabulary import CONCATENATIONS, JSON_FUNCTIONS, PATTERN_FUNCTIONS
 from wings_core.sql.vocabulary import CLASSES, FUNCTIONS, NODES, SOURCES, TABLE_FUNCTIONS
+from wings_core.sql_process.engine import CATALOG
 
 STATEMENT_BYTES_MAX = 256 * 1024
 """Bytes of a statement's text, so also of its lists of values."""
@@ -29,8 +30,6 @@ STAR_COLUMNS = 64
 
 PATTERN_LENGTH_MAX = 1024
 """Characters of a regular expression."""
-
-CATALOG = "wings"
 
 CATALOGS = frozenset({"memory", "system"})
 """Other catalogs, by whose names there may be a schema of ours too."""
@@ -70,6 +69,8 @@ class Statement:
     """In the order of the text."""
     qualified: tuple[int, ...]
     """Where, in bytes, a table is named that DuckDB would take for another without its catalog."""
+    root: Mapping[str, Any]
+    """Its syntax tree, as DuckDB tells it."""
 
 
 def parse(text: str, connection: duckdb.DuckDBPyConnection) -> Statement:
@@ -96,7 +97,7 @@ def parse(text: str, connection: duckdb.DuckDBPyConnection) -> Statement:
     if len(walk.tables) > TABLES_MAX:
         raise ResourceExhausted(f"a statement names at most {TABLES_MAX} tables")
     parameters = tuple(sorted(walk.parameters, key=lambda parameter: parameter.start))
-    return Statement(text, tuple(walk.tables), parameters, tuple(walk.qualified))
+    return Statement(text, tuple(walk.tables), parameters, tuple(walk.qualified), root)
 
 
 def invalid_sql(message: str, text: str, byte: int | None) -> InvalidSql:

@@ -14,9 +14,9 @@ from wings_core.model import Topic
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.security.principal import Principal
 from wings_core.security.rights import Right
-from wings_core.sql.statement import CATALOG
 from wings_core.sql.system import SYSTEM_TABLES
 from wings_core.sql.topic_table import shown_columns
+from wings_core.sql_process.engine import CATALOG
 from wings_server.reach import topics_in_reach
 
 TABLE = "TABLE"

@@ -11,7 +11,8 @@ from wings_core.names import NamespaceName, TopicName
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.schemas import bare_schema, schema_to_ipc
 from wings_core.sql.names import topic_of
-from wings_core.sql.statement import CATALOG, TableName
+from wings_core.sql.statement import TableName
+from wings_core.sql_process.engine import CATALOG
 
 _Options = pb.CommandStatementIngest.TableDefinitionOptions
 

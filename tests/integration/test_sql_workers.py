@@ -1,0 +1,207 @@
+"""Workers of SQL: statements that take memory which DuckDB does not count, in processes."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import wings_client
+from wings_client import InvalidSql, ResourceExhausted
+from wings_core.errors import Unavailable
+from wings_core.fetch.fetcher import Cancel
+from wings_core.limits import Limits
+from wings_core.sql import Query
+from wings_core.sql.workers import BEYOND_BYTES
+from wings_server.testing import RunningServer, running_server, server_process
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells of processes")
+
+MEMORY_BYTES = 256 << 20
+
+LARGE = """
+with text as (select string_agg(i::varchar || 'xxxxxxxx', '') as t from range(600000) r(i))
+select sum(length(t || j::varchar)) from text, range(1000000) s(j)
+"""
+"""A text of 8 MB, joined to a number in each row of a cross join."""
+
+ENDLESS = "select sum(a.i * b.i) from range(10000000) a(i), range(10000000) b(i)"
+
+WIDE = f"select * from (select {', '.join(['i'] * 4000)} from range(1) r(i))"
+"""Its planning takes seconds."""
+
+
+@pytest.fixture(scope="module")
+def bounded() -> Iterator[RunningServer]:
+    """A server whose queries have 256 MiB."""
+    limits = Limits(sql_memory_bytes_max=MEMORY_BYTES)
+    with running_server(limits=limits) as server, wings_client.connect(server.flight) as client:
+        client.create_topic("places", {"id": "int64", "name": "string"})
+        client.create_topic("visits", {"place": "int64", "n": "int64"})
+        client.push("places", [{"id": n, "name": f"p{n}"} for n in range(100)])
+        for first in range(0, 3_000, 1_000):
+            rows = [{"place": n % 100, "n": n} for n in range(first, first + 1_000)]
+            client.push("visits", rows)
+        yield server
+
+
+def opened(server: RunningServer, text: str, cancel: Cancel | None = None) -> Query:
+    return server.server.log.sql.open(text, lambda _: None, cancel=cancel)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    while not holds():  # Until pytest's own limit.
+        time.sleep(0.01)
+
+
+def children(parent: int) -> set[int]:
+    """Return the processes that a process has started and that have not ended."""
+    found: set[int] = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, ppid = path.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(ppid) == parent and state != "Z":
+            found.add(int(path.parent.name))
+    return found
+
+
+def peak_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) << 10
+
+
+def test_memory_that_duckdb_does_not_count_is_bounded(bounded: RunningServer) -> None:
+    query = opened(bounded, LARGE)
+    assert not query.is_local
+    (worker,) = children(os.getpid())
+    most, done = [0], threading.Event()
+
+    def look() -> None:
+        while not done.wait(0.005):
+            try:
+                most[0] = max(most[0], peak_bytes(worker))
+            except (OSError, StopIteration):
+                return  # It ended.
+
+    watch = threading.Thread(target=look)
+    watch.start()
+    with pytest.raises(ResourceExhausted, match="memory"):
+        list(query.batches())
+    done.set()
+    watch.join()
+    # What it has at its start is below 256 MiB.
+    assert MEMORY_BYTES < most[0] < BEYOND_BYTES + 2 * MEMORY_BYTES
+    assert answers(bounded)
+
+
+def answers(server: RunningServer) -> bool:
+    """Tell whether a worker answers."""
+    batches = opened(server, "select 1 n union all select 2").batches()
+    return sum(batch.num_rows for batch in batches) == 2
+
+
+def test_planning_is_cancelled(bounded: RunningServer) -> None:
+    assert answers(bounded)
+    before = children(os.getpid())
+    cancel = Cancel()
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            opened(bounded, WIDE, cancel)
+        except BaseException as error:  # noqa: BLE001 - looked at below.
+            failed.append(error)
+
+    planning = threading.Thread(target=run)
+    planning.start()
+    until(lambda: bounded.server.log.sql.running == 1)
+    cancel.cancel(Unavailable("the client has gone"))
+    planning.join()
+    assert isinstance(failed[0], Unavailable)
+    assert before.isdisjoint(children(os.getpid()))
+    assert answers(bounded)
+
+
+def test_a_worker_that_is_killed_fails_its_query_alone(bounded: RunningServer) -> None:
+    assert answers(bounded)
+    (worker,) = children(os.getpid())
+    query = opened(bounded, ENDLESS)
+    os.kill(worker, signal.SIGKILL)
+    with pytest.raises(ResourceExhausted):
+        list(query.batches())
+    assert answers(bounded)
+
+
+def test_statements_that_fail_leave_their_worker(bounded: RunningServer) -> None:
+    assert answers(bounded)
+    before = children(os.getpid())
+    for text in ("select x from range(3) r(i)", "select 'a'::int from range(3) r(i)"):
+        with pytest.raises(InvalidSql):
+            list(opened(bounded, text).batches())
+    assert answers(bounded)
+    assert children(os.getpid()) == before
+
+
+def test_a_query_that_is_left_ends_its_worker(bounded: RunningServer) -> None:
+    assert answers(bounded)
+    before = children(os.getpid())
+    opened(bounded, ENDLESS).close()  # Planned alone, so the worker stays.
+    assert children(os.getpid()) == before
+    batches = opened(bounded, "select i from range(100000000) r(i)").batches()
+    next(batches)
+    batches.close()
+    assert before.isdisjoint(children(os.getpid()))
+    assert bounded.server.log.sql.running == 0
+
+
+def test_no_process_outlives_a_server_that_is_killed() -> None:
+    with server_process() as server, wings_client.connect(server.flight) as client:
+        reader = client.sql("select i from range(100000000000) r(i)")
+        reader.read_next_batch()
+        workers = children(server.pid)
+        assert workers
+        server.kill()
+        until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+
+
+def test_joins_of_topics_run_in_a_worker(bounded: RunningServer) -> None:
+    query = opened(
+        bounded,
+        "select name, sum(n) total from visits join places on place = id "
+        "where id in (3, 5) and visits.__offset < 2000 group by 1 order by 1",
+    )
+    assert not query.is_local
+    (batch,) = query.batches()
+    assert batch.to_pylist() == [
+        {"name": "p3", "total": sum(range(3, 2_000, 100))},
+        {"name": "p5", "total": sum(range(5, 2_000, 100))},
+    ]
+    assert query.count.rows == 2_100  # Those of `visits` up to the offset, and all places.
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("here", "select n, place from visits where __offset = 7"),
+        ("here", "from visits order by n desc limit 3"),
+        ("here", "select place, count(*), sum(n), max(n + 1) from visits group by 1"),
+        ("here", "select count(*) from visits where place::double > 3 and n in (1, 2)"),
+        ("worker", "select n, n from visits"),
+        ("worker", "select place || 'x' from visits"),
+        ("worker", "select string_agg(n::varchar, '') from visits"),
+        ("worker", "select * from visits a, visits b"),
+        ("worker", "select (select max(n) from visits)"),
+        ("worker", "select 'long' from visits"),
+        ("worker", "select n a, a b from visits"),
+    ],
+)
+def test_what_is_bounded_runs_here(bounded: RunningServer, where: str, text: str) -> None:
+    query = opened(bounded, text)
+    assert query.is_local == (where == "here")
+    query.close()
