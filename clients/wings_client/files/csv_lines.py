@@ -6,6 +6,7 @@ import io
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -25,7 +26,7 @@ CONVERT = "say which encoding it has, like --encoding latin1"
 """The hint on a file of another encoding."""
 
 
-def column_names(head: bytes, delimiter: str) -> list[str]:
+def column_names(head: bytes, delimiter: str, quote: str = '"') -> list[str]:
     """Return the names in the first line.
 
     Raises:
@@ -35,12 +36,17 @@ def column_names(head: bytes, delimiter: str) -> list[str]:
         raise InvalidArgument(f"the file is UTF-16: {CONVERT.replace('latin1', 'utf-16')}")
     lines = io.StringIO(head[:HEADER_BYTES_MAX].decode("utf-8-sig", "surrogateescape"), newline="")
     try:
-        for row in csv.reader(lines, delimiter=delimiter):
+        for row in csv.reader(lines, delimiter=delimiter, **quoting(quote)):
             if row:
                 return _named(row)
     except csv.Error as error:
         raise InvalidArgument(f"the first line is not CSV: {error}") from None
     raise InvalidArgument("the file is empty: it should begin with the names of the columns")
+
+
+def quoting(quote: str) -> dict[str, Any]:
+    """Return what tells Python's reader the character around values; empty: none."""
+    return {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE, "quotechar": None}
 
 
 def _named(names: list[str]) -> list[str]:
@@ -78,17 +84,19 @@ def delimiter_of(head: bytes) -> str:
     return DELIMITERS[0]
 
 
-def is_open(batch: pa.RecordBatch, tail: bytes) -> bool:
+def is_open(batch: pa.RecordBatch, tail: bytes, quote: str = '"') -> bool:
     """Return whether the last value extends to the end of the file: its quote is never closed."""
     last = batch.column(batch.num_columns - 1)
     if not batch.num_rows or not pa.types.is_string(last.type) or not tail.endswith(b"\n"):
         return False
     value = last[batch.num_rows - 1].as_py()
-    is_closed = tail.removesuffix(b"\n").removesuffix(b"\r").endswith(b'"')
+    is_closed = tail.removesuffix(b"\n").removesuffix(b"\r").endswith(quote.encode())
     return value is not None and value.endswith("\n") and not is_closed
 
 
-def line_of(path: Path, delimiter: str, row: int, encoding: str | None = None) -> int | None:
+def line_of(
+    path: Path, delimiter: str, row: int, encoding: str | None = None, quote: str = '"'
+) -> int | None:
     """Return the line at which a row begins; None where Python's reader disagrees with Arrow's.
 
     Args:
@@ -96,12 +104,13 @@ def line_of(path: Path, delimiter: str, row: int, encoding: str | None = None) -
         delimiter: Between values.
         row: From 1, the line of names excluded.
         encoding: Of the file; None: UTF-8.
+        quote: Around values; empty: none.
     """
     if compression_of(path) is not None:
         return None
     try:
         with path.open(encoding=encoding or "utf-8-sig", errors="replace", newline="") as file:
-            reader = csv.reader(file, delimiter=delimiter)
+            reader = csv.reader(file, delimiter=delimiter, **quoting(quote))
             names = next((found for found in reader if found), [])
             begins = reader.line_num + 1
             for found in reader:

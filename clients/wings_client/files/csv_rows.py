@@ -59,17 +59,28 @@ class CsvRows:
         source: Its bytes.
         delimiter: Between values.
         path: To read the file again for a line number; None where that is impossible.
+        nulls: Texts without quotes that are null.
+        quote: The character around values; empty: none.
     """
 
-    def __init__(self, source: Source, delimiter: str, path: Path | None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        delimiter: str,
+        path: Path | None,
+        nulls: Sequence[str] = ("",),
+        quote: str = '"',
+    ) -> None:
         self.rows: int | None = None
         self.delimiter = delimiter
         self.ragged: deque[RaggedRow] | None = None
         """Where rows of more or fewer values than there are names go; None: they are refused."""
         self._source = source
         self._path = path
+        self._nulls = list(nulls)
+        self._quote = quote
         head = source.head()
-        self.names = column_names(head, delimiter)
+        self.names = column_names(head, delimiter, quote)
         is_cut = source.head_is_all and not head.endswith((b"\n", b"\r"))
         self._ended_head = head + b"\n" if is_cut else None
         """The whole of a short file that lacks the last line end, with one added."""
@@ -139,7 +150,8 @@ class CsvRows:
                 yield cast_part(cast, batch, place)  # The good rows before it are pushed.
                 raise
 
-            if following is None and is_open(batch, file.tail):
+            is_quoted = self._quote != ""
+            if following is None and is_quoted and is_open(batch, file.tail, self._quote):
                 raise bad_row(place(batch.num_rows - 1), "a quote is never closed")
             yield cast_part(cast, batch, place)
             rows += batch.num_rows
@@ -171,12 +183,13 @@ class CsvRows:
             pyarrow.csv.ReadOptions(block_size=max(1, block_bytes), use_threads=False),
             pyarrow.csv.ParseOptions(
                 delimiter=self.delimiter,
-                newlines_in_values=True,
+                quote_char=self._quote or False,
+                newlines_in_values=self._quote != "",
                 # Where there is one column, an empty line is a row without a value.
                 ignore_empty_lines=self.blank is Blank.EMPTY,
                 invalid_row_handler=None if self.ragged is None else self._put_aside,
             ),
-            _conversion(types),
+            _conversion(types, self._nulls),
         )
 
     def _put_aside(self, row: Any) -> Literal["skip"]:
@@ -236,7 +249,7 @@ class CsvRows:
 
     def _place(self, row: int, file: CsvFile) -> str:
         """Return the place of a row: its line, where that can be known."""
-        if file.is_plain:
+        if file.is_plain and self._quote in ('"', ""):
             return self._source.line(row + 1)
         if self._source.ranges:
             return f"row {row} after byte {self._source.ranges[-1][0]}"
@@ -244,7 +257,7 @@ class CsvRows:
         return f"row {row}" if line is None else f"line {line}"
 
     def _line_of(self, path: Path, row: int) -> int | None:
-        return line_of(path, self.delimiter, row, self._source.encoding)
+        return line_of(path, self.delimiter, row, self._source.encoding, self._quote)
 
 
 def text_converter(
@@ -294,10 +307,10 @@ def _parsed(texts: Any, types: dict[str, pa.DataType]) -> dict[str, Any]:
     return {name: table.column(name).combine_chunks() for name in names}
 
 
-def _conversion(types: dict[str, pa.DataType]) -> Any:
+def _conversion(types: dict[str, pa.DataType], nulls: Sequence[str] = ("",)) -> Any:
     return pyarrow.csv.ConvertOptions(
         column_types=types,
-        null_values=[""],
+        null_values=list(nulls),
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )

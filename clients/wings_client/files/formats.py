@@ -18,6 +18,7 @@ class FileFormat(StrEnum):
     PARQUET = "parquet"
     ARROW = "arrow"
     """Arrow IPC, of either kind: file or stream."""
+    ORC = "orc"
 
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
@@ -35,10 +36,12 @@ _BY_ENDING = {
     ".arrows": FileFormat.ARROW,
     ".feather": FileFormat.ARROW,
     ".ipc": FileFormat.ARROW,
+    ".orc": FileFormat.ORC,
 }
 
 ARROW_FILE = b"ARROW1"
 PARQUET = b"PAR1"
+_ORC = b"ORC"
 _ARROW_STREAM = b"\xff\xff\xff\xff"
 _BOM = b"\xef\xbb\xbf"
 
@@ -65,6 +68,8 @@ def format_by_content(head: bytes) -> FileFormat:
         return FileFormat.ARROW
     if head.startswith(PARQUET):
         return FileFormat.PARQUET
+    if head.startswith(_ORC):
+        return FileFormat.ORC
     text = head.removeprefix(_BOM).lstrip()
     if text.startswith(b"{"):
         return FileFormat.JSONL

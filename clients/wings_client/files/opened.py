@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
 
 
+NULLS = ("",)
+"""Texts of CSV that are null, unless others are given."""
+
+QUOTE = '"'
+"""What is around values of CSV, unless another character is given."""
+
 RECOGNISED = "recognised"
 """In place of a delimiter: the one that the first lines have."""
 
@@ -119,6 +125,8 @@ def open_file(
     section: Section | None = None,
     *,
     texts: frozenset[str] = frozenset(),
+    nulls: Sequence[str] = NULLS,
+    quote: str = QUOTE,
 ) -> Generator[OpenFile]:
     """Open a file to read its rows.
 
@@ -129,6 +137,8 @@ def open_file(
         encoding: Of CSV, as Python names it; None: UTF-8.
         section: The part to read, of uncompressed lines, CSV, Parquet or Arrow; None: all.
         texts: Columns of JSON whose values are kept as text: of what is no string, its JSON.
+        nulls: Of CSV, the texts without quotes that are null.
+        quote: Of CSV, the character around values; empty: none.
 
     Raises:
         InvalidArgument: Its format is not known (fact `argument`: `format`), it has no encoding
@@ -144,7 +154,10 @@ def open_file(
             found = format_by_content(source.head())
         if encoding is not None and found is not FileFormat.CSV:
             raise InvalidArgument(f"goes with CSV; {name} is {found.value}", argument="encoding")
-        rows = _rows(source, path, found, delimiter, section, texts)
+        if found is FileFormat.CSV:
+            rows = _csv_rows(source, path, delimiter, nulls, quote)
+        else:
+            rows = _rows(source, path, found, section, texts)
         yield OpenFile(name, found, rows, source, path)
 
 
@@ -176,7 +189,6 @@ def _rows(
     source: Source,
     path: Path | None,
     wanted: FileFormat,
-    delimiter: str | None,
     section: Section | None,
     texts: frozenset[str],
 ) -> Rows:
@@ -189,14 +201,22 @@ def _rows(
         from wings_client.files.arrow_batches import ArrowRows
 
         return ArrowRows(source, path, section)
-    if wanted is FileFormat.CSV:
-        from wings_client.files.csv_lines import delimiter_of
-        from wings_client.files.csv_rows import CsvRows
+    if wanted is FileFormat.ORC:
+        from wings_client.files.orc_rows import OrcRows
 
-        is_tabbed = path is not None and ".tsv" in path.suffixes
-        if delimiter == RECOGNISED:
-            delimiter = None if is_tabbed else delimiter_of(source.head())
-        return CsvRows(source, delimiter or ("\t" if is_tabbed else ","), path)
+        return OrcRows(source, path)
     from wings_client.files.json_rows import JsonRows
 
     return JsonRows(source, by_line=wanted is FileFormat.JSONL, texts=texts)
+
+
+def _csv_rows(
+    source: Source, path: Path | None, delimiter: str | None, nulls: Sequence[str], quote: str
+) -> Rows:
+    from wings_client.files.csv_lines import delimiter_of
+    from wings_client.files.csv_rows import CsvRows
+
+    is_tabbed = path is not None and ".tsv" in path.suffixes
+    if delimiter == RECOGNISED:
+        delimiter = None if is_tabbed else delimiter_of(source.head())
+    return CsvRows(source, delimiter or ("\t" if is_tabbed else ","), path, nulls, quote)

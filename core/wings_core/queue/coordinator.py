@@ -53,6 +53,8 @@ class CoordinatorSettings:
     """The longest wait for messages."""
     deduplication_seconds: float = 7 * 86_400.0
     """How long a finished file is remembered."""
+    takes: Callable[[str], bool] = lambda _: True
+    """Tells by its URI whether a file is read; the messages of others are acknowledged."""
 
 
 class QueueCoordinator:
@@ -240,7 +242,11 @@ class QueueCoordinator:
         if next_ready_at is not None:
             wait = max(0.0, min(wait, next_ready_at - self._clock()))
         for message in self._queue.receive(room, settings.visibility_seconds, wait):
-            notifications = files_of(message.body, message.id, settings.kind, settings.dedup_key)
+            notifications = [
+                each
+                for each in files_of(message.body, message.id, settings.kind, settings.dedup_key)
+                if each.payload is not None or each.problem is not None or settings.takes(each.uri)
+            ]
             with self._lock:
                 self._local.add(message, notifications)
         self._find_owners()

@@ -60,6 +60,11 @@ class Places:
         self._folders = [f"{each.rstrip('/')}/" for each in prefixes if each.startswith(_S3)]
         self._directories = [Path(each) for each in prefixes if not each.startswith(_S3)]
 
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """As given."""
+        return self._prefixes
+
     def check(self, uri: str) -> None:
         """Check the name of a file, `s3://BUCKET/KEY` or an absolute path; looks at no file.
 

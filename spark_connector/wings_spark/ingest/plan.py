@@ -180,6 +180,8 @@ def section_count(file: ClaimedFile, settings: SourceSettings, section_bytes: in
     count = -(-size // section_bytes)
     file_format = settings.files.format or format_by_name(name)
     is_remote = file.uri.startswith("s3://")
+    if file_format is FileFormat.CSV and not settings.files.is_plain_text:
+        return 1
     if file_format in _LINES:
         if settings.files.lineage.offset is None:
             return count

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from wings_client.files import FileFormat
 from wings_client.files.csv_rows import CsvRows
+from wings_client.files.formats import format_by_name
 from wings_client.files.opened import OpenFile, open_file
 from wings_client.files.parts import Part, PartCheck
 from wings_core.arrow_types import fields_of
@@ -23,6 +24,7 @@ from wings_core.queue.claims import ClaimedFile
 from wings_spark.ingest.columns import FileColumns, OnNewColumns
 from wings_spark.ingest.fetch_file import fetched_file
 from wings_spark.ingest.fetched import FileError, read_errors
+from wings_spark.ingest.paths import partition_values
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.rescue import Piece, rescued_pieces
 from wings_spark.ingest.settings import SourceSettings
@@ -71,6 +73,7 @@ class FileReader:
             (self._rescued, pa.string()),
         ]
         self._own = {name: data_type for name, data_type in named if name is not None}
+        self._own |= self._partition_types(schema)
         check_own_columns(schema, self._own, self._rescued, partition_key)
         self._row_schema: pa.Schema = arrow.schema(
             [field for field in fields_of(schema) if field.name not in self._own]
@@ -120,8 +123,17 @@ class FileReader:
             if found.path.stat().st_size == 0:
                 return
             try:
+                is_csv = (files.format or format_by_name(found.path)) is FileFormat.CSV
                 opened = stack.enter_context(
-                    open_file(found.path, files.format, files.delimiter, section=found.section)
+                    open_file(
+                        found.path,
+                        files.format,
+                        files.delimiter,
+                        files.encoding if is_csv else None,
+                        found.section,
+                        nulls=files.null_texts,
+                        quote=files.quote,
+                    )
                 )
                 if opened.is_ambiguous:
                     reading.is_whole = True
@@ -164,15 +176,45 @@ class FileReader:
             found = opened.rows.schema()
         return FileColumns(found, self._row_schema, on_new)
 
+    def _partition_types(self, schema: pa.Schema) -> dict[str, Any]:
+        fields = {field.name: field for field in fields_of(schema)}
+        missing = [name for name in self.settings.files.partition_columns if name not in fields]
+        if missing:
+            raise InvalidArgument(
+                f"the topic needs a column {missing[0]!r:.80}, which 'partition_columns' names"
+            )
+        return {name: fields[name].type for name in self.settings.files.partition_columns}
+
+    def _partitions(self, file: ClaimedFile) -> dict[str, Any]:
+        """Return the values of a file's path, of the topic's types.
+
+        Raises:
+            FileError: One is missing, is not of its type, or must not be null.
+        """
+        values = partition_values(file.uri, self.settings.files.partition_columns)
+        found: dict[str, Any] = {}
+        for name, text in values.items():
+            field: Any = arrow.schema(self._schema).field(name)
+            if text is None and not field.nullable:
+                raise FileError(f"{file.uri!a:.300}: {name!r:.80} must not be null in the topic")
+            try:
+                found[name] = arrow.scalar(text, pa.string()).cast(field.type)
+            except (pa.ArrowException, ValueError) as error:
+                raise FileError(f"{file.uri!a:.300}: {name}={text!r:.80}: {error!s:.200}") from None
+        return found
+
     def _completed(
         self, piece: Piece, file: ClaimedFile, version: str | None, first: int
     ) -> pa.RecordBatch:
         """Return rows with the columns that the source adds; `version` is the one that was read."""
         lineage = self.settings.files.lineage
         rows = piece.batch.num_rows
+        partitions = self._partitions(file)
         columns: list[Any] = []
         for field in fields_of(self._schema):
-            if field.name == lineage.file:
+            if field.name in partitions:
+                columns.append(arrow.repeat(partitions[field.name], rows))
+            elif field.name == lineage.file:
                 columns.append(arrow.repeat(file.uri, rows))
             elif field.name == lineage.offset:
                 columns.append(arrow.array(range(first, first + rows), pa.int64()))

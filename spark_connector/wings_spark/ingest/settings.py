@@ -1,5 +1,6 @@
 """The settings of a source: a TOML file, as a frozen model."""
 
+import codecs
 import os
 import tomllib
 from pathlib import Path
@@ -8,16 +9,19 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from wings_client.files.formats import FileFormat
+from wings_client.files.opened import NULLS, QUOTE
 from wings_core.contracts.messages import problem_of, sentence, shortened
 from wings_core.errors import InvalidArgument
 from wings_core.queue.coordinator import CoordinatorSettings
 from wings_core.queue.notifications import DedupKey, MessageKind
 from wings_spark.connection import Server
 from wings_spark.ingest.columns import OnNewColumns
+from wings_spark.ingest.paths import Patterns
 from wings_spark.ingest.places import Places, check_place
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 Seconds = Annotated[float, Field(gt=0, le=100 * 366 * 86_400.0)]
+Pattern = Annotated[str, Field(min_length=1, max_length=1_000)]
 Column = Annotated[str, Field(min_length=1, max_length=255)]
 
 
@@ -120,6 +124,18 @@ class FileSettings(_Section):
     """Absent: by each file's name, or its first bytes."""
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
     """Of CSV."""
+    encoding: str | None = None
+    """Of CSV, as Python names it; absent: UTF-8."""
+    quote: Annotated[str, Field(max_length=1)] = QUOTE
+    """Around values of CSV; empty: none."""
+    null_texts: tuple[str, ...] = NULLS
+    """Values of CSV that are null, where they are not quoted."""
+    include: tuple[Pattern, ...] = ()
+    """Of the files that are announced, those that match one of these are read. Empty: all."""
+    exclude: tuple[Pattern, ...] = ()
+    """But none that match one of these."""
+    partition_columns: tuple[Column, ...] = ()
+    """Columns of the topic whose values are in the file's path, as folders `NAME=VALUE`."""
     dedup_key: DedupKey | None = None
     """Absent: URI and version for a directory, else the URI."""
     allowed_prefixes: tuple[str, ...] | None = None
@@ -143,12 +159,35 @@ class FileSettings(_Section):
             return self.on_new_columns
         return OnNewColumns.FAIL if self.rescued_column is None else OnNewColumns.RESCUE
 
+    def _check_text(self) -> None:
+        if self.encoding is not None:
+            try:
+                codecs.lookup(self.encoding)
+            except LookupError:
+                raise problem_of(f"'encoding': {self.encoding!r:.80} is no encoding") from None
+        if self.quote and self.quote == (self.delimiter or ","):
+            raise problem_of("'quote' is the delimiter too")
+        if len(self.quote.encode()) > 1 or (self.delimiter and len(self.delimiter.encode()) > 1):
+            raise problem_of("'quote' and 'delimiter' must be ASCII characters")
+
+    @property
+    def is_plain_text(self) -> bool:
+        """Whether the bytes of CSV divide it into rows as those of UTF-8 with usual quotes do."""
+        return self.encoding is None and self.quote == QUOTE
+
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
         if self.on_new_columns is OnNewColumns.RESCUE and self.rescued_column is None:
             raise problem_of("'on_new_columns' is 'rescue', which needs a 'rescued_column'")
-        if self.rescued_column in self.lineage.columns:
-            raise problem_of("'rescued_column' is a column of 'lineage' too")
+        own = [*self.lineage.columns, *self.partition_columns]
+        own += [] if self.rescued_column is None else [self.rescued_column]
+        for name in own:
+            if own.count(name) > 1:
+                raise problem_of(
+                    f"{name!r} is named twice: 'rescued_column', 'lineage' and "
+                    "'partition_columns' are columns of their own"
+                )
+        self._check_text()
         for place in self.allowed_prefixes or ():
             try:
                 check_place(place)
@@ -307,6 +346,11 @@ class SourceSettings(_Section):
         return Places([os.path.normpath(directory.absolute())])
 
     @property
+    def patterns(self) -> Patterns:
+        """Which of the files that it may read it takes."""
+        return Patterns(self.files.include, self.files.exclude, self.places.prefixes)
+
+    @property
     def journal_directory(self) -> Path:
         """The directory of the pipeline's journal."""
         return self.checkpoint / "wings"
@@ -328,6 +372,7 @@ class SourceSettings(_Section):
             visibility_seconds=self.queue.visibility_seconds,
             wait_seconds=self.queue.wait_seconds,
             deduplication_seconds=self.limits.deduplication_seconds,
+            takes=self.patterns.takes,
         )
 
 

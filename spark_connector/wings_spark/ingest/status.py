@@ -151,7 +151,7 @@ def retry(settings: SourceSettings, shards: list[str] | None) -> list[str]:
 
 
 def backfill(settings: SourceSettings, place: str) -> int:
-    """Announce all files below a place to the queue; those that were read are not read again.
+    """Announce the files below a place that the source takes; those read are not read again.
 
     Args:
         settings: Of the source.
@@ -178,6 +178,8 @@ def backfill(settings: SourceSettings, place: str) -> int:
     bodies: list[str] = []
     try:
         for uri, version, size in _listed(settings, place):
+            if not settings.patterns.takes(uri):
+                continue
             bodies.append(message_of(uri, version, size, kind))
             count += 1
             if len(bodies) >= PAGE:

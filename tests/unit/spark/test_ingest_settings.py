@@ -87,7 +87,7 @@ BAD_SETTINGS = [
     ({"files": {"format": "xml"}}, "'files.format'"),
     ({"files": {"dedup_key": "etag"}}, "'files.dedup_key'"),
     ({"files": {"lineage": {"file": "f", "offset": "f"}}}, "named twice"),
-    ({"files": {"rescued_column": "f", "lineage": {"file": "f"}}}, "'lineage' too"),
+    ({"files": {"rescued_column": "f", "lineage": {"file": "f"}}}, "named twice"),
     ({"queue": {"kind": "sqs", "url": "u"}}, "needs 'files.allowed_prefixes'"),
     ({"queue": {"kind": "share", "topic": "t", "group": "g"}}, "needs 'files.allowed_prefixes'"),
     ({"files": {"allowed_prefixes": ["http://10.0.0.1"]}}, "'http://10.0.0.1' is no place"),

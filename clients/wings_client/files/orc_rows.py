@@ -1,0 +1,66 @@
+"""ORC: stripes as they are, cast to the topic's types."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.orc
+
+from wings_client._plain import plain_schema
+from wings_client.files.arrow_batches import cast_parts, gathered
+from wings_client.files.parts import Part
+from wings_client.files.source import Source
+from wings_core.errors import InvalidArgument
+
+orc: Any = pyarrow.orc
+
+
+class OrcRows:
+    """An ORC file.
+
+    Args:
+        source: Its `position` is kept up to date.
+        path: Of the file; None for standard input, which is refused.
+
+    Attributes:
+        rows: How many rows it has.
+
+    Raises:
+        InvalidArgument: Not an ORC file.
+    """
+
+    def __init__(self, source: Source, path: Path | None) -> None:
+        self._source = source
+        if path is None or not source.is_plain:
+            raise InvalidArgument(
+                "ORC is read from its end, so it must be a file, and one that is not compressed",
+                argument="path",
+            )
+        try:
+            self._file: Any = orc.ORCFile(str(path))
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidArgument(f"{path}: not ORC: {error!s:.300}") from None
+        self.rows: int = self._file.nrows
+
+    def schema(self) -> pa.Schema:
+        """Return the file's columns, without types that only encode others."""
+        return plain_schema(self._file.schema)
+
+    def parts(self, schema: pa.Schema) -> Iterator[Part]:
+        """Yield its rows; see `Rows.parts`. A stripe is in memory as a whole."""
+        rows = 0
+        for part in cast_parts(gathered(self._stripes()), self._file.schema, schema):
+            rows += part.batch.num_rows
+            self._source.position = (self._source.size or 0) * rows // max(1, self.rows)
+            yield part
+
+    def _stripes(self) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        for index in range(self._file.nstripes):
+            try:
+                batch: pa.RecordBatch = self._file.read_stripe(index)
+            except (pa.ArrowException, OSError) as error:
+                raise InvalidArgument(f"after row {rows}: damaged ORC: {error!s:.200}") from None
+            rows += batch.num_rows
+            yield batch
