@@ -105,6 +105,7 @@ def test_waits_and_streams_end_so_that_their_members_begin_anew(
 ) -> None:
     assert len(Member(client, topic).acquire()) == 1
     stream = ShareStreamCall(client, topic, member="two")
+    assert stream.answer(stream.acknowledge()) == [], "it is open before the group is moved"
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(Member(client, topic, name="three").acquire, timeout_ms=LONG)
         seek(client, topic, "earliest")
