@@ -60,11 +60,16 @@ class TopicConfig(BaseModel):
         description="What segments are from now on: Arrow IPC files, or Parquet files, for topics "
         "whose types Parquet has.",
     )
-
     table: Literal["iceberg"] | None = Field(
         default=None,
         description="Whether the topic's segments, as Parquet files, are an Iceberg table too. "
         "Null: they are not.",
+    )
+    table_partition_by: str | None = Field(
+        default=None,
+        max_length=1_000,
+        description="What the table is partitioned by: transforms of the partition key and of "
+        "`__timestamp`, like `bucket(16, key), day(__timestamp)`. Null: nothing.",
     )
     table_commit_ms: int = Field(
         default=60_000,

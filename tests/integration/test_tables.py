@@ -1,27 +1,34 @@
 """Topics that are Iceberg tables: any engine reads the same rows as Wings, each of them once."""
 
+import tempfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import httpx
 import polars as pl
 import pyarrow as pa
 import pyarrow.flight as flight
+import pyarrow.parquet as pq
 import pytest
 from fix_postgres import PostgresServer
 from flight_calls import act, error_of, numbers, push, ticket_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wings_core.check import check_directory
 from wings_core.errors import Unavailable
 from wings_core.limits import Limits
 from wings_core.metadata.store.tables import DatabaseTables
 from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.storage.table_layout import UNITS
 from wings_core.tables import Tables
 from wings_core.tables.catalog import Catalog, commit_of
 from wings_server.testing import RunningServer, running_server, server_process
 
 pytest.importorskip("pyiceberg")
+from pyiceberg.expressions import EqualTo
 from pyiceberg.table import StaticTable
 
 TABLE = {"tier_after_ms": 0, "table": "iceberg", "segment_bytes": 1}
@@ -260,6 +267,162 @@ def test_retention_takes_rows_out_of_the_table_before_their_files_go(
         act(client, "maintain", topic="t")
         assert wings_rows(client).column("n").to_pylist() == [3]
         assert_same(server, client)
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def push_at(client: flight.FlightClient, batch: pa.RecordBatch, at: datetime) -> None:
+    push(client, "t", batch, timestamp=at.isoformat())
+
+
+def partitions_of(server: RunningServer) -> dict[str, list[tuple[Any, ...]]]:
+    """Return what each file of the table is said to have, by file."""
+    return {
+        task.file.file_path: [tuple(task.file.partition)]
+        for task in table_of(server).scan().plan_files()
+    }
+
+
+@pytest.mark.parametrize("key", ["n: int64", "s: string", "b: binary", "flag: bool"])
+def test_a_table_is_partitioned_by_the_key_and_by_time(tmp_path: Path, key: str) -> None:
+    """Each file has rows of one value, and the table is found by them."""
+    name, data_type = key.split(": ")
+    values: dict[str, Any] = {
+        "n": [7, -8],
+        "s": ["a", "ü"],
+        "b": [b"\0", b"x"],
+        "flag": [True, False],
+    }
+    by_key = f"identity({name})" if name == "flag" else f"bucket(16, {name})"
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        act(
+            client,
+            "create-topic",
+            topic="t",
+            partition_key=name,
+            schema={"fields": [{"name": name, "type": data_type}, {"name": "v", "type": "int64"}]},
+            config={**TABLE, "table_partition_by": f"{by_key}, day(__timestamp)"},
+        )
+        schema = scan_all(client).schema
+        for day in range(3):
+            for value in values[name]:
+                rows = [{name: value, "v": number} for number in range(3)]
+                batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+                push_at(client, batch, NOON + timedelta(days=day))
+            act(client, "maintain", topic="t")
+        wings = scan_all(client, system_columns=True)
+        table = table_of(server).scan().to_arrow()
+        rows = [{n: row[n] for n in table.column_names} for row in wings.to_pylist()]
+        assert sorted(map(str, table.to_pylist())) == sorted(map(str, rows))
+        assert table_of(server).sort_order().fields[0].source_id == 3
+        assert len(partitions_of(server)) == 6
+        second = (NOON + timedelta(days=1)).replace(hour=0)
+        asked = table_of(server).scan(
+            row_filter=f"__timestamp >= '{second.isoformat()}' and "
+            f"__timestamp < '{(second + timedelta(days=1)).isoformat()}'"
+        )
+        assert len(list(asked.plan_files())) == 2, "of the day's files"
+        assert asked.to_arrow().num_rows == 6
+        value = values[name][0]
+        found = table_of(server).scan(row_filter=cast("Any", EqualTo)(name, value))
+        assert found.to_arrow().num_rows == 9
+        assert len(list(found.plan_files())) == 3, "of the key's files"
+    assert check_directory(tmp_path).ok
+
+
+def scan_all(client: flight.FlightClient, **keys: Any) -> pa.Table:
+    return client.do_get(ticket_of(kind="scan", topic="t", partitions="all", **keys)).read_all()
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20), st.booleans()), max_size=12),
+    st.sampled_from(["hour", "day", "month", "year"]),
+)
+def test_files_end_with_the_hour_day_month_or_year(
+    pushes: list[tuple[int, int, bool]], unit: str
+) -> None:
+    """Whatever came when, and however often it was merged meanwhile."""
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        running_server(Path(directory), limits=LIMITS) as server,
+        server.client() as client,
+    ):
+        config = {
+            "tier_after_ms": 0,
+            "table": "iceberg",
+            "table_partition_by": f"{unit}(__timestamp)",
+        }
+        create(client, config)
+        at, total = NOON, 0
+        step = {"hour": 0.1, "day": 3, "month": 70, "year": 1_000}[unit]
+        for hours, rows, is_maintained in pushes:
+            at += timedelta(hours=hours * step)
+            push_at(client, numbers(*range(total, total + rows)), min(at, datetime.now(UTC)))
+            total += rows
+            if is_maintained:
+                act(client, "maintain", topic="t")
+        act(client, "maintain", topic="t")
+        assert_same(server, client) if total else None
+        described = act(client, "describe-topic", topic="t")["table"]
+        assert described["lag_rows"] == 0
+        if total:
+            for path, ((value,),) in partitions_of(server).items():
+                rows = pq.read_table(path.removeprefix("file://"))
+                times: list[Any] = rows["__timestamp"].to_pylist()
+                assert len({each.timetuple()[: UNITS.index(unit) + 1] for each in times}) == 1
+                assert value is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("day(n)", "day is of __timestamp"),
+        ("bucket(16, v)", "of the topic's partition key"),
+        ("bucket(n)", "have a width"),
+        ("bucket(0, n)", "the width is from 1"),
+        ("identity(n), bucket(4, n)", "transforms a column twice"),
+        ("weekly(n)", "is no transform"),
+        ("", "is none of"),
+        ("day(__timestamp),", "is none of"),
+    ],
+)
+def test_what_a_table_cannot_be_partitioned_by_is_refused(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        with pytest.raises(pa.ArrowException) as caught:
+            act(
+                client,
+                "create-topic",
+                topic="t",
+                partition_key="n",
+                schema={"fields": [*FIELDS, {"name": "v", "type": "int64"}]},
+                config={**TABLE, "table_partition_by": text},
+            )
+        assert error_of(caught.value)["code"] == "INVALID_ARGUMENT"
+        assert told in error_of(caught.value)["message"]
+
+
+def test_a_table_that_is_partitioned_anew_is_made_anew(tmp_path: Path) -> None:
+    by_day = {**TABLE, "table_partition_by": "day(__timestamp)"}
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        create(client)
+        for day in range(3):
+            push_at(client, numbers(day), NOON + timedelta(days=day))
+        act(client, "maintain", topic="t")
+        with pytest.raises(pa.ArrowException) as caught:
+            act(client, "alter-topic", topic="t", config=by_day)
+        assert "set `table` to null first" in error_of(caught.value)["message"]
+        act(client, "alter-topic", topic="t", config={"tier_after_ms": 0})
+        act(client, "maintain")
+        act(client, "alter-topic", topic="t", config=by_day)
+        act(client, "maintain", topic="t")
+        assert_same(server, client)
+        assert len(partitions_of(server)) == 3
+        assert act(client, "describe-topic", topic="t")["table"]["lag_rows"] == 0
+    assert check_directory(tmp_path).ok
 
 
 def test_the_table_of_a_deleted_topic_is_dropped(tmp_path: Path) -> None:

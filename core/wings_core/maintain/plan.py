@@ -13,7 +13,7 @@ from itertools import chain, pairwise
 
 from wings_core.metadata.maintenance import REPLACED_MAX
 from wings_core.model import Location, PageAddress, PageFormat
-from wings_core.storage.parquet_file import is_table_file
+from wings_core.storage.table_layout import TableLayout
 
 MERGED_ROWS = 65_536
 """Rows of a merged page, about: those of a batch on the wire."""
@@ -56,7 +56,7 @@ def find_due(
     segment_bytes: int,
     damaged: Container[PageAddress] = (),
     *,
-    is_table: bool = False,
+    table: TableLayout | None = None,
 ) -> Due:
     """Return the next pages of a partition that become a segment.
 
@@ -72,45 +72,69 @@ def find_due(
         after_us: In microseconds.
         segment_bytes: Enough for a segment, in stored bytes; `SEGMENT_BYTES_MAX` always are.
         damaged: Where pages lie that cannot be read.
-        is_table: Whether segments are files of a table. Then others are written anew, and those
-            move as wholes.
+        table: Where segments are files of a table. Others are written anew, and those move as
+            wholes and end with the layout's period.
     """
-    segment_bytes = min(segment_bytes, SEGMENT_BYTES_MAX)
-    pages_max = TABLE_PAGES_MAX if is_table else SEGMENT_PAGES_MAX
-    before = ""
-    small = _SmallPages(offset, min(MERGED_BYTES, segment_bytes))
-    fresh: list[Location] = []
-    size = 0
+    looked = _Looked(offset, min(segment_bytes, SEGMENT_BYTES_MAX), damaged, table)
     enough = False
     for location, following in pairwise(chain(locations, (None,))):
         assert location is not None, "only the last is followed by none"
         if location.timestamp > now - after_us or location.format is PageFormat.INLINE:
             break
-        if location.address in damaged:
-            if not fresh:
-                small.keep(location)
-            enough = bool(fresh)
-        elif not location.format.is_merged or (
-            is_table and not is_table_file(location.address.folio)
-        ):
-            fresh.append(location)
-            size += location.bytes
-            enough = size >= segment_bytes or len(fresh) >= pages_max
-        elif fresh:
-            enough = True
-        elif is_final(location, following, segment_bytes) or (
-            is_table and before == location.address.folio
-        ):
-            small.keep(location)
-        else:
-            small.add(location)
-        before = location.address.folio
+        enough = looked.add(location, following)
         if enough:
             break
+    small, fresh = looked.small, looked.fresh
     if not fresh or (not enough and fresh[0].earliest_timestamp > now - 2 * after_us):
         return Due((), small.offset)
     rows = sum(page.rows for page in fresh)
     return Due((*small.worth_merging(rows), *fresh), small.offset)
+
+
+class _Looked:
+    """The pages that were looked at, in order; the arguments are those of `find_due`."""
+
+    def __init__(
+        self,
+        offset: int,
+        segment_bytes: int,
+        damaged: Container[PageAddress],
+        table: TableLayout | None,
+    ) -> None:
+        self.small = _SmallPages(offset, min(MERGED_BYTES, segment_bytes))
+        self.fresh: list[Location] = []
+        """Pages that move, whatever comes after them."""
+        self._segment_bytes = segment_bytes
+        self._damaged = damaged
+        self._table = table
+        self._size = 0
+        self._last: Location | None = None
+
+    def add(self, page: Location, following: Location | None) -> bool:
+        """Look at a page; tell whether those that move are a segment without what comes later."""
+        last, self._last = self._last, page
+        table = self._table
+        if table is not None and last is not None and table.ends_between(last, page):
+            if self.fresh:
+                return True
+            self.small.keep(last)
+        if page.address in self._damaged:
+            if not self.fresh:
+                self.small.keep(page)
+            return bool(self.fresh)
+        if not page.format.is_merged or (table is not None and not table.has(page.address.folio)):
+            self.fresh.append(page)
+            self._size += page.bytes
+            pages_max = SEGMENT_PAGES_MAX if table is None else TABLE_PAGES_MAX
+            return self._size >= self._segment_bytes or len(self.fresh) >= pages_max
+        if self.fresh:
+            return True
+        moves_whole = table is not None and _share_file(last, page)
+        if moves_whole or is_final(page, following, self._segment_bytes):
+            self.small.keep(page)
+        else:
+            self.small.add(page)
+        return False
 
 
 def is_final(location: Location, following: Location | None, segment_bytes: int) -> bool:
@@ -128,8 +152,12 @@ def is_final(location: Location, following: Location | None, segment_bytes: int)
     return (
         location.rows >= LEVEL_ROWS[-1]
         or 2 * location.bytes >= bytes_max
-        or (following is not None and following.address.folio == location.address.folio)
+        or _share_file(following, location)
     )
+
+
+def _share_file(one: Location | None, other: Location) -> bool:
+    return one is not None and one.address.folio == other.address.folio
 
 
 class _SmallPages:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -33,8 +33,9 @@ from wings_core.schema_versions import SchemaVersions
 from wings_core.storage.codecs import MERGES, MergedFile, Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.lru import Lru
-from wings_core.storage.parquet_file import is_table_file
+from wings_core.storage.segment_file import segment_schema
 from wings_core.storage.segment_objects import SegmentObjects
+from wings_core.storage.table_layout import layout_of, runs_of
 from wings_core.times import now_us
 
 FINAL_OFFSETS_MAX = 65_536
@@ -58,6 +59,14 @@ REPLACED_PAGES = 1_000
 MERGING_BYTES_MAX = SEGMENT_BYTES_MAX
 """Stored bytes of the pages that become segments at the same time, about: those are made in memory.
 One segment is always made."""
+
+
+class _Segment(NamedTuple):
+    """A segment that is being made in memory."""
+
+    name: str
+    writer: MergedFile
+
 
 _Replacement = tuple[list[Location], list[Location]]
 """Pages, and those that take their place."""
@@ -122,7 +131,8 @@ class Tiering:
         after_ms = self.after_ms(topic)
         if after_ms is None or not self._has_room():
             return ()
-        key = (topic.uuid, state.partition, topic.config.table)
+        table = layout_of(topic)
+        key = (topic.uuid, state.partition, None if table is None else table.mark)
         offset = max(state.log_start_offset, self._final_offsets.get(key) or 0)
         found = find_due(
             self._locations(topic, state.partition, offset, state.next_offset),
@@ -131,7 +141,7 @@ class Tiering:
             after_ms * 1_000,
             topic.config.segment_bytes,
             self._damaged,
-            is_table=topic.config.table is not None,
+            table=table,
         )
         self._final_offsets.put(key, found.final_offset)
         return found.pages
@@ -233,15 +243,17 @@ class Tiering:
                 raise
             _logger.warning("a segment of %s is no Parquet file: %s", topic.name, error)
             segment = self._merge(topic, partition, pages, held, PageFormat.SEGMENT)
-            for page in () if segment is None else chain(*(new for _, new in segment[2])):
+            for page in () if segment is None else chain(*(new for _, new in segment[1])):
                 self._damaged.put(page.address, True)  # Nor written anew for a table.
         if segment is None:
             return False
-        name, writer, written = segment
-        self._remote.objects.put(name, writer.finish())
-        report.segments += 1
-        report.segment_bytes += writer.length
-        at_once = topic.config.table is not None and is_table_file(name)
+        files, written = segment
+        for file in files:
+            self._remote.objects.put(file.name, file.writer.finish())
+            report.segments += 1
+            report.segment_bytes += file.writer.length
+        table = layout_of(topic)
+        at_once = table is not None and table.has(files[0].name)
         for old, new in _whole(written) if at_once else _transactions(written):
             if time.monotonic() > until or not held.proceed():
                 return False
@@ -259,8 +271,11 @@ class Tiering:
         pages: Sequence[Location],
         held: HeldLease,
         format_: PageFormat,
-    ) -> tuple[str, MergedFile, list[_Replacement]] | None:
-        """Make a segment in memory; return its name and pages, None where the lease was lost.
+    ) -> tuple[list[_Segment], list[_Replacement]] | None:
+        """Make a segment in memory, of a table one for each period of its layout.
+
+        Returns:
+            The segments, and what their pages replace; None where the lease was lost.
 
         Raises:
             InvalidSchema: The format has no type for a column.
@@ -268,19 +283,30 @@ class Tiering:
             StorageCorrupt: A page is damaged.
         """
         codec = MERGES[format_]
-        of_table = topic.config.table is not None and format_ is PageFormat.PARQUET
-        name = self._remote.name(topic.uuid, pages[0].start_offset, codec.suffix, of_table=of_table)
-        writer = codec.begin_file(topic, _about(topic, partition, pages))
+        table = layout_of(topic) if format_ is PageFormat.PARQUET else None
+        mark, period = ("", None) if table is None else (table.mark, table.period)
+        files: list[_Segment] = []
         written: list[_Replacement] = []
-        for old, rows in self._groups(topic, pages, writer.schema):
-            new = [
-                page._replace(format=format_)
-                for page in self._write(topic, rows, old[0].start_offset, name, writer)
-            ]
+        now: object = None
+        for old, rows in self._groups(topic, pages, segment_schema(topic.schema)):
+            new: list[Location] = []
+            start_offset = old[0].start_offset
+            for run in runs_of(rows, period):
+                then = None if period is None else period(_times(run)[0].as_py())
+                if not files or then != now:
+                    name = self._remote.name(topic.uuid, start_offset, codec.suffix, mark)
+                    writer = codec.begin_file(topic, _about(topic, partition, start_offset))
+                    files.append(_Segment(name, writer))
+                    now = then
+                new += [
+                    page._replace(format=format_)
+                    for page in self._write(topic, run, start_offset, files[-1])
+                ]
+                start_offset += run.num_rows
             written.append((old, new))
             if not held.proceed():
                 return None
-        return name, writer, written
+        return files, written
 
     def _groups(
         self, topic: Topic, pages: Sequence[Location], schema: pa.Schema
@@ -302,20 +328,19 @@ class Tiering:
         topic: Topic,
         rows: pa.RecordBatch,
         start_offset: int,
-        name: str,
-        writer: MergedFile,
+        segment: _Segment,
     ) -> Iterator[Location]:
         """Write rows to a segment, and yield where they are then."""
         for first, count in parts_of_rows(rows.num_rows, rows.nbytes):
             part = rows.slice(first, count)
             with self._compressing:
-                position, length = writer.write(part)
-            times = part.column(part.num_columns - 1).cast(pa.int64())
+                position, length = segment.writer.write(part)
+            times = _times(part)
             yield Location(
                 start_offset + first,
                 start_offset + first + count - 1,
                 times[-1].as_py(),
-                PageAddress(name, position, length),
+                PageAddress(segment.name, position, length),
                 times[0].as_py(),
                 schema_version=topic.schema_version,
             )
@@ -334,13 +359,17 @@ class Tiering:
             offset = found[-1].end_offset + 1
 
 
-def _about(topic: Topic, partition: Partition, pages: Sequence[Location]) -> dict[str, str]:
+def _times(rows: pa.RecordBatch) -> "pa.Array[Any]":
+    return rows.column(rows.num_columns - 1).cast(pa.int64())
+
+
+def _about(topic: Topic, partition: Partition, start_offset: int) -> dict[str, str]:
     """Return what is said of a segment to those who read the file."""
     return {
         "wings.topic": str(topic.name),
         "wings.topic_uuid": topic.uuid,
         "wings.partition": partition,
-        "wings.start_offset": str(pages[0].start_offset),
+        "wings.start_offset": str(start_offset),
         "wings.schema_version": str(topic.schema_version),
     }
 

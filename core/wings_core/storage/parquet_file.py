@@ -16,6 +16,7 @@ little-endian:
 Checksums are xxh3_64. The footer's metadata says whose the rows are, as in other segments.
 """
 
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,12 +61,16 @@ PARQUET_SUFFIX = ".parquet"
 
 
 TABLE_MARK = "-table"
-"""In the name of a file that was written for its topic's table: all of it or none is the log's."""
+"""In the name of a file that was written for its topic's table: all of it or none is the log's.
+
+The layout of the table may follow, as hexadecimal digits."""
+
+_OF_TABLE = re.compile(rf"{TABLE_MARK}(?:[0-9a-f]{{8}})?\.")
 
 
 def is_table_file(folio: str) -> bool:
     """Tell whether a file of pages was written for its topic's table."""
-    return is_parquet(folio) and f"{TABLE_MARK}." in folio
+    return is_parquet(folio) and _OF_TABLE.search(folio) is not None
 
 
 def is_parquet(folio: str) -> bool:

@@ -14,7 +14,6 @@ from wings_core.storage.objects.ages import Ages
 from wings_core.storage.page_cache import PageCache
 from wings_core.storage.parquet_file import (
     PARQUET_SUFFIX,
-    TABLE_MARK,
     is_parquet,
     parquet_problems,
 )
@@ -61,18 +60,16 @@ class SegmentObjects:
         self._suffix = suffix
         self._ages = Ages(grace_seconds)
 
-    def name(
-        self, topic_uuid: str, start_offset: int, suffix: str = "", *, of_table: bool = False
-    ) -> str:
+    def name(self, topic_uuid: str, start_offset: int, suffix: str = "", mark: str = "") -> str:
         """Return a name for a new segment, which no other has, and which ends so.
 
         Args:
             topic_uuid: Whose segment it is.
             start_offset: Of its first row.
             suffix: The end of its name.
-            of_table: Whether it belongs into the topic's table.
+            mark: Says of which table it is.
         """
-        number = f"{start_offset:020d}-{secrets.token_hex(4)}{TABLE_MARK if of_table else ''}"
+        number = f"{start_offset:020d}-{secrets.token_hex(4)}{mark}"
         return f"{_PREFIX}/{topic_uuid}/{number}{self._suffix}{suffix}"
 
     def write(self, pages: Sequence[EncodedPage]) -> list[PageAddress]:

@@ -1,18 +1,21 @@
 """Iceberg tables by pyiceberg: created, evolved, committed to; all that talks to a catalog."""
 
+import base64
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
 from wings_core.model import Topic
-from wings_core.storage.parquet_file import file_fields
+from wings_core.partitions import Partition, partition_value
+from wings_core.storage.parquet_file import OFFSET_COLUMN, TIMESTAMP_COLUMN, file_fields
+from wings_core.storage.table_layout import transforms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -104,10 +107,13 @@ class Catalog:
         for depth in range(1, len(identifier)):
             self.catalog.create_namespace_if_not_exists(identifier[:depth])
         first = topic.at(1)
+        schema = iceberg_schema(first)
         # A location of its own: metadata of a table of the same name is never mistaken for it.
         return self.catalog.create_table(
             identifier,
-            schema=iceberg_schema(first),
+            schema=schema,
+            partition_spec=_partition_spec(topic, schema),
+            sort_order=_sort_order(schema),
             location=f"{self.warehouse}/tables/{topic.uuid}",
             properties={**_PROPERTIES, TOPIC_UUID: topic.uuid},
         )
@@ -248,6 +254,74 @@ def _is_wider(field: Any, known: Any) -> bool:
     return precision is not None and precision < getattr(field.field_type, "precision", 0)
 
 
+def _partition_spec(topic: Topic, schema: Any) -> Any:
+    from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
+    from pyiceberg.transforms import parse_transform
+
+    return PartitionSpec(
+        *(
+            PartitionField(
+                source_id=schema.find_field(each.column).field_id,
+                field_id=PARTITION_FIELD_ID_START + number,
+                transform=parse_transform(str(each)),
+                # An identity has the name of its column, as engines expect.
+                name=each.column if each.name == "identity" else f"{each.column}_{each.name}",
+            )
+            for number, each in enumerate(transforms_of(topic))
+        )
+    )
+
+
+def _sort_order(schema: Any) -> Any:
+    from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+    from pyiceberg.transforms import IdentityTransform
+
+    return SortOrder(
+        SortField(
+            source_id=schema.find_field(OFFSET_COLUMN).field_id,
+            transform=IdentityTransform(),
+            direction=SortDirection.ASC,
+            null_order=NullOrder.NULLS_LAST,
+        )
+    )
+
+
+def _partition_values(table: Any, file: FileToAdd) -> list[Any]:
+    """Return what each transform of a table makes of all rows of a file."""
+    schema = table.schema()
+    values: list[Any] = []
+    for field in table.spec().fields:
+        source = schema.find_field(field.source_id)
+        value = (
+            _first_timestamp(file.metadata)
+            if source.name == TIMESTAMP_COLUMN
+            else _key_of(file, source.name)
+        )
+        values.append(field.transform.transform(source.field_type)(value))
+    return values
+
+
+def _first_timestamp(metadata: pq.FileMetaData) -> int:
+    """Return the first timestamp of a file, in microseconds since the epoch."""
+    columns = metadata.row_group(0)
+    number = next(
+        at
+        for at in range(columns.num_columns)
+        if columns.column(at).path_in_schema == TIMESTAMP_COLUMN
+    )
+    statistics = columns.column(number).statistics
+    assert statistics is not None
+    return cast("int", statistics.min_raw)
+
+
+def _key_of(file: FileToAdd, column: str) -> Any:
+    value = partition_value(Partition((file.metadata.metadata or {})[b"wings.partition"].decode()))
+    kind = file.topic.schema.field(column).type
+    is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    is_binary = is_binary or pa.types.is_fixed_size_binary(kind)
+    return base64.b64decode(str(value)) if is_binary else value
+
+
 def _data_file(table: Any, file: FileToAdd) -> Any:
     from pyiceberg.io.pyarrow import (
         compute_statistics_plan,
@@ -267,9 +341,9 @@ def _data_file(table: Any, file: FileToAdd) -> Any:
         content=DataFileContent.DATA,
         file_path=file.path,
         file_format=FileFormat.PARQUET,
-        partition=Record(),
+        partition=Record(*_partition_values(table, file)),
         file_size_in_bytes=file.size,
-        sort_order_id=None,
+        sort_order_id=table.metadata.default_sort_order_id or None,
         spec_id=table.metadata.default_spec_id,
         equality_ids=None,
         key_metadata=None,

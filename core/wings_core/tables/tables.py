@@ -23,7 +23,8 @@ from wings_core.metadata.tables import TableSegment, TableStates
 from wings_core.model import Location, PartitionState, Topic
 from wings_core.partitions import Partition
 from wings_core.storage.objects import ObjectStore
-from wings_core.storage.parquet_file import ParquetFooter, is_table_file, read_footer
+from wings_core.storage.parquet_file import ParquetFooter, read_footer
+from wings_core.storage.table_layout import layout_of
 from wings_core.tables.catalog import (
     Catalog,
     ConflictError,
@@ -281,10 +282,11 @@ class Tables:
     def _wanted(self, topic: Topic) -> Mapping[str, _File]:
         """Return the segments of a topic that belong into its table, by name."""
         found: dict[str, _File] = {}
+        layout = layout_of(topic)
         for state in self._registry.partition_states(topic.uuid):
             for location in self._locations(topic, state):
                 folio = location.address.folio
-                if is_table_file(folio):
+                if layout is not None and layout.has(folio):
                     file = found.setdefault(folio, _File(state.partition))
                     file.rows += location.rows
                     file.end_offset = location.end_offset

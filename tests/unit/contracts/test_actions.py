@@ -213,6 +213,7 @@ def test_a_topics_description_can_be_created_from() -> None:
             "segment_bytes": 64 * 1024 * 1024,
             "segment_format": "arrow",
             "table": None,
+            "table_partition_by": None,
             "table_commit_ms": 60_000,
         },
         "created_at": "2026-11-20T12:00:00.000000Z",

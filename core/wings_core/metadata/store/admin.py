@@ -28,6 +28,7 @@ from wings_core.names import NamespaceName, TopicName
 from wings_core.schema_changes import VERSIONS_BYTES_MAX, SchemaChange, changed_schema
 from wings_core.storage.lru import Lru
 from wings_core.storage.parquet_file import check_segment_format
+from wings_core.storage.table_layout import check_layout
 
 KNOWN_BYTES_MAX = 64 << 20
 """Bytes of earlier schemas that are remembered, as they are stored."""
@@ -110,7 +111,7 @@ class DatabaseAdmin(Admin, Generic[C]):
         """Create a topic; see `Admin.create_topic`."""
         if partition_key is not None:
             check_text("the partition key", partition_key)
-        topic = check_segment_format(
+        topic = _checked(
             Topic(
                 name=name,
                 uuid=chosen_uuid(uuid),
@@ -176,7 +177,7 @@ class DatabaseAdmin(Admin, Generic[C]):
 
         def work(connection: C) -> Topic:
             topic = _require(connection, name, uuid)
-            changed = check_segment_format(replace(topic, config=config))
+            changed = _checked(replace(topic, config=config), topic.config)
             altered = connection.execute(
                 "UPDATE topics SET config = %s WHERE uuid = %s AND deleted_at IS NULL RETURNING id",
                 (config.model_dump_json(), topic.uuid),
@@ -241,6 +242,17 @@ class DatabaseAdmin(Admin, Generic[C]):
             lambda topic: Notification(topics=(topic.uuid,)),
             committed=lambda _: self._topics.forget(name),
         )
+
+
+def _checked(topic: Topic, before: TopicConfig | None = None) -> Topic:
+    """Return a topic, where its segments and its table can be as its configuration says.
+
+    Raises:
+        InvalidArgument: The table cannot be partitioned so.
+        InvalidSchema: The segments' format has no type for a column; fact `column`.
+    """
+    check_layout(topic, before)
+    return check_segment_format(topic)
 
 
 def _require(connection: Connection, name: TopicName, uuid: str | None) -> Topic:
