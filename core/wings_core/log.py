@@ -458,7 +458,10 @@ def _open_shares(groups: Groups, log: Log, open_coordinator: OpenCoordinator | N
         NoCoordinator()
         if open_coordinator is None
         else open_coordinator(
-            log.registry, letters, log.fetcher.offset_for_timestamp, partial(current_group, groups)
+            log.registry,
+            letters,
+            log.fetcher.offsets_for_timestamps,
+            partial(current_group, groups),
         )
     )
     redriver = Redriver(log.admin, log.registry, log.fetcher, log.group_commit, log.limits)

@@ -23,7 +23,7 @@ from wings_core.fetch.shared import SHARED_BYTES_MAX, SharedReads, copied
 from wings_core.fetch.state import FetchState
 from wings_core.fetch.waits import Waits
 from wings_core.limits import Limits
-from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
 from wings_core.model import Located, Location, Position, Topic
 from wings_core.partitions import Partition
 from wings_core.schema_versions import SchemaVersions
@@ -342,36 +342,66 @@ class Fetcher:
                 return located
 
     def offset_for_timestamp(self, topic: Topic, partition: Partition, timestamp: int) -> int:
-        """Return the offset of the first message at or after a time, else the next offset.
+        """Return what `offsets_for_timestamps` finds of one partition."""
+        return self.offsets_for_timestamps(topic, [(partition, timestamp)])[partition]
+
+    def offsets_for_timestamps(
+        self, topic: Topic, positions: Sequence[tuple[Partition, int]]
+    ) -> dict[Partition, int]:
+        """Return the offsets of the first messages at or after times, else the next offsets.
+
+        Two looks at metadata for as many as `POSITIONS_MAX` partitions, and a read of each merged
+        page whose rows are some before and some after the time.
 
         Args:
             topic: The topic.
-            partition: One that need not have been written to yet.
-            timestamp: Microseconds since the epoch.
+            positions: Partitions, each once and not necessarily written to yet, and a time of each,
+                in microseconds since the epoch.
 
         Raises:
             TopicNotFound: The topic was deleted.
-            StorageCorrupt: The page that tells is damaged.
+            StorageCorrupt: A page that tells is damaged.
         """
-        moves = 0
-        while True:
-            offset = self._registry.offset_for_timestamp(topic.uuid, partition, timestamp)
+        found: dict[Partition, int] = {}
+        left, moves = list(positions), 0
+        while left:
             try:
-                found = self._registry.locate(topic.uuid, partition, offset, 1).locations
-                if not found or not found[0].earliest_timestamp < timestamp <= found[0].timestamp:
-                    return offset
-                wanted = Wanted((), timestamps=True)
-                if self._versions is not None:
-                    topic = self._versions.covering(topic, found[:1])
-                (page,) = read_pages(self._store, topic, found[:1], wanted)
-            except (StorageCorrupt, OffsetOutOfRange):
+                for partition, offset in self._offsets_at(topic, left[:POSITIONS_MAX]):
+                    found[partition] = offset
+                    moves = 0
+            except StorageCorrupt:
                 moves += 1  # By retention, or to another place.
                 if moves > MOVES_MAX:
                     raise
-                continue
+            left = [position for position in left if position[0] not in found]
+        return found
+
+    def _offsets_at(
+        self, topic: Topic, positions: Sequence[tuple[Partition, int]]
+    ) -> Iterator[tuple[Partition, int]]:
+        """Yield partitions with the offset of a time; not those that changed during the look."""
+        offsets = self._registry.offsets_for_timestamps(topic.uuid, positions)
+        begins = [
+            (partition, offset) for (partition, _), offset in zip(positions, offsets, strict=True)
+        ]
+        located = self._registry.locate_many(topic.uuid, begins, 1)
+        within: list[tuple[Partition, int, Location]] = []
+        for (partition, timestamp), offset, (state, locations) in zip(
+            positions, offsets, located, strict=False
+        ):
+            if locations and locations[0].earliest_timestamp < timestamp <= locations[0].timestamp:
+                within.append((partition, timestamp, locations[0]))
+            elif offset >= state.log_start_offset:
+                yield partition, offset
+        pages = [location for _, _, location in within]
+        if self._versions is not None:
+            topic = self._versions.covering(topic, pages)
+        read = read_pages(self._store, topic, pages, Wanted((), timestamps=True))
+        for (partition, timestamp, location), page in zip(within, read, strict=True):
             times = cast("pa.Array[Any]", page.timestamps)
             late = pc.greater_equal(times, pa.scalar(timestamp, times.type))
-            return found[0].start_offset + int(pc.index(late, pa.scalar(True)).as_py())
+            row = int(pc.index(late, pa.scalar(True)).as_py())
+            yield partition, location.start_offset + row
 
     def _read(
         self,

@@ -133,19 +133,21 @@ class Preparer:
         self._bytes_max = min(limits.batch_bytes_max, configured or limits.batch_bytes_max)
         self._small_bytes_max = min(SMALL_BYTES_MAX, self._bytes_max)
 
-    def check_small(self, batch: pa.RecordBatch) -> int | None:
+    def check_small(self, batch: pa.RecordBatch, size: int) -> bool:
         """Check a batch of a topic without a key, as `prepare` does.
 
+        Args:
+            batch: As of `prepare`.
+            size: The bytes of its buffers.
+
         Returns:
-            Its bytes, where it is small and has rows; else None.
+            Whether it is small and has rows.
 
         Raises:
             SchemaMismatch: Invalid data, or nulls where none may be.
         """
         self._check.check(batch)
-        size = batch.get_total_buffer_size()
-        is_small = size <= self._small_bytes_max and 0 < batch.num_rows <= self._rows_max
-        return size if is_small else None
+        return size <= self._small_bytes_max and 0 < batch.num_rows <= self._rows_max
 
     def prepare(
         self, batch: pa.RecordBatch, options: PushOptions, *, checked: bool = False

@@ -17,7 +17,7 @@ from wings_core.metadata.interfaces import Admin, Groups, OffsetRegistry
 from wings_core.metadata.sqlite.integrity import is_empty
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.coordinator import Coordinator
-from wings_core.share.coordinator.starts import FindOffset, Position
+from wings_core.share.coordinator.starts import FindOffsets, Position
 from wings_core.share.coordinator.watchers import FindGroup
 from wings_core.share.counts import ShareCounts
 from wings_core.share.interfaces import DeadLetters, ShareCoordinator
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from wings_core.security.peers import PeerAccess
     from wings_core.share.replica.postgres_store import PostgresHoldStore
 
-OpenCoordinator = Callable[[OffsetRegistry, DeadLetters, FindOffset, FindGroup], ShareCoordinator]
+OpenCoordinator = Callable[[OffsetRegistry, DeadLetters, FindOffsets, FindGroup], ShareCoordinator]
 """Opens what leases the messages of groups; closing that closes all that was opened."""
 
 
@@ -55,7 +55,7 @@ class EmbeddedCoordinator(Coordinator):
         groups: Callable[[], Sequence[ShareGroup]],
         registry: OffsetRegistry,
         dead_letters: DeadLetters,
-        find_offset: FindOffset,
+        find_offsets: FindOffsets,
         find_group: FindGroup,
     ) -> ShareCoordinator:
         """Open the coordinator and its replica; one that is damaged refuses every call.
@@ -65,12 +65,12 @@ class EmbeddedCoordinator(Coordinator):
             groups: Returns all groups there are.
             registry: The log's index.
             dead_letters: Writes the dead letters of groups.
-            find_offset: Where groups begin that begin at a time.
+            find_offsets: Where groups begin that begin at a time.
             find_group: Looks up a group that has watchers.
         """
         replica = open_replica(path, groups)
         opened = cls.embedded(
-            replica, registry, dead_letters, find_offset=find_offset, find_group=find_group
+            replica, registry, dead_letters, find_offsets=find_offsets, find_group=find_group
         )
         opened._replica = replica
         return opened
@@ -120,7 +120,7 @@ def open_remote(
     access: "PeerAccess | None",
     registry: OffsetRegistry,
     dead_letters: DeadLetters,
-    find_offset: FindOffset,
+    find_offsets: FindOffsets,
     find_group: FindGroup,
 ) -> ShareCoordinator:
     """Open a coordinator with replicas in other processes; it connects when it is first needed.
@@ -130,14 +130,14 @@ def open_remote(
         access: What is presented to them.
         registry: The log's index.
         dead_letters: Writes the dead letters of groups.
-        find_offset: Where groups begin that begin at a time.
+        find_offsets: Where groups begin that begin at a time.
         find_group: Looks up a group that has watchers.
     """
     from wings_core.share.remote.link import RemoteLink
 
     links = [RemoteLink(target, access) for target in targets]
     return Coordinator(
-        links, registry, dead_letters, find_offset=find_offset, find_group=find_group
+        links, registry, dead_letters, find_offsets=find_offsets, find_group=find_group
     )
 
 
@@ -181,11 +181,11 @@ class SharedHolds:
         def open_shared(
             registry: OffsetRegistry,
             dead_letters: DeadLetters,
-            find_offset: FindOffset,
+            find_offsets: FindOffsets,
             find_group: FindGroup,
         ) -> ShareCoordinator:
             return Coordinator(
-                [link], registry, dead_letters, find_offset=find_offset, find_group=find_group
+                [link], registry, dead_letters, find_offsets=find_offsets, find_group=find_group
             )
 
         return open_shared

@@ -118,11 +118,11 @@ class Put:
         """
         answers = Answers(writer, self._stream, self._metrics, room, self._quotas)
         try:
-            for chunk in _read(reader, room):
+            for batch, metadata, size in _read(reader, room):
                 if self._stream.refused is not None:
                     break
                 answers.give_way()
-                self._accept(reader, chunk, answers, stopping)
+                self._accept(reader, batch, metadata, size, answers, stopping)
         finally:
             answers.finish()
         if self._batches == 0:
@@ -135,7 +135,9 @@ class Put:
     def _accept(
         self,
         reader: flight.MetadataRecordBatchReader,
-        chunk: flight.FlightStreamChunk,
+        batch: pa.RecordBatch | None,
+        app_metadata: pa.Buffer | None,
+        size: int,
         answers: "Answers",
         stopping: threading.Event,
     ) -> None:
@@ -146,16 +148,15 @@ class Put:
             if stopping.is_set():
                 raise Unavailable("the server is stopping")
             self._check()
-            if chunk.data is None:
+            if batch is None:
                 raise InvalidArgument("a message without a batch")
             if index == 0:
                 self._use_schema(reader.schema)
             options = self._plain
             checked = False
-            if options is None or chunk.app_metadata is not None:
-                metadata = parse_batch_metadata(chunk.app_metadata)
-                options = self._options(metadata, first=index == 0)
-                if index > 0 and chunk.app_metadata is None and options.sequence is None:
+            if options is None or app_metadata is not None:
+                options = self._options(parse_batch_metadata(app_metadata), first=index == 0)
+                if index > 0 and app_metadata is None and options.sequence is None:
                     self._plain = options
                     self._repeats = (
                         self._topic.partition_key is None
@@ -164,17 +165,17 @@ class Put:
                     )
             elif self._repeats:
                 preparer = self._preparer
-                size = self._check_small(chunk.data)
+                small = self._check_small(batch, size)
                 checked = True
                 # Batches of two versions are not joined.
-                if size is not None and preparer is self._preparer:
+                if small and preparer is self._preparer:
                     joined = self._log.group_commit.join(
-                        self._stream, chunk.data, size, options.timestamp
+                        self._stream, batch, size, options.timestamp
                     )
                     if joined is not None:
                         answers.add(joined)
                         return
-            prepared = self._prepare(chunk.data, options, checked=checked)
+            prepared = self._prepare(batch, options, checked=checked)
             answers.add(self._submit(prepared, awaited=answers.idle))
         except WingsError as error:
             error.__traceback__ = None
@@ -200,12 +201,12 @@ class Put:
             self._allow_nulls(batch, error)
         return self._preparer.prepare(batch, options)
 
-    def _check_small(self, batch: pa.RecordBatch) -> int | None:
+    def _check_small(self, batch: pa.RecordBatch, size: int) -> bool:
         try:
-            return self._preparer.check_small(batch)
+            return self._preparer.check_small(batch, size)
         except SchemaMismatch as error:
             self._allow_nulls(batch, error)
-        return self._preparer.check_small(batch)
+        return self._preparer.check_small(batch, size)
 
     def _allow_nulls(self, batch: pa.RecordBatch, error: SchemaMismatch) -> None:
         """Write in a later version, which this stream or node does not know, if there is one.
@@ -394,8 +395,11 @@ class Answers:
 
 def _read(
     reader: flight.MetadataRecordBatchReader, room: ReadRoom
-) -> Iterator[flight.FlightStreamChunk]:
-    """Yield the batches that the client sends, with their metadata; each is read once it has room.
+) -> Iterator[tuple[pa.RecordBatch | None, pa.Buffer | None, int]]:
+    """Yield the batches that the client sends; each is read once it has room.
+
+    With each its metadata, and the bytes of its buffers: to ask a chunk for its batch again makes
+    another object of it.
 
     Raises:
         InvalidArgument: A message that is not Arrow IPC; nothing after it can be read.
@@ -404,12 +408,13 @@ def _read(
     while True:
         room.begin()
         try:
-            chunk = reader.read_chunk()
+            batch, metadata = reader.read_chunk()
         except StopIteration:
             return
         except flight.FlightError:
             raise
         except (pa.ArrowException, OSError) as error:
             raise InvalidArgument(f"the stream cannot be read: {error!s:.300}") from None
-        room.end(0 if chunk.data is None else chunk.data.get_total_buffer_size())
-        yield chunk
+        size = 0 if batch is None else batch.get_total_buffer_size()
+        room.end(size)
+        yield batch, metadata, size

@@ -4,7 +4,7 @@ Methods bear the names of the RPCs in snake case, and run on threads of the serv
 means is said in its `.proto` file.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 from google.protobuf.descriptor import ServiceDescriptor
@@ -14,7 +14,7 @@ from wings_core.metadata.interfaces import MANY_LOCATIONS_MAX, POSITIONS_MAX, Me
 from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_OFFSET, BY_PARTITION, BY_TEXT
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
-from wings_core.partitions import canonical_partition
+from wings_core.partitions import Partition, canonical_partition
 from wings_core.protocol import messages
 from wings_core.protocol.codec import text_of
 from wings_core.protocol.v1 import admin_pb2 as admin_pb
@@ -199,13 +199,9 @@ class _Registry:
         return pb.CommitResponse(results=map(messages.result_message, results))
 
     def locate_many(self, request: pb.LocateManyRequest) -> pb.LocateManyResponse:
-        if len(request.partitions) != len(request.offsets):
-            raise InvalidArgument("there is an offset for each partition")
-        if len(request.partitions) > POSITIONS_MAX:
-            raise InvalidArgument(f"at most {POSITIONS_MAX} partitions are located at once")
         found = self._registry.locate_many(
             request.topic_uuid,
-            list(zip(map(canonical_partition, request.partitions), request.offsets, strict=True)),
+            _positions("an offset", request.partitions, request.offsets),
             max(0, request.messages_max),
             min(request.locations_max or MANY_LOCATIONS_MAX, MANY_LOCATIONS_MAX),
         )
@@ -238,6 +234,13 @@ class _Registry:
             request.topic_uuid, canonical_partition(request.partition), request.timestamp_us
         )
         return pb.OffsetForTimestampResponse(offset=offset)
+
+    def offsets_for_timestamps(
+        self, request: pb.OffsetsForTimestampsRequest
+    ) -> pb.OffsetsForTimestampsResponse:
+        positions = _positions("a time", request.partitions, request.timestamps_us)
+        offsets = self._registry.offsets_for_timestamps(request.topic_uuid, positions)
+        return pb.OffsetsForTimestampsResponse(offsets=offsets)
 
     def commit_offsets(self, request: pb.CommitOffsetsRequest) -> pb.CommitOffsetsResponse:
         entries = self._registry.commit_offsets(
@@ -437,6 +440,21 @@ class _Shards:
 
 def _texts(data: Iterable[bytes]) -> list[str]:
     return [text_of(each) for each in data]
+
+
+def _positions(
+    what: str, partitions: Sequence[str], places: Sequence[int]
+) -> list[tuple[Partition, int]]:
+    """Return partitions with a place in each.
+
+    Raises:
+        InvalidArgument: There are too many, or not as many of one as of the other.
+    """
+    if len(partitions) != len(places):
+        raise InvalidArgument(f"there is {what} for each partition")
+    if len(partitions) > POSITIONS_MAX:
+        raise InvalidArgument(f"at most {POSITIONS_MAX} partitions are located at once")
+    return list(zip(map(canonical_partition, partitions), places, strict=True))
 
 
 def _named(name: str, topic_uuid: str) -> Topic:

@@ -65,7 +65,8 @@ _FOLIO: tuple[Check, str] = _is_folio, "expected the name of a folio"
 
 _RULES: dict[str, tuple[Check, str]] = {
     # Of any sign: a time before 1970, or what is refused with its batch alone.
-    **dict.fromkeys(("timestamp_us", "first_timestamp_us", "sequence", "stream"), _ANY),
+    **dict.fromkeys(("timestamp_us", "timestamps_us", "first_timestamp_us"), _ANY),
+    **dict.fromkeys(("sequence", "stream"), _ANY),
     "ExpectedOffset.offset": _ANY,
     "OffsetLocationRequest.offset": _ANY,
     "age_us": _within(-OFFSET_MAX, OFFSET_MAX),

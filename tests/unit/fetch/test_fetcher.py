@@ -5,17 +5,19 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import Unavailable
-from wings_core.fetch.fetcher import Cancel
+from wings_core.fetch.fetcher import Cancel, Fetcher
 from wings_core.fetch.state import FetchState
 from wings_core.ingest.group_commit import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.log import Log
+from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import Located, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
@@ -42,6 +44,31 @@ def push(log: Log, topic: Topic, key: int, *values: int) -> None:
     rows = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
     prepared = Preparer(topic, log.limits).prepare(rows, PushOptions())
     log.group_commit.submit(PushStream(), prepared, awaited=True).accepted()
+
+
+class CountedRegistry:
+    """A registry that notes the calls made of it."""
+
+    def __init__(self, log: Log) -> None:
+        self.calls: list[str] = []
+        self._registry = log.registry
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls.append(name)
+        return getattr(self._registry, name)
+
+
+def test_where_partitions_begin_at_a_time_takes_two_looks_however_many_they_are(
+    log: Log, topic: Topic
+) -> None:
+    for key in range(40):
+        push(log, topic, key, 1, 2)
+    registry = CountedRegistry(log)
+    fetcher = Fetcher(log.store, cast("OffsetRegistry", registry), log.limits)
+    positions = [(Partition(str(key)), 0 if key % 2 else 1 << 62) for key in range(41)]
+    found = fetcher.offsets_for_timestamps(topic, positions)
+    assert found == {Partition(str(key)): 0 if key % 2 or key == 40 else 2 for key in range(41)}
+    assert registry.calls == ["offsets_for_timestamps", "locate_many"]
 
 
 class Readers:

@@ -49,6 +49,19 @@ def test_where_partitions_stand_is_told_without_pages(metadata: MetadataUnderTes
     assert (found.state.next_offset, found.locations) == (3, ())
 
 
+def test_the_offsets_for_times_of_partitions_are_found_at_once(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic("key")
+    for time in (NOON, NOON + 10, NOON + 20):
+        metadata.push(topic, 5, A, timestamp=time)
+        metadata.push(topic, 3, B, timestamp=time)
+    positions = [(B, NOON + 11), (C, NOON), (A, NOON - 1), (A, NOON + 10), (B, NOON + 21)]
+    found = metadata.registry.offsets_for_timestamps(topic.uuid, positions)
+    assert found == [6, 0, 0, 5, 9]
+    assert metadata.registry.offsets_for_timestamps(topic.uuid, []) == []
+
+
 def test_an_offset_below_the_logs_start_finds_what_is_kept(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic("key")
     for time in range(3):

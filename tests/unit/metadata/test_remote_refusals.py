@@ -99,6 +99,11 @@ def of_partition(service: Service, partition: str) -> list[Callable[[], object]]
         lambda: registry.OffsetLocation(pb.OffsetLocationRequest(**wanted, offset=0)),
         lambda: registry.GetPartitionState(pb.GetPartitionStateRequest(**wanted)),
         lambda: registry.OffsetForTimestamp(pb.OffsetForTimestampRequest(**wanted)),
+        lambda: registry.OffsetsForTimestamps(
+            pb.OffsetsForTimestampsRequest(
+                topic_uuid=service.topic.uuid, partitions=[partition], timestamps_us=[0]
+            )
+        ),
         lambda: registry.CommitOffsets(
             pb.CommitOffsetsRequest(
                 consumer="consumer",

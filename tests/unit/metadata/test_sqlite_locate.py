@@ -11,7 +11,7 @@ from fix_metadata import NOON, SCHEMA, batch_of
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite.commit_cache import CommitCache
 from wings_core.metadata.sqlite.database import Connection
-from wings_core.metadata.sqlite.locate import locate, offset_for_timestamp
+from wings_core.metadata.sqlite.locate import locate, offsets_for_timestamps
 from wings_core.model import Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
@@ -71,6 +71,6 @@ def test_the_offset_for_a_time_takes_hardly_more_work_in_a_long_log(
 ) -> None:
     path, _, long = logs
     steps = work(
-        path, lambda c: offset_for_timestamp(c, long.uuid, UNPARTITIONED, NOON - LONG // 3)
+        path, lambda c: offsets_for_timestamps(c, long.uuid, [(UNPARTITIONED, NOON - LONG // 3)])
     )
     assert steps < 1_000

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from wings_core.contracts.many import ALL, PartitionEntry, Partitions
+from wings_core.contracts.many import ALL, Partitions
 from wings_core.contracts.offsets import Offset, TimestampOffset
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.fetch.many.reader import below_start
@@ -57,16 +57,17 @@ def cursors_of(
                 partition, start, end, end, clamps=True, is_born=last is not None or unpartitioned
             )
         return
-    default = PartitionEntry(None)
-    for index, state in enumerate(states):
-        entry = default if partitions == ALL else partitions[index]
-        begin = offset if entry.offset is None else entry.offset
-        if state.partition in positions:
-            begin = positions[state.partition]
-        if begin is None:
-            begin = "earliest"
-        end = entry.end_offset if entry.end_offset is not None else end_offset
-        start = _number(fetcher, topic, state, begin)
+    begins: Sequence[Offset] = [
+        _begin(state.partition, index, partitions, offset, positions)
+        for index, state in enumerate(states)
+    ]
+    at_times = _offsets_at_times(fetcher, topic, states, begins)
+    for index, (state, begin) in enumerate(zip(states, begins, strict=True)):
+        end = None if partitions == ALL else partitions[index].end_offset
+        end = end_offset if end is None else end
+        start = at_times.get(state.partition)
+        if start is None:
+            start = _number(state, begin)
         if start < state.log_start_offset:
             raise below_start(state.partition, start, state.log_start_offset)
         yield PartitionCursor(
@@ -79,14 +80,36 @@ def cursors_of(
         )
 
 
-def _number(fetcher: Fetcher, topic: Topic, state: PartitionState, offset: Offset) -> int:
-    """Return the offset that `"earliest"`, `"latest"`, a time or an int stands for."""
+def _begin(
+    partition: Partition,
+    index: int,
+    partitions: Partitions,
+    offset: Offset | None,
+    positions: Mapping[Partition, int],
+) -> Offset:
+    """Return where a ticket says to begin in one of its partitions."""
+    if partition in positions:
+        return positions[partition]
+    begin = offset if partitions == ALL else partitions[index].offset
+    if begin is None:
+        begin = offset
+    return "earliest" if begin is None else begin
+
+
+def _offsets_at_times(
+    fetcher: Fetcher, topic: Topic, states: Sequence[PartitionState], begins: Sequence[Offset]
+) -> Mapping[Partition, int]:
+    """Return the offsets of the partitions that begin at a time no later than their last one."""
+    wanted: list[tuple[Partition, int]] = []
+    for state, begin in zip(states, begins, strict=True):
+        last = state.last_timestamp
+        if isinstance(begin, TimestampOffset) and last is not None and begin.timestamp_us <= last:
+            wanted.append((state.partition, begin.timestamp_us))
+    return fetcher.offsets_for_timestamps(topic, wanted) if wanted else {}
+
+
+def _number(state: PartitionState, offset: Offset) -> int:
+    """Return the offset that `"earliest"`, `"latest"`, a time past the last one or an int means."""
     if isinstance(offset, int):
         return offset
-    if offset == "earliest":
-        return state.log_start_offset
-    if isinstance(offset, TimestampOffset):
-        last = state.last_timestamp
-        if last is not None and offset.timestamp_us <= last:
-            return fetcher.offset_for_timestamp(topic, state.partition, offset.timestamp_us)
-    return state.next_offset
+    return state.log_start_offset if offset == "earliest" else state.next_offset

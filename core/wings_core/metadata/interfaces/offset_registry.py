@@ -263,15 +263,25 @@ class OffsetRegistry(Protocol):
         ...
 
     def offset_for_timestamp(self, topic_uuid: str, partition: Partition, timestamp: int) -> int:
-        """Return the offset of the first message at or after a time, else the next offset.
+        """Return what `offsets_for_timestamps` finds of one partition."""
+        (offset,) = self.offsets_for_timestamps(topic_uuid, [(partition, timestamp)])
+        return offset
 
-        Where that message is in a merged page, this is the first offset of the page: the timestamps
-        of its rows are in the page itself (see `Fetcher.offset_for_timestamp`).
+    def offsets_for_timestamps(
+        self, topic_uuid: str, positions: Sequence[tuple[Partition, int]]
+    ) -> list[int]:
+        """Return the offsets of the first messages at or after times, else the next offsets.
+
+        Where such a message is in a merged page, this is the first offset of the page: the
+        timestamps of its rows are in the page itself (see `Fetcher.offsets_for_timestamps`).
 
         Args:
             topic_uuid: The topic.
-            partition: One that need not have been written to yet.
-            timestamp: Microseconds since the epoch.
+            positions: Partitions, not necessarily written to yet, and a time of each, in
+                microseconds since the epoch; at most `POSITIONS_MAX`.
+
+        Returns:
+            One offset for each, in order, all as of one moment.
 
         Raises:
             TopicNotFound: The topic was deleted.

@@ -83,22 +83,22 @@ WHERE topics.id IS NULL OR partitions.next_offset > wanted."offset"
 LIMIT 1
 """
 
-_OFFSET_FOR_TIMESTAMP = """
-WITH RECURSIVE found (partition_id, low, high) AS (
-    SELECT partitions.id,
-        CASE WHEN partitions.last_timestamp < %(timestamp)s::numeric
+_OFFSETS_FOR_TIMESTAMPS = """
+WITH RECURSIVE found (place, timestamp, partition_id, low, high) AS (
+    SELECT wanted.place, wanted.timestamp, partitions.id,
+        CASE WHEN partitions.last_timestamp < wanted.timestamp
             THEN partitions.next_offset ELSE coalesce(partitions.log_start_offset, 0) END,
         coalesce(partitions.next_offset, 0)
     FROM topics
+    CROSS JOIN unnest(%(partitions)s::text[], %(timestamps)s::numeric[])
+        WITH ORDINALITY AS wanted (partition, timestamp, place)
     LEFT JOIN partitions
-    ON partitions.topic_id = topics.id AND partitions.value = %(partition)s::text
+    ON partitions.topic_id = topics.id AND partitions.value = wanted.partition
     WHERE topics.uuid = %(topic)s::text AND topics.deleted_at IS NULL
     UNION ALL
-    SELECT found.partition_id,
-        CASE WHEN page.timestamp < %(timestamp)s::numeric THEN page.end_offset + 1
-            ELSE found.low END,
-        CASE WHEN page.timestamp < %(timestamp)s::numeric THEN found.high
-            ELSE page.start_offset END
+    SELECT found.place, found.timestamp, found.partition_id,
+        CASE WHEN page.timestamp < found.timestamp THEN page.end_offset + 1 ELSE found.low END,
+        CASE WHEN page.timestamp < found.timestamp THEN found.high ELSE page.start_offset END
     FROM found
     CROSS JOIN LATERAL (
         SELECT pages.start_offset, pages.end_offset, pages.timestamp FROM pages
@@ -108,11 +108,11 @@ WITH RECURSIVE found (partition_id, low, high) AS (
     ) AS page
     WHERE found.low < found.high
 )
-SELECT low FROM found ORDER BY high - low LIMIT 1
+SELECT DISTINCT ON (place) low FROM found ORDER BY place, high - low
 """
 """Timestamps never decrease along a partition, so the first page that is late enough is found by
 halving the range of offsets, on the server: messages before `low` are too early, those from `high`
-on are late enough. At most 64 look-ups, and no index by time to keep."""
+on are late enough. At most 64 look-ups of each, and no index by time to keep."""
 
 
 def locate(
@@ -202,14 +202,18 @@ def any_has_data(connection: Connection, positions: Sequence[Position]) -> bool:
     return connection.execute(_ANY_HAS_DATA, columns).fetchone() is not None
 
 
-def offset_for_timestamp(
-    connection: Connection, topic_uuid: str, partition: Partition, timestamp: int
-) -> int:
-    """Return the first offset at or after a time; see `OffsetRegistry.offset_for_timestamp`."""
-    row = connection.execute(
-        _OFFSET_FOR_TIMESTAMP,
-        {"topic": topic_uuid, "partition": partition, "timestamp": timestamp},
-    ).fetchone()
-    if row is None:
+def offsets_for_timestamps(
+    connection: Connection, topic_uuid: str, positions: Sequence[tuple[Partition, int]]
+) -> list[int]:
+    """Return the first offsets at or after times; see `OffsetRegistry.offsets_for_timestamps`."""
+    rows = connection.execute(
+        _OFFSETS_FOR_TIMESTAMPS,
+        {
+            "topic": topic_uuid,
+            "partitions": [partition for partition, _ in positions],
+            "timestamps": [timestamp for _, timestamp in positions],
+        },
+    ).fetchall()
+    if not rows and positions:
         raise TopicNotFound("the topic was deleted")
-    return int(row[0])
+    return [int(offset) for (offset,) in rows]

@@ -305,12 +305,16 @@ class RemoteRegistry(OffsetRegistry):
         self._states.put(key, state)
         return state
 
-    def offset_for_timestamp(self, topic_uuid: str, partition: Partition, timestamp: int) -> int:
-        """Return the first offset at or after a time; see `OffsetRegistry`."""
-        request = pb.OffsetForTimestampRequest(
-            topic_uuid=topic_uuid, partition=partition, timestamp_us=messages.int64(timestamp)
+    def offsets_for_timestamps(
+        self, topic_uuid: str, positions: Sequence[tuple[Partition, int]]
+    ) -> list[int]:
+        """Return the first offsets at or after times; see `OffsetRegistry`."""
+        request = pb.OffsetsForTimestampsRequest(
+            topic_uuid=topic_uuid,
+            partitions=[partition for partition, _ in positions],
+            timestamps_us=[messages.int64(timestamp) for _, timestamp in positions],
         )
-        return self._channel.look(self._stub.OffsetForTimestamp, request).offset
+        return list(self._channel.look(self._stub.OffsetsForTimestamps, request).offsets)
 
     def commit_offsets(
         self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]

@@ -7,7 +7,7 @@ from wings_core.metadata.sqlite.locate import (
     locate,
     locate_many,
     locate_slices,
-    offset_for_timestamp,
+    offsets_for_timestamps,
 )
 from wings_core.metadata.sqlite.pages import add_pages
 from wings_core.metadata.sqlite.publish import move_stages
@@ -34,7 +34,7 @@ __all__ = [
     "locate_many",
     "locate_slices",
     "move_stages",
-    "offset_for_timestamp",
+    "offsets_for_timestamps",
     "open_shards",
     "partition_bytes_max",
     "purge",

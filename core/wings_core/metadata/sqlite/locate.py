@@ -1,6 +1,7 @@
 """Looks into the log's index: pages by offset, offsets by time."""
 
 import json
+import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any, cast
@@ -273,27 +274,35 @@ def any_has_data(connection: Connection, positions: Sequence[Position]) -> bool:
     return False
 
 
-def offset_for_timestamp(
-    connection: Connection, topic_uuid: str, partition: Partition, timestamp: int
-) -> int:
-    """Return the first offset at or after a time; see `OffsetRegistry.offset_for_timestamp`.
+_TIMES = """
+SELECT id, log_start_offset, next_offset, last_timestamp
+FROM partitions WHERE topic_id = ? AND value = ?
+"""
+
+_TIME_OF_PAGE = """
+SELECT start_offset, end_offset, timestamp
+FROM pages WHERE partition_id = ? AND end_offset >= ? ORDER BY end_offset LIMIT 1
+"""
+
+
+def offsets_for_timestamps(
+    connection: Connection, topic_uuid: str, positions: Sequence[tuple[Partition, int]]
+) -> list[int]:
+    """Return the first offsets at or after times; see `OffsetRegistry.offsets_for_timestamps`.
 
     Timestamps never decrease along a partition, so the first page that is late enough is found by
-    halving the range of offsets: at most 64 look-ups, and no index by time to keep.
+    halving the range of offsets: at most 64 look-ups of each, and no index by time to keep.
     """
     connection.execute("BEGIN")  # All look-ups see the same log.
-    offset = _halve(connection, topic_uuid, partition, timestamp)
-    connection.execute("COMMIT")
-    return offset
-
-
-def _halve(connection: Connection, topic_uuid: str, partition: Partition, timestamp: int) -> int:
     topic_id = require_topic_id(connection, topic_uuid)
-    row: tuple[int, int, int, int] | None = connection.execute(
-        "SELECT id, log_start_offset, next_offset, last_timestamp FROM partitions "
-        "WHERE topic_id = ? AND value = ?",
-        (topic_id, partition),
-    ).fetchone()
+    with closing(connection.raw.cursor()) as cursor:
+        offsets = [_halve(cursor, topic_id, *position) for position in positions]
+    connection.execute("COMMIT")
+    return offsets
+
+
+def _halve(cursor: sqlite3.Cursor, topic_id: int, partition: Partition, timestamp: int) -> int:
+    row: tuple[int, int, int, int] | None = cursor.execute(_TIMES, (topic_id, partition)).fetchone()
     if row is None:
         return 0
     partition_id, low, high, last_timestamp = row
@@ -301,10 +310,8 @@ def _halve(connection: Connection, topic_uuid: str, partition: Partition, timest
         return high
     # Messages before `low` are too early, those from `high` on are late enough.
     while low < high:
-        start_offset, end_offset, page_timestamp = connection.execute(
-            "SELECT start_offset, end_offset, timestamp FROM pages "
-            "WHERE partition_id = ? AND end_offset >= ? ORDER BY end_offset LIMIT 1",
-            (partition_id, (low + high) // 2),
+        start_offset, end_offset, page_timestamp = cursor.execute(
+            _TIME_OF_PAGE, (partition_id, (low + high) // 2)
         ).fetchone()
         if page_timestamp < timestamp:
             low = end_offset + 1

@@ -203,10 +203,10 @@ class Dialect(Protocol[C_contra]):
         """Tell whether a position has a message at or after its offset, or its topic is gone."""
         ...
 
-    def offset_for_timestamp(
-        self, connection: C_contra, topic_uuid: str, partition: Partition, timestamp: int
-    ) -> int:
-        """Return the first offset at or after a time; see `OffsetRegistry`."""
+    def offsets_for_timestamps(
+        self, connection: C_contra, topic_uuid: str, positions: Sequence[tuple[Partition, int]]
+    ) -> list[int]:
+        """Return the first offsets at or after times; see `OffsetRegistry`."""
         ...
 
     def write_offsets(

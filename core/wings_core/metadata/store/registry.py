@@ -169,11 +169,13 @@ class DatabaseRegistry(OffsetRegistry, Generic[C]):
             lambda connection: partitions.partition_state(connection, topic_uuid, partition)
         )
 
-    def offset_for_timestamp(self, topic_uuid: str, partition: Partition, timestamp: int) -> int:
-        """Return the first offset at or after a time; see `OffsetRegistry`."""
+    def offsets_for_timestamps(
+        self, topic_uuid: str, positions: Sequence[tuple[Partition, int]]
+    ) -> list[int]:
+        """Return the first offsets at or after times; see `OffsetRegistry`."""
         return self._database.read(
-            lambda connection: self._dialect.offset_for_timestamp(
-                connection, topic_uuid, partition, timestamp
+            lambda connection: self._dialect.offsets_for_timestamps(
+                connection, topic_uuid, positions
             )
         )
 

@@ -946,6 +946,59 @@ class OffsetForTimestampResponse(_message.Message):
 Global___OffsetForTimestampResponse: _TypeAlias = OffsetForTimestampResponse  # noqa: Y015
 
 @_typing.final
+class OffsetsForTimestampsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_UUID_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    TIMESTAMPS_US_FIELD_NUMBER: _builtins.int
+    topic_uuid: _builtins.str
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At most 10,000."""
+
+    @_builtins.property
+    def timestamps_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of each."""
+
+    def __init__(
+        self,
+        *,
+        topic_uuid: _builtins.str = ...,
+        partitions: _abc.Iterable[_builtins.str] | None = ...,
+        timestamps_us: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "timestamps_us", b"timestamps_us", "topic_uuid", b"topic_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OffsetsForTimestampsRequest: _TypeAlias = OffsetsForTimestampsRequest  # noqa: Y015
+
+@_typing.final
+class OffsetsForTimestampsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of each, in order."""
+
+    def __init__(
+        self,
+        *,
+        offsets: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OffsetsForTimestampsResponse: _TypeAlias = OffsetsForTimestampsResponse  # noqa: Y015
+
+@_typing.final
 class ConsumerOffset(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -69,6 +69,11 @@ class OffsetRegistryServiceStub:
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetForTimestampRequest.SerializeToString,
                 response_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetForTimestampResponse.FromString,
                 _registered_method=True)
+        self.OffsetsForTimestamps = channel.unary_unary(
+                '/wings.v1.OffsetRegistryService/OffsetsForTimestamps',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetsForTimestampsRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetsForTimestampsResponse.FromString,
+                _registered_method=True)
         self.CommitOffsets = channel.unary_unary(
                 '/wings.v1.OffsetRegistryService/CommitOffsets',
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.CommitOffsetsRequest.SerializeToString,
@@ -154,6 +159,13 @@ class OffsetRegistryServiceServicer:
     def OffsetForTimestamp(self, request, context):
         """The first message at or after a time, else the next offset. Where it is in a merged page, the
         first offset of that page: the times of its messages are in the page.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OffsetsForTimestamps(self, request, context):
+        """The same of many partitions, at one moment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -245,6 +257,11 @@ def add_OffsetRegistryServiceServicer_to_server(servicer, server):
                     servicer.OffsetForTimestamp,
                     request_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetForTimestampRequest.FromString,
                     response_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetForTimestampResponse.SerializeToString,
+            ),
+            'OffsetsForTimestamps': grpc.unary_unary_rpc_method_handler(
+                    servicer.OffsetsForTimestamps,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetsForTimestampsRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetsForTimestampsResponse.SerializeToString,
             ),
             'CommitOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitOffsets,
@@ -471,6 +488,33 @@ class OffsetRegistryService:
             '/wings.v1.OffsetRegistryService/OffsetForTimestamp',
             wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetForTimestampRequest.SerializeToString,
             wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetForTimestampResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OffsetsForTimestamps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.OffsetRegistryService/OffsetsForTimestamps',
+            wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetsForTimestampsRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2.OffsetsForTimestampsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,8 @@ class OffsetRegistryServiceStub:
     """The first message at or after a time, else the next offset. Where it is in a merged page, the
     first offset of that page: the times of its messages are in the page.
     """
+    OffsetsForTimestamps: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.OffsetsForTimestampsRequest, _offset_registry_pb2.OffsetsForTimestampsResponse]
+    """The same of many partitions, at one moment."""
     CommitOffsets: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.CommitOffsetsRequest, _offset_registry_pb2.CommitOffsetsResponse]
     """Remembers where a named consumer reads on, all entries or none."""
     ListConsumerOffsets: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.ListConsumerOffsetsRequest, _offset_registry_pb2.ListConsumerOffsetsResponse]
@@ -88,6 +90,8 @@ class OffsetRegistryServiceAsyncStub(OffsetRegistryServiceStub):
     """The first message at or after a time, else the next offset. Where it is in a merged page, the
     first offset of that page: the times of its messages are in the page.
     """
+    OffsetsForTimestamps: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.OffsetsForTimestampsRequest, _offset_registry_pb2.OffsetsForTimestampsResponse]  # type: ignore[assignment]
+    """The same of many partitions, at one moment."""
     CommitOffsets: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.CommitOffsetsRequest, _offset_registry_pb2.CommitOffsetsResponse]  # type: ignore[assignment]
     """Remembers where a named consumer reads on, all entries or none."""
     ListConsumerOffsets: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.ListConsumerOffsetsRequest, _offset_registry_pb2.ListConsumerOffsetsResponse]  # type: ignore[assignment]
@@ -162,6 +166,14 @@ class OffsetRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         """The first message at or after a time, else the next offset. Where it is in a merged page, the
         first offset of that page: the times of its messages are in the page.
         """
+
+    @_abc_1.abstractmethod
+    def OffsetsForTimestamps(
+        self,
+        request: _offset_registry_pb2.OffsetsForTimestampsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offset_registry_pb2.OffsetsForTimestampsResponse, _abc.Awaitable[_offset_registry_pb2.OffsetsForTimestampsResponse]]:
+        """The same of many partitions, at one moment."""
 
     @_abc_1.abstractmethod
     def CommitOffsets(

@@ -31,7 +31,7 @@ from wings_core.share.coordinator.entries import not_held
 from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX
 from wings_core.share.coordinator.ready import ReadyPartitions
 from wings_core.share.coordinator.starts import (
-    FindOffset,
+    FindOffsets,
     Finished,
     Position,
     Starts,
@@ -84,7 +84,7 @@ class Coordinator:
         dead_letters: None: no dead letters are written, also where a group has a DLQ topic.
         local: Whether the only replica is in this process.
         clock: What leases are counted by.
-        find_offset: None: the registry's, which finds the page, and not the row of a merged one.
+        find_offsets: None: the registry's, which find the page, and not the row of a merged one.
         find_group: Looks at groups for what other nodes did to them; None: there are no others.
     """
 
@@ -96,7 +96,7 @@ class Coordinator:
         *,
         local: bool = False,
         clock: Clock | None = None,
-        find_offset: FindOffset | None = None,
+        find_offsets: FindOffsets | None = None,
         find_group: FindGroup | None = None,
     ) -> None:
         clock, rng = clock or MonotonicClock(), random.Random()
@@ -112,7 +112,7 @@ class Coordinator:
         self._registry = registry
         self._indexes: dict[str, ReadyPartitions] = {}
         """By group."""
-        self._starts = Starts(registry, find_offset)
+        self._starts = Starts(registry, find_offsets)
         self._lock = threading.Lock()
         self._groups: dict[str, ShareGroup] = {}
         self._stopped = threading.Event()
@@ -125,7 +125,7 @@ class Coordinator:
         registry: OffsetRegistry,
         dead_letters: DeadLetters | None = None,
         clock: Clock | None = None,
-        find_offset: FindOffset | None = None,
+        find_offsets: FindOffsets | None = None,
         find_group: FindGroup | None = None,
     ) -> Self:
         """Return a coordinator with one replica in this process, closed after it by who opened it.
@@ -138,7 +138,7 @@ class Coordinator:
             dead_letters,
             local=True,
             clock=clock,
-            find_offset=find_offset,
+            find_offsets=find_offsets,
             find_group=find_group,
         )
 

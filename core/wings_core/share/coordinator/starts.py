@@ -5,7 +5,7 @@ from typing import Literal
 
 from wings_core.contracts.offsets import TimestampOffset
 from wings_core.errors import InvalidArgument, OffsetOutOfRange
-from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition
 from wings_core.share.model import OffsetRange
@@ -14,9 +14,9 @@ from wings_core.share.quorum.votes import Known
 Position = int | Literal["latest", "earliest"] | TimestampOffset
 """Where a group begins: an offset, an end of the log, or the first message at or after a time."""
 
-FindOffset = Callable[[Topic, Partition, int], int]
-"""Returns the offset of the first message at or after a time, in microseconds since the epoch; as
-`Fetcher.offset_for_timestamp`."""
+FindOffsets = Callable[[Topic, Sequence[tuple[Partition, int]]], Mapping[Partition, int]]
+"""Returns the offsets of the first messages at or after times, in microseconds since the epoch; as
+`Fetcher.offsets_for_timestamps`."""
 
 Finished = Mapping[Partition, Sequence[OffsetRange]]
 """By partition, what of it is finished; of one that is not named, nothing."""
@@ -27,12 +27,12 @@ class Starts:
 
     Args:
         registry: The log's index.
-        find_offset: None: the registry's, which finds the page, and not the row of a merged one.
+        find_offsets: None: the registry's, which find the page, and not the row of a merged one.
     """
 
-    def __init__(self, registry: OffsetRegistry, find_offset: FindOffset | None) -> None:
+    def __init__(self, registry: OffsetRegistry, find_offsets: FindOffsets | None) -> None:
         self._registry = registry
-        self._find_offset = find_offset or self._in_registry
+        self._find_offsets = find_offsets or self._in_registry
 
     def of(self, topic: Topic, to: Position) -> Finished:
         """Return what is finished where a group begins at a position of every partition there is.
@@ -40,8 +40,7 @@ class Starts:
         Raises:
             OffsetOutOfRange: The log has no such offset.
         """
-        states = self._registry.partition_states(topic.uuid)
-        return {state.partition: self._before(topic, to, state) for state in states}
+        return self._before(topic, to, self._registry.partition_states(topic.uuid))
 
     def of_one(self, topic: Topic, to: Position, partition: Partition) -> list[OffsetRange]:
         """Return what is finished where a group begins at a position of one partition.
@@ -53,25 +52,43 @@ class Starts:
         state = self._registry.partition_state(topic.uuid, partition)
         if state.next_offset == 0:
             raise InvalidArgument(f"nothing was written to partition {partition:.80} yet")
-        return self._before(topic, to, state)
+        return self._before(topic, to, [state])[partition]
 
-    def _before(self, topic: Topic, to: Position, state: PartitionState) -> list[OffsetRange]:
-        first, end = state.log_start_offset, state.next_offset
+    def _before(
+        self, topic: Topic, to: Position, states: Sequence[PartitionState]
+    ) -> dict[Partition, list[OffsetRange]]:
         if isinstance(to, TimestampOffset):
-            start = self._find_offset(topic, state.partition, to.timestamp_us)
-        elif isinstance(to, int):
-            if not first <= to <= end:
-                raise OffsetOutOfRange(
-                    f"offset {to} is not in [{first}, {end}] of partition {state.partition:.80}",
-                    log_start_offset=first,
-                )
-            start = to
+            starts = self._find_offsets(
+                topic, [(state.partition, to.timestamp_us) for state in states]
+            )
         else:
-            start = end if to == "latest" else first
-        return [OffsetRange(0, start - 1)] if start else []
+            starts = {state.partition: _start(to, state) for state in states}
+        return {
+            partition: [OffsetRange(0, start - 1)] if start else []
+            for partition, start in starts.items()
+        }
 
-    def _in_registry(self, topic: Topic, partition: Partition, timestamp: int) -> int:
-        return self._registry.offset_for_timestamp(topic.uuid, partition, timestamp)
+    def _in_registry(
+        self, topic: Topic, positions: Sequence[tuple[Partition, int]]
+    ) -> dict[Partition, int]:
+        found: dict[Partition, int] = {}
+        for first in range(0, len(positions), POSITIONS_MAX):
+            some = positions[first : first + POSITIONS_MAX]
+            offsets = self._registry.offsets_for_timestamps(topic.uuid, some)
+            found |= zip((partition for partition, _ in some), offsets, strict=True)
+        return found
+
+
+def _start(to: int | Literal["latest", "earliest"], state: PartitionState) -> int:
+    first, end = state.log_start_offset, state.next_offset
+    if not isinstance(to, int):
+        return end if to == "latest" else first
+    if not first <= to <= end:
+        raise OffsetOutOfRange(
+            f"offset {to} is not in [{first}, {end}] of partition {state.partition:.80}",
+            log_start_offset=first,
+        )
+    return to
 
 
 def finished_of(known: Known) -> list[OffsetRange]:
