@@ -37,6 +37,9 @@ FORMAT_VERSION = 1
 NAMES_SHOWN_MAX = 3
 """How many entries of a foreign directory an error names."""
 
+RESTORING = "RESTORING"
+"""In a directory that a restore has begun to fill, and not finished: it has no FORMAT yet."""
+
 _FORMAT = "FORMAT"
 _FORMAT_NEW = re.compile(r"FORMAT\.(?:[0-9a-f]+\.)?new", re.ASCII)
 _LOCK = "LOCK"
@@ -266,6 +269,10 @@ def _read_format(path: Path) -> int | None:
         # Another node may have made it since: the format comes before all else that is ours.
         text = _read_format_text(path)
         if text is None:
+            if RESTORING in found:
+                raise InvalidArgument(
+                    f"a restore into {path} was not finished: run `wings restore` again"
+                )
             shown = ", ".join(found[:NAMES_SHOWN_MAX])
             left = len(found) - NAMES_SHOWN_MAX
             more = f" and {left} more" if left > 0 else ""

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
+from wings_core.backup.backups import Backups
 from wings_core.data_directory import DataDirectory
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.fetch.many import ManyReader
@@ -89,6 +90,7 @@ class Log:
         many: The way out of many partitions as one stream.
         shares: Share groups.
         sql: Runs SQL over the topics.
+        backups: Those that are being taken; None: this process has not all that they are of.
         table_states: What metadata keeps of tables; None: nothing.
         tables: Commits segments to the tables of topics; None: topics cannot be tables here.
         limits: The bounds in force.
@@ -160,6 +162,7 @@ class Log:
             versions=self.versions,
         )
         self.sql = Sql(self)
+        self.backups: Backups | None = None
         self.tables: Tables | None = None
         catalog = None if open_tables is None else open_tables(storage.remote.objects.url)
         self.table_states = metadata.tables
@@ -281,7 +284,7 @@ class Log:
             postgres=metadata_url,
             rest=iceberg_catalog,
         )
-        return cls(
+        log = cls(
             metadata,
             storage,
             limits,
@@ -291,6 +294,15 @@ class Log:
             disk,
             tables if with_tables else None,
         )
+        if metadata_url is None:
+            log.backups = Backups(
+                directory,
+                metadata.store_id,
+                storage.places,
+                log.reclaimer,
+                (lambda: _HOLDS_ELSEWHERE if groups() else None) if hold_replicas else _no_refusal,
+            )
+        return log
 
     @classmethod
     def join(
@@ -429,6 +441,8 @@ class Log:
 
     def close(self) -> None:
         """Commit what was received, then close every part; readers must have ended."""
+        if self.backups is not None:
+            self.backups.close()
         self.shares.close()
         self.maintainer.close()
         self._close_parts()
@@ -445,6 +459,16 @@ class Log:
         self._metadata.close()
         if self.disk is not None:
             self.disk.close()
+
+
+_HOLDS_ELSEWHERE = (
+    "what share groups have finished is at replicas in other processes, of which no backup is "
+    "taken: back up a server that holds it itself, or delete the groups"
+)
+
+
+def _no_refusal() -> None:
+    """Refuse no backup."""
 
 
 def _unbounded() -> None:

@@ -44,6 +44,7 @@ from wings_core.model import Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.partitions import Partition, partition_of, partitions_of
 from wings_server.action import Actions, Json
+from wings_server.backup_actions import BACKUP_ACTIONS
 from wings_server.share_actions import SHARE_ACTIONS
 from wings_server.token_actions import TOKEN_ACTIONS
 
@@ -252,3 +253,4 @@ def _topic(log: Log, name: str) -> Topic:
 
 ACTIONS.update(SHARE_ACTIONS)
 ACTIONS.update(TOKEN_ACTIONS)
+ACTIONS.update(BACKUP_ACTIONS)

@@ -77,6 +77,14 @@ class Gate:
         """
         self._authorize(principal, "metrics", CALL_RIGHTS["metrics"], EVERYTHING)
 
+    def allow_backup(self, principal: Principal) -> None:
+        """Make sure that a principal may read what a backup is of: everything.
+
+        Raises:
+            PermissionDenied: It may not.
+        """
+        self._authorize(principal, "backup", CALL_RIGHTS["backup"], EVERYTHING)
+
     def push_quotas(self, principal: Principal, usage: CallUsage | None) -> PushQuotas | None:
         """Return what a principal's quotas ask of a push by one call of it; None: nothing."""
         return None if usage is None else PushQuotas(principal, usage, self._places)

@@ -237,6 +237,8 @@ ACTION_RULES: Mapping[str, Rule] = {
     "token-alter": Rule(_ADMIN, _everything),
     "token-list": Rule(_ADMIN, _everything),
     "token-revoke": Rule(_ADMIN, _everything),
+    "backup-begin": Rule(_ADMIN, _everything),
+    "backup-end": Rule(_ADMIN, _everything),
 }
 """By the name of the action."""
 
@@ -251,5 +253,6 @@ CALL_RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "sql": _READ,
     "schema": DATA_RIGHTS,
     "metrics": (Right.METRICS,),
+    "backup": _ADMIN,
 }
 """By what is called, over Flight or HTTP, that is no action."""

@@ -67,6 +67,8 @@ OPERATORS: dict[str, Json] = {
     "token-list": {},
     "token-revoke": {"name": "nobody"},
     "list-nodes": {},
+    "backup-begin": {},
+    "backup-end": {"backup": "0" * 32},
 }
 """The actions that only `admin` on `*` may do."""
 

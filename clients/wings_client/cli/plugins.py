@@ -21,6 +21,7 @@ GROUP = "wings.commands"
 OWN = {
     name: EntryPoint(name, f"wings_client.cli.{module}:{attribute}", GROUP)
     for name, module, attribute in (
+        ("backup", "backup", "app"),
         ("bench", "bench", "bench"),
         ("consume", "consume", "consume"),
         ("fetch", "fetch", "fetch"),

@@ -8,6 +8,7 @@ from wings_core.data_directory import DataDirectory
 from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
 from wings_core.model import INLINE_SUFFIX, StoreRole
+from wings_core.storage.folio_places import FolioPlaces
 from wings_core.storage.folio_stores import FolioStores
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import FolioStore
@@ -57,6 +58,8 @@ class Storage:
     """By what they are for: `hot`, `remote`."""
     inline: InlineFolios | None = None
     """What metadata keeps."""
+    places: FolioPlaces = field(default_factory=lambda: FolioPlaces(None, {}, frozenset()))
+    """Where the bytes are, for those who copy them."""
 
     @property
     def lingers(self) -> bool:
@@ -135,7 +138,7 @@ def open_storage(
     if store_id is not None and directory.merged.is_dir():
         merged.check()  # Deletes what a crash left unfinished.
     opened.add_merged(merged, LOCAL_SEGMENT_SUFFIX)
-    return opened.finish(segments, remote_url)
+    return opened.finish(segments, remote_url, DirectoryObjects(directory.segments))
 
 
 def open_shared_storage(
@@ -185,6 +188,7 @@ class _Opened:
         self._cache = PageCache(limits.page_cache_bytes_max)
         self._objects: dict[str, ObjectStore] = {}
         self._others: dict[str, FolioStore] = {}
+        self._places: dict[str, ObjectStore] = {}
         self._remote: SegmentObjects | None = None
         self._hot: FolioStore | None = None
         if inline is not None:
@@ -197,6 +201,7 @@ class _Opened:
             return None
         self._hot = ObjectFolioStore(objects, self._cache, grace_seconds=OBJECT_GRACE_SECONDS)
         self._others[FOLIO_SUFFIX] = self._hot
+        self._places[FOLIO_SUFFIX] = objects
         return self._hot
 
     def _open(self, role: StoreRole, wanted: str | None) -> ObjectStore | None:
@@ -215,8 +220,11 @@ class _Opened:
         """Have merged pages go to a store, until another is added."""
         self._remote = SegmentObjects(objects, self._cache, suffix, SEGMENT_GRACE_SECONDS)
         self._others[suffix] = self._remote
+        self._places[suffix] = objects
 
-    def finish(self, first: FolioStore, remote_url: str | None) -> Storage:
+    def finish(
+        self, first: FolioStore, remote_url: str | None, segments: ObjectStore | None = None
+    ) -> Storage:
         """Open the object store of old pages, and return all."""
         if "hot" in self._objects:
             # Not in a directory: other nodes may not see it, and it may be less durable.
@@ -226,7 +234,17 @@ class _Opened:
             self.add_merged(remote, SEGMENT_SUFFIX)
         assert self._remote is not None
         store = FolioStores(first, self._others, self._hot)
-        return Storage(store, self._cache, self._remote, store.stores, self._objects, self._inline)
+        whole = frozenset(self._places) - {FOLIO_SUFFIX}
+        places = FolioPlaces(segments, self._places, whole)
+        return Storage(
+            store,
+            self._cache,
+            self._remote,
+            store.stores,
+            self._objects,
+            self._inline,
+            places,
+        )
 
 
 def open_checked(

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from wings_core.contracts.backup import parse_backup_ticket
 from wings_core.contracts.put import PutCommand
 from wings_core.contracts.sql import SqlTicket, parse_sql_ticket
 from wings_core.contracts.tickets import AcquireTicket, parse_ticket
@@ -34,6 +35,7 @@ from wings_server.flight.authentication import (
     principal_of,
     schema_name_of,
 )
+from wings_server.flight.backup import open_backup
 from wings_server.flight.boundary import flight_errors
 from wings_server.flight.client_watch import ClientGone, ClientWatch
 from wings_server.flight.connections import FlightConnections
@@ -114,6 +116,12 @@ class FlightService(flight.FlightServerBase):
             asked = parse_sql_ticket(ticket.ticket)
             if asked is not None:
                 return self._run_sql(asked, context, principal)
+            backup = parse_backup_ticket(ticket.ticket)
+            if backup is not None:
+                self._gate.allow_backup(principal)
+                schema, parts = open_backup(self._log, backup)
+                chunks = self._stream(parts, principal, refuses=False)
+                return flight.GeneratorStream(schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
             parsed = parse_ticket(ticket.ticket)
             call = "acquire" if isinstance(parsed, AcquireTicket) else "read"
             self._gate.allow(principal, call, parsed.topic)

@@ -209,7 +209,11 @@ def test_ctrl_c_ends_a_command_quietly(plugins: Path, before: str) -> None:
     ("missing", "extra", "names"),
     [
         ("pyspark", "spark", ["ingest"]),
-        ("structlog", "server", ["cert", "check", "holds", "metadata", "repair", "serve"]),
+        (
+            "structlog",
+            "server",
+            ["cert", "check", "holds", "metadata", "repair", "restore", "serve"],
+        ),
     ],
 )
 def test_commands_whose_extra_is_not_installed_are_listed_with_what_installs_it(

@@ -1,0 +1,267 @@
+"""A repository: the place where backups are kept, a directory or a bucket.
+
+    DEST/
+      WINGS-BACKUPS                          says what this is, and of which version
+      backups/ID.json                        a manifest, written last: without it there is no backup
+      folios/FOLIO/START-END.SHA256[.last]   bytes of a file with messages; all backups share them
+      databases/SHA256                       bytes of a copied database
+
+Every object is created whole, and never changed. A file with messages only grows, and its bytes
+never change: so a part of one is good for every backup, also one that was left by a backup that was
+killed. Its name says where it belongs and what its checksum is; `last` says that a file that is
+taken whole ends with it.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from wings_core.backup.manifest import Manifest, Part, StoredFile
+from wings_core.errors import AlreadyExists, InvalidArgument, StorageCorrupt
+from wings_core.storage.objects import ObjectStore, open_objects
+
+PART_BYTES = 32 * 1024 * 1024
+"""A file is kept in parts of so many bytes, about: what a kill costs, and memory for one."""
+
+DATABASE_PART_BYTES = 1024 * 1024
+"""Of databases: what did not change since the last backup is not kept again."""
+
+_MARK = "WINGS-BACKUPS"
+_MARK_TEXT = re.compile(r"wings backups, version (\d{1,9})\n", re.ASCII)
+_VERSION = 1
+_PART = re.compile(
+    r"folios/(?P<folio>.+)/(?P<start>[0-9a-f]{16})-(?P<end>[0-9a-f]{16})"
+    r"\.(?P<sha256>[0-9a-f]{64})(?P<last>\.last)?",
+    re.ASCII,
+)
+_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPart:
+    """A part of a folio that a repository has."""
+
+    part: Part
+    is_last: bool
+
+
+class Repository:
+    """Backups at one place; opened by `open`. Objects are put and read from any thread.
+
+    Args:
+        objects: The place.
+    """
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self.objects = objects
+
+    @classmethod
+    def open(cls, url: str, *, create: bool = False) -> "Repository":
+        """Open a repository.
+
+        Args:
+            url: A directory, or `s3://BUCKET/PREFIX`, `gs://…`, `az://…`.
+            create: Make one where nothing is.
+
+        Raises:
+            InvalidArgument: There is none, it is of a later version, or the place has other things.
+            WingsError: The place cannot be used.
+        """
+        objects = open_objects(url)
+        objects.check(write=create)
+        repository = cls(objects)
+        if not repository._is_marked():
+            others = next(objects.list(), None)
+            if others is not None:
+                raise InvalidArgument(
+                    f"{objects.url} has no backups of Wings, and is not empty: it holds "
+                    f"{others.name}"
+                )
+            if not create:
+                raise InvalidArgument(f"{objects.url} has no backups of Wings: it is empty")
+            repository._mark()
+        return repository
+
+    def manifests(self) -> list[str]:
+        """Return the ids of the backups, the oldest first."""
+        names = (each.name for each in self.objects.list("backups"))
+        ids = (name.removeprefix("backups/").removesuffix(".json") for name in names)
+        return sorted(each for each in ids if _ID.fullmatch(each))
+
+    def manifest(self, backup: str) -> Manifest:
+        """Return the manifest of a backup.
+
+        Raises:
+            InvalidArgument: There is no such backup, or a later version of Wings wrote it.
+            StorageCorrupt: It is damaged.
+        """
+        if not _ID.fullmatch(backup):
+            raise InvalidArgument(f"{backup!r:.80} is not the name of a backup")
+        name = f"backups/{backup}.json"
+        try:
+            return Manifest.of_json(self.read(name), name)
+        except StorageCorrupt as error:
+            if not error.facts.get("missing"):
+                raise
+            raise InvalidArgument(f"there is no backup {backup} at {self.objects.url}") from None
+
+    def newest(self) -> Manifest:
+        """Return the manifest of the newest backup.
+
+        Raises:
+            InvalidArgument: There is none.
+        """
+        found = self.manifests()
+        if not found:
+            raise InvalidArgument(f"{self.objects.url} has no backup that was finished")
+        return self.manifest(found[-1])
+
+    def add(self, manifest: Manifest) -> None:
+        """Keep a backup, all parts of which are there."""
+        self.objects.put(f"backups/{manifest.backup}.json", [manifest.to_json()])
+
+    def kept(self) -> dict[str, dict[int, KeptPart]]:
+        """Return all parts of folios that are there, by folio and where they start."""
+        found: dict[str, dict[int, KeptPart]] = {}
+        for each in self.objects.list("folios"):
+            match = _PART.fullmatch(each.name)
+            if match is None:
+                continue
+            start, end = int(match["start"], 16), int(match["end"], 16)
+            if each.size != end - start:
+                continue  # Damaged: it is copied again, under the same name or another.
+            part = Part(start=start, end=end, sha256=match["sha256"], object=each.name)
+            parts = found.setdefault(match["folio"], {})
+            known = parts.get(start)
+            if known is None or known.part.end < end:
+                parts[start] = KeptPart(part, match["last"] is not None)
+        return found
+
+    def databases(self) -> set[str]:
+        """Return the names of the objects with bytes of databases."""
+        return {
+            each.name for each in self.objects.list("databases") if each.size or _EMPTY in each.name
+        }
+
+    def put_folio(self, folio: str, start: int, data: bytes, *, is_last: bool = False) -> Part:
+        """Keep bytes of a folio, from `start` on; they are durable when this returns."""
+        sha256 = hashlib.sha256(data).hexdigest()
+        end = start + len(data)
+        name = f"folios/{folio}/{start:016x}-{end:016x}.{sha256}{'.last' if is_last else ''}"
+        self._put(name, data)
+        return Part(start=start, end=end, sha256=sha256, object=name)
+
+    def database_part(self, start: int, data: bytes) -> Part:
+        """Return the part that bytes of a database are; `put_database` keeps them."""
+        sha256 = hashlib.sha256(data).hexdigest()
+        name = f"databases/{sha256}"
+        return Part(start=start, end=start + len(data), sha256=sha256, object=name)
+
+    def put_database(self, part: Part, data: bytes) -> None:
+        """Keep bytes of a database."""
+        self._put(part.object, data)
+
+    def read(self, name: str) -> bytes:
+        """Return an object's bytes.
+
+        Raises:
+            StorageCorrupt: It is missing; its fact `missing` is true then.
+        """
+        size = self.objects.size(name)
+        return self.objects.read(name, [(0, size)])[0].to_pybytes() if size else b""
+
+    def read_part(self, file: StoredFile, part: Part) -> bytes:
+        """Return the bytes of a part.
+
+        Raises:
+            StorageCorrupt: It is missing or damaged; names it, and the file.
+        """
+        try:
+            data = self.read(part.object)
+        except StorageCorrupt as error:
+            raise StorageCorrupt(
+                f"{file.name}, bytes {part.start} to {part.end}: {error.message}",
+                file=part.object,
+            ) from None
+        if len(data) != part.size or hashlib.sha256(data).hexdigest() != part.sha256:
+            raise StorageCorrupt(
+                f"{file.name}, bytes {part.start} to {part.end}: {part.object} is damaged",
+                file=part.object,
+            )
+        return data
+
+    def problems(self, manifests: Sequence[Manifest]) -> Iterator[str]:
+        """Yield what is wrong with backups; reads every part of them, each once."""
+        seen: set[str] = set()
+        for manifest in manifests:
+            for file in manifest.files:
+                for part in file.parts:
+                    if part.object in seen:
+                        continue
+                    seen.add(part.object)
+                    try:
+                        self.read_part(file, part)
+                    except StorageCorrupt as error:
+                        yield error.message
+
+    def prune(self, keep: int) -> tuple[int, int]:
+        """Delete all backups but the newest, then what no backup needs.
+
+        Not while a backup is taken here: what it has put is needed by none yet.
+
+        Args:
+            keep: How many stay.
+
+        Returns:
+            How many backups were deleted, and how many bytes.
+
+        Raises:
+            StorageCorrupt: A manifest of those that stay is damaged; nothing was deleted.
+        """
+        names = self.manifests()
+        kept = [self.manifest(each) for each in names[-keep:]]
+        needed = {part.object for each in kept for file in each.files for part in file.parts}
+        for each in names[:-keep]:
+            self.objects.delete(f"backups/{each}.json")
+        freed = 0
+        for prefix in ("folios", "databases"):
+            for found in list(self.objects.list(prefix)):
+                if found.name not in needed:
+                    self.objects.delete(found.name)
+                    freed += found.size
+        return len(names[:-keep]), freed
+
+    def _put(self, name: str, data: bytes) -> None:
+        try:
+            self.objects.put(name, [data])
+        except AlreadyExists:
+            # Of the same bytes by its name, or a damaged one, which has to go first.
+            if self.read(name) == data:
+                return
+            self.objects.delete(name)
+            self.objects.put(name, [data])
+
+    def _is_marked(self) -> bool:
+        try:
+            raw = self.read(_MARK)
+        except StorageCorrupt:
+            return False
+        match = _MARK_TEXT.fullmatch(raw.decode("utf-8", "replace"))
+        if match is None:
+            raise InvalidArgument(f"{self.objects.url}/{_MARK} says {raw[:40]!r}")
+        if int(match[1]) > _VERSION:
+            raise InvalidArgument(
+                f"the backups at {self.objects.url} have version {match[1]}, and this version of "
+                f"Wings reads up to {_VERSION}"
+            )
+        return True
+
+    def _mark(self) -> None:
+        try:
+            self.objects.put(_MARK, [f"wings backups, version {_VERSION}\n".encode()])
+        except AlreadyExists:
+            self._is_marked()  # Another backup began here too.
+
+
+_EMPTY = hashlib.sha256(b"").hexdigest()

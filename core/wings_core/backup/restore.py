@@ -1,0 +1,241 @@
+"""Restore: a new data directory out of a backup.
+
+    databases ─▶ those topics alone ─▶ names of files as a directory has them ─▶ files with messages
+              ─▶ cut at a time ─▶ FORMAT, last
+
+Until the file FORMAT is there no server takes the directory for one. A restore that was killed
+leaves the file RESTORING in it, and the next one begins anew there.
+"""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from wings_core.backup.cut import cut_log
+from wings_core.backup.manifest import Manifest, StoredFile
+from wings_core.backup.names import local_name
+from wings_core.backup.repository import Repository
+from wings_core.contracts.backup import HOLDS_FILE, METADATA_FILE
+from wings_core.data_directory import (
+    FORMAT_VERSION,
+    RESTORING,
+    DataDirectory,
+    sync_directory,
+)
+from wings_core.errors import InvalidArgument, StorageCorrupt, TopicNotFound, Unavailable
+from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.metadata.sqlite.migrations import MIGRATIONS
+from wings_core.model import INLINE_SUFFIX, Topic
+from wings_core.names import TopicName
+from wings_core.share.replica.sqlite_store import SqliteHoldStore
+from wings_core.storage.segment_objects import LOCAL_SEGMENT_SUFFIX, store_suffix
+
+PURGE_PAGES = 10_000
+"""Pages of topics left out that are forgotten in one transaction."""
+
+_OF_NODES = ("nodes", "leases", "topic_tables", "table_segments")
+"""Tables of what is of the log that was backed up alone: its nodes, and its tables' files."""
+
+_HARMLESS = {"lost+found"}
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore made."""
+
+    topics: int
+    files: int
+    """With messages."""
+    bytes: int
+    """Of those and the databases."""
+    cut_messages: int
+    """That were left out as they came after the time that was asked for."""
+
+
+def restore(
+    repository: Repository,
+    manifest: Manifest,
+    path: Path,
+    topics: Sequence[str] = (),
+    until: int | None = None,
+    progress: Callable[[str, int], None] | None = None,
+) -> Restored:
+    """Make a data directory out of a backup; blocks until it is whole and durable.
+
+    Args:
+        repository: Where the backup is.
+        manifest: Of the backup.
+        path: The directory: not there, empty, or left by a restore that was killed.
+        topics: Names of those to restore, full or of the default namespace; none: all.
+        until: Leave out messages with a later timestamp, in microseconds since the epoch, and all
+            messages of their partitions after the first such one. None: no message.
+        progress: Called with what is being done, and bytes done.
+
+    Raises:
+        InvalidArgument: The directory is not empty, or a later version of Wings took the backup.
+        TopicNotFound: The backup has no such topic.
+        StorageCorrupt: The backup is damaged; names what.
+        WingsError: The repository cannot be read, or the directory not written.
+    """
+    _check_versions(manifest)
+    names = [TopicName.parse(name) for name in topics]
+    path = path.absolute()
+    try:
+        _claim(path)
+        return _Restore(repository, manifest, path, progress).run(names, until)
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+class _Restore:
+    def __init__(
+        self,
+        repository: Repository,
+        manifest: Manifest,
+        path: Path,
+        progress: Callable[[str, int], None] | None,
+    ) -> None:
+        self._repository = repository
+        self._manifest = manifest
+        self._directory = DataDirectory(path)
+        self._progress = progress
+        self._bytes = 0
+
+    def run(self, topics: Sequence[TopicName], until: int | None) -> Restored:
+        directory = self._directory
+        for file in self._manifest.databases:
+            self._write(file, {METADATA_FILE: directory.metadata, HOLDS_FILE: directory.holds})
+        cut = 0
+        with closing(SqliteMetadata(directory.metadata)) as metadata:
+            left_out = _leave_out(metadata, topics)
+            kept = metadata.registry.live_folios()
+        self._free_holds(left_out)
+        _make_own(directory.metadata, kept)
+        files = self._write_folios(kept)
+        if until is not None:
+            cut = cut_log(directory, until)
+        with closing(SqliteMetadata(directory.metadata)) as metadata:
+            count = sum(
+                len(metadata.admin.list_topics(each.name))
+                for each in metadata.admin.list_namespaces()
+            )
+        _finish(directory)
+        return Restored(count, files, self._bytes, cut)
+
+    def _write_folios(self, kept: set[str]) -> int:
+        known = {file.name: file for file in self._manifest.folios}
+        wanted = sorted(name for name in kept if not name.endswith(INLINE_SUFFIX))
+        for name in wanted:
+            file = known.get(name)
+            if file is None:
+                raise StorageCorrupt(
+                    f"backup {self._manifest.backup} lacks the file {name}", file=name
+                )
+            local = local_name(name)
+            is_merged = store_suffix(local) == LOCAL_SEGMENT_SUFFIX
+            parent = self._directory.merged if is_merged else self._directory.segments
+            self._write(file, {name: parent / local})
+        return len(wanted)
+
+    def _write(self, file: StoredFile, places: dict[str, Path]) -> None:
+        """Write a file, durably, whose every part has the checksum that it had."""
+        place = places.get(file.name)
+        if place is None:
+            raise StorageCorrupt(f"the backup has a file {file.name}, which is none of a log's")
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            for part in file.parts:
+                out.write(self._repository.read_part(file, part))
+                self._bytes += part.size
+                if self._progress is not None:
+                    self._progress(file.name, self._bytes)
+            out.flush()
+            os.fsync(out.fileno())
+
+    def _free_holds(self, left_out: Sequence[Topic]) -> None:
+        """Forget groups of topics left out, and that members of the other log hold messages."""
+        if not self._directory.holds.exists():
+            return
+        uuids = {topic.uuid for topic in left_out}
+        with closing(SqliteHoldStore(self._directory.holds)) as holds:
+            stored = holds.load()
+            holds.write([], dict.fromkeys(holds.marks()))
+            for group in {each.key.group_uuid for each in stored if each.key.topic_uuid in uuids}:
+                holds.forget(group)
+
+
+def _check_versions(manifest: Manifest) -> None:
+    for what, found, known in (
+        ("a data directory of format", manifest.format, FORMAT_VERSION),
+        ("metadata of version", manifest.metadata_version, len(MIGRATIONS)),
+    ):
+        if found > known:
+            raise InvalidArgument(
+                f"backup {manifest.backup} is of {what} {found}, and this version of Wings reads "
+                f"up to {known}: Wings {manifest.wings} took it, restore it with that or a later "
+                "one"
+            )
+
+
+def _claim(path: Path) -> None:
+    """Take an empty directory, made where it is missing, or one that a restore left unfinished."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    names = {entry.name for entry in path.iterdir()} - _HARMLESS
+    if RESTORING in names and "FORMAT" not in names:
+        for name in sorted(names - {RESTORING}):  # The marker last of all: after a kill, again.
+            entry = path / name
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    elif names:
+        raise InvalidArgument(
+            f"{path} is not empty: it holds {sorted(names)[0]}; restore into a new directory"
+        )
+    (path / RESTORING).touch(mode=0o600)
+    sync_directory(path)
+
+
+def _leave_out(metadata: SqliteMetadata, topics: Sequence[TopicName]) -> list[Topic]:
+    """Delete all topics but some, with their messages; none: all stay. Returns those deleted."""
+    if not topics:
+        return []
+    there = [
+        topic
+        for namespace in metadata.admin.list_namespaces()
+        for topic in metadata.admin.list_topics(namespace.name)
+    ]
+    missing = set(topics) - {topic.name for topic in there}
+    for name in sorted(missing, key=str):
+        raise TopicNotFound(f"the backup has no topic {name}", topic=str(name))
+    left_out = [topic for topic in there if topic.name not in set(topics)]
+    for topic in left_out:
+        metadata.admin.delete_topic(topic.name)
+    while metadata.registry.purge(PURGE_PAGES):
+        pass
+    return left_out
+
+
+def _make_own(path: Path, folios: set[str]) -> None:
+    """Make metadata that of another log, all of whose files are in its directory."""
+    renamed = [(local_name(name), name) for name in folios if local_name(name) != name]
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        # Another log from here on: the two may not take each other's files for their own.
+        connection.execute("UPDATE identity SET id = lower(hex(randomblob(16)))")
+        for table in _OF_NODES:
+            connection.execute(f"DELETE FROM {table}")
+        connection.executemany("UPDATE folios SET name = ? WHERE name = ?", renamed)
+        connection.execute("COMMIT")
+
+
+def _finish(directory: DataDirectory) -> None:
+    for parent in (directory.segments, directory.merged):
+        for folder, _, _ in os.walk(parent):
+            sync_directory(Path(folder))
+    sync_directory(directory.path)
+    DataDirectory.complete(directory.path)
+    (directory.path / RESTORING).unlink()
+    sync_directory(directory.path)

@@ -1,0 +1,114 @@
+"""A log with something of everything, and all that its clients can see of it."""
+
+import io
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from wings_client import Client
+from wings_client._backup import take_backup
+from wings_client.cli import main
+from wings_core.backup.manifest import Manifest
+from wings_core.backup.repository import Repository
+from wings_core.contracts.share import AcknowledgementEntry
+
+SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("text", pa.string())])
+
+Json = dict[str, Any]
+
+
+def rows(first: int, count: int, keys: int = 3) -> pa.RecordBatch:
+    """Return rows whose `n` counts on from `first`."""
+    numbers = range(first, first + count)
+    return pa.record_batch(
+        [
+            pa.array([f"key-{number % keys}" for number in numbers]),
+            pa.array(numbers, pa.int64()),
+            pa.array([f"row {number}" for number in numbers]),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def fill(client: Client) -> None:
+    """Make topics, push to them, and have consumers and groups get on in them."""
+    client.create_topic("orders", SCHEMA, partition_key="k")
+    client.create_topic("plain", SCHEMA)
+    client.create_topic("empty", SCHEMA)
+    client.create_topic("gone", SCHEMA)
+    client.push("gone", rows(0, 10))
+    client.delete_topic("gone")
+    for first in range(0, 100, 10):
+        client.push("orders", rows(first, 10))
+    client.push("plain", rows(0, 20_000))  # Too large for metadata to keep.
+    client.push("plain", rows(20_000, 5))
+    with client.producer("orders", producer_id="one") as producer:
+        producer.send(rows(100, 10))
+    client.commit_offsets("reader", "orders", {"key-0": 7, "key-1": 3})
+    client.create_share_group("workers", "plain", {"start": "earliest"})
+    (delivery,) = client.acquire_messages("workers", "plain", "member", max_messages=50)
+    client.acknowledge_messages(
+        "workers",
+        "plain",
+        "member",
+        [
+            AcknowledgementEntry(first=0, last=29, lease=delivery.lease, type="accept"),
+            AcknowledgementEntry(first=30, last=49, lease=delivery.lease, type="release"),
+        ],
+    )
+
+
+def seen(client: Client) -> Json:
+    """Return all that can be seen of a log."""
+    found: Json = {}
+    for topic in client.topics():
+        partitions = client.partitions(topic)
+        found[topic.name] = {
+            "schema": topic.schema,
+            "config": topic.config,
+            # Without their bytes, which change as small pushes are drained.
+            "partitions": [replace(each, bytes=0) for each in partitions],
+            "rows": {
+                each.partition: rows_of(client, topic.name, each.partition) for each in partitions
+            },
+            "groups": [client.share_group(each.name, topic) for each in client.share_groups(topic)],
+        }
+    found["offsets"] = client.committed_offsets("reader", "orders")
+    return found
+
+
+def rows_of(client: Client, topic: str, partition: Any = None) -> list[Json]:
+    """Return the messages of a partition, with offsets and timestamps."""
+    scanned = client.scan(topic, partition, system_columns=True)
+    return scanned.read_all().to_pylist()
+
+
+def back_up(client: Client, dest: Path | str) -> Manifest:
+    """Take a backup."""
+    transport = client._transport  # pyright: ignore[reportPrivateUsage] - as the command has it.
+    return take_backup(transport, Repository.open(str(dest), create=True))
+
+
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    """Return what runs `wings` here; returns its status and output."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        monkeypatch.setattr(sys, "argv", ["wings", *map(str, arguments)])
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                main()
+            except SystemExit as ended:
+                status = ended.code
+            else:
+                status = 0
+        assert status is None or isinstance(status, int)
+        return status or 0, out.getvalue(), err.getvalue()
+
+    return run
