@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from wings_core.errors import AlreadyExists, InvalidArgument, StorageCorrupt, Un
 from wings_core.metadata.open import has_metadata
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import LOST_FOLIO, STORE_MESSAGES
-from wings_core.repair.catalog import read_catalog
+from wings_core.repair.catalog import Catalog, read_catalog
 from wings_core.repair.evidence import Evidence
 from wings_core.repair.log import LogRepair, read_folios, read_inline
 from wings_core.repair.noted import Noted
@@ -55,14 +56,16 @@ def repair_directory(
         progress: Called now and then.
 
     Raises:
-        InvalidArgument: There is no such directory, its pages or metadata are elsewhere, or it is
-            of another version.
+        InvalidArgument: There is no such directory, its pages or metadata are elsewhere, it is of
+            another version, or the new one is to be within it.
         AlreadyExists: There is something at the new place.
         Unavailable: A server has the directory open, or a file cannot be read or written.
         StorageCorrupt: Nothing that says what the pages are is left.
     """
     into = into.absolute()
     report = progress or _unseen
+    if into.resolve().is_relative_to(path.resolve()):
+        raise InvalidArgument(f"{into} is within {path}, which is only read: name another place")
     with _readable(path) as directory, _new(into) as new:
         with ExitStack() as opened:
             report("reading metadata", 0)
@@ -122,7 +125,17 @@ def _build(
     lost = [*catalog.lost, *log.lost, *rest.lost]
     lost += [Problem(problem) for problem in salvaged.losses]
     lost += _repair_holds(directory, new)
-    return lost, [*catalog.rebuilt, *log.rebuilt], used.values()
+    return lost, [*catalog.rebuilt, *log.rebuilt, *_tables(catalog)], used.values()
+
+
+def _tables(catalog: Catalog) -> Iterator[str]:
+    """Tell of the topics that are Iceberg tables: their catalog is not read."""
+    for topic in catalog.topics.values():
+        if topic.config.table is not None:
+            yield (
+                f"{topic.name}: maintenance makes its Iceberg table anew, with all rows that are "
+                "kept; its earlier snapshots are in the old directory alone"
+            )
 
 
 def _identity(directory: DataDirectory, salvaged: Salvaged) -> str | None:
@@ -254,5 +267,5 @@ def _new(into: Path) -> Generator[Path]:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
         sync_directory(into.parent)
-    except OSError as error:
+    except (OSError, sqlite3.Error) as error:
         raise Unavailable(f"the repair failed: {error}") from error

@@ -1,6 +1,6 @@
 """The pages that a damaged directory still has: looked at where what says so is not certain."""
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
@@ -45,7 +45,9 @@ class PageSource:
         """Return the file of a folio, None where it has none, or no name of one."""
         if SEGMENT_NAME.fullmatch(folio):
             return self._directory.segments / folio
-        if store_suffix(folio) == LOCAL_SEGMENT_SUFFIX and ".." not in folio.split("/"):
+        place = PurePosixPath(folio)
+        is_within = not place.is_absolute() and ".." not in place.parts and "\0" not in folio
+        if store_suffix(folio) == LOCAL_SEGMENT_SUFFIX and is_within:
             return self._directory.merged / folio
         return None
 
