@@ -5,10 +5,13 @@ from typing import Any, Literal
 
 import pytest
 from fix_client import NewTopic
+from fix_server import Trim
 
 from wings_client import Client
-from wings_client.gather import GatherReason, ManyReply, Request
+from wings_client.gather import GatherReason, ManyReply, Request, _sources
+from wings_client.gather._source import Source
 from wings_core.errors import InvalidArgument, InvalidTicket, TopicNotFound
+from wings_core.partitions import UNPARTITIONED, Partition
 from wings_server.testing import RunningServer
 
 KEYED = ("key: int64", "n: int64")
@@ -193,6 +196,46 @@ def test_a_fetch_of_several_messages_waits_for_all_of_them(
         pusher.join()
         assert gather.end is not None
         assert gather.end.reason == GatherReason.COMPLETE
+
+
+@pytest.mark.parametrize("connect", ["sync"], indirect=True)
+@pytest.mark.parametrize("is_keyed", [False, True])
+def test_a_source_from_the_earliest_goes_on_behind_what_retention_took(
+    wings: Client,
+    new_topic: NewTopic,
+    trim: Trim,
+    monkeypatch: pytest.MonkeyPatch,
+    is_keyed: bool,
+) -> None:
+    """Between two of its streams, as where sources outnumber threads."""
+    topic = new_topic("key: int64", "n: int64", partition_key="key" if is_keyed else None)
+
+    def push(n: int) -> None:
+        wings.push(topic, {"key": [7], "n": [n]})
+
+    monkeypatch.setattr(_sources, "THREADS_MAX", 1)
+    make = _sources.Sources._ticket  # pyright: ignore[reportPrivateUsage]
+    passed = threading.Event()
+
+    def ticket(self: _sources.Sources, source: Source, seconds: float) -> bytes:
+        if (source.read_offset == 2 or source.read_offsets.get(7) == 2) and not passed.is_set():
+            passed.set()
+            for n in range(2, 6):
+                push(n)
+            trim(topic, 4, Partition("7") if is_keyed else UNPARTITIONED)
+        return make(self, source, seconds)
+
+    monkeypatch.setattr(_sources.Sources, "_ticket", ticket)
+    push(0)
+    push(1)
+    request = Request(topic.name, partitions="all" if is_keyed else None, min_messages=4)
+    waits = Request(topic.name, 7 if is_keyed else None, offset=100, timeout=0.5)
+    found: list[Any] = []
+    gather = wings.gather([request, waits], timeout=30)
+    for reply in gather:
+        if reply.request == request:
+            found += reply.batch.column("n").to_pylist()
+    assert found == [0, 1, 4, 5], gather.end
 
 
 @pytest.mark.parametrize("partitions", ["all", [1, 2, 3, 9]])

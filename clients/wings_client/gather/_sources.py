@@ -30,7 +30,7 @@ from wings_client._transport import Transport
 from wings_client.gather._request import Reply, Request
 from wings_client.gather._source import PROMPT_SECONDS, Source, SourceStream
 from wings_client.gather._tickets import Tickets
-from wings_core.errors import WingsError
+from wings_core.errors import OffsetOutOfRange, WingsError
 from wings_core.times import Deadline
 
 THREADS_MAX = 64
@@ -417,7 +417,7 @@ class Sources:
         if stream is not None and stream.reading.is_cancelled:
             self._end(source, client_closed(endpoint))
         elif isinstance(error, WingsError):
-            if self._has_another_node(source, error):
+            if _skips(source, error) or self._has_another_node(source, error):
                 return True
             self._end(source, error)
         else:
@@ -449,3 +449,22 @@ class Sources:
         if left > 0:  # The caller spent the time that passed.
             source.deadline = Deadline.after(left + GRACE_SECONDS)
         return left <= 0
+
+
+def _skips(source: Source, error: WingsError) -> bool:
+    """Move a source that is read from `"earliest"` behind what retention took; tell if it moved."""
+    request = source.request
+    if not isinstance(error, OffsetOutOfRange) or request.offset != "earliest":
+        return False
+    start = error.log_start_offset
+    if request.partitions is None:
+        if source.read_offset is None or start <= source.read_offset:
+            return False
+        source.read_offset = start
+        return True
+    partition = error.facts.get("partition")
+    reached = source.read_offsets.get(partition)
+    if reached is None or start <= reached:
+        return False
+    source.read_offsets[partition] = start
+    return True
