@@ -72,6 +72,10 @@ class FileResult:
     """Count of the file's sections."""
     seen: str | None = None
     """Version of the file that was read: distinguishes it from another under the same name."""
+    began_at: int | None = None
+    """When its read began, in microseconds since the epoch."""
+    ended_at: int | None = None
+    """When all of its rows were staged, or it failed."""
     superseded: bool = False
     """Whether another version replaced it, announced by a message of its own: no row is read."""
     is_whole: bool = False
@@ -127,6 +131,16 @@ class Outcome(_Stored):
         return sum(file.rows for file in self.files)
 
 
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """What a batch did with a file."""
+
+    file: ClaimedFile
+    outcome: FileOutcome
+    result: FileResult | None
+    """None: it was not read."""
+
+
 def results_by_shard(results: Sequence[FileResult]) -> dict[str, FileResult]:
     """Return the results of a claim by shard, those of a file's sections merged."""
     sections: dict[str, list[FileResult]] = {}
@@ -161,4 +175,7 @@ def _joined(sections: list[FileResult]) -> FileResult:
         finished=all(each.finished for each in sections),
         rescued=sum(each.rescued for each in sections),
         bytes=sum(each.bytes for each in sections),
+        seen=first.seen,
+        began_at=min((each.began_at for each in sections if each.began_at), default=None),
+        ended_at=max((each.ended_at for each in sections if each.ended_at), default=None),
     )

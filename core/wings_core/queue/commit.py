@@ -20,6 +20,7 @@ from wings_core.queue.claims import (
     ClaimedFile,
     Fate,
     FileOutcome,
+    FileReport,
     FileResult,
     Outcome,
     results_by_shard,
@@ -84,6 +85,14 @@ StageDead = Callable[[Sequence[DeadLetter], str], str | None]
 the source has no topic for them."""
 
 
+StageHistory = Callable[[int, Sequence[FileReport], str], str | None]
+"""Stages what a claim, by its number, did with its files; else as `StageDead`."""
+
+Dispose = Callable[[Sequence[tuple[ClaimedFile, str]]], None]
+"""Archives or deletes files, each of which has the version that was read; called at least once for
+each, and again after a crash. Logs what it cannot do, and raises if that is to be tried again."""
+
+
 def writer_of(source: str, token: str) -> str:
     """Return the name of the writer that a pipeline publishes as, with claim numbers as batches."""
     return f"ingest:{source}:{token}"
@@ -109,6 +118,8 @@ class Committer:
         publisher: Publishes and aborts stages.
         attempts_max: A file that failed so often is dead.
         stage_dead: Stages dead letters.
+        stage_history: Stages what was done with each file, of any outcome.
+        dispose: Archives or deletes files that are published to their end; None: they stay.
     """
 
     def __init__(
@@ -119,6 +130,8 @@ class Committer:
         publisher: Publisher,
         attempts_max: int,
         stage_dead: StageDead = lambda _letters, _prefix: None,
+        stage_history: StageHistory = lambda _number, _reports, _prefix: None,
+        dispose: Dispose | None = None,
     ) -> None:
         self._queue = queue
         self._shared = shared
@@ -126,6 +139,8 @@ class Committer:
         self._publisher = publisher
         self._attempts_max = attempts_max
         self._stage_dead = stage_dead
+        self._stage_history = stage_history
+        self._dispose = dispose
         self._writer = writer_of(shared.source, shared.token)
 
     def commit(self, claim: Claim, results: Sequence[FileResult]) -> Outcome:
@@ -139,9 +154,11 @@ class Committer:
         Raises:
             WingsError: The server or the queue failed; a retry is safe.
         """
-        self._journal.mark_read(claim.number)
+        found = results_by_shard(results)
+        self._mark_read(claim, found)
         self._extend(claim)
-        outcome = self._publish(claim, results_by_shard(results))
+        outcome = self._publish(claim, found)
+        self._dispose_of(claim, outcome)
         # Stages that are left are of killed tasks, and of files that another pipeline took over.
         with contextlib.suppress(WingsError):
             for prefix in (stage_prefix, mark_prefix):
@@ -160,6 +177,31 @@ class Committer:
         receipts = [each.receipt for each in claim.messages if ended.issuperset(each.shards)]
         if receipts:
             self._queue.acknowledge(receipts)
+
+    def _mark_read(self, claim: Claim, results: Mapping[str, FileResult]) -> None:
+        if self._dispose is None or not results:  # Without any, they are recorded already.
+            self._journal.mark_read(claim.number)
+            return
+        versions = {
+            shard: each.seen
+            for shard, each in results.items()
+            if each.finished and each.seen is not None and not each.superseded
+        }
+        self._journal.mark_read(claim.number, versions)
+
+    def _dispose_of(self, claim: Claim, outcome: Outcome) -> None:
+        """Dispose of the files that are published to their end, in the version that was read."""
+        if self._dispose is None:
+            return
+        versions = self._journal.versions_read(claim.number)
+        finished = {each.shard for each in outcome.files if each.fate is Fate.FINISHED}
+        found = [
+            (file, versions[file.shard])
+            for file in claim.files
+            if file.shard in finished and file.shard in versions
+        ]
+        if found:
+            self._dispose(found)
 
     def _extend(self, claim: Claim) -> None:
         """Extend the messages for the last time: the coordinator does not during the commit."""
@@ -191,6 +233,13 @@ class Committer:
             dead_stage = self._stage_dead(dead, prefix) if dead else None
             if dead_stage is not None:
                 stages.append(dead_stage)
+            reports = [
+                FileReport(file, outcome, results.get(file.shard))
+                for file, (_, outcome) in zip(files, progressed, strict=True)
+            ]
+            history = self._stage_history(claim.number, reports, prefix)
+            if history is not None:
+                stages.append(history)
             progress = [each for each, _ in progressed]
             try:
                 published = self._publisher.publish(self._writer, claim.number, stages, progress)

@@ -3,7 +3,7 @@
     PIPELINE            the pipeline's token: names it as an owner of shards
     LOCK                held by the process that runs the pipeline
     claims/N.json       claim N: durable before it is acted on, and never changed
-    claims/N.read       its files have been read; it is about to be published
+    claims/N.read       its files have been read; it is about to be published: their versions
     claims/N.done       its outcome: published, and its messages acknowledged
 
 A pipeline plans from the journal alone: its processes share no memory, and after a restart it
@@ -11,7 +11,9 @@ finishes what it had begun.
 """
 
 import fcntl
+import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TypeVar
@@ -90,9 +92,26 @@ class Journal:
         """Return the outcome of a claim; None while it is not done."""
         return _load(self._path(number, "done"), Outcome)
 
-    def mark_read(self, number: int) -> None:
-        """Record that the files of a claim have been read."""
-        self._path(number, "read").touch()
+    def mark_read(self, number: int, versions: Mapping[str, str] | None = None) -> None:
+        """Record that the files of a claim have been read.
+
+        Args:
+            number: Of the claim.
+            versions: By shard, those that were read to the end, durably; None: as recorded before.
+        """
+        path = self._path(number, "read")
+        if versions is None:
+            path.touch()
+        else:
+            _replace(path, json.dumps(versions).encode())
+
+    def versions_read(self, number: int) -> dict[str, str]:
+        """Return the versions that were recorded with `mark_read`, by shard."""
+        try:
+            text = self._path(number, "read").read_bytes()
+        except FileNotFoundError:
+            return {}
+        return json.loads(text) if text else {}
 
     def is_read(self, number: int) -> bool:
         """Tell whether the files of a claim have been read."""
@@ -155,11 +174,26 @@ def _create(path: Path, data: bytes) -> None:
             os.link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file durably and atomically, in place of an existing one."""
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    _sync_directory(path.parent)
 
 
 def _load(path: Path, model: type[M]) -> M | None:

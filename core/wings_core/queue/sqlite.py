@@ -100,6 +100,22 @@ class SqliteQueue(Queue):
                 for (key,) in connection.execute("SELECT key FROM messages WHERE key IS NOT NULL")
             }
 
+    def keys_between(self, after: str, until: str | None) -> set[str]:
+        """Return the keys of messages in a range of the order of code points.
+
+        Args:
+            after: Exclusive.
+            until: Inclusive; None: to the last.
+        """
+        with self._transaction() as connection:
+            return {
+                key
+                for (key,) in connection.execute(
+                    "SELECT key FROM messages WHERE key > ?1 AND (?2 IS NULL OR key <= ?2)",
+                    (after, until),
+                )
+            }
+
     def forget(self, keys: Iterable[str]) -> None:
         """Delete acknowledged messages by their keys, which count as new from then on."""
         with self._transaction() as connection:

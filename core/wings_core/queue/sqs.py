@@ -27,7 +27,7 @@ VISIBILITY_SECONDS_MAX = 43_200
 """The longest that SQS hides a message."""
 
 _LOST = ("ReceiptHandleIsInvalid", "MessageNotInflight")
-_NO_QUEUE = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist")
+_MISSING = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist", "NoSuchBucket")
 _INVALID = ("InvalidParameterValue", "InvalidAddress", "InvalidAttributeName", "MissingParameter")
 _UNKNOWN_CALLER = (
     "ExpiredToken", "ExpiredTokenException", "IncompleteSignature", "InvalidClientTokenId",
@@ -67,20 +67,8 @@ class SqsQueue(Queue):
         endpoint: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        try:
-            # It has no stubs.
-            boto3: Any = importlib.import_module("boto3")
-        except ImportError:
-            raise InvalidArgument(
-                "a queue of SQS needs boto3: pip install 'wings-flight[sqs]'"
-            ) from None
-        session: Any = boto3.Session()
         # A client is safe from many threads.
-        self._client: Any = session.client(
-            "sqs",
-            region_name=region or session.region_name or "us-east-1",
-            endpoint_url=endpoint,
-        )
+        self._client = amazon_client("sqs", region, endpoint)
         self._url = url
         self._clock = clock
         self._closed = threading.Event()
@@ -183,18 +171,58 @@ class SqsQueue(Queue):
 
     @contextmanager
     def _translated_errors(self) -> Generator[None]:
-        faults: Any = importlib.import_module("botocore.exceptions")
-        try:
+        with translated_errors(f"the queue {self._url}"):
             yield
-        except faults.ClientError as error:
-            code = error.response.get("Error", {}).get("Code", "")
-            if code in _NO_QUEUE:
-                raise InvalidArgument(f"there is no queue {self._url}") from None
-            raise _ERRORS.get(code, Unavailable)(f"the queue {self._url}: {error}") from None
-        except (faults.NoCredentialsError, faults.PartialCredentialsError) as error:
-            raise Unauthenticated(f"the queue {self._url}: {error}") from None
-        except faults.BotoCoreError as error:
-            raise Unavailable(f"the queue {self._url}: {error}") from None
+
+
+def amazon_client(service: str, region: str | None, endpoint: str | None) -> Any:
+    """Return a client of one of Amazon's services; boto3 finds the credentials.
+
+    Args:
+        service: Like `sqs`.
+        region: None: as boto3 finds it, else `us-east-1`.
+        endpoint: Of another service that speaks the same.
+
+    Raises:
+        InvalidArgument: boto3 is not installed.
+    """
+    try:
+        # It has no stubs.
+        boto3: Any = importlib.import_module("boto3")
+    except ImportError:
+        raise InvalidArgument(
+            f"{service.upper()} needs boto3: pip install 'wings-flight[sqs]'"
+        ) from None
+    session: Any = boto3.Session()
+    return session.client(
+        service,
+        region_name=region or session.region_name or "us-east-1",
+        endpoint_url=endpoint,
+    )
+
+
+@contextmanager
+def translated_errors(what: str) -> Generator[None]:
+    """Translate errors of boto3 in a `with` statement.
+
+    Args:
+        what: Is called, for messages: like `the queue URL`.
+
+    Raises:
+        WingsError: By the error's code.
+    """
+    faults: Any = importlib.import_module("botocore.exceptions")
+    try:
+        yield
+    except faults.ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "")
+        if code in _MISSING:
+            raise InvalidArgument(f"{what} does not exist") from None
+        raise _ERRORS.get(code, Unavailable)(f"{what}: {error}") from None
+    except (faults.NoCredentialsError, faults.PartialCredentialsError) as error:
+        raise Unauthenticated(f"{what}: {error}") from None
+    except faults.BotoCoreError as error:
+        raise Unavailable(f"{what}: {error}") from None
 
 
 def _seconds(seconds: float) -> int:

@@ -119,6 +119,47 @@ def retry(source: SourceOption, files: FilesArgument = None) -> None:
 
 
 @app.command()
+def history(
+    source: SourceOption,
+    *,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many of the last.")] = 1_000,
+) -> None:
+    """List what batches did with files, the oldest first: rows, bytes, times and outcome.
+
+    Of all pipelines of the source, where it has a topic for its history; else of the last batches
+    of this one.
+    """
+    for entry in calls.history(SourceSettings.load(source), limit):
+        _write(entry)
+
+
+@app.command()
+def setup(
+    source: SourceOption,
+    *,
+    make: Annotated[
+        bool, typer.Option("--make", help="Make it, with the credentials of the environment.")
+    ] = False,
+) -> None:
+    """Show how the source's buckets notify its queue of SQS: as commands of `aws`.
+
+    These replace a bucket's notifications and the queue's policy. With `--make`, the queue is
+    created, and what else is configured stays.
+    """
+    from wings_spark.ingest.setup import Setup
+    from wings_spark.ingest.setup import make as make_setup
+
+    settings = SourceSettings.load(source)
+    found = Setup.of(settings)
+    if make:
+        make_setup(found, settings)
+        _write({"queue": found.arn, "buckets": list(found.folders)})
+        return
+    for command in found.commands():
+        sys.stdout.write(command + "\n")
+
+
+@app.command()
 def backfill(
     source: SourceOption,
     place: Annotated[str, typer.Argument(help="`s3://BUCKET/PREFIX`, or a directory.")],

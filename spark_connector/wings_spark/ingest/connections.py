@@ -10,6 +10,8 @@ from wings_core.queue.interfaces import Queue
 from wings_core.queue.journal import Journal
 from wings_core.queue.shared_state import QueueSharedState
 from wings_core.queue.sqlite import SqliteQueue
+from wings_spark.ingest.disposal import disposal_of
+from wings_spark.ingest.history import History
 from wings_spark.ingest.settings import SourceSettings
 
 
@@ -29,6 +31,10 @@ def open_queue(source: SourceSettings) -> Queue:
         return ShareQueue(
             source.queue_server(), settings.topic, settings.group, settings.column or "body"
         )
+    if settings.kind == "s3-listing":
+        from wings_spark.ingest.listing_queue import ListingQueue
+
+        return ListingQueue(source)
     if settings.kind == "sqs":
         from wings_core.queue.sqs import SqsQueue
 
@@ -68,6 +74,7 @@ class Connections:
 
     def committer(self, stage_dead: StageDead) -> Committer:
         """Return the pipeline's committer, which publishes and acknowledges."""
+        history = History(self._settings, self.client, self.journal.token)
         return Committer(
             self.queue,
             self.shared,
@@ -75,6 +82,8 @@ class Connections:
             self.client,
             self._settings.limits.max_delivery_attempts,
             stage_dead,
+            history.stage,
+            disposal_of(self._settings),
         )
 
     def close(self) -> None:

@@ -49,12 +49,12 @@ def fetched_file(
     version = settings.dedup_key is DedupKey.URI_AND_VERSION and settings.queue.kind == "directory"
     expected = file.version if version else None
     with settings.places.opened(file.uri) as opened:
-        seen = _seen(opened, file.uri)
+        seen = version_of(opened, file.uri)
         if expected is not None and seen != expected:
             raise SupersededError(f"{file.uri} was overwritten: {expected} is {seen} now")
 
         def check() -> None:
-            now = _seen(Path(file.uri), file.uri)
+            now = version_of(Path(file.uri), file.uri)
             if expected is not None and now != expected:
                 raise SupersededError(f"{file.uri} was overwritten: {expected} is {now} now")
             if now != seen:
@@ -80,7 +80,12 @@ def name_of(uri: str) -> str:
     return f"file{kept}"
 
 
-def _seen(file: int | Path, uri: str) -> str:
+def version_of(file: int | Path, uri: str) -> str:
+    """Return the version of a file of this machine, open or by its path.
+
+    Raises:
+        FileError: It cannot be looked at.
+    """
     try:
         status = os.fstat(file) if isinstance(file, int) else file.stat()
     except (OSError, ValueError) as error:

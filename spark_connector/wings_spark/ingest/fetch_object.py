@@ -107,6 +107,13 @@ def s3_store(bucket: str, settings: FileSettings) -> "S3Store":
     return S3Store(bucket, client_options=client, retry_config=retry, **config)
 
 
+def seen_version(about: Any) -> str:
+    """Return the version of an object, by its metadata, in the form of notifications."""
+    tag: str | None = about.get("e_tag")
+    named: str | None = about.get("version")
+    return named or (f"etag:{tag.strip(chr(34))}" if tag else str(about["last_modified"]))
+
+
 class _Object:
     """One version of an object, with random access.
 
@@ -136,10 +143,7 @@ class _Object:
             about = self._get({}).meta
         self.size: int = about["size"]
         tag: str | None = about.get("e_tag")
-        # In the form in which notifications name versions.
-        self.seen: str = about.get("version") or (
-            f"etag:{tag.strip(chr(34))}" if tag else str(about["last_modified"])
-        )
+        self.seen = seen_version(about)
         if version is None and tag is not None:
             self._options["if_match"] = tag
 

@@ -12,7 +12,9 @@ from wings_core.times import format_timestamp
 from wings_spark.ingest.connections import open_queue
 from wings_spark.ingest.data_source import NAME, SETTINGS, TASKS, IngestDataSource
 from wings_spark.ingest.dead_letters import DeadLetters
+from wings_spark.ingest.disposal import disposal_of
 from wings_spark.ingest.ended import SPARK_ERRORS, ended_by
+from wings_spark.ingest.history import History
 from wings_spark.ingest.read_file import FileReader
 from wings_spark.ingest.settings import SourceSettings
 
@@ -32,6 +34,7 @@ def check(settings: SourceSettings) -> None:
     Raises:
         WingsError: One of them does not exist or fit; the message says which.
     """
+    disposal_of(settings)
     queue = open_queue(settings)
     try:
         queue.pending()
@@ -45,6 +48,7 @@ def check(settings: SourceSettings) -> None:
                 f"{error.message}: create it, or name another in 'target.topic'", **error.facts
             ) from None
         DeadLetters(settings, client).prepare()
+        History(settings, client, "").prepare()
     FileReader(settings, topic.schema, topic.partition_key)
 
 

@@ -4,9 +4,9 @@ import codecs
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from wings_client.files.formats import FileFormat
 from wings_client.files.opened import NULLS, QUOTE
@@ -18,81 +18,17 @@ from wings_spark.connection import Server
 from wings_spark.ingest.columns import OnNewColumns
 from wings_spark.ingest.paths import Patterns
 from wings_spark.ingest.places import Places, check_place
+from wings_spark.ingest.queue_settings import WITHOUT_PLACE, Column, QueueSettings, Section
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 Seconds = Annotated[float, Field(gt=0, le=100 * 366 * 86_400.0)]
 Pattern = Annotated[str, Field(min_length=1, max_length=1_000)]
-Column = Annotated[str, Field(min_length=1, max_length=255)]
 
 
-_QUEUE_KEYS = {
-    "sqlite": (("path",), ()),
-    "directory": (("path",), ("state",)),
-    "sqs": (("url",), ("region", "endpoint")),
-    "share": (("topic", "group"), ("column", "endpoint", "token_file")),
-}
-"""By kind of queue: the keys that it needs, and those that it may have."""
-
-_WITHOUT_PLACE = ("sqs", "share")
-"""Kinds of queues that have no directory of their own."""
-
-_OF_KINDS = {key for keys in _QUEUE_KEYS.values() for part in keys for key in part}
+_AnySection = TypeVar("_AnySection", bound=Section)
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-_AnySection = TypeVar("_AnySection", bound=_Section)
-
-
-class QueueSettings(_Section):
-    """Where messages come from."""
-
-    kind: Literal["sqlite", "directory", "sqs", "share"]
-    path: Path | None = None
-    """Of a SQLite queue's file, or of the watched directory."""
-    state: Path | None = None
-    """Of a directory's queue; absent: `.wings/queue.sqlite` in the directory."""
-    url: str | None = None
-    """Of an SQS queue."""
-    region: str | None = None
-    endpoint: str | None = None
-    """Of another service that speaks SQS; of a share group's server, if it is not the target's."""
-    token_file: Path | None = None
-    """Of the token that the server of `endpoint` is shown."""
-    topic: str | None = None
-    group: str | None = None
-    """An existing share group of the topic."""
-    column: Column | None = None
-    """The topic's string column with the messages; absent: `body`."""
-    messages: MessageKind | None = None
-    """The messages' format; absent: notifications of S3 for SQS, else URIs."""
-    visibility_seconds: Annotated[float, Field(ge=1, le=43_200)] = 60.0
-    wait_seconds: Annotated[float, Field(ge=0, le=20)] = 1.0
-
-    @model_validator(mode="after")
-    def _check_kind(self) -> Self:
-        needed, optional = _QUEUE_KEYS[self.kind]
-        for key in sorted({*needed, *_OF_KINDS}):
-            is_given = getattr(self, key) is not None
-            if key in needed and not is_given:
-                raise problem_of(f"a queue of kind {self.kind!r} needs the key {key!r}")
-            if is_given and key not in {*needed, *optional}:
-                raise problem_of(f"a queue of kind {self.kind!r} has no key {key!r}")
-        if self.kind == "directory" and self.message_kind is not MessageKind.URIS:
-            raise problem_of("the messages of a directory are 'uris'")
-        return self
-
-    @property
-    def message_kind(self) -> MessageKind:
-        """The messages' format."""
-        if self.messages is not None:
-            return self.messages
-        return MessageKind.S3_EVENTS if self.kind == "sqs" else MessageKind.URIS
-
-
-class Lineage(_Section):
+class Lineage(Section):
     """Columns of the topic for the origin of each row; each only if it is named."""
 
     file: Column | None = None
@@ -117,7 +53,7 @@ class Lineage(_Section):
         return self
 
 
-class FileSettings(_Section):
+class FileSettings(Section):
     """How files are read."""
 
     format: FileFormat | None = None
@@ -147,6 +83,11 @@ class FileSettings(_Section):
     """Columns of files that the topic does not have. Absent: `rescue` with a rescued column, else
     `fail`."""
     lineage: Lineage = Lineage()
+    archive: str | None = None
+    """A directory, or a folder in the bucket of the files, to which files are moved that are
+    published to their end. Absent: they stay."""
+    delete: bool = False
+    """Whether they are deleted."""
     region: str | None = None
     """Of S3."""
     endpoint: str | None = None
@@ -188,6 +129,8 @@ class FileSettings(_Section):
                     "'partition_columns' are columns of their own"
                 )
         self._check_text()
+        if self.delete and self.archive is not None:
+            raise problem_of("a file cannot be both archived and deleted")
         for place in self.allowed_prefixes or ():
             try:
                 check_place(place)
@@ -196,7 +139,7 @@ class FileSettings(_Section):
         return self
 
 
-class TargetSettings(_Section):
+class TargetSettings(Section):
     """Where rows go."""
 
     endpoint: str
@@ -219,7 +162,7 @@ class TargetSettings(_Section):
         )
 
 
-class LimitSettings(_Section):
+class LimitSettings(Section):
     """Limits of a batch, its interval, and timeouts."""
 
     files_per_trigger: Annotated[int, Field(ge=1, le=1_000)] = 100
@@ -238,14 +181,28 @@ class LimitSettings(_Section):
     """Of one batch; absent: Spark's default parallelism."""
 
 
-class DeadLetterSettings(_Section):
+class DeadLetterSettings(Section):
     """The topic of rows for dead files."""
 
     topic: str | None = None
     """Created if missing; absent: none."""
 
 
-class SourceSettings(_Section):
+class HistorySettings(Section):
+    """The topic of rows for each file of each batch."""
+
+    topic: str | None = None
+    """Created if missing; absent: none."""
+
+
+class MetricsSettings(Section):
+    """Figures of a run for Prometheus."""
+
+    listen: Annotated[str, Field(pattern=r"^[^\s/]*:\d{1,5}$")] | None = None
+    """`HOST:PORT` of `http://HOST:PORT/metrics`; absent: none are served."""
+
+
+class SourceSettings(Section):
     """A source: one queue, one target. Pipelines of one name share the state of its files."""
 
     name: Name
@@ -256,11 +213,13 @@ class SourceSettings(_Section):
     files: FileSettings = FileSettings()
     limits: LimitSettings = LimitSettings()
     dead_letters: DeadLetterSettings = DeadLetterSettings()
+    history: HistorySettings = HistorySettings()
+    metrics: MetricsSettings = MetricsSettings()
 
     @model_validator(mode="after")
     def _check_places(self) -> Self:
         announces = self.queue.message_kind is not MessageKind.PAYLOADS
-        if announces and self.queue.kind in _WITHOUT_PLACE and self.files.allowed_prefixes is None:
+        if announces and self.queue.kind in WITHOUT_PLACE and self.files.allowed_prefixes is None:
             raise problem_of(
                 f"a queue of kind {self.queue.kind!r} needs 'files.allowed_prefixes': the buckets "
                 "and directories that its messages may name"
@@ -308,7 +267,10 @@ class SourceSettings(_Section):
                 each if each.startswith("s3://") else os.path.normpath(base / each)
                 for each in allowed
             )
-        files = self.files.model_copy(update={"allowed_prefixes": allowed})
+        archive = self.files.archive
+        if archive is not None and not archive.startswith("s3://"):
+            archive = os.path.normpath(base / archive)
+        files = self.files.model_copy(update={"allowed_prefixes": allowed, "archive": archive})
         return self.model_copy(
             update={
                 "queue": _at(base, self.queue, ("path", "state", "token_file")),
@@ -340,6 +302,8 @@ class SourceSettings(_Section):
         if self.files.allowed_prefixes is not None:
             return Places(self.files.allowed_prefixes)
         path = self.queue.path
+        if self.queue.kind == "s3-listing" and self.queue.url is not None:
+            return Places((self.queue.url.rstrip("/"),))
         if path is None:
             return Places(())
         directory = path if self.queue.kind == "directory" else path.parent

@@ -1,18 +1,20 @@
 """The state of a source: figures, files, redrive of dead files, and backfill; without Spark."""
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from wings_core.errors import InvalidArgument
 from wings_core.model import Shard, ShardCounts
-from wings_core.queue.claims import DEAD_FATES, Fate, FileOutcome
-from wings_core.queue.journal import Journal
+from wings_core.queue.claims import DEAD_FATES, Fate, FileOutcome, Outcome
+from wings_core.queue.journal import CLAIMS_KEPT_MAX, Journal
 from wings_core.queue.notifications import DedupKey, file_of_shard, is_of_message, message_of
 from wings_core.times import format_timestamp
 from wings_spark.ingest.connections import open_queue
-from wings_spark.ingest.fetched import FileError, RefusedError
+from wings_spark.ingest.fetched import RefusedError
 from wings_spark.ingest.settings import FileSettings, SourceSettings
 
 OUTCOMES_MAX = 100
@@ -106,6 +108,51 @@ def files_of_source(settings: SourceSettings, state: str | None) -> Iterator[Sha
         while page := client.list_shards(settings.name, state, after=after, limit=PAGE):
             yield from page
             after = page[-1].shard
+
+
+def history(settings: SourceSettings, limit: int) -> list[dict[str, Any]]:
+    """Return what the last batches did with files, the oldest first, as JSON.
+
+    Args:
+        settings: Of the source.
+        limit: The most entries.
+
+    Raises:
+        WingsError: The server cannot be reached.
+    """
+    name = settings.history.topic
+    if name is None:
+        outcomes = Journal(settings.journal_directory).outcomes(CLAIMS_KEPT_MAX)
+        found = [_entry(outcome, file) for outcome in outcomes for file in outcome.files]
+        return found[-limit:]
+    quoted = settings.name.replace("'", "''")
+    last: deque[dict[str, Any]] = deque(maxlen=limit)
+    with settings.target.server().connect() as client:
+        for batch in client.scan(name, filter=f"source = '{quoted}'"):
+            last.extend(_jsonable(row) for row in batch.to_pylist())
+    return list(last)
+
+
+def _entry(outcome: Outcome, file: FileOutcome) -> dict[str, Any]:
+    return {
+        "batch": outcome.number,
+        "shard": file.shard,
+        "outcome": file.fate.value,
+        "rows": file.rows,
+        "rescued_rows": file.rescued,
+        "bytes": file.bytes,
+        "failures": file.failures,
+        "error": file.error,
+        "published_at": format_timestamp(outcome.published_at),
+    }
+
+
+def _jsonable(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in row.items()
+        if name != "source"
+    }
 
 
 def retry(settings: SourceSettings, shards: list[str] | None) -> list[str]:
@@ -210,32 +257,11 @@ def _listed(settings: SourceSettings, place: str) -> Iterator[tuple[str, str | N
 def _listed_in_s3(
     files: FileSettings, place: str, *, versioned: bool
 ) -> Iterator[tuple[str, str | None, int]]:
-    from wings_spark.ingest.fetch_object import s3_errors
+    from wings_spark.ingest.listing import Bucket
 
-    try:
-        with s3_errors(place, None):
-            yield from _objects(files, place, versioned=versioned)
-    except FileError as error:
-        raise InvalidArgument(str(error)) from None
-
-
-def _objects(
-    files: FileSettings, place: str, *, versioned: bool
-) -> Iterator[tuple[str, str | None, int]]:
-    import obstore
-
-    from wings_spark.ingest.fetch_object import s3_store
-
-    bucket, _, prefix = place.removeprefix("s3://").partition("/")
-    store = s3_store(bucket, files)
-    for page in obstore.list(store, prefix or None):
+    bucket = Bucket(files, place)
+    for page in bucket.pages():
         for found in page:
-            version: str | None = None
-            if versioned:
-                # A listing lacks versions, which notifications have.
-                about = obstore.head(store, found["path"])
-                tag = about.get("e_tag")
-                version = about.get("version")
-                if version is None and tag is not None:
-                    version = f"etag:{tag.strip(chr(34))}"
-            yield f"s3://{bucket}/{found['path']}", version, found["size"]
+            version = bucket.version(found.key) if versioned else None
+            if version is not None or not versioned:  # Else it was deleted since.
+                yield f"s3://{bucket.name}/{found.key}", version, found.size

@@ -19,6 +19,7 @@ from wings_client import Client, Topic
 from wings_core.errors import BatchTooLarge, InvalidArgument, WingsError
 from wings_core.queue.claims import FileResult
 from wings_core.queue.commit import stage_prefix, writer_of
+from wings_core.times import now_us
 from wings_spark.connection import Server
 from wings_spark.ingest.columns import NewColumnsError
 from wings_spark.ingest.fetched import FileError, RefusedError, SupersededError
@@ -129,8 +130,15 @@ class _Task:
                     error = f"the pipeline ended {ends} times while it was read"
                     yield self._failed(section, error, permanent=True)
                     continue
+            began_at = now_us()
             result = self._result(section, ends)
-            yield replace(result, section=section.index, sections=section.count)
+            yield replace(
+                result,
+                section=section.index,
+                sections=section.count,
+                began_at=began_at,
+                ended_at=now_us(),
+            )
 
     def _failed(self, section: FileSection, error: str, *, permanent: bool = False) -> FileResult:
         return FileResult(

@@ -1,0 +1,126 @@
+"""Disposal: files that are published to their end are archived or deleted, where that is asked for.
+
+Only the version that was read is: a file that was overwritten since stays. Between the look at its
+version and its end lies a moment in which it can still be overwritten.
+"""
+
+import errno
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from wings_core.errors import InvalidArgument
+from wings_core.queue.claims import ClaimedFile
+from wings_spark.ingest.fetched import FileError, RefusedError
+from wings_spark.ingest.settings import SourceSettings
+
+_logger = logging.getLogger(__name__)
+
+
+class Disposal:
+    """Archives or deletes the files of a source.
+
+    Args:
+        settings: Of the source, which ask for it.
+
+    Raises:
+        InvalidArgument: The archive is where the source reads, or in another bucket than its files.
+    """
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        self._places = settings.places
+        self._archive = settings.files.archive
+        if self._archive is not None:
+            _check_archive(self._archive, self._places.prefixes)
+
+    def __call__(self, files: Sequence[tuple[ClaimedFile, str]]) -> None:
+        """Dispose of files, each in the version that was read; one that is gone is done.
+
+        Raises:
+            Unavailable: S3, or this machine's disk, is not usable now.
+            Unauthenticated: S3 does not know the caller.
+        """
+        for file, version in files:
+            if file.payload is not None:
+                continue
+            try:
+                if file.uri.startswith("s3://"):
+                    self._dispose_of_object(file.uri, version)
+                else:
+                    self._dispose_of_path(file.uri, version)
+            except (FileError, RefusedError, OSError) as error:
+                _logger.warning("%s stays where it is: %s", file.uri, error)
+
+    def _dispose_of_path(self, uri: str, version: str) -> None:
+        from wings_spark.ingest.fetch_file import version_of
+
+        if not Path(uri).exists():
+            return
+        with self._places.opened(uri) as opened:
+            if version_of(opened, uri) != version:
+                raise FileError("it was overwritten since it was read")
+        if self._archive is None:
+            Path(uri).unlink(missing_ok=True)
+            return
+        target = Path(self._archive) / self._below(uri)
+        if target.exists():
+            target = target.with_name(f"{target.name}.{version}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            Path(uri).rename(target)
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                raise FileError(f"{self._archive} is on another file system") from None
+            raise
+
+    def _dispose_of_object(self, uri: str, version: str) -> None:
+        import obstore
+
+        from wings_spark.ingest.fetch_object import s3_errors, s3_store, seen_version
+
+        bucket, _, key = uri.removeprefix("s3://").partition("/")
+        store = s3_store(bucket, self._settings.files)
+        with s3_errors(uri, None):
+            try:
+                about = obstore.head(store, key)
+            except FileNotFoundError:
+                return
+            if seen_version(about) != version:
+                raise FileError("it was overwritten since it was read")
+            if self._archive is not None:
+                folder = self._archive.removeprefix(f"s3://{bucket}").strip("/")
+                obstore.copy(store, key, f"{folder}/{self._below(uri)}")
+            obstore.delete(store, key)
+
+    def _below(self, uri: str) -> str:
+        """Return the path of a file below the nearest place that the source may read."""
+        places = [f"{each.rstrip('/')}/" for each in self._places.prefixes]
+        place = max((each for each in places if uri.startswith(each)), key=len, default="/")
+        return uri.removeprefix(place)
+
+
+def disposal_of(settings: SourceSettings) -> Disposal | None:
+    """Return the disposal that a source asks for, if any.
+
+    Raises:
+        InvalidArgument: As `Disposal`.
+    """
+    files = settings.files
+    return Disposal(settings) if files.delete or files.archive is not None else None
+
+
+def _check_archive(archive: str, places: Sequence[str]) -> None:
+    bucket = _bucket_of(archive)
+    for place in places:
+        if f"{archive.rstrip('/')}/".startswith(f"{place.rstrip('/')}/"):
+            raise InvalidArgument(
+                f"'files.archive' is in {place!r:.80}, which the source reads: name a place outside"
+            )
+        if _bucket_of(place) != bucket:
+            where = "on this machine" if bucket is None else f"in the bucket {bucket!r:.80}"
+            raise InvalidArgument(f"'files.archive' is {where}, and {place!r:.80} is not")
+
+
+def _bucket_of(place: str) -> str | None:
+    return place.removeprefix("s3://").partition("/")[0] if place.startswith("s3://") else None

@@ -1,0 +1,85 @@
+"""Listings of buckets, in the order of keys, with the versions that notifications have."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wings_core.errors import InvalidArgument
+from wings_spark.ingest.fetch_object import s3_errors, s3_store, seen_version
+from wings_spark.ingest.fetched import FileError
+from wings_spark.ingest.settings import FileSettings
+
+PAGE_OBJECTS = 1_000
+"""Objects that S3 lists at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedObject:
+    """An object of a listing."""
+
+    key: str
+    size: int
+    state: str
+    """Differs if it was written again."""
+
+
+class Bucket:
+    """A bucket, or a folder of one, to list.
+
+    Args:
+        settings: Of S3.
+        place: `s3://BUCKET/PREFIX`; a prefix that does not end with a slash may be a part of names.
+
+    Attributes:
+        name: The bucket's.
+
+    Raises:
+        FileError: obstore is not installed.
+    """
+
+    def __init__(self, settings: FileSettings, place: str) -> None:
+        self._place = place
+        self.name, _, self._prefix = place.removeprefix("s3://").partition("/")
+        self._store = s3_store(self.name, settings)
+
+    def pages(self, after: str | None = None) -> Iterator[list[ListedObject]]:
+        """Yield objects, in the order of their keys' bytes.
+
+        Args:
+            after: The key after which they begin; None: the first.
+
+        Raises:
+            InvalidArgument: There is no such bucket, or it cannot be listed.
+            Unauthenticated: S3 does not know the caller.
+            Unavailable: S3 cannot be reached.
+        """
+        import obstore
+
+        try:
+            with s3_errors(self._place, None):
+                listing = obstore.list(
+                    self._store, self._prefix or None, offset=after, chunk_size=PAGE_OBJECTS
+                )
+                for page in listing:
+                    yield [
+                        ListedObject(found["path"], found["size"], _state(found)) for found in page
+                    ]
+        except FileError as error:
+            raise InvalidArgument(str(error)) from None
+
+    def version(self, key: str) -> str | None:
+        """Return an object's version, as notifications have it; None if it is gone.
+
+        A listing lacks versions.
+        """
+        import obstore
+
+        try:
+            with s3_errors(f"s3://{self.name}/{key}", None):
+                return seen_version(obstore.head(self._store, key))
+        except FileError:
+            return None
+
+
+def _state(found: Mapping[str, Any]) -> str:
+    return f"{found.get('e_tag') or found['size']} {found['last_modified'].isoformat()}"

@@ -1,0 +1,144 @@
+"""A bucket as a queue: each new object of its listing is a message, where nothing notifies.
+
+A listing goes on where the last `receive` left it, a few pages at a time: files are read while a
+large bucket is still listed, and memory holds a page. What was announced is kept in a SQLite queue
+until the object is deleted. Objects have the identities that notifications give them, so a source
+may change from one to the other.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from wings_core.queue.interfaces import Queue, QueueMessage
+from wings_core.queue.notifications import DedupKey, MessageKind, message_of
+from wings_core.queue.sqlite import SqliteQueue
+from wings_spark.ingest.listing import Bucket, ListedObject
+from wings_spark.ingest.settings import SourceSettings
+
+PAGES_MAX = 10
+"""Pages that one `receive` lists."""
+
+PAUSE_SECONDS = 0.5
+"""Between two looks for messages that become visible again."""
+
+_END = "\x01"
+"""Between an object's key and its state: sorts before all that follows in longer keys."""
+
+_AFTER_END = "\x02"
+
+
+class ListingQueue(Queue):
+    """See `Queue`. A listing begins at most every `list_seconds`.
+
+    Args:
+        settings: Of the source.
+        clock: Seconds that only grow.
+
+    Raises:
+        FileError: obstore is not installed.
+        Unavailable: The state cannot be opened.
+    """
+
+    def __init__(
+        self, settings: SourceSettings, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        place = settings.queue.url
+        assert place is not None, "the settings have been checked"
+        state = settings.queue.state or settings.checkpoint / "listing.sqlite"
+        state.parent.mkdir(parents=True, exist_ok=True)
+        self._bucket = Bucket(settings.files, f"{place.rstrip('/')}/")
+        self._takes = settings.patterns.takes
+        self._versioned = settings.dedup_key is DedupKey.URI_AND_VERSION
+        self._queue = SqliteQueue(state)
+        self._list_seconds = settings.queue.list_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._listed_at: float | None = None
+        self._after: str | None = None
+        """The last key of a listing that goes on."""
+        self._closed = threading.Event()
+
+    def receive(
+        self, messages_max: int, visibility_seconds: float, wait_seconds: float = 0.0
+    ) -> list[QueueMessage]:
+        """Receive new objects, in the order in which they were listed; see `Queue.receive`.
+
+        Blocks for longer than `wait_seconds` while a listing goes on that has nothing new: there is
+        nothing more at its end alone.
+        """
+        until = time.monotonic() + wait_seconds
+        while True:
+            is_listing = self._list()
+            found = self._queue.receive(messages_max, visibility_seconds)
+            if found or self._closed.is_set():
+                return found
+            left = until - time.monotonic()
+            if not is_listing and (left <= 0 or self._closed.wait(min(PAUSE_SECONDS, left))):
+                return found
+
+    def extend(self, receipt: str, visibility_seconds: float) -> float | None:
+        """Hide an object for longer; see `Queue.extend`."""
+        return self._queue.extend(receipt, visibility_seconds)
+
+    def acknowledge(self, receipts: Sequence[str]) -> None:
+        """Record objects as processed; the objects themselves stay."""
+        self._queue.acknowledge(receipts)
+
+    def send(self, bodies: Iterable[str]) -> None:
+        """Add messages, also for objects that were delivered before."""
+        self._queue.send(bodies)
+
+    def pending(self) -> int:
+        """Return the count of listed objects that may be delivered now; lists nothing."""
+        return self._queue.pending()
+
+    def close(self) -> None:
+        """Close the state; a wait ends."""
+        self._closed.set()
+        self._queue.close()
+
+    def _list(self) -> bool:
+        """List some pages, if it is time; tells whether the listing goes on."""
+        with self._lock:
+            now = self._clock()
+            if self._after is None:
+                if self._listed_at is not None and now < self._listed_at + self._list_seconds:
+                    return False
+                self._listed_at = now
+            pages = self._bucket.pages(self._after)
+            for _ in range(PAGES_MAX):
+                page = next(pages, None)
+                if page == []:
+                    continue
+                self._add(page or [])
+                if page is None:
+                    self._after = None
+                    return False
+                self._after = page[-1].key
+            return True
+
+    def _add(self, page: list[ListedObject]) -> None:
+        """Announce the new objects of a page, and forget those that are not there any more.
+
+        Args:
+            page: Follows the last one without a gap; empty: the listing has ended.
+        """
+        after = "" if self._after is None else self._after + _AFTER_END
+        until = page[-1].key + _AFTER_END if page else None
+        found = {f"{each.key}{_END}{each.state}": each for each in page}
+        known = self._queue.keys_between(after, until)
+        new = [(key, self._message(each)) for key, each in found.items() if key not in known]
+        self._queue.announce((key, body) for key, body in new if body is not None)
+        gone = known - found.keys()
+        if gone:
+            self._queue.forget(gone)
+
+    def _message(self, found: ListedObject) -> str | None:
+        uri = f"s3://{self._bucket.name}/{found.key}"
+        if not self._takes(uri):
+            return None
+        version = self._bucket.version(found.key) if self._versioned else None
+        if self._versioned and version is None:
+            return None  # It was deleted since.
+        return message_of(uri, version, found.size, MessageKind.URIS)

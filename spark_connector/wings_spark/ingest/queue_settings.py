@@ -1,0 +1,85 @@
+"""The settings of a source's queue, `[queue]`."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from wings_core.contracts.messages import problem_of
+from wings_core.queue.notifications import MessageKind
+
+Column = Annotated[str, Field(min_length=1, max_length=255)]
+
+_QUEUE_KEYS = {
+    "sqlite": (("path",), ()),
+    "directory": (("path",), ("state",)),
+    "s3-listing": (("url",), ("state",)),
+    "sqs": (("url",), ("region", "endpoint")),
+    "share": (("topic", "group"), ("column", "endpoint", "token_file")),
+}
+"""By kind of queue: the keys that it needs, and those that it may have."""
+
+WITHOUT_PLACE = ("sqs", "share")
+"""Kinds of queues that have no directory of their own."""
+
+_LISTED = ("directory", "s3-listing")
+"""Kinds of queues that find files themselves."""
+
+_OF_KINDS = {key for keys in _QUEUE_KEYS.values() for part in keys for key in part}
+
+
+class Section(BaseModel):
+    """A section of a source's TOML: unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class QueueSettings(Section):
+    """Where messages come from."""
+
+    kind: Literal["sqlite", "directory", "s3-listing", "sqs", "share"]
+    path: Path | None = None
+    """Of a SQLite queue's file, or of the watched directory."""
+    state: Path | None = None
+    """Of a directory's queue; absent: `.wings/queue.sqlite` in the directory. Of a bucket that is
+    listed; absent: `listing.sqlite` in the checkpoint."""
+    url: str | None = None
+    """Of an SQS queue, or of a bucket that is listed: `s3://BUCKET/FOLDER`."""
+    list_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
+    """Least time between the beginnings of two listings."""
+    region: str | None = None
+    endpoint: str | None = None
+    """Of another service that speaks SQS; of a share group's server, if it is not the target's."""
+    token_file: Path | None = None
+    """Of the token that the server of `endpoint` is shown."""
+    topic: str | None = None
+    group: str | None = None
+    """An existing share group of the topic."""
+    column: Column | None = None
+    """The topic's string column with the messages; absent: `body`."""
+    messages: MessageKind | None = None
+    """The messages' format; absent: notifications of S3 for SQS, else URIs."""
+    visibility_seconds: Annotated[float, Field(ge=1, le=43_200)] = 60.0
+    wait_seconds: Annotated[float, Field(ge=0, le=20)] = 1.0
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        needed, optional = _QUEUE_KEYS[self.kind]
+        for key in sorted({*needed, *_OF_KINDS}):
+            is_given = getattr(self, key) is not None
+            if key in needed and not is_given:
+                raise problem_of(f"a queue of kind {self.kind!r} needs the key {key!r}")
+            if is_given and key not in {*needed, *optional}:
+                raise problem_of(f"a queue of kind {self.kind!r} has no key {key!r}")
+        if self.kind in _LISTED and self.message_kind is not MessageKind.URIS:
+            raise problem_of(f"the messages of a queue of kind {self.kind!r} are 'uris'")
+        if self.kind == "s3-listing" and not str(self.url).startswith("s3://"):
+            raise problem_of(f"'url' must be s3://BUCKET/FOLDER, not {self.url!r:.80}")
+        return self
+
+    @property
+    def message_kind(self) -> MessageKind:
+        """The messages' format."""
+        if self.messages is not None:
+            return self.messages
+        return MessageKind.S3_EVENTS if self.kind == "sqs" else MessageKind.URIS

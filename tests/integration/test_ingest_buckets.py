@@ -1,0 +1,286 @@
+"""Buckets that are listed, their notifications' set-up, and what happens to files that are read."""
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fix_client import Connect
+from fix_ingest import MakeSource, Start, numbers, write_jsonl
+
+import wings_client
+from wings_client import Client
+from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.queue.sqlite import SqliteQueue
+from wings_spark.ingest import listing, listing_queue, status
+from wings_spark.ingest.run import check
+from wings_spark.ingest.settings import SourceSettings
+from wings_spark.ingest.setup import Setup, make
+
+if TYPE_CHECKING:
+    from fix_aws import Aws
+    from fix_ingest import Pipeline
+
+
+@pytest.fixture
+def connect() -> Connect:
+    """The way to a client; one face will do."""
+    return wings_client.connect
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Generator[SqliteQueue]:
+    """The queue of the test's source."""
+    opened = SqliteQueue(tmp_path / "queue.sqlite")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def topic(wings: Client, new_topic_id: str) -> str:
+    """A topic of one column, `n`."""
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    return new_topic_id
+
+
+def rows(*found: int) -> bytes:
+    return b"".join(json.dumps({"n": n}).encode() + b"\n" for n in found)
+
+
+def source_of(source: MakeSource, queue: dict[str, Any], **changes: Any) -> SourceSettings:
+    """Return a source of another kind of queue than the fixture's."""
+    found = source(**changes).model_dump(mode="json", exclude_none=True)
+    found["queue"] = {"wait_seconds": 0, **queue}
+    return SourceSettings.parse(found, "test")
+
+
+def listed(source: MakeSource, aws: "Aws", bucket: str, **changes: Any) -> SourceSettings:
+    """Return a source that lists a folder of a bucket."""
+    changes["files"] = {"endpoint": aws.endpoint, **changes.get("files", {})}
+    return source_of(source, {"kind": "s3-listing", "url": f"s3://{bucket}/in"}, **changes)
+
+
+def list_again(pipeline: "Pipeline") -> None:
+    """Let the next listing begin at once."""
+    vars(pipeline.queue)["_listed_at"] = None
+
+
+def test_objects_of_a_bucket_are_listed_and_read_once_whoever_else_announces_them(
+    wings: Client, source: MakeSource, start: Start, topic: str, aws: "Aws", tmp_path: Path
+) -> None:
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket=topic)
+    for index, key in enumerate(("in/a.jsonl", "in/deep/ü b.jsonl", "in2/c.jsonl")):
+        s3.put_object(Bucket=topic, Key=key, Body=rows(index))
+    settings = listed(source, aws, topic, files={"dedup_key": "uri+version"})
+    pipeline = start(settings)
+    pipeline.drain()
+    assert numbers(wings, topic) == [0, 1]
+    tag = s3.put_object(Bucket=topic, Key="in/a.jsonl", Body=rows(10))["ETag"].strip('"')
+    s3.put_object(Bucket=topic, Key="in/d.jsonl", Body=rows(11))
+    s3.delete_object(Bucket=topic, Key="in/deep/ü b.jsonl")
+    pipeline.drain()
+    assert numbers(wings, topic) == [0, 1], "a listing begins at most every minute"
+    list_again(pipeline)
+    pipeline.drain()
+    assert numbers(wings, topic) == [0, 1, 10, 11]
+    # A pipeline that has lost its checkpoint lists all objects again.
+    other = start(settings.model_copy(update={"checkpoint": tmp_path / "other"}))
+    other.drain()
+    assert other.queue.pending() == 0
+    # A notification of the same object is of the same file.
+    url = aws.create_queue(topic)
+    record = {"bucket": {"name": topic}, "object": {"key": "in/a.jsonl", "eTag": tag}}
+    aws.client("sqs").send_message(
+        QueueUrl=url, MessageBody=json.dumps({"Records": [{"s3": record}]})
+    )
+    found = settings.model_dump(mode="json", exclude_none=True)
+    found["queue"] = {"kind": "sqs", "url": url, "endpoint": aws.endpoint, "wait_seconds": 0}
+    found["files"]["allowed_prefixes"] = [f"s3://{topic}/in"]
+    notified = start(SourceSettings.parse(found | {"checkpoint": str(tmp_path / "sqs")}, "test"))
+    notified.drain()
+    assert notified.queue.pending() == 0
+    assert numbers(wings, topic) == [0, 1, 10, 11]
+
+
+def test_files_are_read_while_a_large_bucket_is_still_listed(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    topic: str,
+    aws: "Aws",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket=topic)
+    for n in range(8):
+        s3.put_object(Bucket=topic, Key=f"in/{n}.jsonl", Body=rows(n))
+    monkeypatch.setattr(listing, "PAGE_OBJECTS", 3)
+    monkeypatch.setattr(listing_queue, "PAGES_MAX", 1)
+    pipeline = start(listed(source, aws, topic))
+    counts: list[int] = []
+    for _ in range(4):
+        pipeline.step()
+        counts.append(len(numbers(wings, topic)))
+    assert counts == [3, 6, 8, 8]
+    s3.delete_object(Bucket=topic, Key="in/4.jsonl")
+    list_again(pipeline)
+    pipeline.drain()
+    assert len(vars(pipeline.queue)["_queue"].keys()) == 7
+
+
+def test_a_bucket_that_is_not_there_is_said(
+    source: MakeSource, topic: str, aws: "Aws", start: Start
+) -> None:
+    with pytest.raises(InvalidArgument, match=f"{topic}-not"):
+        start(listed(source, aws, f"{topic}-not")).claim()
+
+
+def test_a_set_up_that_is_made_notifies_the_source_and_leaves_others(
+    wings: Client, source: MakeSource, start: Start, topic: str, aws: "Aws"
+) -> None:
+    s3, sqs = aws.client("s3"), aws.client("sqs")
+    s3.create_bucket(Bucket=topic)
+    other = aws.create_queue(f"{topic}-other")
+    url = other.removesuffix("-other")
+    arn = f"arn:aws:sqs:us-east-1:{url.split('/')[-2]}:{topic}-other"
+    theirs = {"Id": "theirs", "QueueArn": arn, "Events": ["s3:ObjectRemoved:*"]}
+    s3.put_bucket_notification_configuration(
+        Bucket=topic, NotificationConfiguration={"QueueConfigurations": [theirs]}
+    )
+    settings = source_of(
+        source,
+        {"kind": "sqs", "url": url, "endpoint": aws.endpoint},
+        files={"endpoint": aws.endpoint, "allowed_prefixes": [f"s3://{topic}/in"]},
+    )
+    setup = Setup.of(settings)
+    assert [command.split(" --")[0] for command in setup.commands()] == [
+        "aws sqs create-queue",
+        "aws sqs set-queue-attributes",
+        "aws s3api put-bucket-notification-configuration",
+    ]
+    for _ in range(2):
+        make(setup, settings)
+    found = s3.get_bucket_notification_configuration(Bucket=topic)["QueueConfigurations"]
+    assert sorted(each["Id"] for each in found) == ["theirs", f"wings-{settings.name}-0"]
+    policy = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["Policy"])
+    assert len(json.loads(policy["Attributes"]["Policy"])["Statement"]) == 1
+    s3.put_object(Bucket=topic, Key="in/a b.jsonl", Body=rows(1, 2))
+    s3.put_object(Bucket=topic, Key="out/b.jsonl", Body=rows(3))
+    start(settings).drain()
+    assert numbers(wings, topic) == [1, 2]
+
+
+def test_only_queues_of_notifications_need_a_set_up(source: MakeSource) -> None:
+    with pytest.raises(InvalidArgument, match="needs no set-up"):
+        Setup.of(source())
+
+
+def test_files_are_archived_once_they_are_published_and_not_before(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = tmp_path / "in" / "deep"
+    place.mkdir(parents=True)
+    good, bad, changed = (place / f"{name}.jsonl" for name in ("good", "bad", "changed"))
+    write_jsonl(good, range(2))
+    write_jsonl(changed, range(2, 4))
+    bad.write_text('{"n": "x"}\n')
+    queue.send([str(good), str(bad), str(changed)])
+    files = {"archive": "done", "allowed_prefixes": ["in"]}
+    settings = source(files=files, limits={"max_delivery_attempts": 1})
+    pipeline = start(settings)
+    claim = pipeline.claim()
+    assert claim is not None
+    results = pipeline.read(claim)
+    assert good.exists()
+    publish = pipeline.connections.client.publish
+
+    def published_alone(*args: Any, **kwargs: Any) -> Any:
+        publish(*args, **kwargs)
+        raise Unavailable("the process ended")
+
+    monkeypatch.setattr(pipeline.connections.client, "publish", published_alone)
+    with pytest.raises(Unavailable):
+        pipeline.committer.commit(claim, results)
+    assert good.exists()
+    write_jsonl(changed, range(4, 9))
+    # The next run finds it published, has read nothing itself, and archives what was read.
+    again = start(settings)
+    again.drain()
+    assert not good.exists()
+    assert (tmp_path / "done" / "deep" / "good.jsonl").read_text() == '{"n": 0}\n{"n": 1}\n'
+    assert bad.exists()
+    assert changed.exists(), "another version of it was read"
+    assert numbers(wings, topic) == [0, 1, 2, 3]
+
+
+def test_objects_are_archived_or_deleted_in_their_bucket(
+    wings: Client, source: MakeSource, start: Start, topic: str, aws: "Aws"
+) -> None:
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket=topic)
+    s3.put_object(Bucket=topic, Key="in/x/a.jsonl", Body=rows(1))
+    archived = listed(source, aws, topic, files={"archive": f"s3://{topic}/done"})
+    check(archived)
+    pipeline = start(archived)
+    pipeline.drain()
+    found = s3.list_objects_v2(Bucket=topic)["Contents"]
+    assert [each["Key"] for each in found] == ["done/x/a.jsonl"]
+    s3.put_object(Bucket=topic, Key="in/b.jsonl", Body=rows(2))
+    start(listed(source, aws, topic, files={"delete": True})).drain()
+    found = s3.list_objects_v2(Bucket=topic)["Contents"]
+    assert [each["Key"] for each in found] == ["done/x/a.jsonl"]
+    assert numbers(wings, topic) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        ({"archive": "in/done", "allowed_prefixes": ["in"]}, "which the source reads"),
+        ({"archive": "s3://b/done", "allowed_prefixes": ["in"]}, "in the bucket 'b'"),
+        ({"archive": "done", "allowed_prefixes": ["s3://b/in"]}, "on this machine"),
+    ],
+)
+def test_an_archive_has_to_be_beside_what_is_read(
+    source: MakeSource, topic: str, files: dict[str, Any], problem: str
+) -> None:
+    assert topic
+    with pytest.raises(InvalidArgument, match=problem):
+        check(source(files=files))
+
+
+def test_history_has_a_row_for_each_file_of_each_batch(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    good, bad = write_jsonl(tmp_path / "good.jsonl", range(3)), tmp_path / "bad.jsonl"
+    bad.write_text('{"n": "x"}\n')
+    queue.send([str(good), str(bad)])
+    limits = {"max_delivery_attempts": 1, "rows_per_file": 2}
+    settings = source(history={"topic": f"{topic}-history"}, limits=limits)
+    check(settings)
+    start(settings).drain()
+    found = status.history(settings, 10)
+    assert [(Path(row["uri"]).name, row["outcome"], row["first_row"]) for row in found] == [
+        ("good.jsonl", "partial", 0),
+        ("bad.jsonl", "dead", 0),
+        ("good.jsonl", "finished", 2),
+    ]
+    assert [row["rows"] for row in found] == [2, 0, 1]
+    assert "line 1" in found[1]["error"]
+    assert all(row["began_at"] <= row["ended_at"] for row in found)
+    assert found[0]["version"] == f"{good.stat().st_size}-{good.stat().st_mtime_ns}"
+    without = settings.model_copy(update={"history": source().history})
+    assert [row["rows"] for row in status.history(without, 2)] == [0, 1]
+    assert wings.topic(f"{topic}-history").uuid
