@@ -12,6 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 import wings_client
+from benchmarks import ingest_run
 from benchmarks.harness import Row, compare
 from wings_core.json_rows import encode_lines
 from wings_core.queue.sqlite import SqliteQueue
@@ -45,7 +46,8 @@ arrow: Any = pa
 
 
 def run() -> Iterator[Row]:
-    """Measure rows per second, from the queue's message to the visible row."""
+    """Measure rows per second, from the queue's message to the visible row, and a process's own."""
+    yield from ingest_run.run()
     with (
         server_process() as server,
         wings_client.connect(server.flight) as client,

@@ -3,7 +3,9 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
+import urllib.request
 from collections.abc import Generator
 from pathlib import Path
 
@@ -59,6 +61,17 @@ def kill(run: Run, *words: str) -> None:
     os.kill(found[0], signal.SIGKILL)
 
 
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def metrics_of(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        return answer.read().decode()
+
+
 def command_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
@@ -66,11 +79,17 @@ def command_of(pid: int) -> str:
 def test_a_run_starts_again_by_itself_and_ends_in_order_on_sigterm(
     client: Client, queue: SqliteQueue, start_run: StartRun, tmp_path: Path
 ) -> None:
+    port = free_port()
+    with (tmp_path / "numbers.toml").open("a") as settings:
+        settings.write(f'[metrics]\nlisten = "127.0.0.1:{port}"\n')
     run = start_run()
     bring(client, queue, run, tmp_path, 0)
+    assert 'wings_ingest_rows_total{source="numbers"} 20.0' in metrics_of(port)
     kill(run, "python_streaming_source_runner")
     bring(client, queue, run, tmp_path, 1)
     assert "it starts again in 1 s" in run.said
+    assert 'wings_ingest_restarts_total{source="numbers"} 1.0' in metrics_of(port)
+    assert 'wings_ingest_pending_messages{source="numbers"} 0.0' in metrics_of(port)
     kill(run, "org.apache.spark.deploy.SparkSubmit")
     bring(client, queue, run, tmp_path, 2)
     assert "Java ended, and Spark with it" in run.said

@@ -171,7 +171,7 @@ class SqsQueue(Queue):
 
     @contextmanager
     def _translated_errors(self) -> Generator[None]:
-        with translated_errors(f"the queue {self._url}"):
+        with translated_errors(f"queue {self._url}"):
             yield
 
 
@@ -206,7 +206,7 @@ def translated_errors(what: str) -> Generator[None]:
     """Translate errors of boto3 in a `with` statement.
 
     Args:
-        what: Is called, for messages: like `the queue URL`.
+        what: Is meant, for messages: like `queue URL`.
 
     Raises:
         WingsError: By the error's code.
@@ -217,12 +217,12 @@ def translated_errors(what: str) -> Generator[None]:
     except faults.ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
         if code in _MISSING:
-            raise InvalidArgument(f"{what} does not exist") from None
-        raise _ERRORS.get(code, Unavailable)(f"{what}: {error}") from None
+            raise InvalidArgument(f"there is no {what}") from None
+        raise _ERRORS.get(code, Unavailable)(f"the {what}: {error}") from None
     except (faults.NoCredentialsError, faults.PartialCredentialsError) as error:
-        raise Unauthenticated(f"{what}: {error}") from None
+        raise Unauthenticated(f"the {what}: {error}") from None
     except faults.BotoCoreError as error:
-        raise Unavailable(f"{what}: {error}") from None
+        raise Unavailable(f"the {what}: {error}") from None
 
 
 def _seconds(seconds: float) -> int:

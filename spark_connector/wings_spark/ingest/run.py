@@ -15,6 +15,7 @@ from wings_spark.ingest.dead_letters import DeadLetters
 from wings_spark.ingest.disposal import disposal_of
 from wings_spark.ingest.ended import SPARK_ERRORS, ended_by
 from wings_spark.ingest.history import History
+from wings_spark.ingest.metrics import RunMetrics
 from wings_spark.ingest.read_file import FileReader
 from wings_spark.ingest.settings import SourceSettings
 
@@ -95,18 +96,28 @@ class Reports:
     Args:
         journal: Of the pipeline.
         report: Called with the figures of each published batch, in order.
+        metrics: Where they are counted too; None: nowhere.
     """
 
-    def __init__(self, journal: Journal, report: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        report: Callable[[dict[str, Any]], None],
+        metrics: RunMetrics | None = None,
+    ) -> None:
         self._journal = journal
         self._report = report
+        self.metrics = metrics
         self._last = journal.last_done  # A claim that an earlier run left open is reported too.
 
     def bring(self) -> int:
         """Report batches that were published since the last call; returns the last one's number."""
         while (outcome := self._journal.outcome(self._last + 1)) is not None:
             self._last += 1
-            self._report(figures(outcome))
+            found = figures(outcome)
+            self._report(found)
+            if self.metrics is not None:
+                self.metrics.add(found)
         return self._last
 
 
@@ -136,6 +147,8 @@ def run(
         try:
             while not query.awaitTermination(REPORT_SECONDS):
                 reports.bring()
+                if reports.metrics is not None:
+                    reports.metrics.note(query.lastProgress)
                 if is_asked_to_end():
                     break
         finally:

@@ -125,7 +125,7 @@ def make(setup: Setup, settings: SourceSettings) -> None:
     from wings_core.queue.sqs import amazon_client, translated_errors
 
     sqs = amazon_client("sqs", setup.region, settings.queue.endpoint)
-    with translated_errors(f"the queue {setup.url}"):
+    with translated_errors(f"queue {setup.url}"):
         sqs.create_queue(QueueName=setup.queue)
         answer = sqs.get_queue_attributes(QueueUrl=setup.url, AttributeNames=["Policy"])
         policy = json.loads(answer.get("Attributes", {}).get("Policy") or "{}")
@@ -140,7 +140,7 @@ def make(setup: Setup, settings: SourceSettings) -> None:
         sqs.set_queue_attributes(QueueUrl=setup.url, Attributes={"Policy": json.dumps(policy)})
     s3 = amazon_client("s3", settings.files.region or setup.region, settings.files.endpoint)
     for bucket in setup.folders:
-        with translated_errors(f"the bucket {bucket}"):
+        with translated_errors(f"bucket {bucket}"):
             found = s3.get_bucket_notification_configuration(Bucket=bucket)
             found.pop("ResponseMetadata", None)
             others = [

@@ -10,6 +10,7 @@ from typing import NoReturn, TextIO
 from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.queue.journal import Journal
 from wings_spark.ingest.ended import QueryEndedError, is_configuration
+from wings_spark.ingest.metrics import metrics_of
 from wings_spark.ingest.run import Reports, check, run
 from wings_spark.ingest.session import log_path, session, standard_error_in
 from wings_spark.ingest.settings import SourceSettings
@@ -53,8 +54,12 @@ def supervise(
     failures = int(os.environ.get(_FAILURES) or 0)
     if not failures:
         check(settings)
-    with _locked(settings) as journal, standard_error_in(log_path(settings)) as people:
-        reports = Reports(journal, lambda figures: _line(people, json.dumps(figures)))
+    with (
+        metrics_of(settings) as metrics,
+        _locked(settings) as journal,
+        standard_error_in(log_path(settings)) as people,
+    ):
+        reports = Reports(journal, lambda figures: _line(people, json.dumps(figures)), metrics)
         last = reports.bring()
         _line(people, "wings: starting Spark")
         with session(settings, master) as spark:
@@ -77,6 +82,8 @@ def supervise(
                 _line(people, f"wings: {reason}; it starts again in {pause:g} s")
                 if stop.wait(pause):
                     return
+                if metrics is not None:
+                    metrics.restarted()
                 lost = isinstance(ended, QueryEndedError) and ended.lost_java
                 if lost or failures % RESTARTS_OF_SPARK == 0:
                     break

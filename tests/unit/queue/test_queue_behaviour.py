@@ -396,7 +396,7 @@ def test_a_file_that_is_overwritten_is_a_new_message_and_an_old_one_is_none_afte
 def test_there_has_to_be_a_queue_of_sqs(aws: "Aws") -> None:
     url = aws.create_queue("there").replace("there", "not-there")
     queue = SqsQueue(url, endpoint=aws.endpoint)
-    with pytest.raises(InvalidArgument, match="does not exist"):
+    with pytest.raises(InvalidArgument, match="no queue"):
         queue.receive(1, LONG)
     queue.close()
     unreachable = SqsQueue("http://127.0.0.1:1/1/q", endpoint="http://127.0.0.1:1")

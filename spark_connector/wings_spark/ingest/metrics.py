@@ -1,0 +1,114 @@
+"""Figures of a run for Prometheus, served over HTTP while it runs."""
+
+import importlib
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from wings_core.errors import InvalidArgument
+from wings_spark.ingest.settings import SourceSettings
+
+
+class RunMetrics:
+    """The figures of one run, from its start on; all have the label `source`.
+
+    Args:
+        source: The source's name.
+
+    Raises:
+        InvalidArgument: prometheus-client is not installed.
+    """
+
+    def __init__(self, source: str) -> None:
+        try:
+            prometheus: Any = importlib.import_module("prometheus_client")
+        except ImportError:
+            raise InvalidArgument(
+                "'metrics.listen' needs prometheus-client: pip install 'wings-flight[spark]'"
+            ) from None
+        self._prometheus = prometheus
+        self.registry: Any = prometheus.CollectorRegistry()
+        self._source = source
+
+        def counter(name: str, about: str, *labels: str) -> Any:
+            names = ["source", *labels]
+            return prometheus.Counter(f"wings_ingest_{name}", about, names, registry=self.registry)
+
+        def gauge(name: str, about: str) -> Any:
+            return prometheus.Gauge(
+                f"wings_ingest_{name}", about, ["source"], registry=self.registry
+            ).labels(source)
+
+        self._files = counter("files", "Files of batches, by what was done with them.", "outcome")
+        self._batches = counter("batches", "Batches that were published.").labels(source)
+        self._rows = counter("rows", "Rows that were published.").labels(source)
+        self._bytes = counter("bytes", "Size of these rows as staged.").labels(source)
+        self._rescued = counter("rescued_rows", "Rows kept as text.").labels(source)
+        self._restarts = counter("restarts", "Starts of the query after an error.").labels(source)
+        self._published_at = gauge("published_timestamp_seconds", "When the last batch was.")
+        self._pending = gauge("pending_messages", "Messages that wait in the queue.")
+        self._lost = gauge("lost_messages", "Messages that were not extended in time.")
+
+    def add(self, figures: dict[str, Any]) -> None:
+        """Count a batch, by the figures that its line has."""
+        for outcome, count in figures["files"].items():
+            self._files.labels(self._source, outcome).inc(count)
+        self._batches.inc()
+        self._rows.inc(figures["rows"])
+        self._bytes.inc(figures["bytes"])
+        self._rescued.inc(figures["rescued_rows"])
+        self._published_at.set_to_current_time()
+
+    def restarted(self) -> None:
+        """Count a start after an error."""
+        self._restarts.inc()
+
+    def note(self, progress: Any) -> None:
+        """Note the messages that wait, by the last progress of the query, if it has one."""
+        try:
+            found: dict[str, Any] = json.loads(progress.sources[0].latestOffset)
+        except (AttributeError, IndexError, TypeError, ValueError):
+            return
+        for name, metric in (("pending", self._pending), ("lost", self._lost)):
+            if isinstance(found.get(name), int):
+                metric.set(found[name])
+
+    @contextmanager
+    def served(self, listen: str) -> Generator[int]:
+        """Serve the figures at `/metrics` in a `with` statement; yields the port.
+
+        Args:
+            listen: `HOST:PORT`; port 0 is a free one.
+
+        Raises:
+            InvalidArgument: The address cannot be listened on.
+        """
+        host, _, port = listen.rpartition(":")
+        try:
+            server, thread = self._prometheus.start_http_server(
+                int(port), host or "0.0.0.0", self.registry
+            )
+        except (OSError, OverflowError) as error:
+            raise InvalidArgument(f"'metrics.listen' is {listen!r}: {error}") from None
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+@contextmanager
+def metrics_of(settings: SourceSettings) -> Generator[RunMetrics | None]:
+    """Serve the figures that a source asks for, in a `with` statement; None if it does not.
+
+    Raises:
+        InvalidArgument: They cannot be served.
+    """
+    if settings.metrics.listen is None:
+        yield None
+        return
+    metrics = RunMetrics(settings.name)
+    with metrics.served(settings.metrics.listen):
+        yield metrics
