@@ -11,6 +11,7 @@ from wings_client._scan import plan
 from wings_core.contracts.actions import TopicBody
 from wings_core.contracts.many import ALL
 from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, WingsError
+from wings_core.storage.objects.open import s3_properties
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -67,7 +68,7 @@ class TableCalls(AdminCalls):
         if found is not None:
             return found
         try:
-            return StaticTable.from_metadata(location)
+            return StaticTable.from_metadata(location, s3_properties())
         except Exception as error:
             raise Unavailable(
                 f"the table's metadata cannot be read from here: {location}: "

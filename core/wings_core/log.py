@@ -48,6 +48,7 @@ from wings_core.sql import Sql
 from wings_core.storage.disk import DiskGuard
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import FolioStore
+from wings_core.storage.objects.open import s3_properties
 from wings_core.storage.open import Storage, open_shared_storage, open_storage
 from wings_core.tables import Catalog, Tables, open_catalog
 
@@ -283,6 +284,7 @@ class Log:
             sqlite=str(directory.path.absolute() / "iceberg.sqlite"),
             postgres=metadata_url,
             rest=iceberg_catalog,
+            properties=s3_properties(),
         )
         log = cls(
             metadata,

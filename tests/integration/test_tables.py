@@ -17,6 +17,7 @@ from flight_calls import act, error_of, numbers, push, ticket_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import wings_client
 from wings_core.check import check_directory
 from wings_core.errors import Unavailable
 from wings_core.limits import Limits
@@ -455,3 +456,24 @@ def test_a_table_that_metadata_has_forgotten_is_taken_over_as_it_is(tmp_path: Pa
         push(client, "t", numbers(3))
         act(client, "maintain", topic="t")
         assert_same(server, client)
+
+
+def test_over_an_object_store_the_table_lies_in_it(tmp_path: Path, s3_url: str) -> None:
+    with (
+        server_process(tmp_path, flags=["--remote", s3_url]) as server,
+        flight.FlightClient(server.flight) as plain,
+        wings_client.connect(server.flight) as client,
+    ):
+        create(plain, {**TABLE, "table_partition_by": "day(__timestamp)"})
+        push(plain, "t", numbers(1, 2, 3))
+        act(plain, "maintain", topic="t")
+        push(plain, "t", numbers(4))
+        described = act(plain, "describe-topic", topic="t")["table"]
+        assert described["metadata_location"].startswith(f"{s3_url}/")
+        assert described["rows"] == 3
+        snapshot = client.snapshot("t")
+        assert set(snapshot.read_all()["n"].to_pylist()) == {1, 2, 3, 4}
+        table = client.table("t")
+        assert table.scan().to_arrow()["n"].to_pylist() == [1, 2, 3]
+        act(plain, "delete-topic", topic="t")
+        act(plain, "maintain")

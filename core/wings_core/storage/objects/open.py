@@ -78,6 +78,20 @@ def open_objects(url: str, bounds: RetryBounds | None = None) -> ObjectStore:
     return _open_cloud(url.rstrip("/"), parts.scheme, bounds or RetryBounds())
 
 
+def s3_properties() -> dict[str, str]:
+    """Return the environment's S3 service and region, as properties that pyiceberg reads S3 by.
+
+    It looks for neither by itself; credentials are found by both.
+    """
+    found = {
+        "s3.endpoint": next(
+            (os.environ[name] for name in S3_ENDPOINTS if name in os.environ), None
+        ),
+        "s3.region": os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
 def bind_objects(objects: ObjectStore, store_id: str, *, is_new: bool = True) -> None:
     """Make sure that the objects belong to a metadata store, and to no other from now on.
 
