@@ -51,6 +51,7 @@ from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.objects.open import s3_properties
 from wings_core.storage.open import Storage, open_shared_storage, open_storage
 from wings_core.tables import Catalog, Tables, open_catalog
+from wings_core.traffic import Traffic
 
 if TYPE_CHECKING:
     from wings_core.metadata.postgres import PostgresMetadata
@@ -122,6 +123,7 @@ class Log:
         self.storage = storage
         self.store: FolioStore = store
         self.limits = limits
+        self.traffic = Traffic()
         self.drain: Drain | None = None
         if storage.inline is not None:
             self.drain = Drain(

@@ -4,8 +4,10 @@ Each action is a body model and one plain function from the log and a body to a 
 function's docstring is what Flight's ListActions and the OpenAPI document say of it.
 """
 
+import heapq
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from itertools import groupby, repeat
+from itertools import groupby, islice, repeat
 from operator import attrgetter
 
 from wings_core.contracts.actions import (
@@ -19,6 +21,7 @@ from wings_core.contracts.actions import (
     Maintain,
     NamespaceBody,
     OffsetForTimestamp,
+    PartitionStates,
     ShardAcquire,
     ShardCount,
     ShardList,
@@ -40,15 +43,20 @@ from wings_core.contracts.actions import (
 from wings_core.contracts.shards import describe_counts, describe_pruned, describe_shards
 from wings_core.errors import InvalidArgument
 from wings_core.log import Log
-from wings_core.model import Topic, TopicConfig
+from wings_core.model import PartitionState, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.partitions import Partition, partition_of, partitions_of
+from wings_core.security.principal import CALLER
 from wings_server.action import Actions, Json
 from wings_server.backup_actions import BACKUP_ACTIONS
 from wings_server.share_actions import SHARE_ACTIONS
 from wings_server.token_actions import TOKEN_ACTIONS
+from wings_server.totals_actions import TOTALS_ACTIONS
 
 ACTIONS = Actions()
+
+_TOPICS_AT_ONCE = 1_000
+"""Topics that metadata is asked for at a time, of a list with a limit."""
 
 
 @ACTIONS.add("create-topic", CreateTopic)
@@ -109,7 +117,21 @@ def list_topics(log: Log, body: ListTopics) -> Json:
     namespace = DEFAULT_NAMESPACE
     if body.namespace is not None:
         namespace = NamespaceName.parse(body.namespace)
-    return [describe_topic(topic) for topic in log.admin.list_topics(namespace)]
+    return [describe_topic(topic) for topic in islice(_listed(log, namespace, body), body.limit)]
+
+
+def _listed(log: Log, namespace: NamespaceName, body: ListTopics) -> Iterator[Topic]:
+    """Yield the topics that a list is to have, all of them where it has no limit."""
+    caller = CALLER.get()
+    after, at_once = body.after or None, None if body.limit is None else _TOPICS_AT_ONCE
+    while found := log.admin.list_topics(namespace, after=after, items_max=at_once):
+        for topic in found:
+            # Those that are not shown are left out here too: they do not count.
+            if body.contains in topic.name.topic and caller.may_see(str(topic.name)):
+                yield topic
+        if at_once is None or len(found) < at_once:
+            return
+        after = found[-1].name.topic
 
 
 @ACTIONS.add("create-namespace", NamespaceBody)
@@ -138,11 +160,32 @@ def list_nodes(log: Log, body: ListNodes) -> Json:
     return [describe_node(node) for node in log.live_nodes()]
 
 
-@ACTIONS.add("partition-states", TopicBody)
-def partition_states(log: Log, body: TopicBody) -> Json:
-    """Return the first and next offsets of a topic's partitions, by value."""
+@ACTIONS.add("partition-states", PartitionStates)
+def partition_states(log: Log, body: PartitionStates) -> Json:
+    """Return the first and next offsets of a topic's partitions, by value; or of some of them."""
     topic = _topic(log, body.topic)
-    return describe_partition_states(log.registry.partition_states(topic.uuid))
+    states = log.registry.partition_states(topic.uuid)
+    if body.contains:
+        states = [state for state in states if body.contains in state.partition]
+    end = None if body.limit is None else body.skip + body.limit
+    if body.order != "value":
+        states = heapq.nlargest(end or len(states), states, key=_ORDERS[body.order])
+    return describe_partition_states(states[body.skip : end])
+
+
+def _rows(state: PartitionState) -> int:
+    return state.next_offset - state.log_start_offset
+
+
+def _last(state: PartitionState) -> int:
+    return -1 if state.last_timestamp is None else state.last_timestamp
+
+
+_ORDERS: Mapping[str, Callable[[PartitionState], int]] = {
+    "bytes": attrgetter("bytes"),
+    "rows": _rows,
+    "last_timestamp": _last,
+}
 
 
 @ACTIONS.add("offset-for-timestamp", OffsetForTimestamp)
@@ -254,3 +297,4 @@ def _topic(log: Log, name: str) -> Topic:
 ACTIONS.update(SHARE_ACTIONS)
 ACTIONS.update(TOKEN_ACTIONS)
 ACTIONS.update(BACKUP_ACTIONS)
+ACTIONS.update(TOTALS_ACTIONS)

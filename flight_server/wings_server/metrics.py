@@ -27,6 +27,8 @@ from prometheus_client.metrics_core import (
 
 from wings_core.ingest.group_commit import FlushReport
 from wings_core.log import Log
+from wings_core.names import TopicName
+from wings_core.traffic import Traffic
 from wings_server.log_metrics import LogCollector
 
 Transport = Literal["flight", "http"]
@@ -126,6 +128,8 @@ class Metrics:
     """The metrics of one server; all methods may be called from any thread."""
 
     def __init__(self) -> None:
+        self.traffic = Traffic()
+        """By topic; that of the log which is observed."""
         self.of_all: Callable[[bytes], bytes] = lambda own: own
         """Adds the metrics of the server's other processes to those of this one."""
         self._registry = CollectorRegistry()
@@ -148,17 +152,31 @@ class Metrics:
         self._registry.register(self._counts)
         self._registry.register(self._flushes)
 
-    def pushed(self, transport: Transport, rows: int, size: int, batches: int = 1) -> None:
+    def pushed(
+        self, transport: Transport, topic: TopicName, rows: int, size: int, batches: int = 1
+    ) -> None:
         """Count committed batches, which have `rows` rows and pages of `size` bytes together."""
         self._counts.add(transport, pushes=batches, push_rows=rows, push_bytes=size)
+        self.traffic.pushed(topic, rows, size)
 
     def fetch_begun(self, transport: Transport) -> None:
         """Count a read."""
         self._counts.add(transport, fetches=1)
 
-    def delivered(self, transport: Transport, rows: int, size: int) -> None:
-        """Count messages sent to a reader; `size` is in bytes as read from storage, or of JSON."""
+    def delivered(
+        self, transport: Transport, rows: int, size: int, topic: TopicName | None = None
+    ) -> None:
+        """Count messages sent to a reader; `size` is in bytes as read from storage, or of JSON.
+
+        Args:
+            transport: What they were sent over.
+            rows: How many they are.
+            size: In bytes.
+            topic: Which they are of; None: of several, or of none, as the rows of SQL are.
+        """
         self._counts.add(transport, fetch_rows=rows, fetch_bytes=size)
+        if topic is not None:
+            self.traffic.delivered(topic, rows, size)
 
     def failed(self, transport: Transport, code: str) -> None:
         """Count an error response, of a whole call or of one part of it."""
@@ -170,6 +188,7 @@ class Metrics:
 
     def observe(self, log: Log) -> None:
         """Register the gauges of a log; every later scrape reads them."""
+        self.traffic = log.traffic
         self._registry.register(LogCollector(log))
 
     @property

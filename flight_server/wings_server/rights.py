@@ -19,6 +19,7 @@ from wings_core.contracts.actions import (
     StagePublish,
 )
 from wings_core.contracts.share import AlterGroup, CreateGroup, ListGroups, Redrive
+from wings_core.contracts.totals import ConsumerLag
 from wings_core.errors import PermissionDenied
 from wings_core.log import Log
 from wings_core.names import DEFAULT_NAMESPACE, ID_PATTERN, NamespaceName, TopicName
@@ -63,7 +64,12 @@ def _offsets(_: Log, body: CommitOffsets) -> list[str]:
     return [str(TopicName.parse(name)) for name in names] or [SOMEWHERE]
 
 
-def _consumed(_: Log, body: GetOffsets) -> list[str]:
+def _somewhere(_: Log, __: Any) -> list[str]:
+    """Of an action that tells each caller of those topics alone that it has the right on."""
+    return [SOMEWHERE]
+
+
+def _consumed(_: Log, body: GetOffsets | ConsumerLag) -> list[str]:
     return [SOMEWHERE if body.topic is None else str(TopicName.parse(body.topic))]
 
 
@@ -212,6 +218,10 @@ ACTION_RULES: Mapping[str, Rule] = {
     "commit-offsets": Rule(_READ, _offsets),
     "get-offsets": Rule(_READ, _consumed, _readable_offsets),
     "tier-states": Rule(_READ, _topic),
+    "topic-totals": Rule(_READ, _somewhere),
+    "traffic": Rule(_READ, _somewhere),
+    "list-consumers": Rule(_READ, _somewhere),
+    "consumer-lag": Rule(_READ, _consumed),
     "stage-publish": Rule(_WRITE, _stages, _published, hide_stages),
     "stage-abort": Rule(_WRITE, _stages, hidden=hide_stages),
     "shard-open": Rule(_WRITE, _shards),

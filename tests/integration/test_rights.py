@@ -38,6 +38,7 @@ BODIES: dict[str, tuple[str, Json]] = {
     "commit-offsets": ("read", {"consumer": "c", "offsets": [{"topic": MINE, "offset": 0}]}),
     "get-offsets": ("read", {"consumer": "c", "topic": MINE}),
     "tier-states": ("read", {"topic": MINE}),
+    "consumer-lag": ("read", {"consumer": "c", "topic": MINE}),
     "stage-publish": ("write", {"writer": MINE, "batch": 0, "stages": []}),
     "stage-abort": ("write", {"writer": MINE, "stages": []}),
     "shard-open": ("write", {"source": MINE, "token": "t", "shards": ["s"]}),
@@ -74,6 +75,9 @@ OPERATORS: dict[str, Json] = {
 
 LISTS = {"list-topics", "list-namespaces"}
 """Refused to no one: they show what may be seen."""
+
+SUMS: dict[str, Json] = {"topic-totals": {"topics": [MINE]}, "traffic": {}, "list-consumers": {}}
+"""Need the right to read anything, and show what may be read."""
 
 RIGHTS = ("read", "write", "share", "admin", "metrics")
 
@@ -172,7 +176,9 @@ CALLS: dict[str, tuple[str, Callable[[flight.FlightClient, str], object]]] = {
 
 def test_every_action_has_a_rule_and_every_rule_an_action() -> None:
     assert ACTIONS.keys() <= ACTION_RULES.keys(), "a new action needs a right in `ACTION_RULES`"
-    assert ACTIONS.keys() == BODIES.keys() | OPERATORS.keys() | LISTS, "and an entry here"
+    assert ACTIONS.keys() == BODIES.keys() | OPERATORS.keys() | LISTS | SUMS.keys(), (
+        "and an entry here"
+    )
 
 
 @pytest.mark.parametrize("action", BODIES)
@@ -187,6 +193,22 @@ def test_an_action_needs_its_right_on_its_topic(
     stranger, _ = granted(*(f"{right}={OTHER}*" for right in RIGHTS))
     assert act_code(stranger, action, body) == "PERMISSION_DENIED"
     del root
+
+
+@pytest.mark.parametrize("action", SUMS)
+def test_a_sum_shows_what_may_be_read(
+    granted: Granted, root: flight.FlightClient, action: str
+) -> None:
+    push(root, MINE)
+    act(root, "commit-offsets", consumer="c", offsets=[{"topic": MINE, "offset": 0}])
+    for right in RIGHTS:
+        client, _ = granted(f"{right}={MINE}")
+        code = act_code(client, action, SUMS[action])
+        assert (code == "PERMISSION_DENIED") == (right != "read"), (right, code)
+    reader, _ = granted(f"read={MINE}")
+    assert MINE in json.dumps(act(reader, action, **SUMS[action]))
+    stranger, _ = granted(f"read={OTHER}*")
+    assert MINE not in json.dumps(act(stranger, action, **SUMS[action]))
 
 
 @pytest.mark.parametrize("action", OPERATORS)

@@ -1,7 +1,7 @@
 """DoAction: the body of each action, and the JSON of their answers."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import pyarrow as pa
 from pydantic import AfterValidator, Field, JsonValue, model_validator
@@ -112,7 +112,7 @@ class CreateTopic(ActionBody):
 
 
 class TopicBody(ActionBody):
-    """The body of `describe-topic`, `delete-topic` and `partition-states`."""
+    """The body of `describe-topic`, `delete-topic` and `tier-states`."""
 
     topic: str
 
@@ -171,11 +171,38 @@ class AlterTopic(TopicChanges):
     topic: str
 
 
+LIST_MAX = 10_000
+"""The largest `limit` of a list."""
+
+Limit = Annotated[int, Field(ge=1, le=LIST_MAX)]
+Part = Annotated[str, Field(max_length=255)]
+"""A part of a name or of a partition value's JSON text."""
+
+
+class PartitionStates(TopicBody):
+    """The body of `partition-states`: all partitions by value, or some of them."""
+
+    contains: Part = ""
+    """Those with this in the JSON text of their value."""
+    order: Literal["value", "bytes", "rows", "last_timestamp"] = "value"
+    """By what: the value, else the largest, or the latest, first."""
+    skip: OffsetNumber = 0
+    """Without the first so many."""
+    limit: Limit | None = None
+    """None: all."""
+
+
 class ListTopics(ActionBody):
     """The body of `list-topics`."""
 
     namespace: str | None = None
     """A full name; None where absent."""
+    contains: Part = ""
+    """Topics with this in their id."""
+    after: Part = ""
+    """Topics whose id is greater."""
+    limit: Limit | None = None
+    """The first so many of them; None: all."""
 
 
 class ListNodes(ActionBody):

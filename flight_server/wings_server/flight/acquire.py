@@ -115,7 +115,8 @@ def stream_acquired(
             suppress(SchemaMismatch),  # They were released: the next acquire knows what came since.
         ):
             for part in parts:
-                metrics.delivered("flight", part.batch.num_rows, part.batch.nbytes)
+                topic = acquire.group.topic.name
+                metrics.delivered("flight", part.batch.num_rows, part.batch.nbytes, topic)
                 delivered += part.range.messages
                 next_offset = part.range.end_offset + 1
                 yield part.batch, acquired_metadata(part.range)

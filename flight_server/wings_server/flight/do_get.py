@@ -56,6 +56,11 @@ class Get:
     """Of a scan, exclusive."""
 
     @property
+    def topic(self) -> Topic:
+        """Which is read."""
+        return self.cursor.topic
+
+    @property
     def schema(self) -> pa.Schema:
         """Of every batch of the stream."""
         return self.cursor.selection.schema
@@ -193,7 +198,8 @@ def stream(
         found: Iterator[list[Any]] = get.chunks(cancel)
         for chunks in found:
             rows = sum(chunk.batch.num_rows for chunk in chunks)
-            metrics.delivered("flight", rows, sum(chunk.bytes for chunk in chunks))
+            size = sum(chunk.bytes for chunk in chunks)
+            metrics.delivered("flight", rows, size, get.topic.name)
             # Handing one on takes no step of ours: see `READ_AHEAD_SECONDS`.
             yield from [(chunk.batch, metadata_of(chunk)) for chunk in chunks]
         yield _no_rows(get.schema), get.end_metadata(_end_reason(get.state))

@@ -357,7 +357,9 @@ class Answers:
                 if isinstance(result, Accepted):
                     # Counted before they are answered: a client that has its answer finds it
                     # counted.
-                    self._metrics.pushed("flight", sum(rows), batch.bytes, len(rows))
+                    self._metrics.pushed(
+                        "flight", batch.topic.name, sum(rows), batch.bytes, len(rows)
+                    )
             for answer in results_to_json(self._answered, result, rows):
                 self._write(answer)
                 self._answered += 1

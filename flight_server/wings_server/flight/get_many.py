@@ -38,6 +38,11 @@ class ManyGet:
     """Whether the partitions were looked at before commits are watched."""
 
     @property
+    def topic(self) -> Topic:
+        """Which is read."""
+        return self.many.topic
+
+    @property
     def schema(self) -> pa.Schema:
         """Of every batch of the stream."""
         return self.many.selection.schema

@@ -616,7 +616,8 @@ class ShareStream:
         """Count what is delivered from now on, as one, however many pieces it is sent in."""
         self._holds.add(part.range, time.monotonic())
         rows = part.batch.num_rows
-        self._metrics.delivered("flight", rows, get_record_batch_size(part.batch))
+        size = get_record_batch_size(part.batch)
+        self._metrics.delivered("flight", rows, size, self._group.topic.name)
 
     def _send(self, piece: Delivery) -> None:
         size = get_record_batch_size(piece.batch)

@@ -21,6 +21,7 @@ from wings_core.contracts.actions import (
     ListNamespaces,
     ListTopics,
     NamespaceBody,
+    PartitionStates,
     TopicBody,
 )
 from wings_core.contracts.messages import JSON_BYTES_MAX, Message
@@ -133,6 +134,8 @@ class _Api:
             if answer is None:
                 answer = await self._wait(poll, request)
             service.metrics.delivered("http", answer.messages, len(answer.body))
+            for topic, rows, size in answer.topics:
+                service.metrics.traffic.delivered(topic, rows, size)
             for code in answer.errors:
                 service.metrics.failed("http", code)
             return JsonAnswer(answer.body, service.answers)
@@ -162,11 +165,11 @@ class _Api:
                 admit = partial(self._admit_push, principal_of(request))
                 quotas = push_quotas_of(request, service.gate)
                 pushed = await service.write(partial(push, service.log, batches, admit, quotas))
-            for one in pushed:
+            for batch, one in zip(batches, pushed, strict=True):
                 if isinstance(one.result, Rejected):
                     service.metrics.failed("http", one.result.error.code)
                 else:
-                    service.metrics.pushed("http", one.rows, one.bytes)
+                    service.metrics.pushed("http", batch.topic, one.rows, one.bytes)
             answer = push_answer(batches, pushed)
             return JsonAnswer(answer, service.answers, is_of_change=True)
 
@@ -192,7 +195,8 @@ class _Api:
             poll, answer = await service.write(partial(_begin_acquire, service, asked, deadline))
             if answer is None:
                 answer = await self._wait_for_messages(poll, request)
-            service.metrics.delivered("http", poll.messages, len(answer))
+            topic = asked.topic_name
+            service.metrics.delivered("http", poll.messages, len(answer), topic)
             return JsonAnswer(answer, service.answers, is_of_change=True)
 
     async def _wait_for_messages(self, poll: AcquirePoll, request: Request) -> bytes:
@@ -280,7 +284,7 @@ _ROUTES = (
            body=AlterTopicBody, note=" A name in the body is that of the path."),
     _Route("DELETE", TOPIC, "delete-topic", TopicDescription, _topic_body),
     _Route("GET", TOPIC + "/partitions", "partition-states", list[PartitionDescription],
-           _topic_body, name="partitions"),
+           lambda name, _: PartitionStates(topic=name), name="partitions"),
 )  # fmt: skip
 
 

@@ -10,8 +10,10 @@ from pydantic import BaseModel
 
 from wings_core.errors import Unavailable
 from wings_server.http import errors
+from wings_server.http.actions import add_actions
 from wings_server.http.api import add_api
 from wings_server.http.authentication import Authentication
+from wings_server.http.console_files import add_console
 from wings_server.http.documentation import complete
 from wings_server.http.origins import Origins
 from wings_server.http.service import HttpService
@@ -58,6 +60,8 @@ def create_app(
         app.add_middleware(Origins, hosts=hosts)
         errors.install(app, partial(service.metrics.failed, "http"))
         add_api(app, service)
+        add_actions(app, service)
+        add_console(app)
         complete(app)
 
     # Handlers are coroutines so that none takes a thread.

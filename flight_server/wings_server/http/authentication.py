@@ -14,6 +14,7 @@ from wings_core.errors import Unauthenticated, WingsError
 from wings_core.security.principal import Principal
 from wings_server.flight.authentication import secret_of
 from wings_server.gate import Gate
+from wings_server.http.console_files import is_console
 from wings_server.http.documentation import OPEN_PATHS
 from wings_server.http.errors import status_of
 from wings_server.http.service import HttpService
@@ -37,7 +38,8 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it to the application."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        path = scope.get("path", "")
+        if scope["type"] != "http" or path in OPEN_PATHS or is_console(path):
             await self._app(scope, receive, send)
             return
         with ExitStack() as call:  # It counts until all of the answer is sent.

@@ -122,6 +122,7 @@ class Poll:
     def _answer(self) -> "Answer":
         """Return the answer, its messages as JSON."""
         results: list[bytes] = []
+        topics: list[tuple[TopicName, int, int]] = []
         messages = 0
         frame = sum(len(_result(entry, _NONE)) + _OFFSETS_BYTES_MAX for entry in self._entries)
         room = self._bytes_max - frame
@@ -134,9 +135,12 @@ class Poll:
                 partitions -= 1
                 room -= len(encoded.text)
                 messages += encoded.rows
+                topics.append((entry.topic, encoded.rows, len(encoded.text)))
             results.append(_result(entry, encoded))
         errors = tuple(entry.error.code for entry in self._entries if entry.error is not None)
-        return Answer(b'{"topics": [' + b", ".join(results) + b"]}", messages, errors)
+        return Answer(
+            b'{"topics": [' + b", ".join(results) + b"]}", messages, errors, tuple(topics)
+        )
 
     @property
     def _live(self) -> list[_Entry]:
@@ -220,6 +224,8 @@ class Answer:
     messages: int
     errors: tuple[str, ...]
     """The codes of the partitions that failed."""
+    topics: tuple[tuple[TopicName, int, int], ...] = ()
+    """The topic, the messages and the bytes of each partition that has any."""
 
 
 def _open_entries(log: Log, request: FetchRequest) -> list[_Entry]:

@@ -10,6 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from wings_core import errors
+from wings_server.http.actions import add_actions
 from wings_server.http.api import add_api
 from wings_server.http.app import create_app
 from wings_server.http.errors import status_of
@@ -43,6 +44,7 @@ OPERATIONS = {
     "metrics_metrics_get",
     "fetch_v1_fetch_post",
     "push_v1_push_post",
+    "action_v1_actions__name__post",
     "sql_v1_sql_post",
     "share_acquire_v1_share_acquire_post",
     "share_acknowledge_v1_share_acknowledge_post",
@@ -116,6 +118,7 @@ def test_the_document_is_served(http: httpx.Client) -> None:
 def test_operations_keep_the_ids_that_generated_clients_know() -> None:
     app = create_app(lambda: True)
     add_api(app, cast("HttpService", None))
+    add_actions(app, cast("HttpService", None))
     operations = [each for path in app.openapi()["paths"].values() for each in path.values()]
     assert {each["operationId"] for each in operations} == OPERATIONS
 

@@ -1,0 +1,169 @@
+"""Actions that sum up, for overviews: of topics, of named consumers, and of sources' shards."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from wings_core.contracts.actions import ActionBody, Limit, Part
+from wings_core.contracts.messages import Identifier
+from wings_core.model import ConsumerOffset, PartitionState, TierState
+from wings_core.partitions import partition_value
+from wings_core.times import format_timestamp
+from wings_core.traffic import TrafficCounts
+
+TOPICS_MAX = 1_000
+"""The most topics of one `topic-totals`."""
+
+CONSUMERS_MAX = 1_000
+"""The most consumers of one `list-consumers`."""
+
+
+class TopicTotals(ActionBody):
+    """The body of `topic-totals`."""
+
+    topics: Annotated[tuple[str, ...], Field(strict=False, max_length=TOPICS_MAX)]
+    tiers: bool = False
+    """Also what lies in each tier."""
+
+
+class TrafficBody(ActionBody):
+    """The body of `traffic`."""
+
+    limit: Annotated[int, Field(ge=1, le=TOPICS_MAX)] = 20
+    """The most topics that are told of: those pushed to or read from last."""
+
+
+class ListConsumers(ActionBody):
+    """The body of `list-consumers`."""
+
+    contains: Part = ""
+    """Consumers with this in their name."""
+    after: Part = ""
+    """Consumers whose name is greater."""
+    limit: Annotated[int, Field(ge=1, le=CONSUMERS_MAX)] = 100
+
+
+class ConsumerLag(ActionBody):
+    """The body of `consumer-lag`."""
+
+    consumer: Identifier
+    topic: str | None = None
+    """None: of all topics."""
+    limit: Limit = 100
+    """The most partitions that are told of one by one: those with most lag."""
+
+
+def describe_traffic(counts: TrafficCounts) -> dict[str, Any]:
+    """Return what a process counted, and since when."""
+    return {
+        "rows_in": counts.rows_in,
+        "bytes_in": counts.bytes_in,
+        "rows_out": counts.rows_out,
+        "bytes_out": counts.bytes_out,
+        "since": format_timestamp(counts.since),
+    }
+
+
+def describe_totals(
+    topic: str,
+    states: Iterable[PartitionState],
+    tiers: Iterable[TierState] | None,
+    traffic: TrafficCounts,
+) -> dict[str, Any]:
+    """Return the sums over a topic's partitions.
+
+    Args:
+        topic: Its full name.
+        states: Of all its partitions.
+        tiers: Of all its partitions; None: without tiers.
+        traffic: What this process counted of it.
+    """
+    partitions = rows = size = messages = 0
+    last: int | None = None
+    for _, log_start_offset, next_offset, stored, last_timestamp in states:
+        partitions += 1
+        rows += next_offset - log_start_offset
+        messages += next_offset
+        size += stored
+        if last_timestamp is not None and (last is None or last_timestamp > last):
+            last = last_timestamp
+    totals: dict[str, Any] = {
+        "topic": topic,
+        "partitions": partitions,
+        "rows": rows,
+        "messages": messages,
+        "bytes": size,
+        "last_timestamp": None if last is None else format_timestamp(last),
+        "traffic": describe_traffic(traffic),
+    }
+    if tiers is not None:
+        found: dict[str, dict[str, Any]] = {
+            name: {"tier": name, "pages": 0, "rows": 0, "bytes": 0} for name in _TIERS
+        }
+        for state in tiers:
+            tier = found[_TIERS[state.remote]]
+            tier["pages"] += state.pages
+            tier["rows"] += state.rows
+            tier["bytes"] += state.bytes
+        totals["tiers"] = list(found.values())
+    return totals
+
+
+_TIERS = ("hot", "remote")
+
+
+@dataclass(slots=True)
+class TopicLag:
+    """How far a consumer is behind in a topic."""
+
+    topic: str
+    partitions: int = 0
+    lag: int = 0
+    committed_at: int = 0
+    """When it committed last, in microseconds since the epoch."""
+    largest: list[tuple[ConsumerOffset, int, int]] = field(
+        default_factory=list[tuple[ConsumerOffset, int, int]]
+    )
+    """Offsets, each with the partition's next one and the lag."""
+
+    def add(self, offset: ConsumerOffset, next_offset: int) -> None:
+        """Count a partition."""
+        lag = max(0, next_offset - offset.offset)
+        self.partitions += 1
+        self.lag += lag
+        self.committed_at = max(self.committed_at, offset.committed_at)
+        self.largest.append((offset, next_offset, lag))
+
+
+def describe_consumer(consumer: str, lags: Iterable[TopicLag]) -> dict[str, Any]:
+    """Return how far a consumer is behind, by topic."""
+    topics = [
+        {
+            "topic": each.topic,
+            "partitions": each.partitions,
+            "lag": each.lag,
+            "committed_at": format_timestamp(each.committed_at),
+        }
+        for each in lags
+    ]
+    return {"consumer": consumer, "topics": topics}
+
+
+def describe_lag(
+    consumer: str, lags: Iterable[TopicLag], largest: Iterable[tuple[ConsumerOffset, int, int]]
+) -> dict[str, Any]:
+    """Return the answer to `consumer-lag`; the partitions in the order given."""
+    partitions = [
+        {
+            "topic": str(offset.topic),
+            "partition": partition_value(offset.partition),
+            "offset": offset.offset,
+            "next_offset": next_offset,
+            "lag": lag,
+            "committed_at": format_timestamp(offset.committed_at),
+        }
+        for offset, next_offset, lag in largest
+    ]
+    return {**describe_consumer(consumer, lags), "partitions": partitions}

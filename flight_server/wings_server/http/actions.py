@@ -1,0 +1,84 @@
+"""`POST /v1/actions/NAME`: every action of Flight's DoAction, with the same body and answer."""
+
+import json
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Path, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from wings_core.contracts.messages import JSON_BYTES_MAX
+from wings_server.action import Action
+from wings_server.actions import ACTIONS
+from wings_server.http.authentication import principal_of
+from wings_server.http.documentation import described
+from wings_server.http.service import HttpService
+from wings_server.http.wire import Body, JsonAnswer
+
+PATH = "/v1/actions/{name}"
+
+_READING = frozenset(
+    {
+        "consumer-lag", "describe-topic", "get-offsets", "list-consumers", "list-namespaces",
+        "list-nodes", "list-topics", "offset-for-timestamp", "partition-states", "shard-count",
+        "shard-get", "shard-list", "share-describe", "share-list", "share-members", "tier-states",
+        "token-list", "topic-totals", "traffic",
+    }
+)  # fmt: skip
+"""Actions that change nothing and wait for no commit; every other is taken for a change."""
+
+_STATUSES = (
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.CONFLICT,
+    HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+)
+
+_Name = Annotated[str, Path(json_schema_extra={"enum": sorted(ACTIONS)})]
+
+
+def add_actions(app: FastAPI, service: HttpService) -> None:
+    """Add the endpoint of actions to an application."""
+
+    async def action(name: _Name, request: Request) -> Response:
+        found = ACTIONS.get(name)
+        if found is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, "there is no such action")
+        return await _run(service, name, found, request)
+
+    about = described(Any, errors=_STATUSES)
+    # Each action has a body of its own; empty counts as an empty object.
+    body = {"required": False, "content": {"application/json": {"schema": {"type": "object"}}}}
+    about["openapi_extra"] = {"requestBody": body}
+    app.add_api_route(
+        PATH, action, methods=["POST"], tags=["actions"], description=_description(), **about
+    )
+
+
+def _description() -> str:
+    """Return what the document says: the actions, with the sentence of each."""
+    lines = (
+        f"- `{name}`: {' '.join(found.description.split())}"
+        for name, found in sorted(ACTIONS.items())
+    )
+    return (
+        "Run an action, as DoAction of Arrow Flight does: with the same body, which may be left "
+        "out where it has no keys, and the same answer.\n\n" + "\n".join(lines)
+    )
+
+
+async def _run(service: HttpService, name: str, found: "Action[Any]", request: Request) -> Response:
+    with service.call(), Body(service.bodies) as body:
+        raw = await body.receive(request, JSON_BYTES_MAX)
+        principal = principal_of(request)
+        reads = name in _READING
+        run = service.read if reads else service.write
+
+        def work() -> bytes:
+            answer = service.gate.run(principal, name, found.body.parse_body(raw))
+            return json.dumps(answer, ensure_ascii=False).encode()
+
+        return JsonAnswer(await run(work), service.answers, is_of_change=not reads)

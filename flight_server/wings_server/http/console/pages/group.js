@@ -1,0 +1,82 @@
+// One share group: its lag, who holds what since when, and its dead letters.
+
+import { act, poll } from "../api.js";
+import { Chart, Tiles } from "../chart.js";
+import { fill, h, panel } from "../dom.js";
+import { ago, count, duration, json, moment, partition, short, shortName } from "../format.js";
+import { ErrorPlace, head } from "../lists.js";
+import { empty } from "../notices.js";
+import { route } from "../routes.js";
+import { Table } from "../table.js";
+import { deadLetters } from "./dead_letters.js";
+
+export async function render(main, found, signal) {
+  const [topic, name] = found.parts;
+  fill(main, head(name, { crumbs: [["Share groups", route("groups")], [shortName(topic), route("topic", [topic, "groups"])]] }));
+  const groups = await act("share-list", { topic }, { signal });
+  const group = groups.find((each) => each.group === name);
+  if (group === undefined) {
+    main.append(empty("There is no such share group", `The topic ${topic} has none of this name.`, `wings share create ${name} ${shortName(topic)}`));
+    return;
+  }
+  const errors = new ErrorPlace();
+  const tiles = new Tiles([["Lag", "lag"], ["Held", "held"], ["Members", "members"], ["Oldest unfinished", "oldest"]]);
+  const chart = new Chart("Messages of this group", ["unfinished", "held"], short);
+  const members = membersTable();
+  const holds = holdsTable(topic);
+  main.append(errors.element, tiles.element,
+    h("div", { class: "grid" },
+      panel("Lag", null, h("div", { class: "body" }, chart.element)),
+      panel("Members", null, members.whole)),
+    panel("Who holds what", null, holds.whole),
+    deadLetters(group, signal),
+    panel("Settings", null, h("div", { class: "body" }, settings(group.config))));
+  await poll(async () => {
+    const known = await act("share-members", { topic, group: name }, { signal });
+    errors.clear();
+    tiles.set("lag", count(known.lag), "messages not finished");
+    tiles.set("held", count(known.in_flight), `of ${count(group.config.in_flight_max)} a partition`);
+    tiles.set("members", count(known.members.length));
+    tiles.set("oldest", known.oldest ? duration(known.oldest.age_ms) : "none", known.oldest ? `offset ${count(known.oldest.offset)}` : "");
+    chart.push(Date.now(), [known.lag, known.in_flight]);
+    members.rows = known.members;
+    holds.rows = known.holds;
+  }, { interval: 1_500, signal, onError: (error) => errors.show(error) });
+}
+
+function membersTable() {
+  return new Table([
+    { label: "Member", text: (row) => row.member },
+    { label: "Messages held", right: true, text: (row) => count(row.messages) },
+    { label: "Holds since", right: true, text: (row) => ago(row.since) },
+  ], { label: "Members", key: (row) => row.member, tall: false, empty: () => empty("No member holds a message", "Workers show here while they work.", "wings share work GROUP TOPIC -- COMMAND") });
+}
+
+function holdsTable(topic) {
+  const link = (row) => h("a", { href: route("message", [topic, JSON.stringify(row.partition), row.first]) }, range(row));
+  return new Table([
+    { label: "Messages", right: true, text: range, node: link },
+    { label: "Partition", text: (row) => partition(row.partition), className: "mono" },
+    { label: "Member", text: (row) => row.member },
+    { label: "Delivery", right: true, text: (row) => row.delivery_count, node: (row) => (row.delivery_count > 1 ? h("span", { class: "tag warn" }, `${row.delivery_count}`) : `${row.delivery_count}`) },
+    { label: "Since", text: (row) => moment(row.since) },
+    { label: "Lock ends in", right: true, text: (row) => duration(Date.parse(row.until) - Date.now()) },
+  ], { label: "Held messages, the longest held first", key: (row) => `${JSON.stringify(row.partition)} ${row.first}`, empty: () => empty("Nothing is held", "Every message is finished, or waits for a worker.") });
+}
+
+function range({ first, last }) {
+  return first === last ? count(first) : `${count(first)} – ${count(last)}`;
+}
+
+function settings(config) {
+  const facts = [
+    ["Lock", duration(config.lock_duration_ms)],
+    ["Delivery limit", count(config.delivery_limit)],
+    ["Held at most", `${count(config.in_flight_max)} a partition`],
+    ["Order", config.ordering === "partition" ? "in order within a partition" : "none"],
+    ["Acquire", config.acquire_mode],
+    ["Begins at", typeof config.start === "string" ? config.start : json(config.start)],
+    ["Dead letters", config.dlq_topic ?? "dropped"],
+  ];
+  return h("dl", { class: "facts" }, facts.map(([label, value]) => [h("dt", {}, label), h("dd", {}, value)]));
+}

@@ -1,0 +1,98 @@
+"""The console: static files of this package at `/`, answered to everyone who names this host.
+
+The files are read once, at the start, and looked up by their whole path: no path leaves them. What
+the page shows it asks of the public API, with the token that its user enters.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+FOLDER = "console"
+"""In this package; and, on the server, what the paths of all files but the page begin with."""
+
+PAGE = "/"
+"""The path of the page itself."""
+
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+_HEADERS = {
+    # `no-cache`: kept by browsers and asked for again each time, so that an upgrade shows at once.
+    "cache-control": "no-cache",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    content: bytes
+    media_type: str
+    etag: str
+
+
+def add_console(app: FastAPI) -> None:
+    """Add the page and its files to an application; the OpenAPI document does not name them."""
+    found = _files()
+
+    async def file(request: Request) -> Response:
+        wanted = found.get(request.url.path)
+        if wanted is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, "the console has no such file")
+        return _answer(wanted, request.headers.get("if-none-match"))
+
+    for path in (PAGE, f"/{FOLDER}/{{path:path}}"):
+        app.add_api_route(
+            path, file, methods=["GET", "HEAD"], include_in_schema=False, response_model=None
+        )
+
+
+def _answer(file: _File, known: str | None) -> Response:
+    headers = {**_HEADERS, "etag": file.etag}
+    if known is not None and file.etag in (tag.strip() for tag in known.split(",")):
+        return Response(status_code=304, headers=headers)
+    # To HEAD the listener sends the same head, without the content.
+    return Response(file.content, headers=headers, media_type=file.media_type)
+
+
+def _files() -> Mapping[str, _File]:
+    """Return the files by the path of each; the page is at `PAGE`."""
+    found: dict[str, _File] = {}
+    for path, entry in _walk(files("wings_server.http") / FOLDER, f"/{FOLDER}"):
+        content = entry.read_bytes()
+        etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+        media_type = _TYPES[path.rpartition(".")[2]]
+        found[PAGE if path == f"/{FOLDER}/index.html" else path] = _File(content, media_type, etag)
+    return found
+
+
+def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _walk(entry, f"{path}/{entry.name}")
+        elif entry.name.rpartition(".")[2] in _TYPES:
+            yield f"{path}/{entry.name}", entry
+
+
+def is_console(path: str) -> bool:
+    """Whether a path needs no token: that of the page, and those that begin as its files'."""
+    return path == PAGE or path.startswith(f"/{FOLDER}/")

@@ -1,0 +1,132 @@
+"""Actions that sum up, for overviews: bounded answers, however many partitions there are."""
+
+import heapq
+from collections.abc import Iterator
+from contextlib import suppress
+from operator import itemgetter
+from typing import Any
+
+from wings_core.contracts.totals import (
+    ConsumerLag,
+    ListConsumers,
+    TopicLag,
+    TopicTotals,
+    TrafficBody,
+    describe_consumer,
+    describe_lag,
+    describe_totals,
+    describe_traffic,
+)
+from wings_core.errors import NotFound
+from wings_core.log import Log
+from wings_core.model import ConsumerOffset, Topic
+from wings_core.names import TopicName
+from wings_core.partitions import Partition
+from wings_core.security.principal import CALLER
+from wings_core.security.rights import Right
+from wings_server.action import Actions, Json
+
+TOTALS_ACTIONS = Actions()
+
+_NAMES_AT_ONCE = 1_000
+"""Names of consumers that metadata is asked for at a time."""
+
+
+@TOTALS_ACTIONS.add("topic-totals", TopicTotals)
+def topic_totals(log: Log, body: TopicTotals) -> Json:
+    """Return how many partitions, rows and bytes topics have; without those that are not there."""
+    caller = CALLER.get()
+    totals: list[dict[str, object]] = []
+    for name in dict.fromkeys(map(TopicName.parse, body.topics)):
+        if not caller.may(Right.READ, str(name)):
+            continue
+        with suppress(NotFound):
+            uuid = log.admin.get_topic(name).uuid
+            states = log.registry.partition_states(uuid)
+            tiers = log.maintenance.tier_states(uuid) if body.tiers else None
+            totals.append(describe_totals(str(name), states, tiers, log.traffic.of(name)))
+    return totals
+
+
+@TOTALS_ACTIONS.add("traffic", TrafficBody)
+def traffic(log: Log, body: TrafficBody) -> Json:
+    """Return what this process took in and sent out since its start, in all and by topic."""
+    caller = CALLER.get()
+    topics = [
+        {"topic": str(name), **describe_traffic(log.traffic.of(name))}
+        for name in log.traffic.latest(log.traffic.topics())
+        if caller.may(Right.READ, str(name))
+    ]
+    counts = describe_traffic(log.traffic.all()) if caller.is_operator else _sum(topics)
+    return {**counts, "topics_counted": len(topics), "topics": topics[: body.limit]}
+
+
+def _sum(topics: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the traffic of topics together, since the earliest of them was counted."""
+    names = ("rows_in", "bytes_in", "rows_out", "bytes_out")
+    sums: dict[str, Any] = {name: sum(each[name] for each in topics) for name in names}
+    return {**sums, "since": min((each["since"] for each in topics), default=None)}
+
+
+@TOTALS_ACTIONS.add("list-consumers", ListConsumers)
+def list_consumers(log: Log, body: ListConsumers) -> Json:
+    """Return named consumers by name, each with its lag in the topics that it has offsets in."""
+    ends = _Ends(log)
+    consumers: list[dict[str, object]] = []
+    for name in _names(log, body):
+        lags = _lags(ends, log.registry.get_offsets(name))
+        if lags:
+            consumers.append(describe_consumer(name, lags))
+        if len(consumers) == body.limit:
+            break
+    return consumers
+
+
+@TOTALS_ACTIONS.add("consumer-lag", ConsumerLag)
+def consumer_lag(log: Log, body: ConsumerLag) -> Json:
+    """Return how far a named consumer is behind, with the partitions where that is most."""
+    uuid = None
+    if body.topic is not None:
+        uuid = log.admin.get_topic(TopicName.parse(body.topic)).uuid
+    lags = _lags(_Ends(log), log.registry.get_offsets(body.consumer, uuid))
+    every = (each for of_topic in lags for each in of_topic.largest)
+    return describe_lag(body.consumer, lags, heapq.nlargest(body.limit, every, key=itemgetter(2)))
+
+
+class _Ends:
+    """Where partitions end, looked up once for each topic."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._ends: dict[TopicName, dict[Partition, int]] = {}
+
+    def of(self, topic: TopicName) -> dict[Partition, int]:
+        """Return the next offset of each partition; none of a topic that was deleted."""
+        if topic not in self._ends:
+            self._ends[topic] = {}
+            with suppress(NotFound):
+                found: Topic = self._log.admin.get_topic(topic)
+                self._ends[topic] = {
+                    state.partition: state.next_offset
+                    for state in self._log.registry.partition_states(found.uuid)
+                }
+        return self._ends[topic]
+
+
+def _names(log: Log, body: ListConsumers) -> Iterator[str]:
+    after = body.after or None
+    while names := log.registry.list_consumers(_NAMES_AT_ONCE, after=after):
+        yield from (name for name in names if body.contains in name)
+        after = names[-1]
+
+
+def _lags(ends: _Ends, offsets: list[ConsumerOffset]) -> list[TopicLag]:
+    """Return the lag in each topic that the caller may read, in the order of the offsets."""
+    caller = CALLER.get()
+    lags: dict[TopicName, TopicLag] = {}
+    for offset in offsets:
+        if offset.topic not in lags and not caller.may(Right.READ, str(offset.topic)):
+            continue
+        lag = lags.setdefault(offset.topic, TopicLag(str(offset.topic)))
+        lag.add(offset, ends.of(offset.topic).get(offset.partition, 0))
+    return list(lags.values())

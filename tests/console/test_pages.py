@@ -1,0 +1,170 @@
+"""Every page of the console, in a real browser, over what a real server has."""
+
+import re
+from urllib.parse import quote
+
+import httpx
+import pytest
+from console_page import ConsolePage
+from console_seed import BIG, HOSTILE, NAMESPACE, ORDERS, act, orders, push
+
+from wings_server.testing import RunningServer
+
+ROUTES = {
+    "overview": "Topics with traffic lately",
+    "topics": "payments",
+    f"topic/{quote(ORDERS, safe='')}": "Live messages",
+    f"topic/{quote(ORDERS, safe='')}/partitions": "Lisbon",
+    f"topic/{quote(ORDERS, safe='')}/schema": "partition key",
+    f"topic/{quote(ORDERS, safe='')}/settings": "30 d",
+    f"topic/{quote(NAMESPACE + '/topics/payments', safe='')}/groups": "billing",
+    "consumers": "reports",
+    "groups": "billing",
+    "ingest": "wings ingest run",
+    "query": "SQL over topics",
+    "nodes": "Serves since",
+}
+"""Each page, and what it shows of the server."""
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: re.sub("%2F.*%2F", "-", route))
+def test_a_page_shows_what_the_server_has(page: ConsolePage, route: str) -> None:
+    page.open(route)
+    page.wait_for(ROUTES[route])
+    assert page.text("h1")
+    assert "null" not in page.text("h1")
+    assert page.browser.title.endswith("· Wings")
+    labels = page.script(
+        "return [...document.querySelectorAll('button, a, input, select, textarea')]"
+        ".filter((each) => each.checkVisibility())"
+        ".filter((each) => !(each.innerText.trim() || each.labels?.length))"
+        ".filter((each) => !each.getAttribute('aria-label'))"
+        ".map((each) => each.outerHTML)"
+    )
+    assert labels == [], "each control has a name"
+
+
+def test_the_overview_shows_rates_as_rows_come(page: ConsolePage, server: RunningServer) -> None:
+    page.open("overview")
+    page.wait_for("Rows in")
+    with httpx.Client(base_url=server.http) as http:
+
+        def has_rate() -> bool:
+            push(http, "orders", orders(1_000, 50))
+            return bool(re.search(r"[1-9][\d.,]*/s", page.text("dl.tiles")))
+
+        page.wait("a rate of rows in", has_rate)
+        page.wait(
+            "a line",
+            lambda: (
+                page.script(
+                    "return document.querySelector('path.series-1').getAttribute('d').length"
+                )
+                > 20
+            ),
+        )
+    page.picture("overview")
+
+
+def test_topics_have_figures_and_are_found_by_name(page: ConsolePage) -> None:
+    page.open("topics")
+    page.wait_for("orders", "payments", "notes", "sign-ups", "30 d", "KiB")
+    page.picture("topics")
+    page.type("input[type=search]", "ship")
+    page.wait("only shipments", lambda: "payments" not in page.text("table"))
+    page.wait_for("shipments", within="table")
+    assert "q=ship" in page.browser.current_url
+    page.type("input[type=search]", "no-such")
+    page.wait_for("No topic has this in its name")
+
+
+def test_live_messages_pass_a_filter_and_show_the_chosen_columns(
+    page: ConsolePage, server: RunningServer
+) -> None:
+    page.open(f"topic/{quote(ORDERS, safe='')}")
+    page.wait_for("customer")
+    page.wait("rows", lambda: page.text("tbody").count("\n") > 20)
+    with httpx.Client(base_url=server.http) as http:
+        push(
+            http, "orders", [{"city": "Oslo", "id": 777_777, "customer": "newcomer", "amount": 3.5}]
+        )
+    page.wait_for("newcomer", within="tbody")
+    page.picture("live")
+    page.type("input.mono", "amount > 470")
+    page.wait("no newcomer", lambda: "newcomer" not in page.text("main"))
+    with httpx.Client(base_url=server.http) as http:
+        few = {"city": "Oslo", "id": 1, "customer": "too little", "amount": 3.5}
+        push(http, "orders", [few, {**few, "customer": "enough", "amount": 480.0}])
+    page.wait_for("enough", within="tbody")
+    assert "too little" not in page.text("tbody")
+    page.click("details.menu summary")
+    page.click("details.menu label:nth-of-type(3) input")
+    page.wait("no column customer", lambda: "customer" not in page.text("thead"))
+    page.type("input.mono", "amount >")
+    page.wait_for("The statement cannot be run")
+
+
+def test_a_message_shows_all_of_it_and_text_as_text(page: ConsolePage) -> None:
+    name = quote(f"{NAMESPACE}/topics/notes", safe="")
+    page.open(f"topic/{name}")
+    page.wait_for(HOSTILE[:60], "🦋", within="tbody")
+    page.open(f"message/{name}/null/0")
+    page.wait_for(HOSTILE, str(BIG))
+    page.picture("message")
+    page.click("a.button:last-of-type")
+    page.wait_for("Zoë 🦋 long")
+    page.open("consumers")
+    page.wait_for(HOSTILE[:60])
+    assert "owned" not in page.browser.title
+    assert page.script("return document.querySelectorAll('main script, main img').length") == 0
+
+
+def test_a_consumer_shows_its_lag_by_partition(page: ConsolePage) -> None:
+    page.open("consumers")
+    page.wait_for("reports")
+    page.click("a[href='#/consumers/reports']")
+    page.wait_for("Oslo", "Quito", "Partitions with most lag")
+    page.wait("the lag", lambda: re.search(r"\n\d+\nmessages", page.text("dl.tiles")))
+    page.picture("consumer")
+
+
+def test_a_group_shows_who_holds_what_and_sends_dead_letters_back(
+    page: ConsolePage, server: RunningServer
+) -> None:
+    page.open(f"group/{quote(NAMESPACE + '/topics/payments', safe='')}/billing")
+    page.wait_for(
+        "worker-1", "worker-2", "2 \N{EN DASH} 5", "8 \N{EN DASH} 11", "card expired", HOSTILE[:30]
+    )
+    page.picture("group")
+    with httpx.Client(base_url=server.http) as http:
+        (before,) = act(http, "partition-states", topic="payments")
+        page.type("input[placeholder*='rejected']", "error = 'card expired'")
+        page.click("form button.primary")
+        page.wait_for("Those of this group", within="dialog")
+        page.click("dialog button.primary")
+        page.wait_for("2 sent back")
+        (after,) = act(http, "partition-states", topic="payments")
+    assert after["next_offset"] - before["next_offset"] == 2
+
+
+def test_a_source_shows_its_files(page: ConsolePage) -> None:
+    page.open("ingest")
+    page.type("input[type=text]", "orders-lake")
+    page.click("form button.primary")
+    page.wait_for("s3://lake/orders/2026-11-08.parquet#v1", "open")
+    page.picture("ingest")
+
+
+def test_a_statement_is_run_and_a_wrong_one_explained(page: ConsolePage) -> None:
+    page.open("query")
+    page.type(
+        "textarea",
+        "select city, count(*) as orders, sum(amount) as amount from orders "
+        "group by city order by city",
+    )
+    page.click("form button.primary")
+    page.wait_for("Accra", "Quito", "5 rows")
+    page.picture("query")
+    page.type("textarea", "select nothing from orders")
+    page.click("form button.primary")
+    page.wait_for("The statement cannot be run", "INVALID_SQL")
