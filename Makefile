@@ -63,7 +63,7 @@ protocol: $(VENV)/.dev ## generate the code of the gRPC interfaces
 		--proto_path=. --python_out=. --mypy_out=quiet:. wings_core/protocol/flight_sql/*.proto
 
 lock: $(VENV)/.dev ## pin the newest versions of everything in requirements/
-	$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra spark --extra sqs --extra iceberg --group dev --output-file requirements/dev.txt
+	$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra spark --extra sqs --extra iceberg --extra otel --group dev --output-file requirements/dev.txt
 	$(LOCK) pyproject.toml --extra server --group build --constraints requirements/dev.txt \
 		--output-file requirements/server.txt
 

@@ -7,6 +7,7 @@ from wings_client._messages import OffsetValue, build, wire_offset, wire_partiti
 from wings_client._model import FetchResult, PartitionValue
 from wings_client._stream import TIMEOUT_MS_MIN, milliseconds, read_all, read_all_many
 from wings_client._transport import Transport
+from wings_core import tracing
 from wings_core.contracts.chunks import PartitionEnd, PartitionRange
 from wings_core.contracts.tickets import FETCH_TIMEOUT_SECONDS, FetchTicket
 from wings_core.errors import InvalidTicket
@@ -52,7 +53,8 @@ def _fetch(transport: Transport, timeout: float | None, **keys: Any) -> FetchRes
             return _read_many(transport, again, seconds)
         return _read(transport, again, seconds)
 
-    return transport.repeat(call, repeatable=True, timeout=wait + transport.timeout)
+    with tracing.client_span("fetch", {"messaging.destination.name": ticket.topic}, "consumer"):
+        return transport.repeat(call, repeatable=True, timeout=wait + transport.timeout)
 
 
 def _read(transport: Transport, ticket: FetchTicket, seconds: float) -> FetchResult:

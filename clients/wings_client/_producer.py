@@ -33,6 +33,7 @@ from wings_client._retry import Backoff
 from wings_client._rows import snapshot, values_getter
 from wings_client._transport import Transport
 from wings_client._window import Window, full
+from wings_core import tracing
 from wings_core.contracts.put import BatchMetadata, PutCommand
 from wings_core.errors import (
     InvalidArgument,
@@ -376,7 +377,9 @@ class Producer:
     def _start(self) -> None:
         """Start the writer's thread with the first batch."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="wings-producer", daemon=True)
+            # Its streams belong to the span in which the first batch is sent.
+            run = tracing.bound(self._run)
+            self._thread = threading.Thread(target=run, name="wings-producer", daemon=True)
             self._thread.start()
 
     # The writer's thread.

@@ -11,6 +11,7 @@ from wings_client._messages import TimeValue
 from wings_client._model import PartitionValue, PushResult, Topic
 from wings_client._producer import Producer
 from wings_client._transport import Transport
+from wings_core import tracing
 from wings_core.errors import WingsError
 
 TOPICS_MAX = 1_000
@@ -68,14 +69,37 @@ def push(
     **window: Any,
 ) -> PushResult:
     """Push and wait until everything is durable; see `Client.push`."""
+    about = {"messaging.destination.name": topic.name}
+    with tracing.client_span("push", about, "producer"):
+        return _push(
+            transport,
+            identities,
+            topic,
+            data,
+            timestamp=timestamp,
+            expected_offset=expected_offset,
+            partition=partition,
+            **window,
+        )
+
+
+def _push(
+    transport: Transport,
+    identities: Identities,
+    topic: Topic,
+    data: Data,
+    *,
+    timestamp: TimeValue | None,
+    expected_offset: int | None,
+    **options: Any,
+) -> PushResult:
     identity = identities.take(topic.uuid)
     producer = Producer(
         transport,
         topic,
         producer_id=identity.producer_id,
         sequence=identity.sequence,
-        partition=partition,
-        **window,
+        **options,
     )
     transport.add_stream(producer)
     try:

@@ -1,6 +1,6 @@
 """The results of the calls on share groups, and rows of a delivery as ranges of offsets."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self, Union, cast
@@ -192,6 +192,9 @@ class Delivery:
     """How long the lock lasts without a renewal."""
     in_order: bool = False
     """Whether the group is ordered, so that what follows in the partition waits for this."""
+    traces: Sequence[Mapping[str, str]] = ()
+    """The W3C headers of the spans in which its messages were pushed, those that the server knows:
+    for links of OpenTelemetry."""
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, chunk: AcquiredChunk) -> Self:
@@ -205,6 +208,7 @@ class Delivery:
             chunk.delivery_count,
             chunk.lock_duration_ms / 1000,
             chunk.in_order,
+            chunk.traces,
         )
 
     @property

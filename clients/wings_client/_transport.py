@@ -34,6 +34,7 @@ from wings_client._errors import (
     typed_errors,
 )
 from wings_client._retry import Retry, repeat_call
+from wings_core import tracing
 from wings_core.contracts.actions import ActionBody
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.messages import dump
@@ -205,7 +206,8 @@ class Transport:
                 raise lost(f"{action}: {len(results)} results instead of one", endpoint)
             return json.loads(results[0].body.to_pybytes())
 
-        return self.repeat(call, repeatable=repeatable, timeout=timeout)
+        with tracing.client_span(action):
+            return self.repeat(call, repeatable=repeatable, timeout=timeout)
 
     def info(self, command: InfoCommand) -> flight.FlightInfo:
         """Return the FlightInfo of a command: the tickets that read a topic."""
@@ -309,6 +311,10 @@ class Transport:
     def options(self, seconds: float | None) -> flight.FlightCallOptions:
         """Return call options with the token, and with a gRPC deadline if one is given."""
         timeout = None if seconds is None else max(TIMEOUT_SECONDS_MIN, seconds)
+        if tracing.is_on():
+            traced = tracing.headers()
+            named: list[Any] = [(name.encode(), value.encode()) for name, value in traced.items()]
+            return flight.FlightCallOptions(timeout=timeout, headers=[*self._headers, *named])
         if not self._headers:
             return flight.FlightCallOptions(timeout=timeout)
         return flight.FlightCallOptions(timeout=timeout, headers=self._headers)

@@ -74,7 +74,8 @@ class Coroutines:
         error: BaseException | None = asyncio.CancelledError("the worker was aborted")
         try:
             if not self._cancelled:
-                await cast("Awaitable[object]", self._handler(task.argument))
+                with task.span():
+                    await cast("Awaitable[object]", self._handler(task.argument))
                 error = None
         except BaseException as raised:  # noqa: BLE001 - its messages are released.
             error = raised

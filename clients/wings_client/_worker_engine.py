@@ -282,11 +282,12 @@ class WorkerEngine:
     def _call(self, task: Task) -> None:
         error: BaseException | None = None
         try:
-            found = self._handler(task.argument)
-            if inspect.isawaitable(found):
-                if inspect.iscoroutine(found):
-                    found.close()
-                raise TypeError("the handler returned an awaitable: make it an `async def`")
+            with task.span():
+                found = self._handler(task.argument)
+                if inspect.isawaitable(found):
+                    if inspect.iscoroutine(found):
+                        found.close()
+                    raise TypeError("the handler returned an awaitable: make it an `async def`")
         except BaseException as raised:  # noqa: BLE001 - its messages are released.
             error = raised
         self._finish(task, error)

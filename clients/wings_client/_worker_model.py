@@ -3,6 +3,7 @@
 import random
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, cast
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from wings_client._share_engine import Settlement
 from wings_client._share_model import Delivery, OffsetRange, Rows, common, without
+from wings_core import tracing
 from wings_core.contracts.share import DELAY_MS_MAX, REASON_CHARACTERS_MAX
 from wings_core.errors import InvalidArgument
 from wings_core.partitions import JsonScalar
@@ -164,6 +166,12 @@ class Task:
         if self.message is None:
             return self.delivery.ranges(None)
         return [(self.message.offset, self.message.offset)]
+
+    def span(self) -> AbstractContextManager[object]:
+        """Return a span for what its handler does, with links to where it was pushed."""
+        tracing.notice()
+        about = {"messaging.batch.message_count": self.messages}
+        return tracing.linked_span("process", self.delivery.traces, attributes=about)
 
     def settlements(self, error: BaseException | None, backoff: BackoffPolicy) -> list[Settlement]:
         """Return how its messages are acknowledged, after its handler returned or raised."""

@@ -1,10 +1,11 @@
 """The log: metadata, storage, ingest and fetch put together over one data directory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
+from wings_core import tracing
 from wings_core.backup.backups import Backups
 from wings_core.data_directory import DataDirectory
 from wings_core.fetch.fetcher import Fetcher
@@ -36,6 +37,7 @@ from wings_core.share.dead_letters.redrive import Redriver
 from wings_core.share.dead_letters.writer import DeadLetterWriter
 from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher
 from wings_core.share.delivery.times import LogTimes
+from wings_core.share.model import LeasedRange
 from wings_core.share.open import (
     EmbeddedCoordinator,
     NoCoordinator,
@@ -184,6 +186,17 @@ class Log:
             drain=None if self.drain is None else self.drain.run,
             finished=partial(finished_by_all, metadata.groups, self.shares.describe),
             tables=self.tables,
+        )
+
+    def pushed_in(self, topic: Topic, leased: LeasedRange) -> Sequence[Mapping[str, str]]:
+        """Return the headers of the spans in which leased messages were pushed, as far as known.
+
+        Of pushes to this process, lately and while traces are on; see `tracing.RecentPushes`.
+        """
+        if not tracing.is_on():
+            return ()
+        return self.group_commit.recent.find(
+            topic.uuid, leased.partition, leased.start_offset, leased.end_offset
         )
 
     @classmethod

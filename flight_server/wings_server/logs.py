@@ -13,11 +13,23 @@ from typing import Literal, TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
+from wings_core import tracing
+
+
+def _add_trace(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Add the ids of the present span, where there is one."""
+    ids = tracing.current_ids()
+    if ids is not None:
+        event["trace_id"], event["span_id"] = ids
+    return event
+
+
 _SHARED: tuple[Processor, ...] = (
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
+    _add_trace,
 )
 
 _TELLS_SECRETS = ("boto3", "botocore", "urllib3")

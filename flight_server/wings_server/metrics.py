@@ -191,6 +191,10 @@ class Metrics:
         self.traffic = log.traffic
         self._registry.register(LogCollector(log))
 
+    def families(self) -> Iterator[Metric]:
+        """Yield all metrics; blocks, as it reads metadata."""
+        yield from self._registry.collect()
+
     @property
     def media_type(self) -> str:
         """The media type of `exposition`."""

@@ -26,6 +26,7 @@ from wings_core.security.peers import PeerAccess
 from wings_core.share.open import open_remote
 from wings_core.share.remote.link import parse_targets
 from wings_core.times import now_us
+from wings_core.tracing import setup as traces
 from wings_server import logs
 from wings_server.allocator import FreedMemory, keep_freed_memory
 from wings_server.descriptors import raise_limit
@@ -133,6 +134,10 @@ class Server:
             log = _open_log(settings, started, metrics, self.tls)
             self.log = started.enter_context(closing(log))
             metrics.observe(log)
+            if traces.is_wanted("metrics"):
+                from wings_server.otlp_metrics import OtlpMetrics
+
+                started.enter_context(closing(OtlpMetrics(metrics.families)))
             started.enter_context(closing(FreedMemory(log.memory)))
             root = settings.root_token
             secret = None if root is None else root.get_secret_value()
@@ -342,6 +347,7 @@ def run_until_signalled(
     """
     signals = _Signals()
     raise_limit()
+    traces.start("wings")
     start()
     signals.hung_up = reload
     # What stands now stays for as long as the process: collections need not look at it again and
@@ -359,6 +365,7 @@ def run_until_signalled(
     _logger.info("stopping", signal=signals.wait().name)
     _end_in(settings.drain_seconds + STOP_SECONDS_MAX)
     stop()
+    traces.stop()
     _logger.info("stopped")
     _exit(0)
 

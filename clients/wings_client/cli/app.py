@@ -6,6 +6,11 @@ from typing import Annotated
 import typer
 
 from wings_client.cli.plugins import MARKUP, PluginGroup
+from wings_core.tracing import client_span
+from wings_core.tracing import setup as traces
+
+SERVICES = ("holds", "ingest", "metadata", "serve")
+"""Commands that run for long, and begin traces of their own, if they have any."""
 
 app = typer.Typer(
     cls=PluginGroup,
@@ -34,6 +39,7 @@ def _print_version(wanted: bool) -> None:
     epilog="Any Arrow Flight client can talk to the server; this command is only one of them.",
 )
 def root(
+    context: typer.Context,
     *,
     version_wanted: Annotated[
         bool,
@@ -43,3 +49,7 @@ def root(
     ] = False,
 ) -> None:
     """Accept the options before a command; each acts by itself."""
+    if context.invoked_subcommand not in SERVICES:
+        traces.start("wings-cli")
+        context.call_on_close(traces.stop)
+        context.with_resource(client_span(f"wings {context.invoked_subcommand}"))

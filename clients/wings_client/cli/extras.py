@@ -5,6 +5,7 @@ from importlib.util import find_spec
 _EXTRAS = {
     "boto3": "objects",
     "obstore": "objects",
+    "opentelemetry": "otel",
     "prompt_toolkit": "cli",
     "psycopg": "postgres",
     "pyspark": "spark",

@@ -278,6 +278,9 @@ class AcquiredChunk:
     lock_duration_ms: int
     in_order: bool = False
     """Whether no other lease of the partition is given meanwhile."""
+    traces: Sequence[Mapping[str, str]] = ()
+    """W3C's `traceparent`, and more, of the spans in which its messages were pushed, those that the
+    node knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,8 +296,13 @@ class AcquireEnd:
     """The next offset to be assigned, of an acquire from one partition."""
 
 
-def acquired_metadata(found: LeasedRange) -> bytes:
-    """Return the app_metadata of a chunk that covers a leased range."""
+def acquired_metadata(found: LeasedRange, traces: Sequence[Mapping[str, str]] = ()) -> bytes:
+    """Return the app_metadata of a chunk that covers a leased range.
+
+    Args:
+        found: The range.
+        traces: See `AcquiredChunk.traces`.
+    """
     # One a message in the worst case, so it is formatted.
     value = partition_value(found.partition)
     partition = "null" if value is None else dump(value).decode()
@@ -303,7 +311,8 @@ def acquired_metadata(found: LeasedRange) -> bytes:
         f'"end_offset": {found.end_offset}, "lease": {quoted(found.lease)}, '
         f'"delivery_count": {found.delivery_count}, '
         f'"lock_duration_ms": {found.lock_duration_ms}'
-        + (', "ordering": "partition"}' if found.in_order else "}")
+        + (', "ordering": "partition"' if found.in_order else "")
+        + (f', "traces": {json.dumps(traces)}}}' if traces else "}")
     ).encode()
 
 
@@ -336,4 +345,5 @@ def parse_acquired(found: Mapping[str, Any]) -> AcquiredChunk:
         delivery_count=found["delivery_count"],
         lock_duration_ms=found["lock_duration_ms"],
         in_order=found.get("ordering") == "partition",
+        traces=tuple(found.get("traces", ())),
     )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wings_core import tracing
 from wings_core.errors import SchemaMismatch, StorageCorrupt
 from wings_core.fetch.engines import Allowance
 from wings_core.fetch.selection import Selection
@@ -153,7 +154,11 @@ class ChunkReader:
         )
         if self._versions is not None:
             topic = self._versions.covering(topic, located)
-        pages = read_pages(self._store, topic, located, wanted)
+        pages = tracing.spread(
+            "storage.read",
+            read_pages(self._store, topic, located, wanted),
+            {"wings.pages": len(located)},
+        )
         for location, (rows, timestamps, size) in zip(located, pages, strict=True):
             begin = max(start_offset, location.start_offset)
             if rows.num_rows == location.rows <= wire_rows(location.rows, size, self._limits):

@@ -15,6 +15,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wings_core import tracing
 from wings_core.errors import OffsetOutOfRange, SchemaMismatch, StorageCorrupt, WingsError
 from wings_core.fetch.chunks import Chunk, ChunkReader
 from wings_core.fetch.engines import Allowance, FilterTimedOut
@@ -331,9 +332,10 @@ class Fetcher:
         """
         while True:
             try:
-                located = self._registry.locate(
-                    cursor.topic.uuid, cursor.partition, cursor.offset, rows_max, since
-                )
+                with tracing.span("metadata.locate"):
+                    located = self._registry.locate(
+                        cursor.topic.uuid, cursor.partition, cursor.offset, rows_max, since
+                    )
             except OffsetOutOfRange as error:
                 if not cursor.clamps or error.log_start_offset <= cursor.offset:
                     raise

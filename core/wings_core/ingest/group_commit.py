@@ -22,6 +22,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from wings_core import tracing
 from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsError
 from wings_core.ingest.pack import Packer
 from wings_core.ingest.prepare import PENDING_BYTES, PreparedBatch
@@ -62,12 +63,13 @@ class Pending:
     Small batches of a stream that could not be told apart are joined, and have one outcome.
     """
 
-    __slots__ = ("_group", "_known", "_result", "batch", "since", "stream")
+    __slots__ = ("_group", "_known", "_result", "batch", "since", "span", "stream")
 
     def __init__(self, group: "GroupCommit", stream: PushStream, batch: PreparedBatch) -> None:
         self.stream = stream
         self.batch = batch
         self.since = time.monotonic()
+        self.span = tracing.present()
         self._group = group
         self._result: CommitResult | None = None
         # Held until the outcome is known; a bare lock is the cheapest thing to wait for.
@@ -180,6 +182,8 @@ class GroupCommit:
         self._limits = limits
         self._on_flush = on_flush
         self._packer = Packer()
+        self.recent = tracing.RecentPushes()
+        """Which spans the last messages were pushed in, while traces are on."""
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         """The flusher waits for it."""
@@ -393,7 +397,8 @@ class GroupCommit:
         for pending in late:
             pending.set_result(Rejected(_refusal(pending.stream)))
         try:
-            results = self._commit(live)
+            with tracing.shared_span("flush", (pending.span for pending in live)):
+                results = self._commit(live)
         except WingsError as error:
             results = [Rejected(error)] * len(live)
         except (KeyboardInterrupt, SystemExit):
@@ -404,13 +409,20 @@ class GroupCommit:
         for pending, result in zip(live, results, strict=True):
             if isinstance(result, Rejected) and pending.stream.refused is None:
                 pending.stream.refused = result.error
-        for pending, result in zip(live, results, strict=True):
-            pending.set_result(result)
+        self._tell(live, results)
         if self._on_flush is not None:
             failed = any(isinstance(result, Rejected) for result in results)
             count = sum(len(pending.batch.parts) for pending in live)
             size = sum(pending.batch.bytes for pending in live)
             self._on_flush(FlushReport(count, size, time.monotonic() - started, failed))
+
+    def _tell(self, live: list[Pending], results: Sequence[CommitResult]) -> None:
+        """Make the outcomes known, and keep for a while in which spans the batches were pushed."""
+        for pending, result in zip(live, results, strict=True):
+            if pending.span is not None and isinstance(result, Accepted):
+                topic = pending.batch.topic.uuid
+                self.recent.note(topic, result.committed, tracing.headers(pending.span))
+            pending.set_result(result)
 
     def _commit(self, live: list[Pending]) -> list[CommitResult]:
         """Write the pages and commit them; returns once both are durable."""
@@ -422,7 +434,8 @@ class GroupCommit:
         if packed.pages:
             begun = None if self._inline is None else self._inline.begin(packed.pages)
             if begun is None:
-                addresses = self._store.write(packed.pages)
+                with tracing.span("storage.write", {"wings.pages": len(packed.pages)}):
+                    addresses = self._store.write(packed.pages)
             else:
                 inline, addresses = begun
         batches = [
@@ -437,6 +450,12 @@ class GroupCommit:
             )
             for pending, pages in zip(live, packed.stored(addresses), strict=True)
         ]
+        with tracing.span("metadata.commit", {"messaging.batch.message_count": len(batches)}):
+            return self._commit_metadata(batches, inline)
+
+    def _commit_metadata(
+        self, batches: list[CommitBatch], inline: InlineFolio | None
+    ) -> list[CommitResult]:
         if inline is None or self._inline is None:
             return self._registry.commit(batches)
         try:

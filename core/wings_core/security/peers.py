@@ -1,10 +1,12 @@
 """Peers: how nodes, metadata services and replicas of holds know each other over gRPC."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
+
+from wings_core import tracing
 
 Options = list[tuple[str, Any]]
 
@@ -32,6 +34,8 @@ class PeerAccess:
         else:
             credentials = grpc.ssl_channel_credentials(self.tls_ca, self.tls_key, self.tls_cert)
             channel = grpc.secure_channel(target, credentials, options)
+        if tracing.is_on():
+            channel = grpc.intercept_channel(channel, _Tracing())
         if self.token is None:
             return channel
         return grpc.intercept_channel(channel, _Presenting(self.token))
@@ -39,7 +43,7 @@ class PeerAccess:
 
 @dataclass(frozen=True)
 class _CallDetails(grpc.ClientCallDetails):
-    """The details of a call, with the token among its metadata."""
+    """The details of a call, with what is sent among its metadata."""
 
     method: Any
     timeout: Any
@@ -47,6 +51,18 @@ class _CallDetails(grpc.ClientCallDetails):
     credentials: Any
     wait_for_ready: Any
     compression: Any
+
+    @classmethod
+    def adding(cls, details: Any, metadata: Iterable[tuple[str, str]]) -> "_CallDetails":
+        """Return the details of a call with more metadata."""
+        return cls(
+            details.method,
+            details.timeout,
+            (*(details.metadata or ()), *metadata),
+            details.credentials,
+            details.wait_for_ready,
+            details.compression,
+        )
 
 
 class _Presenting(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
@@ -66,11 +82,23 @@ class _Presenting(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterc
         return continuation(self._with_token(client_call_details), request)
 
     def _with_token(self, details: Any) -> _CallDetails:
-        return _CallDetails(
-            details.method,
-            details.timeout,
-            (*(details.metadata or ()), *self._metadata),
-            details.credentials,
-            details.wait_for_ready,
-            details.compression,
-        )
+        return _CallDetails.adding(details, self._metadata)
+
+
+class _Tracing(grpc.UnaryUnaryClientInterceptor):
+    """Makes a call that is a part of a trace a span of it, and tells the service of that."""
+
+    def intercept_unary_unary(
+        self, continuation: Callable[..., Any], client_call_details: Any, request: Any
+    ) -> Any:
+        if tracing.present() is None:
+            return continuation(client_call_details, request)
+        span = tracing.begin(client_call_details.method.removeprefix("/"))
+        details = _CallDetails.adding(client_call_details, tracing.headers(span).items())
+        call = continuation(details, request)
+
+        def end(_: object) -> None:
+            span.end()
+
+        call.add_done_callback(end)
+        return call

@@ -119,6 +119,7 @@ def stream_acquired(
                 metrics.delivered("flight", part.batch.num_rows, part.batch.nbytes, topic)
                 delivered += part.range.messages
                 next_offset = part.range.end_offset + 1
-                yield part.batch, acquired_metadata(part.range)
+                traces = acquire.log.pushed_in(acquire.group.topic, part.range)
+                yield part.batch, acquired_metadata(part.range, traces)
         end = acquire.end(delivered, next_offset)
     yield empty_batch(acquire.schema), acquire_end_metadata(end)

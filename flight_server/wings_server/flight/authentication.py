@@ -9,11 +9,12 @@ The middleware runs on the thread of the call before its handler, and what it ra
 import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, cast
 
 import pyarrow.flight as flight
 
+from wings_core import tracing
 from wings_core.errors import WingsError
 from wings_core.security.principal import Principal
 from wings_core.security.tokens import is_presentable
@@ -24,6 +25,8 @@ MIDDLEWARE = "wings"
 
 _HEADER = "authorization"
 
+_SERVICE = "arrow.flight.protocol.FlightService"
+
 SCHEMA_HEADER = "schema"
 """Names the schema of tables that are named without one."""
 
@@ -32,9 +35,18 @@ class Caller(flight.ServerMiddleware):
     """The principal of one call."""
 
     def __init__(
-        self, principal: Principal, answered: str | None, schema_name: str | None = None
+        self,
+        principal: Principal,
+        answered: str | None,
+        schema_name: str | None = None,
+        call: str = "",
+        received: Mapping[str, str] | None = None,
     ) -> None:
         self.principal = principal
+        self.call = call
+        """The method of Flight, as `DoGet`."""
+        self.received = received
+        """The headers that name its trace; None: traces are off."""
         self.schema_name = schema_name
         """The default schema of the connection, for SQL."""
         self._answered = answered
@@ -71,7 +83,10 @@ class Authentication(flight.ServerMiddlewareFactory):
                 self._failed(error.code)
                 raise
         named = [str(value) for value in headers.get(SCHEMA_HEADER, ())]
-        return Caller(principal, secret if is_handshake else None, *named[:1])
+        answered = secret if is_handshake else None
+        received = _trace_headers(headers) if tracing.is_on() else None
+        call = info.method.name.title().replace("_", "")
+        return Caller(principal, answered, next(iter(named), None), call, received)
 
 
 class OpenHandshake(flight.ServerAuthHandler):
@@ -84,6 +99,25 @@ class OpenHandshake(flight.ServerAuthHandler):
         """Return no identity: the middleware has found the principal."""
         del token
         return ""
+
+
+def span_of(context: flight.ServerCallContext) -> AbstractContextManager[Any]:
+    """Return the span of a call, to be entered by its handler; of none while traces are off."""
+    caller = cast("Caller", context.get_middleware(MIDDLEWARE))
+    if caller.received is None:
+        return nullcontext()
+    about = {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": caller.call}
+    return tracing.server_span(f"{_SERVICE}/{caller.call}", caller.received, about)
+
+
+def _trace_headers(headers: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+    """Return the first value of each header that may name a trace, and no credentials."""
+    return {
+        name: value.decode("latin-1") if isinstance(value, bytes) else str(value)
+        for name, values in headers.items()
+        if name != _HEADER
+        for value in values[:1]
+    }
 
 
 def principal_of(context: flight.ServerCallContext) -> Principal:

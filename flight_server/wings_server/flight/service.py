@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from wings_core import tracing
 from wings_core.contracts.backup import parse_backup_ticket
 from wings_core.contracts.put import PutCommand
 from wings_core.contracts.sql import SqlTicket, parse_sql_ticket
@@ -34,6 +35,7 @@ from wings_server.flight.authentication import (
     OpenHandshake,
     principal_of,
     schema_name_of,
+    span_of,
 )
 from wings_server.flight.backup import open_backup
 from wings_server.flight.boundary import flight_errors
@@ -129,7 +131,7 @@ class FlightService(flight.FlightServerBase):
                 get = open_acquire(self._log, parsed)
             else:
                 get = open_get(self._log, parsed)
-            chunks = self._stream_get(get, context, principal)
+            chunks = tracing.spread("stream", self._stream_get(get, context, principal))
             return flight.GeneratorStream(get.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
 
     def do_put(
@@ -262,7 +264,7 @@ class FlightService(flight.FlightServerBase):
         self, context: flight.ServerCallContext
     ) -> Generator[tuple[Principal, CallUsage | None]]:
         """Count a call; yields who makes it, and what it uses of that one's quotas, if any."""
-        with self._errors_counted():
+        with span_of(context), self._errors_counted():
             if self._stopping.is_set():
                 raise Unavailable("the server is stopping")
             principal = principal_of(context)
@@ -287,7 +289,7 @@ class FlightService(flight.FlightServerBase):
         allow = partial(self._gate.allow, principal, "sql")
         query = open_sql(self._log, asked, allow, principal, cancel)
         opened = stream_sql(query, cancel, context, self._watch, self._metrics)
-        chunks = self._stream(opened, principal, refuses=True)
+        chunks = tracing.spread("stream", self._stream(opened, principal, refuses=True))
         return flight.GeneratorStream(query.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
 
     def _run_flight_sql(

@@ -137,6 +137,7 @@ class ShareStream:
     ) -> None:
         self._admission = admission
         self._shares = log.shares
+        self._pushed_in = log.pushed_in
         self._opened = opened
         self._group = opened.group
         self._member = opened.command.member
@@ -624,7 +625,8 @@ class ShareStream:
         usage = self._admission.usage
         if usage is not None:  # Counted, and not refused: it is leased already.
             usage.hold(size)
-        self._put(piece.batch, acquired_metadata(piece.range), size, piece.range)
+        traces = self._pushed_in(self._group.topic, piece.range)
+        self._put(piece.batch, acquired_metadata(piece.range, traces), size, piece.range)
         if usage is not None:
             usage.release(size)
 

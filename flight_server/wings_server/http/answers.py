@@ -130,6 +130,10 @@ class DeliveryDescription(_Answer):
     ordering: Literal["partition"] | None = Field(
         default=None, description="Present where the group is ordered."
     )
+    traces: list[dict[str, str]] | None = Field(
+        default=None,
+        description="Headers of the traces that the messages were pushed in, where they are known.",
+    )
     messages: list[dict[str, Any]] = Field(
         description="Objects of the topic's columns and all system columns."
     )

@@ -8,6 +8,7 @@ from typing import Literal
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from wings_core import tracing
 from wings_core.errors import Unavailable
 from wings_server.http import errors
 from wings_server.http.actions import add_actions
@@ -17,6 +18,7 @@ from wings_server.http.console_files import add_console
 from wings_server.http.documentation import complete
 from wings_server.http.origins import Origins
 from wings_server.http.service import HttpService
+from wings_server.http.traces import Traces
 
 
 class Status(BaseModel):
@@ -58,6 +60,8 @@ def create_app(
     else:
         app.add_middleware(Authentication, service=service)
         app.add_middleware(Origins, hosts=hosts)
+        if tracing.is_on():
+            app.add_middleware(Traces)
         errors.install(app, partial(service.metrics.failed, "http"))
         add_api(app, service)
         add_actions(app, service)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
+from wings_core import tracing
 from wings_core.errors import Unavailable
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.log import Log
@@ -88,15 +89,15 @@ class HttpService:
 
     async def read(self, work: Callable[[], Result]) -> Result:
         """Run `work` on a reader's thread; it reads and never waits for a commit."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, tracing.bound(work))
 
     async def write(self, work: Callable[[], Result]) -> Result:
         """Run `work` on a writer's thread; it may wait for a commit."""
-        return await asyncio.get_running_loop().run_in_executor(self._writers, work)
+        return await asyncio.get_running_loop().run_in_executor(self._writers, tracing.bound(work))
 
     def state(self, work: Callable[[], Result]) -> "asyncio.Future[Result]":
         """Run `work`, a SQL statement, on a thread of its own."""
-        return asyncio.get_running_loop().run_in_executor(self._statements, work)
+        return asyncio.get_running_loop().run_in_executor(self._statements, tracing.bound(work))
 
     def refuse(self) -> None:
         """Refuse new calls and end waiting ones, with UNAVAILABLE; returns at once."""

@@ -44,6 +44,7 @@ class AcquirePoll:
 
     def __init__(self, log: Log, body: ShareAcquireBody, deadline: Deadline) -> None:
         self._shares = log.shares
+        self._pushed_in = log.pushed_in
         self._bytes_max = log.limits.http_bytes_max
         self._member = body.member
         self._messages_max = body.max_messages
@@ -131,7 +132,8 @@ class AcquirePoll:
             leased = replace(leased, end_offset=first_left - 1)
         self._delivered.append(leased)
         self.messages += rows.rows
-        return acquired_metadata(leased)[:-1] + b', "messages": [' + rows.text + b"]}"
+        traces = self._pushed_in(self._group.topic, leased)
+        return acquired_metadata(leased, traces)[:-1] + b', "messages": [' + rows.text + b"]}"
 
 
 def _framed(texts: list[bytes], end: EndReason) -> bytes:

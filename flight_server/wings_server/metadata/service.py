@@ -21,6 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer  # pyright: ignore[reportMissingTypeStubs]
 
+from wings_core import tracing
 from wings_core.errors import Internal, Unavailable, WingsError
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.remote.channel import MESSAGE_BYTES_MAX
@@ -34,6 +35,7 @@ from wings_server.metadata.handlers import services
 from wings_server.metadata.locations import Locations
 from wings_server.metadata.peers import ClusterToken, PeerSecurity
 from wings_server.metadata.requests import check_request
+from wings_server.metadata.traces import Traces
 from wings_server.settings import Address
 
 CALLS_RUNNING_MAX = 16_384
@@ -61,6 +63,15 @@ T = TypeVar("T")
 
 Services = Sequence[tuple[ServiceDescriptor, object]]
 """Services, and what handles their methods: a method of the same name in snake case for each."""
+
+
+def _interceptors(security: PeerSecurity) -> list[grpc.aio.ServerInterceptor]:
+    found: list[grpc.aio.ServerInterceptor] = []
+    if security.token is not None:
+        found.append(ClusterToken(security.token))
+    if tracing.is_on():
+        found.append(Traces())
+    return found
 
 
 class GrpcService:
@@ -110,7 +121,7 @@ class GrpcService:
     async def _start(self) -> None:
         security = self._security
         server = grpc.aio.server(
-            interceptors=[] if security.token is None else [ClusterToken(security.token)],
+            interceptors=_interceptors(security),
             options=[
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),

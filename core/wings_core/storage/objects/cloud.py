@@ -21,6 +21,7 @@ from obstore.exceptions import (
 )
 from obstore.store import ObjectStore as Client
 
+from wings_core import tracing
 from wings_core.errors import (
     AlreadyExists,
     Internal,
@@ -185,7 +186,8 @@ class CloudObjects:
             started = time.monotonic()
             failed = True
             try:
-                result = attempt()
+                with tracing.span(f"object.{operation}"):
+                    result = attempt()
                 failed = False
                 return result
             except (BaseError, OSError) as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from wings_core import tracing
 from wings_core.errors import (
     AlreadyExists,
     Internal,
@@ -195,7 +196,8 @@ class DirectoryObjects:
         started = time.monotonic()
         failed = True
         try:
-            yield
+            with tracing.span(f"object.{operation}"):
+                yield
             failed = False
         finally:
             self.counts.add(
