@@ -1,8 +1,10 @@
 """`/metrics` keeps to Prometheus's conventions, as its own parser and promtool see them."""
 
+import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from share_calls import Member, create_group
 
 from wings_server.testing import running_server
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+METRIC = re.compile(r"\b(?:wings|process)_\w+")
 
 DOCUMENT = Path(__file__).parents[2] / "docs/observe.md"
 
@@ -114,3 +120,55 @@ def test_every_metric_is_documented(exposition: str) -> None:
         if not (name := family.name).endswith("_created")
     }
     assert set(rows) == served
+
+
+def names_of(exposition: str) -> set[str]:
+    """The names of all series of a server, as queries name them."""
+    return {
+        name
+        for family in families(exposition)
+        for name in (family.name, *(sample.name for sample in family.samples))
+    }
+
+
+def test_the_dashboard_is_what_is_generated_and_asks_for_metrics_that_there_are(
+    exposition: str,
+) -> None:
+    generated = subprocess.check_output(
+        [sys.executable, DEPLOY / "grafana/dashboard.py"], text=True
+    )
+    written = (DEPLOY / "grafana/wings.json").read_text()
+    assert written == generated, "python deploy/grafana/dashboard.py > deploy/grafana/wings.json"
+    panels = [panel for panel in json.loads(written)["panels"] if panel["type"] != "row"]
+    assert len({panel["id"] for panel in panels}) == len(panels) > 20
+    for panel in panels:
+        for target in panel["targets"]:
+            asked = set(METRIC.findall(target["expr"]))
+            assert asked, panel["title"]
+            assert asked <= names_of(exposition), panel["title"]
+
+
+def test_alerts_ask_for_metrics_that_there_are_and_say_what_to_do(exposition: str) -> None:
+    rules = (DEPLOY / "prometheus/alerts.yaml").read_text()
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    assert len(set(alerts)) == len(alerts) > 10
+    asked = {each for each in METRIC.findall(rules) if not each.startswith("wings_core")}
+    assert asked <= names_of(exposition)
+    for alert in alerts:
+        assert f"runbook: docs/observe.md#{alert.lower()}\n" in rules
+        assert f"\n### {alert}\n" in DOCUMENT.read_text()
+
+
+@pytest.mark.parametrize("command", ["check rules alerts.yaml", "test rules alerts.test.yaml"])
+def test_promtool_runs_the_alerts(command: str) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (in Debian: prometheus)")
+    done = subprocess.run(
+        [promtool, *command.split()],
+        cwd=DEPLOY / "prometheus",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
