@@ -28,6 +28,7 @@ from benchmarks import (
     share_streams,
     small,
     spark,
+    tables,
     tiers,
 )
 from benchmarks.harness import Row, report
@@ -54,6 +55,7 @@ SUITES: dict[str, Callable[[], Iterator[Row]]] = {
     "parquet": parquet.run,
     "partitions": partitions.run,
     "spark": spark.run,
+    "tables": tables.run,
     "tiers": tiers.run,
     "ingest": ingest.run,
 }

@@ -215,10 +215,12 @@ def act(client: flight.FlightClient, action: str, **body: object) -> object:
     return json.loads(next(iter(results)).body.to_pybytes())
 
 
-def create_topic(client: flight.FlightClient, topic: str, schema: pa.Schema) -> None:
+def create_topic(
+    client: flight.FlightClient, topic: str, schema: pa.Schema, **config: object
+) -> None:
     """Create an unpartitioned topic."""
     fields = [{"name": field.name, "type": str(field.type)} for field in schema]
-    act(client, "create-topic", topic=topic, schema={"fields": fields})
+    act(client, "create-topic", topic=topic, schema={"fields": fields}, config=config)
 
 
 def open_put(

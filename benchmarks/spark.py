@@ -94,11 +94,11 @@ def _have_java_compile(spark: "SparkSession", client: flight.FlightClient, endpo
     push(client, "small", batch, CORES)
     for _ in range(SMALL_QUERIES):
         frame = wings_spark.read(spark, endpoint, "small", minPartitions=CORES)
-        _aggregate(frame, "a", rows=batch.num_rows * CORES)
+        aggregate(frame, "a", rows=batch.num_rows * CORES)
 
 
 def _reads(spark: "SparkSession", client: flight.FlightClient, endpoint: str) -> Iterator[Row]:
-    plain = _rate(lambda: _drain(client))
+    plain = rate(lambda: _drain(client))
     for name, hold, load in (
         ("data source, 4 columns", 0.18, lambda: _load(spark, endpoint)),
         ("fast path, 4 columns", 0.25, lambda: wings_spark.read(spark, endpoint, TOPIC)),
@@ -108,7 +108,7 @@ def _reads(spark: "SparkSession", client: flight.FlightClient, endpoint: str) ->
             lambda: wings_spark.read(spark, endpoint, TOPIC, columns=["a"]),
         ),
     ):
-        measure = _rate(lambda load=load: _aggregate(load(), "a"))
+        measure = rate(lambda load=load: aggregate(load(), "a"))
         for _ in range(WARM_UPS):
             measure()
         yield compare(
@@ -122,7 +122,7 @@ def _against_parquet(
     small = directory / "small.parquet"
     parquet.write_table(pa.Table.from_batches([narrow(1_000)]), small)
     for _ in range(SMALL_QUERIES):
-        _aggregate(spark.read.parquet(str(small)), *COLUMNS, rows=1_000)
+        aggregate(spark.read.parquet(str(small)), *COLUMNS, rows=1_000)
     small.unlink()
     for part in range(CORES):
         table = pa.Table.from_batches([batch] * (BATCHES // CORES + part * (BATCHES % CORES)))
@@ -131,8 +131,8 @@ def _against_parquet(
         "Spark, fast path, against its Parquet reader (no bound)",
         "M rows/s",
         0.0,
-        _rate(lambda: _aggregate(wings_spark.read(spark, endpoint, TOPIC), *COLUMNS)),
-        _rate(lambda: _aggregate(spark.read.parquet(str(directory)), *COLUMNS)),
+        rate(lambda: aggregate(wings_spark.read(spark, endpoint, TOPIC), *COLUMNS)),
+        rate(lambda: aggregate(spark.read.parquet(str(directory)), *COLUMNS)),
         runs=3,
     )
 
@@ -151,7 +151,7 @@ def _over_keys(spark: "SparkSession", client: flight.FlightClient, endpoint: str
     rows = KEYS * KEYED_ROWS_EACH
 
     def measure(topic: str) -> Callable[[], float]:
-        return _rate(lambda: _aggregate(_load(spark, endpoint, topic), "a", rows=rows))
+        return rate(lambda: aggregate(_load(spark, endpoint, topic), "a", rows=rows))
 
     return compare(
         f"Spark, {KEYS:,} keys with {KEYED_ROWS_EACH} rows each, against the same rows unkeyed",
@@ -221,7 +221,7 @@ def _topic_to_topic(
         "M rows/s",
         0.06,
         measure,
-        _rate(lambda: _drain(client)),
+        rate(lambda: _drain(client)),
         runs=3,
     )
 
@@ -258,7 +258,7 @@ def _load(spark: "SparkSession", endpoint: str, topic: str = TOPIC) -> "DataFram
     return reader.option("minPartitions", str(CORES)).load()
 
 
-def _aggregate(frame: "DataFrame", *columns: str, rows: int = ROWS) -> int:
+def aggregate(frame: "DataFrame", *columns: str, rows: int = ROWS) -> int:
     """Have Spark look at every row; return how many there were."""
     (row,) = frame.selectExpr("count(*)", *(f"sum({name})" for name in columns)).collect()
     assert row[0] == rows
@@ -284,7 +284,7 @@ def _new_topic(client: flight.FlightClient) -> Generator[str]:
 
 
 def _rate_into(client: flight.FlightClient, write: Callable[[str], None]) -> Callable[[], float]:
-    """Return a measure as `_rate` does, of a call that writes `WRITTEN_ROWS` to a new topic."""
+    """Return a measure as `rate` does, of a call that writes `WRITTEN_ROWS` to a new topic."""
 
     def measure() -> float:
         with _new_topic(client) as topic:
@@ -293,9 +293,9 @@ def _rate_into(client: flight.FlightClient, write: Callable[[str], None]) -> Cal
                 write(topic)
                 return WRITTEN_ROWS
 
-            rate = _rate(written)()
+            measured = rate(written)()
             _check_written(client, topic, WRITTEN_ROWS)
-            return rate
+            return measured
 
     return measure
 
@@ -305,7 +305,7 @@ def _check_written(client: flight.FlightClient, topic: str, rows: int) -> None:
     assert states[0]["next_offset"] == rows
 
 
-def _rate(read: Callable[[], int]) -> Callable[[], float]:
+def rate(read: Callable[[], int]) -> Callable[[], float]:
     """Return a measure of the rows per second, in millions, of a call that returns rows."""
 
     def measure() -> float:
