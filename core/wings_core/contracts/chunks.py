@@ -5,13 +5,15 @@ A stream of one partition has a range in each chunk; one of many partitions has 
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
 import pyarrow as pa
+from pydantic_core import from_json
 
 from wings_core.contracts.messages import to_bytes
 from wings_core.partitions import JsonScalar, Partition
@@ -145,14 +147,17 @@ def parse_chunk_metadata(raw: "bytes | pa.Buffer") -> ChunkRange | ChunkEnd:
 
 _PARTS = itemgetter("partition", "start_offset", "end_offset", "rows")
 
+_range_of: Callable[[Iterable[object]], PartitionRange] = partial(tuple.__new__, PartitionRange)  # pyright: ignore[reportAssignmentType] - as `PartitionRange._make`, without a step of Python
+
 
 def parse_many_metadata(raw: "bytes | pa.Buffer") -> list[PartitionRange] | ManyEnd:
     """Read the metadata of a chunk of many partitions, or of the last one."""
-    found = json.loads(to_bytes(raw))
+    # A chunk may have thousands of ranges, which `json` takes twice as long for.
+    found = from_json(to_bytes(raw))
     if "end" in found:
         partitions = [
             PartitionEnd(each["partition"], each["next_offset"], each["log_end_offset"])
             for each in found["partitions"]
         ]
         return ManyEnd(EndReason(found["end"]), partitions)
-    return list(map(PartitionRange._make, map(_PARTS, found["ranges"])))
+    return list(map(_range_of, map(_PARTS, found["ranges"])))

@@ -52,16 +52,21 @@ class ManyLocated:
         return len(self.log_start_offsets)
 
 
-def location_at(slices: pa.RecordBatch, index: int, folios: Sequence[str]) -> Location:
-    """Return a row of `SLICES`, and of whatever columns come after, as a location.
+def locations_of(slices: pa.RecordBatch, folios: Sequence[str]) -> list[Location]:
+    """Return rows of `SLICES`, and of whatever columns come after, as locations.
 
     Raises:
-        Internal: The page is of a format that only a later version knows.
+        Internal: A page is of a format that only a later version knows.
     """
-    values: list[Any] = [column[index].as_py() for column in slices.columns[: len(SLICES)]]
-    _, start, end, timestamp, folio, position, length, first_timestamp, number, *rest = values
-    address = PageAddress(folios[cast("int", folio)], position, length)
-    return Location(start, end, timestamp, address, first_timestamp, page_format(number), *rest)
+    columns = [column.to_pylist() for column in slices.columns[: len(SLICES)]]
+    found: list[Location] = []
+    for _, start, end, timestamp, folio, position, length, first_timestamp, number, *rest in zip(
+        *cast("list[list[Any]]", columns), strict=True
+    ):
+        address = PageAddress(folios[folio], position, length)
+        known = page_format(number)
+        found.append(Location(start, end, timestamp, address, first_timestamp, known, *rest))
+    return found
 
 
 def many_located(found: Iterable[LocatedPartition]) -> ManyLocated:

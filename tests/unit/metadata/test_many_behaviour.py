@@ -14,7 +14,7 @@ from property_examples import examples
 
 from wings_core.errors import TopicNotFound
 from wings_core.metadata.changes import TopicChanges
-from wings_core.metadata.located import integers, location_at
+from wings_core.metadata.located import integers, locations_of
 from wings_core.model import LocatedPartition, Location, PartitionState
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 
@@ -130,8 +130,9 @@ def test_slices_are_found_as_columns_as_they_are_one_by_one(
     assert list(found.log_start_offsets) == [each.log_start_offset for each in states]
     assert list(found.log_end_offsets) == [each.next_offset for each in states]
     locations: list[list[Location]] = [[] for _ in positions]
-    for index, place in enumerate(integers(found.slices.column("place"))):
-        locations[place].append(location_at(found.slices, index, found.folios))
+    places = integers(found.slices.column("place"))
+    for place, location in zip(places, locations_of(found.slices, found.folios), strict=True):
+        locations[place].append(location)
     assert locations == [list(each.locations) for each in expected]
 
 

@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, groupby, pairwise, repeat
 from operator import add, sub
 from typing import Any, NamedTuple, cast
 
@@ -275,7 +275,7 @@ def _chunk(
         rows, mask = rows.slice(0, last + 1), mask.slice(0, last + 1)
         times = None if times is None else times.slice(0, last + 1)
         ranges = _cut(ranges, last + 1)
-    partitions = [plan.cursors[owner].partition for owner in ranges.owners]
+    partitions = list(map(plan.partitions.__getitem__, ranges.owners))
     looked_at = rows.num_rows
     batch = _deliver(rows, partitions, ranges, times, selection)
     counts = ranges.rows
@@ -283,7 +283,7 @@ def _chunk(
         batch = batch.filter(mask)
         counts = _true_counts(mask, counts)
     size = int(sum(part.bytes for part in run) * selection.stored_share)
-    ends = [start + count - 1 for start, count in zip(ranges.starts, ranges.rows, strict=True)]
+    ends = map(sub, map(add, ranges.starts, ranges.rows), repeat(1))
     covered = list(zip(partitions, ranges.starts, ends, counts, strict=True))
     return ManyChunk(batch, covered, looked_at, size), ranges
 

@@ -5,7 +5,7 @@ that many partitions share is read and decoded once, and its rows are not copied
 time. Segments are columns, worked on by Arrow's kernels: 10,000 partitions have many of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,11 +16,12 @@ from wings_core.fetch.many.rotation import PartitionCursor
 from wings_core.metadata.located import (
     ManyLocated,
     integers,
-    location_at,
+    locations_of,
     numbered,
     run_starts,
 )
 from wings_core.model import Location
+from wings_core.partitions import Partition
 
 _kernels = cast("Any", pc)
 """Some are not in the stubs, or as of chunked arrays."""
@@ -46,6 +47,8 @@ class Plan:
     """
 
     cursors: Sequence[PartitionCursor]
+    partitions: Sequence[Partition]
+    """Of the cursors."""
     pieces: Sequence[Piece]
     owners: Sequence[int]
     """Of each segment: its partition, an index into `cursors`."""
@@ -77,6 +80,7 @@ def plan_of(cursors: Sequence[PartitionCursor], located: ManyLocated, rows_max: 
     starts, rows = segments.column("first"), segments.column("rows")
     return Plan(
         cursors,
+        [cursor.partition for cursor in cursors],
         _pieces(segments, located.folios),
         integers(segments.column("place")),
         integers(starts),
@@ -142,28 +146,31 @@ def _pieces(segments: pa.RecordBatch, folios: Sequence[str]) -> list[Piece]:
 
 def _pieces_at(
     segments: pa.RecordBatch, folios: Sequence[str], begins: "pa.Array[Any]"
-) -> "list[Piece]":
-    """Return the pieces that begin at some of the segments."""
-    firsts: list[int] = integers(pc.indices_nonzero(begins))
-    counts = cast(
-        "list[int]",
+) -> "Iterator[Piece]":
+    """Yield the pieces that begin at some of the segments."""
+    firsts = pc.indices_nonzero(begins)
+    counts = (
         pa.table({"piece": numbered(begins), "rows": segments.column("rows")})
         .group_by("piece", use_threads=False)
         .aggregate([("rows", "sum")])
         .column("rows_sum")
-        .to_pylist(),
+        .to_pylist()
     )
-    pieces: list[Piece] = []
-    row, start = segments.column("row"), segments.column("first")
-    for first, end, rows in zip(firsts, [*firsts[1:], segments.num_rows], counts, strict=True):
-        location = location_at(segments, first, folios)
+    first_of = segments.take(firsts)
+    indices = integers(firsts)
+    for location, row, start, rows, index, end in zip(
+        locations_of(first_of, folios),
+        integers(first_of.column("row")),
+        integers(first_of.column("first")),
+        cast("list[int]", counts),
+        indices,
+        [*indices[1:], segments.num_rows],
+        strict=True,
+    ):
         if location.first_row is None:
-            skipped = start[first].as_py() - location.start_offset
-            pieces.append(Piece(location, skipped, rows, end - first))
+            yield Piece(location, start - location.start_offset, rows, end - index)
         else:
-            whole = _whole(location, row[first].as_py(), rows)
-            pieces.append(Piece(whole, 0, rows, end - first))
-    return pieces
+            yield Piece(_whole(location, row, rows), 0, rows, end - index)
 
 
 def _whole(known: Location, first_row: int, rows: int) -> Location:

@@ -33,6 +33,10 @@ TURN_ROWS_MIN = 8_192
 """The least rows of a partition in one turn of a scan or follow, as far as they are there."""
 
 
+TURN_BEGUN = AHEAD_PARTITIONS_MIN
+"""The most partitions of a turn that is not looked up ahead, of a scan or follow: its reader waits
+for that look."""
+
 SHARED_PARTITIONS_MAX = 64
 """The most partitions of a turn that followers share."""
 
@@ -241,7 +245,8 @@ class ManyReader:
             each = max(1, rows // rotation.ready)
             if rows == LOCATE_ROWS_MAX:
                 each = max(each, TURN_ROWS_MIN)
-            cursors = rotation.turn(each, rows, POSITIONS_MAX)
+            # Looked up now, a turn of few is soon over; the next is looked up meanwhile.
+            cursors = rotation.turn(each, rows, TURN_BEGUN if looks_ahead else POSITIONS_MAX)
             located = self._locate(read.topic, cursors, each)
         if looks_ahead:
             read.ahead = self._look_ahead(read, len(located), each)
