@@ -63,7 +63,7 @@ def locations_of(slices: pa.RecordBatch, folios: Sequence[str]) -> list[Location
     for _, start, end, timestamp, folio, position, length, first_timestamp, number, *rest in zip(
         *cast("list[list[Any]]", columns), strict=True
     ):
-        address = PageAddress(folios[folio], position, length)
+        address = PageAddress(folios[cast("int", folio)], position, length)
         known = page_format(number)
         found.append(Location(start, end, timestamp, address, first_timestamp, known, *rest))
     return found
