@@ -9,14 +9,19 @@ import sys
 
 from pyspark.daemon import manager
 
-MODULES = ("wings_spark.ingest.data_source", "wings_spark.ingest.work", *sys.argv[1:2])
+MODULES = ("wings_spark.ingest.data_source", "wings_spark.ingest.writer")
+
+MANY = ("pyspark.worker", "pyspark.sql.worker.python_streaming_sink_runner")
+"""Workers of tasks, and of commits; a daemon of others forks but once."""
 
 
 def main() -> None:
     """Import, and serve as PySpark's daemon does."""
-    for name in MODULES:
-        importlib.import_module(name)
-    gc.freeze()  # Workers share what is loaded with the daemon, and never collect it.
+    worker = sys.argv[1] if len(sys.argv) > 1 else MANY[0]
+    if worker in MANY:
+        for name in (worker, *MODULES):
+            importlib.import_module(name)
+        gc.freeze()  # Workers share what is loaded with the daemon, and never collect it.
     manager()
 
 

@@ -3,39 +3,32 @@
 Spark makes the reader and the writer in several processes that share nothing. One on the driver
 returns offsets for as long as the query runs: it receives, journals claims, and extends messages.
 Planning reads the journal alone. Tasks read and stage. The commit runs in a process of its own for
-each batch.
+each batch. Those that only pass the data source on import this module alone: all else is imported
+on use.
 """
 
 import json
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
-    WriterCommitMessage,
 )
 
-from wings_core.errors import Internal, InvalidArgument, ResourceExhausted, Unavailable
-from wings_core.queue.commit import stage_prefix, writer_of
-from wings_core.queue.coordinator import QueueCoordinator
-from wings_core.queue.journal import Journal
-from wings_core.queue.visibility_extender import VisibilityExtender
-from wings_spark.ingest.connections import Connections
-from wings_spark.ingest.dead_letters import DeadLetters
-from wings_spark.ingest.plan import planned
-from wings_spark.ingest.settings import SourceSettings
-from wings_spark.ingest.work import Done, carry_out, works_of
+from wings_core.errors import InvalidArgument, ResourceExhausted, Unavailable
 from wings_spark.spark_versions import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from wings_spark.ingest.claiming import Claiming
+    from wings_spark.ingest.settings import SourceSettings
 
 NAME = "wings-ingest"
 
@@ -71,14 +64,16 @@ class IngestDataSource(DataSource):
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
         """Return the reader, which claims files."""
         del schema
-        return IngestReader(_settings(self.options), int(self.options.get(TASKS) or 1))
+        return IngestReader(self.options[SETTINGS], int(self.options.get(TASKS) or 1))
 
     def streamWriter(  # noqa: N802 - Spark's name.
         self, schema: "StructType", overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         """Return the writer, which reads, stages and commits files."""
+        from wings_spark.ingest.writer import IngestWriter
+
         del schema, overwrite
-        return IngestWriter(_settings(self.options))
+        return IngestWriter(_parsed(self.options[SETTINGS]))
 
 
 @dataclass
@@ -92,18 +87,24 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Claims files.
 
     Args:
-        settings: Of the source.
+        settings: Of the source, as JSON.
         tasks: Of one batch.
     """
 
-    def __init__(self, settings: SourceSettings, tasks: int) -> None:
-        self._settings = settings
+    def __init__(self, settings: str, tasks: int) -> None:
+        self._text = settings
         self._tasks = tasks
         self._is_once = False
-        self._running: _Running | None = None  # Opened where offsets are asked for, never pickled.
+        self._running: Claiming | None = None  # Opened where offsets are asked for, never pickled.
+
+    @property
+    def _settings(self) -> "SourceSettings":
+        return _parsed(self._text)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
         """Return where a new query begins: after the last finished claim."""
+        from wings_core.queue.journal import Journal
+
         return {CLAIM: Journal(self._settings.journal_directory).last_done}
 
     def latestOffset(  # noqa: N802 - Spark's name.
@@ -122,7 +123,9 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         del limit
         if self._running is None:
-            self._running = _Running(self._settings)
+            from wings_spark.ingest.claiming import Claiming
+
+            self._running = Claiming(self._settings)
         running = self._running
         last = running.journal.last_done if start is None else int(start[CLAIM])
         running.extender.check(UNREACHABLE_SECONDS_MAX)
@@ -161,6 +164,9 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             InvalidArgument: The claim is not in the journal.
         """
+        from wings_core.queue.journal import Journal
+        from wings_spark.ingest.plan import planned
+
         first, last = int(start[CLAIM]) + 1, int(end[CLAIM])
         assert last <= first, "a batch is one claim"
         if last < first:
@@ -175,8 +181,10 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         works = planned(claim, journal.token, self._tasks, self._settings)
         return [WorkPartition(work.model_dump_json()) for work in works]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield one row, the work as JSON."""
+        import pyarrow as pa
+
         assert isinstance(partition, WorkPartition), "Spark passes the reader's own partitions"
         yield pa.RecordBatch.from_arrays([pa.array([partition.work])], names=[_WORK])
 
@@ -187,89 +195,7 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._running = None
 
 
-class _Running:
-    """The state of the process that returns offsets."""
+def _parsed(text: str) -> "SourceSettings":
+    from wings_spark.ingest.settings import SourceSettings
 
-    def __init__(self, settings: SourceSettings) -> None:
-        self._connections = Connections(settings)
-        self.journal = self._connections.journal
-        self.coordinator: QueueCoordinator = self._connections.coordinator()
-        self.extender = VisibilityExtender(self.coordinator)
-        self.last_claim = 0
-        self.pending: int | None = None
-        self.failed_since: float | None = None
-
-    def failed_for(self) -> float:
-        """Record a failed claim; returns for how many seconds claims have failed."""
-        if self.failed_since is None:
-            self.failed_since = monotonic()
-        return monotonic() - self.failed_since
-
-    def claim(self, last: int) -> int:
-        """Make the claim after `last`; returns its number, or `last` if no file is ready."""
-        claim = self.coordinator.claim(last + 1)
-        self.pending = self._connections.queue.pending()
-        self.coordinator.prune()
-        return last if claim is None else claim.number
-
-    def close(self) -> None:
-        self.extender.close()
-        self._connections.close()
-
-
-@dataclass
-class TaskDone(WriterCommitMessage):
-    """The commit message of one attempt of a task."""
-
-    done: list[Done]
-
-
-class IngestWriter(DataSourceStreamArrowWriter):
-    """Reads and stages files in tasks; publishes and acknowledges on the driver.
-
-    Args:
-        settings: Of the source.
-    """
-
-    def __init__(self, settings: SourceSettings) -> None:
-        self._settings = settings
-        self._server = settings.target.server()  # For the tasks, which have no files of a token.
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Read and stage the files of one task."""
-        return TaskDone(carry_out(self._settings, works_of(iterator), self._server))
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
-        """Publish a claim and acknowledge its messages."""
-        del batchId
-        done = _done(messages)
-        if not done:
-            return
-        (number,) = {each.claim for each in done}
-        with Connections(self._settings) as connections:
-            claim = connections.journal.claim(number)
-            if claim is None:
-                raise Internal(f"claim {number} is not in the journal")
-            dead_letters = DeadLetters(self._settings, connections.client)
-            committer = connections.committer(dead_letters.stage)
-            committer.commit(claim, [result for each in done for result in each.results])
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
-        """Delete the unpublished stages of a batch's tasks, failed ones included."""
-        del batchId
-        claims = {each.claim for each in _done(messages)}
-        if not claims:
-            return
-        with Connections(self._settings) as connections:
-            for claim in claims:
-                token = connections.journal.token
-                prefix = stage_prefix(token, claim)
-                connections.client.abort(writer_of(self._settings.name, token), (), prefix=prefix)
-
-
-def _done(messages: Sequence[WriterCommitMessage | None]) -> list[Done]:
-    return [each for part in messages if isinstance(part, TaskDone) for each in part.done]
-
-
-def _settings(options: Any) -> SourceSettings:
-    return SourceSettings.parse(json.loads(options[SETTINGS]), "settings")
+    return SourceSettings.parse(json.loads(text), "settings")
