@@ -87,6 +87,10 @@ def test_files_are_listed_given_up_and_tried_again(
     _, (dead,), _ = call("dlq")
     assert (dead["shard"], dead["state"]) == (str(bad), "dead")
     assert "line 1" in dead["error"]
+    _, done, _ = call("history", "--limit", "1")
+    assert [(each["shard"], each["outcome"]) for each in done] == [(str(bad), "dead")]
+    _, done, _ = call("history")
+    assert [(each["rows"], each["outcome"]) for each in done] == [(3, "finished"), (0, "dead")]
     write_jsonl(bad, range(3, 5))
     status, found, err = call("retry", str(bad), str(good))
     assert (status, found) == (1, [{"shard": str(bad)}])
@@ -118,6 +122,9 @@ def test_what_is_wrong_is_said_in_a_line(call: Call, tmp_path: Path) -> None:
     status, _, err = call("list", "--state", "closed")
     assert status == 1
     assert "'state'" in err
+    status, _, err = call("setup")
+    assert status == 1
+    assert "needs no set-up" in err
     (tmp_path / "source.toml").write_text('name = "a"\ncolour = "red"\n')
     status, _, err = call("status")
     assert status == 1

@@ -49,9 +49,7 @@ def bring(client: Client, queue: SqliteQueue, run: Run, directory: Path, number:
     rows = range(number * ROWS, (number + 1) * ROWS)
     queue.send([str(write_jsonl(directory / f"{number}.jsonl", rows))])
     while client.partitions("numbers")[0].next_offset < rows.stop or queue.remaining:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            run.process.wait(0.2)
-        assert run.process.returncode is None, run.said
+        wait_a_little(run)
 
 
 def kill(run: Run, *words: str) -> None:
@@ -67,9 +65,20 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
-def metrics_of(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        return answer.read().decode()
+def wait_for_metric(run: Run, port: int, line: str) -> None:
+    """Wait until a run serves a figure: it looks at its batches every second."""
+    while True:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            if line in answer.read().decode():
+                return
+        wait_a_little(run)
+
+
+def wait_a_little(run: Run) -> None:
+    """Wait, and see that a run goes on."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        run.process.wait(0.2)
+    assert run.process.returncode is None, run.said
 
 
 def command_of(pid: int) -> str:
@@ -84,12 +93,12 @@ def test_a_run_starts_again_by_itself_and_ends_in_order_on_sigterm(
         settings.write(f'[metrics]\nlisten = "127.0.0.1:{port}"\n')
     run = start_run()
     bring(client, queue, run, tmp_path, 0)
-    assert 'wings_ingest_rows_total{source="numbers"} 20.0' in metrics_of(port)
+    wait_for_metric(run, port, 'wings_ingest_rows_total{source="numbers"} 20.0')
     kill(run, "python_streaming_source_runner")
     bring(client, queue, run, tmp_path, 1)
     assert "it starts again in 1 s" in run.said
-    assert 'wings_ingest_restarts_total{source="numbers"} 1.0' in metrics_of(port)
-    assert 'wings_ingest_pending_messages{source="numbers"} 0.0' in metrics_of(port)
+    wait_for_metric(run, port, 'wings_ingest_restarts_total{source="numbers"} 1.0')
+    wait_for_metric(run, port, 'wings_ingest_pending_messages{source="numbers"} 0.0')
     kill(run, "org.apache.spark.deploy.SparkSubmit")
     bring(client, queue, run, tmp_path, 2)
     assert "Java ended, and Spark with it" in run.said
