@@ -82,7 +82,10 @@ def wait_a_little(run: Run) -> None:
 
 
 def command_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    with contextlib.suppress(OSError):  # It ended meanwhile.
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return words.replace(b"\0", b" ").decode(errors="replace")
+    return ""
 
 
 def test_a_run_starts_again_by_itself_and_ends_in_order_on_sigterm(

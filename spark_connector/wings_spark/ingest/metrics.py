@@ -4,7 +4,7 @@ import importlib
 import json
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from wings_core.errors import InvalidArgument
 from wings_spark.ingest.settings import SourceSettings
@@ -67,12 +67,15 @@ class RunMetrics:
     def note(self, progress: Any) -> None:
         """Note the messages that wait, by the last progress of the query, if it has one."""
         try:
-            found: dict[str, Any] = json.loads(progress.sources[0].latestOffset)
+            found: Any = json.loads(progress.sources[0].latestOffset)
         except (AttributeError, IndexError, TypeError, ValueError):
             return
+        if not isinstance(found, dict):
+            return  # Before the first report.
         for name, metric in (("pending", self._pending), ("lost", self._lost)):
-            if isinstance(found.get(name), int):
-                metric.set(found[name])
+            count: Any = cast("dict[str, Any]", found).get(name)
+            if isinstance(count, int):
+                metric.set(count)
 
     @contextmanager
     def served(self, listen: str) -> Generator[int]:

@@ -2,14 +2,16 @@
 
 import os
 import signal
+import socket
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
 
 GRACE_SECONDS = 8.0
-"""Longest time that the end in order takes; then the process ends as it is, which loses nothing."""
+"""Longest time that the end takes; then the process ends as it is, which loses nothing."""
 
 _STATUSES = {signal.SIGTERM: 0, signal.SIGINT: 130}
 """By signal: the exit status of a run that it ends."""
@@ -22,13 +24,15 @@ class Stopped(BaseException):
 class StopSignals:
     """SIGTERM and SIGINT, caught in a `with` statement of the main thread.
 
-    The first one asks for an end, and the second ends the process at once.
+    The first one asks for an end, and the second ends the process at once. A thread sees to it that
+    the process ends in time, whatever the main thread waits for.
     """
 
     def __init__(self) -> None:
         self._asked = threading.Event()
         self._in_order = False
         self._previous: dict[int, Any] = {}
+        self._woken, self._wakes = socket.socketpair()
         self.status = 0
         """The exit status that the first signal asks for."""
 
@@ -62,20 +66,30 @@ class StopSignals:
             os._exit(self.status)
         self.status = _STATUSES[signal.Signals(number)]
         self._asked.set()
-        # Never cancelled: it ends an interpreter that hangs on its way out, too.
-        timer = threading.Timer(GRACE_SECONDS, os._exit, (self.status,))
-        timer.daemon = True
-        timer.start()
         if not self._in_order:
             raise Stopped
 
+    def _end_in_time(self) -> None:
+        # The interpreter writes each signal's number when it comes, not when it is handled.
+        while number := self._woken.recv(1):
+            if number[0] in _STATUSES:
+                time.sleep(GRACE_SECONDS)
+                os._exit(_STATUSES[signal.Signals(number[0])])
+        self._woken.close()
+
     def __enter__(self) -> Self:
         """Catch the signals."""
+        self._wakes.setblocking(False)
+        signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self._end_in_time, daemon=True).start()
         self.catch()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Put back what had caught them before, unless the process is about to end by one."""
-        if not self.asked:
-            for number, found in self._previous.items():
-                signal.signal(number, found)
+        if self.asked:
+            return
+        signal.set_wakeup_fd(-1)
+        for number, found in self._previous.items():
+            signal.signal(number, found)
+        self._wakes.close()  # Its thread ends.

@@ -17,7 +17,9 @@ def test_figures_of_batches_are_served_and_added_up() -> None:
         )
     metrics.restarted()
     metrics.note(SimpleNamespace(sources=[SimpleNamespace(latestOffset='{"pending": 7}')]))
-    metrics.note(None)  # Before the first batch.
+    for offset in ("null", "", None):  # Before the first report.
+        metrics.note(SimpleNamespace(sources=[SimpleNamespace(latestOffset=offset)]))
+    metrics.note(None)
     with metrics.served("127.0.0.1:0") as port:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
             text = answer.read().decode()

@@ -1,0 +1,59 @@
+"""A run that is asked to end does so, also where it hangs."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from wings_spark.ingest.stopping import Stopped, StopSignals
+
+SECONDS_MAX = 60.0
+
+_PROGRAM = """
+import sys, time
+from wings_spark.ingest import stopping
+
+stopping.GRACE_SECONDS = 0.1
+with stopping.StopSignals() as stop:
+    try:
+        if sys.argv[1] == "in_order":
+            with stop.in_order():
+                print("ready", flush=True)
+                while True:
+                    time.sleep(60)
+        print("ready", flush=True)
+        time.sleep(600)
+    except stopping.Stopped:
+        if sys.argv[1] == "hangs":
+            while True:
+                time.sleep(60)
+sys.exit(stop.status)
+"""
+
+
+@pytest.mark.parametrize("way", ["hangs", "in_order", "ends"])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_process_that_hangs_is_ended_with_the_status_of_its_signal(
+    way: str, number: signal.Signals, status: int
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, way], stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.wait(SECONDS_MAX) == status
+
+
+def test_handlers_are_put_back_where_no_signal_came() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    threads = threading.active_count()
+    with StopSignals() as stop:
+        assert signal.getsignal(signal.SIGTERM) != before
+        assert not stop.asked
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert threading.active_count() <= threads + 1
+    assert issubclass(Stopped, BaseException)
