@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Tests and examples start many processes: each would compile the sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# uv writes both files: server.txt is a part of dev.txt, at the same versions.
+# uv writes all files: server.txt and image.txt are parts of dev.txt, at the same versions.
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --no-annotate
 
@@ -66,6 +66,8 @@ lock: $(VENV)/.dev ## pin the newest versions of everything in requirements/
 	$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra spark --extra sqs --extra iceberg --extra otel --group dev --output-file requirements/dev.txt
 	$(LOCK) pyproject.toml --extra server --group build --constraints requirements/dev.txt \
 		--output-file requirements/server.txt
+	$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra otel --group build \
+		--constraints requirements/dev.txt --output-file requirements/image.txt
 
 	@for version in $(SPARKS); do \
 		{ grep -E "^[a-z]" requirements/dev.txt | grep -v "^pyspark=" | sed 's/ *\\$$//'; \
