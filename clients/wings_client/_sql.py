@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import math
 import uuid
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Protocol
@@ -159,6 +160,8 @@ def _wire(value: Any) -> Any:
         return str(value)
     if isinstance(value, (bytes, bytearray)):
         return "".join(f"\\x{byte:02X}" for byte in value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     raise InvalidArgument(f"a parameter cannot be {value!r:.80} ({type(value).__name__})")

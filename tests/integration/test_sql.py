@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -101,6 +102,9 @@ def test_parameters_stand_for_values_of_any_kind(wings: Client, flights: str) ->
     assert rows(wings, text, ["JFK", 7]) == [(9,), (11,)]
     named = f'select delay from "{flights}" where carrier = $c and delay < $n'
     assert rows(wings, named, {"c": "c0", "n": 1}) == [(0,)]
+    assert rows(wings, "select ?::double > 1e300, ?::double", [math.nan, -math.inf]) == [
+        (True, -math.inf)
+    ]
     assert rows(wings, "select ?, ?, ?", ["it's -- é", None, True]) == [("it's -- é", None, True)]
     for given in ([], ["JFK"], ["JFK", 1, 2]):
         with pytest.raises(InvalidSql):
@@ -252,6 +256,13 @@ def test_http_answers_in_the_form_that_is_accepted(http: httpx.Client, flights: 
     assert stream.headers["content-type"] == arrow
     with pa.ipc.open_stream(io.BytesIO(stream.content)) as reader:
         assert reader.read_all().to_pydict() == {"delay": [0, 1], "carrier": ["c0", "c1"]}
+    for accept, given in (
+        ("text/csv;q=0, application/json;q=0.1", "application/json"),
+        ("application/json;q=0.5, text/csv;q=0.9", "text/csv"),
+        ("text/html, */*", "application/json"),
+    ):
+        answer = http.post("/v1/sql", json=body, headers={"accept": accept})
+        assert answer.headers["content-type"] == given
     refused = http.post("/v1/sql", json={**body, "extra": 1})
     assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_ARGUMENT")
 
@@ -394,6 +405,7 @@ def test_system_tables_tell_what_the_actions_do(
     ]
     segments = "select sum(rows) from system.segments s where topic = ?"
     assert rows(wings, segments, [name]) == [(30,)]
+    assert rows(wings, "select * from system.files") == []
     assert rows(wings, "select flight from system.nodes") == [(server.flight,)]
     assert rows(
         wings,
@@ -403,6 +415,44 @@ def test_system_tables_tell_what_the_actions_do(
     ) == [(30,)]
     with pytest.raises(InvalidSql, match="no system table"):
         wings.sql("select * from system.secrets")
+
+
+def test_dead_letters_are_tables_with_the_columns_of_their_messages(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic("n: int64", "reason: string")
+    name = topic.name.rpartition("/")[2]
+    wings.push(topic, [{"n": n, "reason": f"r{n}"} for n in range(4)])
+    wings.create_share_group("judges", topic, {"start": "earliest", "dlq_topic": f"{name}-dead"})
+    with wings.share_consumer("judges", topic, max_messages=4) as consumer:
+        delivery = next(iter(consumer))
+        consumer.reject(delivery, [1, 3], reason="odd")
+        consumer.accept(delivery, [0, 2])
+    wings.fetch(f"{name}-dead", offset=0, min_messages=2, timeout=60)
+    letters = f'system."dead_letters/{name}"'
+    assert rows(
+        wings, f'select "offset", reason, error, n, payload_reason from {letters} order by n'
+    ) == [(0, "rejected", "odd", 1, "r1"), (1, "rejected", "odd", 3, "r3")]
+    assert rows(wings, f"select source_offset from {letters} where n = 3") == [(3,)]
+    assert rows(wings, f"select count(*), sum(l.n) from {letters} l, {letters} r") == [(4, 8)]
+    assert rows(
+        wings,
+        "select topic, payload from system.dead_letters where source_topic = ? order by 2",
+        [topic.name],
+    ) == [(f"{topic.name}-dead", f'{{"n":{n},"reason":"r{n}"}}') for n in (1, 3)]
+    with pytest.raises(TopicNotFound):
+        wings.sql('select * from system."dead_letters/nothing"')
+
+
+def test_hints_about_settings_are_no_part_of_messages(wings: Client) -> None:
+    for text in (
+        "select (select i from range(3) r(i))",
+        f"select {'(' * 1100}1{')' * 1100} + 1",
+        f"select 1 {'+ 1' * 1100}",
+    ):
+        with pytest.raises((InvalidSql, ResourceExhausted)) as caught:
+            wings.sql(text).read_all()
+        assert "SET" not in str(caught.value), caught.value
 
 
 def test_system_tables_show_what_their_reader_may_see() -> None:

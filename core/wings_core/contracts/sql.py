@@ -25,13 +25,18 @@ Parameters = (
 SYSTEM = "system"
 """The schema of the system tables."""
 
+DEAD_LETTERS = "dead_letters"
+"""The system table of dead letters; `dead_letters/TOPIC` has those of one source."""
+
 SYSTEM_TABLES = (
     "topics",
     "partitions",
     "segments",
     "consumers",
     "groups",
+    DEAD_LETTERS,
     "nodes",
+    "files",
 )
 
 RESERVED = frozenset({"information_schema", "main", "pg_catalog", "system", "temp", "wings"})

@@ -9,7 +9,7 @@ import pyarrow as pa
 from wings_core.arrow_types import fields_of
 from wings_core.errors import Internal, InvalidSql, ResourceExhausted, WingsError
 from wings_core.sql.parameters import Bound
-from wings_core.sql.statement import invalid_sql
+from wings_core.sql.statement import invalid_sql, without_hints
 from wings_core.sql_process.engine import EngineFailed
 
 MESSAGE_LENGTH_MAX = 400
@@ -34,7 +34,7 @@ def translated(error: BaseException, text: str, bound: Bound | None, shift: int 
     message = str(found.get("exception_message", error)).strip()
     # What follows are hints about settings, which are not the caller's, and names of tables.
     message = re.split(r"\n(?:Did you mean|Possible solutions|\n|LINE )", message)[0]
-    message = message.replace("\n", " ")[:MESSAGE_LENGTH_MAX]
+    message = without_hints(message.replace("\n", " "))[:MESSAGE_LENGTH_MAX]
     if kind in _EXHAUSTED or "max_temp_directory_size" in message:
         return ResourceExhausted(f"the query needs more memory or disk than it may use: {message}")
     if kind in _FAULTS:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
-from wings_core.contracts.sql import SYSTEM
+from wings_core.contracts.sql import DEAD_LETTERS, SYSTEM
 from wings_core.errors import Internal, InvalidSql, ResourceExhausted, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.model import PartitionState, Topic
@@ -27,7 +27,7 @@ from wings_core.sql.failures import check_types, translated
 from wings_core.sql.names import topic_of
 from wings_core.sql.parameters import Bound, Parameters, bind
 from wings_core.sql.statement import Statement, TableName, parse
-from wings_core.sql.system import system_table
+from wings_core.sql.system import SystemReader
 from wings_core.sql.topic_table import ScanCount, TopicTable
 from wings_core.sql.workers import RemoteRun, Workers
 from wings_core.sql_process.engine import CATALOG, EngineFailed, View
@@ -199,7 +199,8 @@ class Query:
         with _Translated(self):
             statement = parse(text, self._engine.connection)
             self._bound = bind(statement, parameters)
-            self._show_system(statement, principal)
+            system = SystemReader(self._log, principal, self._cancel, self.count)
+            self._show_system(statement, system, authorize, namespace)
             self._show_topics(statement, authorize, namespace)
             self._run = self._placed(statement, self._bound)
             found = self._run.prepare(self._views, self._bound.text)
@@ -286,13 +287,30 @@ class Query:
         shift = error.shift if isinstance(error, EngineFailed) else 0
         return translated(error, self._text, self._bound, shift)
 
-    def _show_system(self, statement: Statement, principal: Principal) -> None:
+    def _show_system(
+        self,
+        statement: Statement,
+        system: SystemReader,
+        authorize: Authorize,
+        namespace: NamespaceName,
+    ) -> None:
         """Make views of the system tables that a statement names."""
-        for table in statement.tables:
-            if table.schema == SYSTEM:
-                name = f"__system_{table.table}"
-                self._tables[name] = system_table(table.table, self._log, principal)
-                self._view(table, f"FROM {quoted(name)}")
+        for index, table in enumerate(statement.tables):
+            if table.schema != SYSTEM:
+                continue
+            kind, slash, rest = table.table.partition("/")
+            if slash and kind == DEAD_LETTERS:
+                schema, _, source = rest.rpartition("/")
+                topic = topic_of(TableName(schema, source), namespace)
+                authorize(str(topic))
+                rows = system.dead_letters(self._log.admin.get_topic(topic))
+            elif table.table == DEAD_LETTERS:
+                rows = system.dead_letters(None)
+            else:
+                rows = system.table(table.table)
+            name = f"__system{index}"
+            self._tables[name] = rows
+            self._view(table, f"FROM {name}")
 
     def _show_topics(
         self, statement: Statement, authorize: Authorize, namespace: NamespaceName

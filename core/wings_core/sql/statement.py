@@ -4,6 +4,7 @@ The tree also says which tables a statement names, and where its parameters stan
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -33,6 +34,8 @@ PATTERN_LENGTH_MAX = 1024
 
 CATALOGS = frozenset({"memory", "system"})
 """Other catalogs, by whose names there may be a schema of ours too."""
+
+_SETTING = re.compile(r"\b(?:SET|PRAGMA|RESET|settings?|configur\w+)\b|=\s*(?:true|false)\b")
 
 _Node = dict[str, Any]
 _NOWHERE = 2**64 - 1
@@ -114,6 +117,12 @@ def invalid_sql(message: str, text: str, byte: int | None) -> InvalidSql:
     return InvalidSql(f"{message} (at character {position})", position=position)
 
 
+def without_hints(message: str) -> str:
+    """Return a message without the sentences about settings, which are not the caller's."""
+    sentences = re.split(r"(?<=[.!?]) +", message)
+    return " ".join(each for each in sentences if not _SETTING.search(each)) or sentences[0]
+
+
 def _tree(text: str, connection: duckdb.DuckDBPyConnection) -> _Node:
     """Return the syntax tree of the one statement of a text."""
     rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchall()
@@ -131,7 +140,7 @@ def _refuse_statement(
 ) -> None:
     if found.get("error_type") != "not implemented":
         byte = int(found["position"]) if "position" in found else None
-        message = str(found["error_message"]).partition("\n")[0]
+        message = without_hints(str(found["error_message"]).partition("\n")[0])
         raise invalid_sql(message, text, byte)
     kinds = [statement.type.name for statement in connection.extract_statements(text)]
     kind = next((kind for kind in kinds if kind != "SELECT"), "this")

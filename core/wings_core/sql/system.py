@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from wings_core.errors import InvalidSql, NotFound
+from wings_core.fetch.fetcher import Cancel
 from wings_core.model import Topic
 from wings_core.security.principal import Principal
 from wings_core.security.rights import DATA_RIGHTS, Right
+from wings_core.sql.letters import LETTERS_SCHEMA, LettersTable, is_of_letters
+from wings_core.sql.topic_table import ScanCount
 
 if TYPE_CHECKING:
     from wings_core.log import Log
@@ -35,15 +38,41 @@ class _Table:
     columns: "Callable[[Log, Principal], Columns]"
 
 
-def system_table(name: str, log: "Log", principal: Principal) -> pa.Table:
-    """Return the rows of a system table, as of now.
+@dataclass(frozen=True, slots=True)
+class SystemReader:
+    """Reads system tables for a query, as of now.
 
-    Raises:
-        InvalidSql: There is no such table.
+    Args:
+        log: What they tell of.
+        principal: Who reads them.
+        cancel: Ends scans of dead letters.
+        count: Counts what those read.
     """
-    table = SYSTEM_TABLES.get(name)
-    if table is None:
-        raise InvalidSql(f"there is no system table {name!r:.80}: {', '.join(SYSTEM_TABLES)}")
+
+    log: "Log"
+    principal: Principal
+    cancel: Cancel
+    count: ScanCount
+
+    def table(self, name: str) -> pa.Table:
+        """Return the rows of a table that metadata holds.
+
+        Raises:
+            InvalidSql: There is no such table.
+        """
+        table = SYSTEM_TABLES.get(name)
+        if table is None:
+            raise InvalidSql(f"there is no system table {name!r:.80}: {', '.join(SYSTEM_TABLES)}")
+        return _rows(table, self.log, self.principal)
+
+    def dead_letters(self, source: Topic | None) -> LettersTable:
+        """Return the dead letters of a topic, or of all."""
+        topics = _topics_of(self.log, self.principal, (Right.READ,))
+        holding = [topic for topic in topics if is_of_letters(topic)]
+        return LettersTable(self.log, holding, source, self.cancel, self.count)
+
+
+def _rows(table: _Table, log: "Log", principal: Principal) -> pa.Table:
     fields = [table.schema.field(index) for index in range(len(table.schema))]
     columns = table.columns(log, principal) or [() for _ in fields]
     arrays = [_array(values, field.type) for values, field in zip(columns, fields, strict=True)]
@@ -146,6 +175,34 @@ def _groups(log: "Log", principal: Principal) -> Columns:
     return _turned(rows)
 
 
+def _files(log: "Log", principal: Principal) -> Columns:
+    if log.table_states is None:
+        return []
+    known = log.table_states.tables()
+    rows: list[tuple[Any, ...]] = []
+    for topic in _topics_of(log, principal, (Right.READ,)):
+        if topic.uuid in known:
+            rows += [
+                (
+                    str(topic.name),
+                    file.partition,
+                    known[topic.uuid],
+                    file.folio,
+                    file.end_offset,
+                    file.rows,
+                    file.added,
+                    file.removed,
+                )
+                for file in log.table_states.segments(topic.uuid)
+            ]
+    return _turned(rows)
+
+
+def _no_letters(log: "Log", principal: Principal) -> Columns:
+    del log, principal  # They are scanned, as topics are: see `SystemReader`.
+    return []
+
+
 def _nodes(log: "Log", principal: Principal) -> Columns:
     if not principal.is_operator:
         return []
@@ -190,6 +247,20 @@ SYSTEM_TABLES: Mapping[str, _Table] = {
         _consumers,
     ),
     "groups": _Table(_schema(topic=_TEXT, group=_TEXT, config=_TEXT), _groups),
+    "dead_letters": _Table(LETTERS_SCHEMA, _no_letters),
+    "files": _Table(
+        _schema(
+            topic=_TEXT,
+            partition=_TEXT,
+            identifier=_TEXT,
+            file=_TEXT,
+            end_offset=_NUMBER,
+            rows=_NUMBER,
+            added=_NUMBER,
+            removed=_NUMBER,
+        ),
+        _files,
+    ),
     "nodes": _Table(_schema(flight=_TEXT, http=_TEXT, since=_TIME), _nodes),
 }
 """By name; a `partition` is the value's JSON text."""

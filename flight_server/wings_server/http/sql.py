@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -116,12 +117,18 @@ def _encoded(opened: Callable[[], Query], encode: Encoder, bytes_max: int) -> by
 
 
 def _wanted(accept: str) -> tuple[str, Encoder]:
-    """Return the media type of the answer, the first known of those that a client accepts."""
+    """Return the media type of the answer: of the known ones the first that a client likes best."""
+    best, liking = "application/json", 0.0
     for each in accept.split(","):
-        media_type = each.partition(";")[0].strip().lower()
-        if media_type in _ENCODERS:
-            return media_type, _ENCODERS[media_type]
-    return "application/json", _json
+        media_type, *options = (part.strip().lower() for part in each.split(";"))
+        quality = next((option[2:] for option in options if option.startswith("q=")), "1")
+        weight = float(quality) if _QUALITY.fullmatch(quality) else 1.0
+        if media_type in _ENCODERS and weight > liking:
+            best, liking = media_type, weight
+    return best, _ENCODERS[best]
+
+
+_QUALITY = re.compile(r"[01](?:\.[0-9]{0,3})?")
 
 
 def _json(query: Query, bytes_max: int) -> bytes:

@@ -1,0 +1,227 @@
+"""Dead letters as a table: those of every topic that holds some, with what they hold.
+
+`system.dead_letters` has the message as JSON; `system."dead_letters/TOPIC"` has the letters of one
+source, and after their own columns those of the message, as the source's schema is now.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from wings_core.arrow_types import fields_of
+from wings_core.errors import InvalidArgument, InvalidName, NotFound, WingsError
+from wings_core.fetch.fetcher import Cancel, Cursor
+from wings_core.fetch.selection import OFFSET_FIELD, Selection
+from wings_core.json_rows import encode_lines
+from wings_core.model import Topic
+from wings_core.names import TopicName
+from wings_core.partitions import UNPARTITIONED
+from wings_core.share.dead_letters.payloads import read_payload
+from wings_core.share.dead_letters.writer import DEAD_LETTER_SCHEMA
+from wings_core.sql.predicate import Predicate
+from wings_core.sql.topic_table import ScanCount, shown_columns
+
+if TYPE_CHECKING:
+    from wings_core.log import Log
+
+_PAYLOAD, _SOURCE = "payload", "source_topic"
+
+_OWN = [
+    pa.field("topic", pa.string()),
+    pa.field("offset", pa.int64()),
+    *(field for field in fields_of(DEAD_LETTER_SCHEMA) if field.name != _PAYLOAD),
+]
+"""Where a letter lies, and what it says of its message."""
+
+LETTERS_SCHEMA = pa.schema([*_OWN, pa.field(_PAYLOAD, pa.string())])
+"""Of the letters of any topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A column of the message."""
+
+    name: str
+    """In the source."""
+    field: "pa.Field[Any]"
+    """As the table has it."""
+
+
+def is_of_letters(topic: Topic) -> bool:
+    """Tell whether a topic holds dead letters."""
+    return topic.partition_key is None and topic.schema.equals(DEAD_LETTER_SCHEMA)
+
+
+class LettersTable(ds.Dataset):
+    """What DuckDB scans for dead letters.
+
+    Args:
+        log: Where they are read.
+        topics: Those that hold letters, and that the reader may read.
+        source: Whose letters they are; None: of any topic, with the message as JSON.
+        cancel: Ends the scans.
+        count: Counts what they read, and keeps what ended one.
+    """
+
+    # As the datasets of other formats do, it takes the place of those made by Arrow: DuckDB asks
+    # nothing of it but a schema and scanners.
+    def __init__(
+        self,
+        log: "Log",
+        topics: Sequence[Topic],
+        source: Topic | None,
+        cancel: Cancel,
+        count: ScanCount,
+    ) -> None:
+        self._log = log
+        self._source = source
+        self._cancel = cancel
+        self._count = count
+        # One moment: letters that come later are not seen.
+        self._ends = [
+            (topic, log.registry.partition_state(topic.uuid, UNPARTITIONED)) for topic in topics
+        ]
+        self._held = [] if source is None else _held(source)
+        self._schema = (
+            LETTERS_SCHEMA
+            if source is None
+            else pa.schema([*_OWN, *(each.field for each in self._held)])
+        )
+        self._sources: dict[str, Topic | None] = {}
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that may be asked for."""
+        return self._schema
+
+    def scanner(  # pyright: ignore[reportIncompatibleMethodOverride] - of what DuckDB asks for
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Any = None,  # noqa: A002 - the name that DuckDB calls it by.
+        **_: Any,
+    ) -> "_Scanner":
+        """Return what reads some columns of the letters that pass a filter."""
+        names = self._schema.names if columns is None else list(columns)
+        predicate = None if filter is None else Predicate.of(filter)
+        return _Scanner(self, pa.schema([self._schema.field(name) for name in names]), predicate)
+
+    def batches(self, schema: pa.Schema, predicate: Predicate | None) -> Iterator[pa.RecordBatch]:
+        """Yield the letters that pass a predicate."""
+        needed = set(schema.names) | (predicate.columns if predicate else set[str]())
+        try:
+            for topic, state in self._ends:
+                selection = Selection.of(topic, system_columns=True)
+                start = state.log_start_offset
+                cursor = Cursor(topic, UNPARTITIONED, start, selection, clamps=True)
+                for chunks in self._log.fetcher.scan(cursor, state.next_offset, self._cancel):
+                    for chunk in chunks:
+                        self._count.rows += chunk.batch.num_rows
+                        self._count.bytes += chunk.bytes
+                        rows = self._shown(topic, chunk.batch, needed)
+                        passed = rows if predicate is None else predicate.filter(rows)
+                        yield passed.select(schema.names)
+        except WingsError as error:
+            self._count.error = self._count.error or error
+            raise
+
+    def _shown(self, topic: Topic, letters: pa.RecordBatch, needed: set[str]) -> pa.RecordBatch:
+        """Return letters as the table has them, of the columns that are needed."""
+        if self._source is not None:
+            name = pa.scalar(str(self._source.name), pa.string())
+            of_source = pc.call_function("equal", [letters.column(_SOURCE), name])
+            letters = letters.filter(of_source)
+        arrays: dict[str, Any] = {}
+        for field in self._schema:
+            if field.name not in needed or field.name in arrays:
+                continue
+            if field.name == "topic":
+                arrays["topic"] = cast("Any", pa).repeat(str(topic.name), letters.num_rows)
+            elif field.name == "offset":
+                arrays["offset"] = letters.column(OFFSET_FIELD.name)
+            elif field.name in DEAD_LETTER_SCHEMA.names and field.name != _PAYLOAD:
+                arrays[field.name] = letters.column(field.name)
+            else:
+                arrays |= self._messages(letters)
+        fields = [self._schema.field(name) for name in arrays]
+        return pa.RecordBatch.from_arrays(list(arrays.values()), schema=pa.schema(fields))
+
+    def _messages(self, letters: pa.RecordBatch) -> dict[str, Any]:
+        """Return the columns of the messages that letters hold."""
+        found = [self._message(letters, row) for row in range(letters.num_rows)]
+        if self._source is None:
+            texts = [None if each is None else _json(each) for each in found]
+            return {_PAYLOAD: pa.array(texts, pa.string())}
+        columns: dict[str, Any] = {}
+        for held in self._held:
+            values = [_value(each, held) for each in found]
+            columns[held.field.name] = pa.concat_arrays([pa.array([], held.field.type), *values])
+        return columns
+
+    def _message(self, letters: pa.RecordBatch, row: int) -> pa.RecordBatch | None:
+        """Return the message of a letter, None where it has none that can be read."""
+        payload = cast("Any", letters.column(_PAYLOAD)[row]).as_buffer()
+        source = self._source_of(letters.column(_SOURCE)[row].as_py())
+        if payload is None or source is None:
+            return None
+        try:
+            return read_payload(payload, source.schemas, unmarked=True)[0]
+        except InvalidArgument:
+            return None
+
+    def _source_of(self, name: str) -> Topic | None:
+        if self._source is not None:
+            return self._source
+        if name not in self._sources:
+            try:
+                self._sources[name] = self._log.admin.get_topic(TopicName.parse(name))
+            except (InvalidName, NotFound):
+                self._sources[name] = None  # It was deleted.
+        return self._sources[name]
+
+
+@dataclass(slots=True)
+class _Scanner:
+    """One scan of dead letters."""
+
+    table: LettersTable
+    projected_schema: pa.Schema
+    predicate: Predicate | None
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the rows; they are read as they are asked for."""
+        return pa.RecordBatchReader.from_batches(
+            self.projected_schema, self.table.batches(self.projected_schema, self.predicate)
+        )
+
+
+def _held(source: Topic) -> list[_Held]:
+    """Return the columns of a source's messages; one named as one of a letter's has a prefix."""
+    taken = {field.name for field in _OWN}
+    held: list[_Held] = []
+    for column in shown_columns(source):
+        if column.name[:2] != "__":
+            name = column.name
+            while name.lower() in taken:
+                name = f"{_PAYLOAD}_{name}"
+            taken.add(name.lower())
+            held.append(_Held(column.name, pa.field(name, column.field.type)))
+    return held
+
+
+def _value(message: pa.RecordBatch | None, held: _Held) -> Any:
+    """Return a column's value of a message, in an array of one."""
+    if message is not None and held.name in message.schema.names:
+        value = message.column(held.name)
+        try:
+            return value if value.type == held.field.type else value.cast(held.field.type)
+        except pa.ArrowInvalid:
+            pass  # Of a version of the schema whose values the present one does not hold.
+    return cast("Any", pa).nulls(1, held.field.type)
+
+
+def _json(message: pa.RecordBatch) -> str:
+    return b"".join(encode_lines(message)).decode().strip()

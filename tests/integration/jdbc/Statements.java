@@ -1,0 +1,51 @@
+import java.sql.Connection;
+import java.sql.DatabaseMetaData;
+import java.sql.DriverManager;
+import java.sql.PreparedStatement;
+import java.sql.ResultSet;
+import java.sql.SQLException;
+import java.sql.Statement;
+
+/** Says what a server answers to Arrow's driver of JDBC: a line for each step. */
+public final class Statements {
+  public static void main(String[] arguments) throws SQLException {
+    String table = arguments[1];
+    try (Connection connection = DriverManager.getConnection(arguments[0])) {
+      DatabaseMetaData metadata = connection.getMetaData();
+      System.out.println("product " + metadata.getDatabaseProductName());
+      try (ResultSet tables = metadata.getTables("wings", "default", table, null)) {
+        while (tables.next()) {
+          System.out.println("table " + tables.getString("TABLE_SCHEM") + "." + tables.getString("TABLE_NAME"));
+        }
+      }
+      try (ResultSet columns = metadata.getColumns("wings", "default", table, "%")) {
+        while (columns.next()) {
+          System.out.println("column " + columns.getString("COLUMN_NAME") + " " + columns.getInt("DATA_TYPE"));
+        }
+      }
+      try (Statement statement = connection.createStatement();
+          ResultSet rows = statement.executeQuery(
+              "select n, text, __offset from \"" + table + "\" where n < 2 order by n")) {
+        while (rows.next()) {
+          System.out.println("row " + rows.getLong(1) + " " + rows.getString(2) + " " + rows.getLong("__offset"));
+        }
+      }
+      try (PreparedStatement prepared =
+          connection.prepareStatement("select text from \"" + table + "\" where n = ?")) {
+        for (int n = 7; n < 9; n++) {
+          prepared.setString(1, String.valueOf(n));
+          try (ResultSet rows = prepared.executeQuery()) {
+            while (rows.next()) {
+              System.out.println("prepared " + rows.getString(1));
+            }
+          }
+        }
+      }
+      try (Statement statement = connection.createStatement()) {
+        statement.executeQuery("delete from \"" + table + "\"");
+      } catch (SQLException refused) {
+        System.out.println("refused " + refused.getMessage().contains("SQL reads topics"));
+      }
+    }
+  }
+}
