@@ -12,7 +12,7 @@ from wings_client._many import OffsetsValue, PartitionsValue
 from wings_client._messages import OffsetValue
 from wings_client._model import Chunk, FetchResult, PartitionValue, Topic
 from wings_client._scan import plan, scan
-from wings_client._sql import SqlParameters, SqlRead
+from wings_client._sql import SqlParameters, SqlRead, SqlTables
 from wings_client._sql import ticket_of as ticket_of_sql
 from wings_client._stream import Chunks
 from wings_core.contracts.many import ALL
@@ -150,6 +150,7 @@ class ReadCalls(AdminCalls):
         *,
         namespace: str | None = None,
         timeout: float | None = None,
+        tables: SqlTables | None = None,
     ) -> pa.RecordBatchReader:
         """Run one SQL statement over topics, and return its rows as they come.
 
@@ -163,15 +164,19 @@ class ReadCalls(AdminCalls):
             namespace: Of tables without a schema, by its full name; None: the default one.
             timeout: Seconds that it may take, its rows being read included; None: as long as the
                 server lets any.
+            tables: Tables for this statement alone, by name, about 3 MB together when compressed:
+                of Arrow, data frames, columns by name, or lists of rows. One hides a topic of its
+                name.
 
         Raises:
+            InvalidArgument: A table is none, or they are too long.
             InvalidSql: The statement cannot be run; fact `position`, where it is known, is the
                 character that it is about, from 1 on. Also while the reader is read.
             TopicNotFound: There is no topic of a table's name.
             ResourceExhausted: It needs more time, memory or rows than it may, or too many run.
             WingsError: Also while the reader is read.
         """
-        read = SqlRead(self._transport, ticket_of_sql(text, parameters, namespace, timeout))
+        read = SqlRead(self._transport, ticket_of_sql(text, parameters, namespace, timeout, tables))
         return pa.RecordBatchReader.from_batches(read.schema, read.batches())
 
     def scan_tickets(

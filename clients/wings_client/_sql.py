@@ -1,11 +1,12 @@
 """SQL over topics: a statement's rows, as they come."""
 
+import base64
 import datetime
 import decimal
 import math
 import uuid
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
@@ -20,6 +21,12 @@ from wings_core.errors import InvalidArgument, InvalidTicket, ResourceExhausted
 
 SqlParameters = Sequence[Any] | Mapping[str, Any]
 """Values by position, for `?` and `$1`, or by name, for `$name`."""
+
+SqlTables = Mapping[str, Any]
+"""Tables for a statement, by name: of Arrow, a data frame, columns by name, or rows as dicts."""
+
+TABLES_BYTES_MAX = 3 << 20
+"""Bytes of all tables of a statement, as they are sent."""
 
 SECONDS_MAX = 86_400.0
 """How long a statement without a timeout may take here; the server's bound is shorter."""
@@ -133,11 +140,13 @@ def ticket_of(
     parameters: SqlParameters,
     namespace: str | None,
     timeout: float | None,
+    tables: SqlTables | None = None,
 ) -> SqlTicket:
     """Return the ticket of a statement.
 
     Raises:
-        InvalidTicket: A value is of a type that it cannot have.
+        InvalidTicket: A value is of a type that it cannot have, or the tables are too long.
+        InvalidArgument: A table is none.
     """
     given: Any
     if isinstance(parameters, Mapping):
@@ -145,9 +154,36 @@ def ticket_of(
     else:
         given = tuple(_wire(value) for value in parameters)
     keys: dict[str, Any] = {"namespace": namespace}
+    if tables:
+        keys["tables"] = {name: _stream(name, table) for name, table in tables.items()}
+        if sum(map(len, keys["tables"].values())) > TABLES_BYTES_MAX:
+            raise InvalidTicket(
+                f"tables: together at most {TABLES_BYTES_MAX} bytes, compressed and in base64: "
+                "push larger ones to a topic"
+            )
     if timeout is not None:
         keys["timeout_ms"] = max(1, round(timeout * 1000))
     return build(SqlTicket, InvalidTicket, "sql", sql=text, parameters=given, **keys)
+
+
+def _stream(name: str, table: Any) -> str:
+    """Return a table as an IPC stream in base64."""
+    try:
+        if isinstance(table, Mapping):
+            table = pa.table(cast("Any", table))
+        elif isinstance(table, list):
+            table = pa.Table.from_pylist(cast("Any", table))
+        reader = pa.RecordBatchReader.from_stream(table)
+    except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
+        raise InvalidArgument(f"tables: {name!r:.80} is no table: {error!s:.200}") from None
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, reader.schema, options=options) as writer:
+        for batch in reader:
+            writer.write_batch(batch)
+            if sink.tell() > TABLES_BYTES_MAX:
+                break  # The caller refuses it.
+    return base64.b64encode(sink.getvalue()).decode("ascii")
 
 
 def _wire(value: Any) -> Any:

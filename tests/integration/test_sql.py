@@ -1,9 +1,11 @@
 """SQL over topics: what a statement reads, by the client and over HTTP, and what is refused."""
 
 import asyncio
+import base64
 import io
 import json
 import math
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,8 @@ from typing import Any
 
 import duckdb
 import httpx
+import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
@@ -289,6 +293,9 @@ def test_results_of_types_of_duckdb_alone_are_refused(wings: Client, http: httpx
 def test_the_async_client_awaits_the_rows(server: RunningServer, flights: str) -> None:
     async def run() -> None:
         async with wings_client.connect_async(server.flight) as client:
+            tables = {"known": {"n": [7]}}
+            async with client.sql("select n from known", tables=tables) as sent:
+                assert (await sent.read_all()).to_pylist() == [{"n": 7}]
             async with client.sql(f'select delay from "{flights}" order by 1') as found:
                 assert found.schema.names == ["delay"]
                 table = await found.read_all()
@@ -442,6 +449,38 @@ def test_dead_letters_are_tables_with_the_columns_of_their_messages(
     ) == [(f"{topic.name}-dead", f'{{"n":{n},"reason":"r{n}"}}') for n in (1, 3)]
     with pytest.raises(TopicNotFound):
         wings.sql('select * from system."dead_letters/nothing"')
+
+
+def test_a_table_that_is_sent_along_is_joined(
+    wings: Client, http: httpx.Client, flights: str
+) -> None:
+    names = {"code": ["JFK", "LAX"], "city": ["New York", "Los Angeles"]}
+    text = f'select city, count(*) n from "{flights}" join names on code = origin group by 1'
+    for table in (
+        names,
+        pa.table(names),
+        pd.DataFrame(names),
+        pl.DataFrame(names),
+        [{"code": code, "city": city} for code, city in zip(*names.values(), strict=True)],
+    ):
+        found = wings.sql(f"{text} order by 1", tables={"names": table}).read_all()
+        assert found.to_pylist() == [
+            {"city": "Los Angeles", "n": 15},
+            {"city": "New York", "n": 15},
+        ]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.table(names).schema) as writer:
+        writer.write_table(pa.table(names))
+    sent = base64.b64encode(sink.getvalue()).decode()
+    body = {"sql": "select max(city) c from names", "tables": {"names": sent}}
+    assert http.post("/v1/sql", json=body).json()["rows"] == [{"c": "New York"}]
+    for broken in ("?", base64.b64encode(b"no stream").decode()):
+        answer = http.post("/v1/sql", json={**body, "tables": {"names": broken}})
+        assert answer.status_code == 400
+    with pytest.raises(wings_client.InvalidArgument, match="no table"):
+        wings.sql(text, tables={"names": 5})
+    with pytest.raises(wings_client.InvalidTicket, match="at most"):
+        wings.sql(text, tables={"names": {"code": [random.randbytes(4 << 20)]}})
 
 
 def test_hints_about_settings_are_no_part_of_messages(wings: Client) -> None:

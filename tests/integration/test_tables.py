@@ -1,6 +1,7 @@
 """Topics that are Iceberg tables: any engine reads the same rows as Wings, each of them once."""
 
 import tempfile
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -86,6 +87,12 @@ def test_a_table_has_the_rows_of_its_topic(tmp_path: Path) -> None:
         assert (described["rows"], described["lag_rows"], described["lag_ms"]) == (5, 0, 0)
         assert described["snapshot_id"] == table_of(server).current_snapshot().snapshot_id
         paths = [task.file.file_path for task in table_of(server).scan().plan_files()]
+        files = "select identifier, file, rows from system.files where removed is null"
+        with closing(server.server.log.sql.open(files, lambda _: None)) as query:
+            told = [row for batch in query.batches() for row in batch.to_pylist()]
+        assert {row["identifier"] for row in told} == {"default.t"}
+        assert sum(row["rows"] for row in told) == 5
+        assert all(any(row["file"] in path for path in paths) for row in told)
         found = duckdb.sql(f"SELECT n FROM read_parquet({paths}) ORDER BY __offset")
         assert found is not None
         assert found.fetchall() == [(1,), (2,), (3,), (4,), (5,)]

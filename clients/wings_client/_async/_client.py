@@ -31,7 +31,7 @@ from wings_client._messages import OffsetValue
 from wings_client._model import PartitionValue
 from wings_client._retry import Retry
 from wings_client._scan import Part, ranges
-from wings_client._sql import SqlParameters, SqlRead
+from wings_client._sql import SqlParameters, SqlRead, SqlTables
 from wings_client._sql import ticket_of as ticket_of_sql
 from wings_client._transport import Transport
 from wings_core.contracts.tickets import ScanTicket
@@ -296,6 +296,7 @@ class AsyncClient:
         *,
         namespace: str | None = None,
         timeout: float | None = None,
+        tables: SqlTables | None = None,
     ) -> AsyncSql:
         """Run one SQL statement over topics, and read its rows as they come.
 
@@ -307,7 +308,7 @@ class AsyncClient:
             ResourceExhausted: It needs more time, memory or rows than it may, or too many run.
             WingsError: Also while the rows are read.
         """
-        ticket = ticket_of_sql(text, parameters, namespace, timeout)
+        ticket = ticket_of_sql(text, parameters, namespace, timeout, tables)
         read = await self._calls.run(lambda: SqlRead(self._transport, ticket))
         return AsyncSql(self._reads, read)
 

@@ -1,11 +1,12 @@
 """SQL on the wire: the body over HTTP, and the ticket over Flight."""
 
+import base64
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from wings_core.contracts.messages import Message, dump, load_object
-from wings_core.errors import InvalidTicket
+from wings_core.errors import InvalidArgument, InvalidTicket
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 
 TIMEOUT_MS_MAX = 86_400_000
@@ -21,6 +22,16 @@ Parameters = (
 )
 """Values of the parameters `?` and `$1`, in order, or of `$name`, by name."""
 
+
+TABLES_MAX = 16
+"""Tables that are sent along with a statement."""
+
+TABLE_NAME = r"[A-Za-z][A-Za-z0-9_]{0,62}"
+"""What one may be called; it hides a topic of that name."""
+
+Tables = Annotated[
+    dict[Annotated[str, Field(pattern=f"^{TABLE_NAME}$")], str], Field(max_length=TABLES_MAX)
+]
 
 SYSTEM = "system"
 """The schema of the system tables."""
@@ -65,6 +76,26 @@ class SqlBody(Message):
     timeout_ms: Annotated[
         int | None, Field(gt=0, le=TIMEOUT_MS_MAX, description="How long it may take.")
     ] = None
+
+    tables: Annotated[
+        Tables | None,
+        Field(description="Tables for this statement, by name: Arrow IPC streams in base64."),
+    ] = None
+
+    @property
+    def sent_tables(self) -> dict[str, bytes]:
+        """The streams of the tables that came along.
+
+        Raises:
+            InvalidArgument: One is not base64.
+        """
+        try:
+            return {
+                name: base64.b64decode(text, validate=True)
+                for name, text in (self.tables or {}).items()
+            }
+        except ValueError:
+            raise InvalidArgument("tables: a value is an Arrow IPC stream in base64") from None
 
     @property
     def default_namespace(self) -> NamespaceName:

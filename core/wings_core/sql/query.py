@@ -79,6 +79,7 @@ class Sql:
         cancel: Cancel | None = None,
         seconds_max: float | None = None,
         principal: Principal = ANYONE,
+        sent: Mapping[str, bytes] | None = None,
     ) -> "Query":
         """Parse, check and plan a statement; nothing is read yet but where its topics end.
 
@@ -92,6 +93,7 @@ class Sql:
             cancel: Ends the query.
             seconds_max: How long it may take, at most as long as any may.
             principal: The caller, for what system tables show.
+            sent: Tables that came along, by name: IPC streams, which the worker reads.
 
         Returns:
             A query, which the caller closes.
@@ -107,7 +109,7 @@ class Sql:
         seconds = limit if seconds_max is None else min(limit, seconds_max)
         query = Query(self._log, self._engines, self._workers, cancel or Cancel(), seconds)
         try:
-            query.prepare(text, authorize, parameters, namespace, principal)
+            query.prepare(text, authorize, parameters, namespace, principal, sent or {})
         except BaseException:
             query.close()
             raise
@@ -193,33 +195,37 @@ class Query:
         parameters: Parameters,
         namespace: NamespaceName,
         principal: Principal,
+        sent: Mapping[str, bytes],
     ) -> None:
         """Plan a statement; see `Sql.open`."""
         self._text = text
         with _Translated(self):
-            statement = parse(text, self._engine.connection)
+            known = frozenset(name.lower() for name in sent)
+            statement = parse(text, self._engine.connection, known)
             self._bound = bind(statement, parameters)
             system = SystemReader(self._log, principal, self._cancel, self.count)
             self._show_system(statement, system, authorize, namespace)
             self._show_topics(statement, authorize, namespace)
-            self._run = self._placed(statement, self._bound)
+            self._run = self._placed(statement, self._bound, sent)
             found = self._run.prepare(self._views, self._bound.text)
             if found is None:
                 raise InvalidSql("the statement returns no rows")
             check_types(found)
             self._schema = found
 
-    def _placed(self, statement: Statement, bound: Bound) -> LocalRun | RemoteRun:
+    def _placed(
+        self, statement: Statement, bound: Bound, sent: Mapping[str, bytes]
+    ) -> LocalRun | RemoteRun:
         """Return the run of a statement, here or in a worker."""
         self._workers.warm()
         topics = [table for table in self._tables.values() if isinstance(table, TopicTable)]
         columns = [column for topic in topics for column in topic.columns]
         nested = [each.name.lower() for each in columns if pa.types.is_nested(each.field.type)]
-        few = len(columns) <= COLUMNS_MAX
+        few = len(columns) <= COLUMNS_MAX and not sent
         if few and is_bounded(statement, bound.text, frozenset(nested)):
             return LocalRun(self._engine, self._tables, self._ends, LOOK_SECONDS)
         return RemoteRun(
-            self._workers, self._tables, {}, self._scan_failed, self._ends, LOOK_SECONDS
+            self._workers, self._tables, sent, self._scan_failed, self._ends, LOOK_SECONDS
         )
 
     def _ends(self) -> bool:

@@ -76,12 +76,15 @@ class Statement:
     """Its syntax tree, as DuckDB tells it."""
 
 
-def parse(text: str, connection: duckdb.DuckDBPyConnection) -> Statement:
+def parse(
+    text: str, connection: duckdb.DuckDBPyConnection, known: frozenset[str] = frozenset()
+) -> Statement:
     """Parse one statement and check that it may be run.
 
     Args:
         text: SQL.
         connection: Only its parser is used.
+        known: Tables that came along, lower case: no topics.
 
     Raises:
         InvalidSql: It is not one SELECT, or holds what is not allowed.
@@ -94,7 +97,7 @@ def parse(text: str, connection: duckdb.DuckDBPyConnection) -> Statement:
     try:
         root = _tree(text, connection)
         walk = _Walk(text)
-        walk.visit(root, frozenset())
+        walk.visit(root, known)
     except RecursionError:
         raise InvalidSql("the statement is nested too deep") from None
     if len(walk.tables) > TABLES_MAX:

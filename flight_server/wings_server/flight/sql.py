@@ -35,6 +35,7 @@ def open_sql(
         cancel,
         asked.seconds_max,
         principal,
+        asked.sent_tables,
     )
 
 
