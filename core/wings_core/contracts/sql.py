@@ -89,11 +89,9 @@ class SqlBody(Message):
         Raises:
             InvalidArgument: One is not base64.
         """
+        sent = self.tables or {}
         try:
-            return {
-                name: base64.b64decode(text, validate=True)
-                for name, text in (self.tables or {}).items()
-            }
+            return {name: base64.b64decode(text, validate=True) for name, text in sent.items()}
         except ValueError:
             raise InvalidArgument("tables: a value is an Arrow IPC stream in base64") from None
 
