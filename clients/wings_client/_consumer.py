@@ -1,13 +1,13 @@
 """The named consumer: reads all partitions of a topic from its last committed offsets."""
 
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from wings_client._consumer_offsets import ConsumerCalls, ConsumerOffsets, Start
 from wings_client._consumer_reads import Consumed, ConsumerReads
+from wings_client._forks import finalize
 from wings_client._messages import wire_partition
 from wings_client._model import PartitionValue, Topic
 from wings_client._transport import Transport
@@ -27,6 +27,7 @@ class ConsumerEngine:
         offsets: Delivered, processed and committed.
         reads: The threads that read.
         timeout: Seconds without a message after which it ends; None: never.
+        transport: To the server.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class ConsumerEngine:
         self.name = name
         self.topic = topic
         self.timeout = timeout
+        self.transport = transport
         self.offsets = ConsumerOffsets(transport, calls, name, topic)
         fixed = _fixed(topic, partitions)
         self.reads = ConsumerReads(
@@ -62,6 +64,7 @@ class ConsumerEngine:
     @property
     def positions(self) -> dict[JsonScalar, int]:
         """The next offset to read, by partition value, after all that was delivered."""
+        self.transport.check_process()
         return self.offsets.delivered
 
     def ask(self) -> bool:
@@ -70,6 +73,7 @@ class ConsumerEngine:
         Returns:
             Whether to commit first.
         """
+        self.transport.check_process()
         with self._lock:
             if not self._started and not self._closed:
                 self.reads.start()
@@ -97,11 +101,14 @@ class ConsumerEngine:
 
     def commit(self) -> None:
         """Commit everything that was delivered."""
+        self.transport.check_process()
         self.offsets.processed()
         self.offsets.commit()
 
     def close(self) -> None:
         """Stop reading; commit what was processed, unless `auto_commit` is False."""
+        if self.transport.is_inherited:
+            return
         with self._lock:
             if self._closed:
                 return
@@ -116,6 +123,8 @@ class ConsumerEngine:
         Raises:
             WingsError: The commit failed, and the block did not.
         """
+        if self.transport.is_inherited:
+            return
         if not failing:
             self.offsets.processed()
         try:
@@ -150,7 +159,7 @@ class Consumer(Iterator[Consumed]):
         self.topic = engine.topic
         self.engine = engine
         # The threads hold the reads and never this object, so its finalizer can end them.
-        weakref.finalize(self, engine.reads.cancel)
+        finalize(self, engine.transport, engine.reads.cancel)
 
     @property
     def positions(self) -> dict[JsonScalar, int]:

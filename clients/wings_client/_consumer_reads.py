@@ -88,6 +88,8 @@ class ConsumerReads:
 
     def cancel(self) -> None:
         """Stop reading; does not block."""
+        if self._transport.is_inherited:
+            return
         self._closed = True
         self.handover.close()
         probe = self._probe

@@ -26,6 +26,7 @@ from wings_client._accumulator import Accumulator, Acked, Taken
 from wings_client._appended import RowConverter, resolve_acks
 from wings_client._batches import BATCH_ROWS, Cut, Data, to_batches
 from wings_client._errors import client_closed, is_passing, lost, timed_out
+from wings_client._forks import inherited_error
 from wings_client._messages import TimeValue, build, wire_partition, wire_time
 from wings_client._model import Appended, Committed, CommittedRange, PartitionValue, Topic
 from wings_client._put import PutStream
@@ -193,6 +194,8 @@ class Producer:
             ResourceExhausted: No room in time.
             WingsError: What an earlier batch was refused with.
         """
+        if self._transport.is_inherited:
+            raise inherited_error()
         # The caller may reuse the same mapping, or list, for the next row.
         if type(row) is dict and len(row) == self._width:
             try:
@@ -251,6 +254,7 @@ class Producer:
             ResourceExhausted: No room in time; fact `batches_sent` is how many were sent.
             WingsError: What an earlier batch was refused with.
         """
+        self._transport.check_process()
         deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
         stamp = None if timestamp is None else wire_time(timestamp)
         self._accumulator.drain(deadline)
@@ -283,6 +287,7 @@ class Producer:
                 durable.
             WingsError: What a batch was refused with.
         """
+        self._transport.check_process()
         self._flush(timeout)
         self._accumulator.raise_reported()
 
@@ -295,7 +300,7 @@ class Producer:
         self._window.wait_empty(deadline.remaining())
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush and close; idempotent.
+        """Flush and close; idempotent. In a forked child it does nothing.
 
         Args:
             timeout: As for `flush`.
@@ -303,7 +308,7 @@ class Producer:
         Raises:
             WingsError: As `flush`. The producer is closed all the same; unanswered batches fail.
         """
-        if not self._accumulator.close():
+        if self._transport.is_inherited or not self._accumulator.close():
             return
         try:
             self._flush(timeout)
@@ -321,6 +326,8 @@ class Producer:
 
         Batches that were sent may have been committed.
         """
+        if self._transport.is_inherited:
+            return
         self._accumulator.close()
         self._window.close()
         self._fail(client_closed(self._transport.endpoint))

@@ -208,6 +208,7 @@ class ParallelScan:
         self.handover: Handover[pa.RecordBatch] = Handover(
             parallel * BATCHES_WAITING_PER_STREAM, parallel
         )
+        self._transport = transport
         self._streams = [part.read(transport) for part in parts]
         self._lock = threading.Lock()
         self._waiting = iter(self._streams)
@@ -223,15 +224,21 @@ class ParallelScan:
             for thread in self._threads:
                 thread.start()
                 started += 1
-            while (batch := self.handover.take()) is not None:
+            while (batch := self._take()) is not None:
                 yield batch
         finally:
             self.cancel()
             for thread in self._threads[:started]:
                 thread.join(JOIN_SECONDS)
 
+    def _take(self) -> pa.RecordBatch | None:
+        self._transport.check_process()
+        return self.handover.take()
+
     def cancel(self) -> None:
         """End all streams; does not block."""
+        if self._transport.is_inherited:
+            return
         self.handover.close()
         for chunks in self._streams:
             chunks.cancel()

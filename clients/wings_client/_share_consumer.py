@@ -1,10 +1,10 @@
 """The share consumer: a member of a share group, which renews the locks of what it processes."""
 
-import weakref
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from wings_client._forks import finalize
 from wings_client._share_engine import ShareEngine
 from wings_client._share_model import Delivery, Rows
 
@@ -31,7 +31,7 @@ class ShareConsumer(Iterator[Delivery]):
         self.member = engine.ticket.member
         self.engine = engine
         # The engine's threads never hold this object, so its finalizer can end them.
-        weakref.finalize(self, engine.abandon)
+        finalize(self, engine.transport, engine.abandon)
 
     def __repr__(self) -> str:
         """Return its group, topic and name."""

@@ -59,6 +59,8 @@ class Settlement:
 class ShareEngine:
     """The part of a share consumer that sync and async share; methods are thread-safe.
 
+    In a forked child, what ends it does nothing, and everything else is refused.
+
     Args:
         transport: To the server.
         ticket: Its wait is set for each poll.
@@ -74,7 +76,7 @@ class ShareEngine:
         auto_renew: bool | float,
     ) -> None:
         self.ticket = ticket
-        self._transport = transport
+        self.transport = transport
         self._timeout = timeout
         # Guards the fields below; never held across a blocking call. A signal handler or a
         # finalizer may call `abandon` on a thread that holds it.
@@ -103,8 +105,9 @@ class ShareEngine:
         Raises:
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
+        self.transport.check_process()
         deadline = Deadline.never() if self._timeout is None else Deadline.after(self._timeout)
-        backoff = Backoff(self._transport.retry)
+        backoff = Backoff(self.transport.retry)
         failing = Deadline.never()
         while not self._ready and not self._stopped:
             try:
@@ -116,7 +119,7 @@ class ShareEngine:
                 if not is_passing(error, repeatable=True):
                     raise
                 if backoff.failures == 0:
-                    failing = Deadline.after(self._transport.retry.reconnect_seconds)
+                    failing = Deadline.after(self.transport.retry.reconnect_seconds)
                 if failing.passed or deadline.passed:
                     raise
                 with self._lock:
@@ -132,6 +135,7 @@ class ShareEngine:
 
     def take(self) -> Delivery | None:
         """Return the next delivery received; None if there is none."""
+        self.transport.check_process()
         with self._lock:
             return self._ready.popleft() if self._ready else None
 
@@ -153,6 +157,7 @@ class ShareEngine:
             InvalidRecordState: The lock on some has expired or ended; nothing was changed.
             WingsError: The server's refusal; `Unavailable` where the outcome is unknown.
         """
+        self.transport.check_process()
         settlement = Settlement(delivery, kind, delivery.ranges(rows), delay, reason)
         if not settlement.ranges:
             return
@@ -195,6 +200,8 @@ class ShareEngine:
 
     def stop(self) -> None:
         """End the wait, for good; keeps what is held, its renewals and the stream. Never blocks."""
+        if self.transport.is_inherited:
+            return
         with self._lock:
             self._stopped = True
             reading = self._reading
@@ -213,6 +220,8 @@ class ShareEngine:
 
     def abandon(self) -> None:
         """End the wait, the renewals and the stream, whose server releases what it held."""
+        if self.transport.is_inherited:
+            return
         self._end()
         stream = self._stream
         if stream is not None:
@@ -236,6 +245,8 @@ class ShareEngine:
 
     def close(self) -> None:
         """End the wait and release what is still held; if that fails, the locks expire."""
+        if self.transport.is_inherited:
+            return
         lists = self._end()
         with suppress(WingsError):  # The locks expire.
             errors = iter(self._acknowledge([entry for entries in lists for entry in entries]))
@@ -306,7 +317,7 @@ class ShareEngine:
         def delivered(delivery: Delivery) -> None:
             self._receive([delivery], source)
 
-        stream = ShareStream(self._transport, self._command, delivered, ended)
+        stream = ShareStream(self.transport, self._command, delivered, ended)
         with self._lock:
             self._stream = stream
             is_closed = self._closed
@@ -315,12 +326,12 @@ class ShareEngine:
         return stream
 
     def _poll(self, wait: float) -> None:
-        reading = Reading(self._transport)
+        reading = Reading(self.transport)
         with self._lock:
             if self._stopped:
                 return
             self._reading = reading
-        found = acquire(self._transport, self.ticket, wait, reading)
+        found = acquire(self.transport, self.ticket, wait, reading)
         self._reading = None
         if not self._receive(found):
             # Closed meanwhile: release what was received.
@@ -354,7 +365,7 @@ class ShareEngine:
             found = None if stream is None else stream.acknowledge(some)
             if found is None:
                 found = acknowledge(
-                    self._transport,
+                    self.transport,
                     ticket.group,
                     ticket.topic,
                     ticket.member,

@@ -75,6 +75,7 @@ class SqlRead:
         try:
             with interruptible(reader.read_chunk, waits_long=True) as read_chunk:
                 while True:
+                    self._transport.check_process()
                     try:
                         batch = read_chunk().data
                     except StopIteration:

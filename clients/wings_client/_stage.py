@@ -114,6 +114,7 @@ class Stage:
             WingsError: What a batch was refused with, or `Unavailable` where the connection broke
                 or stood still: the stage is of no use then.
         """
+        self._transport.check_process()
         for batch in to_batches(data, self.topic.schema, self._cut):
             self._put(batch)
 
@@ -126,6 +127,7 @@ class Stage:
         Raises:
             WingsError: As `write`.
         """
+        self._transport.check_process()
         with self._changed:
             empty = self._thread is None
         if empty and not self._complete:
@@ -141,6 +143,8 @@ class Stage:
 
     def cancel(self) -> None:
         """Stop at once, as closing the client does; deleting the stage is up to `Client.abort`."""
+        if self._transport.is_inherited:
+            return
         with self._changed:
             if not self._ended:
                 self._fail(client_closed(self._transport.endpoint))
@@ -214,6 +218,8 @@ class Stage:
 
     def _abandon(self) -> None:
         """End the stream, and delete the stage."""
+        if self._transport.is_inherited:
+            return
         with self._changed:
             self._fail(InvalidArgument(f"stage {self.id!r} was left by an error"))
             self._complete = True

@@ -67,6 +67,8 @@ class Reading:
 
     def cancel(self) -> None:
         """End the stream, here and on the server, and open no other."""
+        if self.transport.is_inherited:
+            return
         self.is_cancelled = True
         reader, pausing = self._reader, self._pausing
         if reader is not None:
@@ -106,6 +108,8 @@ class Reading:
 
     def done(self) -> None:
         """Close the stream; cancels it if it has not ended."""
+        if self.transport.is_inherited:
+            return
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.cancel()
@@ -169,6 +173,7 @@ class OpenStream:
         self, read_chunk: Callable[[], flight.FlightStreamChunk]
     ) -> Iterator[flight.FlightStreamChunk]:
         while True:
+            self.reading.transport.check_process()
             try:
                 received = read_chunk()
             except StopIteration:

@@ -94,4 +94,5 @@ def start_thread(call: Callable[[], None], name: str) -> None:
     worker.calls.put((call, name))
 
 
-os.register_at_fork(after_in_child=_idle.clear)
+if hasattr(os, "register_at_fork"):  # Not on Windows.
+    os.register_at_fork(after_in_child=_idle.clear)

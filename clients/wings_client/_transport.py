@@ -33,6 +33,7 @@ from wings_client._errors import (
     typed_error,
     typed_errors,
 )
+from wings_client._forks import inherited_error, keep, register, starting_grpc
 from wings_client._retry import Retry, repeat_call
 from wings_core import tracing
 from wings_core.contracts.actions import ActionBody
@@ -128,11 +129,16 @@ class Transport:
         """Set once the client is closed; ends every pause."""
         self.is_prompt = False
         """Whether the first reply of the last gather came within `PROMPT_SECONDS`."""
+        self.is_inherited = False
+        """Whether this process is a fork of the one that made it, which may not use it."""
         # Guards the fields below; never held across a blocking call.
         self._lock = threading.Lock()
         self._clients: OrderedDict[str, flight.FlightClient] = OrderedDict()
         self._open: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._streams: weakref.WeakSet[Cancellable] = weakref.WeakSet()
+        self._halves: weakref.WeakSet[object] = weakref.WeakSet()
+        """Readers and writers of open streams."""
+        register(self)
 
     @property
     def endpoint(self) -> str:
@@ -141,6 +147,7 @@ class Transport:
 
     def add(self, opened: Closable) -> None:
         """Register an object to close with the client, before its connections."""
+        self.check_process()
         with self._lock:
             if self.closed.is_set():
                 raise client_closed(self.endpoint)
@@ -148,6 +155,7 @@ class Transport:
 
     def add_stream(self, stream: Cancellable) -> None:
         """Register a stream to cancel with the present call, and with the client, after `close`."""
+        self.check_process()
         with self._lock:
             if self.closed.is_set():
                 raise client_closed(self.endpoint)
@@ -156,12 +164,29 @@ class Transport:
         if cancellation is not None:
             cancellation.add(stream.cancel)
 
+    def check_process(self) -> None:
+        """Refuse a call in a forked child; called before any lock is taken.
+
+        Raises:
+            InvalidArgument: This process is a fork of the one that made the client.
+        """
+        if self.is_inherited:
+            raise inherited_error()
+
+    def abandon(self) -> None:
+        """Keep what is open from being closed in a forked child."""
+        keep(*self._clients.values(), *self._halves)
+
     def close(self) -> None:
         """Close everything registered; calls under way fail, later ones are refused.
+
+        In a forked child it does nothing: the connections are the parent's.
 
         Raises:
             WingsError: The first error that closing raised.
         """
+        if self.is_inherited:
+            return
         with self._lock:
             opened = list(self._open)
             self._open.clear()
@@ -241,16 +266,19 @@ class Transport:
         Returns:
             The stream, and the address of its node.
         """
+        self.check_process()
         # Not `_calling`: its two generators would cost a tenth of a small read.
         called = endpoint or self.endpoint
         try:
             client = self._connected(called)
-            return client.do_get(flight.Ticket(ticket), self.options(seconds)), called
+            reader = client.do_get(flight.Ticket(ticket), self.options(seconds))
         except CALL_ERRORS as error:
             failure = typed_error(error, called)
             if not (is_short and is_timeout(failure)):
                 self.addresses.note(failure, called)
             raise failure from error
+        self._halves.add(reader)
+        return reader, called
 
     def put(
         self, command: PutCommand, schema: pa.Schema, seconds: float
@@ -265,10 +293,12 @@ class Transport:
         Returns:
             The writer of batches, the reader of responses, and the address of their node.
         """
+        self.check_process()
         descriptor = flight.FlightDescriptor.for_command(command.to_bytes())
         self._discover()
         with self._calling() as (client, endpoint):
             writer, reader = client.do_put(descriptor, schema, self.options(seconds))
+        self._halves.update((writer, reader))
         # pyarrow's stubs type the metadata reader as one of batches.
         return writer, cast("flight.FlightMetadataReader", reader), endpoint
 
@@ -280,6 +310,7 @@ class Transport:
         Returns:
             The writer, the reader, and the address of their node.
         """
+        self.check_process()
         # With its kind, which is what tells it from other exchanges.
         descriptor = flight.FlightDescriptor.for_command(
             dump({**command.model_dump(mode="json", exclude_unset=True), "kind": "share"})
@@ -287,6 +318,7 @@ class Transport:
         self._discover()
         with self._calling() as (client, endpoint):
             writer, reader = client.do_exchange(descriptor, self.options(None))
+        self._halves.update((writer, reader))
         return writer, reader, endpoint
 
     def repeat(
@@ -299,6 +331,7 @@ class Transport:
             repeatable: Whether it may be carried out twice.
             timeout: Seconds for all of it; None for the client's.
         """
+        self.check_process()
         cancellation = current_cancellation()
         return repeat_call(
             call,
@@ -385,6 +418,7 @@ class Transport:
                 raise client_closed(endpoint)
             client = self._clients.get(endpoint)
             if client is None:
+                starting_grpc()
                 try:
                     self._check_secrecy(endpoint)
                     client = flight.FlightClient(

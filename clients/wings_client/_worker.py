@@ -90,11 +90,17 @@ class Worker:
         return True
 
     def close(self) -> None:
-        """Stop, and wait until the running handlers have returned; `wait` says why it ended."""
+        """Stop, and wait until the running handlers have returned; `wait` says why it ended.
+
+        In a forked child it does nothing.
+        """
+        if self.engine.is_inherited:
+            return
         self.engine.stop()
         self._wait(None)
 
     def _wait(self, timeout: float | None) -> bool:
+        self.engine.check_process()
         deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
         while not deadline.passed:
             left = deadline.remaining()
@@ -115,6 +121,8 @@ class Worker:
         traceback: TracebackType | None,
     ) -> None:
         """Close the worker; an error raised in the block takes precedence over one of its own."""
+        if self.engine.is_inherited:
+            return
         self.engine.stop()
         try:
             self.wait()

@@ -94,6 +94,7 @@ class WorkerEngine:
     @property
     def stats(self) -> WorkerStats:
         """What was done so far."""
+        self.check_process()
         with self._changed:
             return WorkerStats(
                 delivered=self._counts["delivered"],
@@ -105,6 +106,15 @@ class WorkerEngine:
                 running=self._running,
             )
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked child, and the worker its parent's."""
+        return self._engine.transport.is_inherited
+
+    def check_process(self) -> None:
+        """Refuse a call in a forked child, which has none of its parent's threads."""
+        self._engine.transport.check_process()
+
     def start(self, loop: "asyncio.AbstractEventLoop | None" = None) -> None:
         """Begin; does nothing where it has begun before.
 
@@ -113,7 +123,9 @@ class WorkerEngine:
 
         Raises:
             RuntimeError: No thread can be started.
+            InvalidArgument: This is a forked child, and the worker its parent's.
         """
+        self.check_process()
         with self._changed:
             if self._started:
                 return
@@ -125,6 +137,8 @@ class WorkerEngine:
 
     def stop(self) -> None:
         """Take no more, and end once what runs has finished. Never blocks."""
+        if self.is_inherited:
+            return
         with self._changed:
             self._stopping = True
             if not self._started:
@@ -135,6 +149,8 @@ class WorkerEngine:
 
     def abort(self) -> None:
         """Release all that is held at once, whatever runs; coroutines are cancelled."""
+        if self.is_inherited:
+            return
         with self._changed:
             self._aborted = True
         self.stop()
@@ -144,6 +160,7 @@ class WorkerEngine:
 
     def when_done(self, call: Callable[[], None]) -> None:
         """Call this when `done` is set, on any thread; at once if it is."""
+        self.check_process()
         with self._changed:
             if not self.done.is_set():
                 self._when_done.append(call)

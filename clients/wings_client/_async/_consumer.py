@@ -1,7 +1,6 @@
 """The async consumer: the engine of a `Consumer`, its batches awaited."""
 
 import asyncio
-import weakref
 from collections.abc import AsyncIterator
 from functools import partial
 from types import TracebackType
@@ -11,6 +10,7 @@ from wings_client._async._pool import WorkerPool
 from wings_client._async._streams import Taker
 from wings_client._consumer import Consumer
 from wings_client._consumer_reads import Consumed
+from wings_client._forks import finalize
 from wings_core.partitions import JsonScalar
 
 
@@ -37,7 +37,7 @@ class AsyncConsumer(AsyncIterator[Consumed]):
         self._consumer = consumer  # A reference: the client holds its consumers weakly.
         engine = self._engine = consumer.engine
         self._taker = Taker(engine.reads.handover)
-        self._cancel = weakref.finalize(self, engine.reads.cancel)
+        self._cancel = finalize(self, engine.transport, engine.reads.cancel)
 
     @property
     def positions(self) -> dict[JsonScalar, int]:

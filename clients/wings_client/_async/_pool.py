@@ -11,6 +11,7 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 from wings_client._cancellation import Cancellation
+from wings_client._forks import finalize
 from wings_client._threads import start_thread
 from wings_client._transport import Transport
 from wings_core.errors import InvalidArgument, ResourceExhausted
@@ -38,12 +39,22 @@ class WorkerPool:
         self._what = what
         self._free = asyncio.Semaphore(workers_max)
 
+    def check_process(self) -> None:
+        """Refuse a call in a forked child, which has none of its parent's threads."""
+        self._transport.check_process()
+
+    def finalize(self, owned: object, call: Callable[[], object]) -> Callable[[], object]:
+        """See `wings_client._forks.finalize`."""
+        return finalize(owned, self._transport, call)
+
     async def acquire(self) -> None:
         """Wait for a free worker and reserve it; `start` frees it when its call returns.
 
         Raises:
             ResourceExhausted: No worker was free for as long as a call may take.
+            InvalidArgument: This is a forked child, and the client its parent's.
         """
+        self._transport.check_process()
         timeout = self._transport.timeout
         try:
             async with asyncio.timeout(timeout):

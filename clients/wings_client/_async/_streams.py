@@ -1,7 +1,6 @@
 """Streams as async iterators: threads read a bounded number of items ahead."""
 
 import asyncio
-import weakref
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
@@ -119,6 +118,7 @@ class AsyncStream(AsyncIterator[T]):
         self._end()
 
     async def _next(self) -> T | None:
+        self._pool.check_process()
         if self._closed:
             return None
         if self._taker is None:
@@ -127,7 +127,7 @@ class AsyncStream(AsyncIterator[T]):
                 self._closed = True
                 return None
             # The threads hold the readers and never this object, so its finalizer can end them.
-            self._cancel = weakref.finalize(self, readers.cancel)
+            self._cancel = self._pool.finalize(self, readers.cancel)
             self._taker = Taker(readers.handover)
             for index in range(self._readers()):
                 self._pool.start(readers.read, f"{self._name}-{index}")

@@ -89,6 +89,8 @@ class AsyncWorker:
 
     async def close(self) -> None:
         """Stop, and wait until the running handlers have returned; `wait` says why it ended."""
+        if self._engine.is_inherited:
+            return
         self._engine.stop()
         await self._wait()
 
@@ -104,6 +106,8 @@ class AsyncWorker:
         traceback: TracebackType | None,
     ) -> None:
         """Close the worker; an error raised in the block takes precedence over one of its own."""
+        if self._engine.is_inherited:
+            return
         self._engine.stop()
         try:
             await self.wait()

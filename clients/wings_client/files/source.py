@@ -233,6 +233,8 @@ class Source:
     def _has_more(self, seconds: float) -> bool:
         if self._decoded:
             return True
+        if os.name == "nt":
+            return True  # Windows waits for sockets alone: a read then blocks until there is more.
         ready, _, _ = select.select([self._file], [], [], seconds)
         return bool(ready)
 

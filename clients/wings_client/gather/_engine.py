@@ -76,6 +76,7 @@ class Engine:
     ) -> None:
         self._rules = rules
         self._transports = transports
+        self._transport = transports[None]
         self._started_at = time.monotonic()
         self._waited = 0.0
         self._lock = threading.RLock()
@@ -129,6 +130,7 @@ class Engine:
 
     def begin_wait(self) -> Wait:
         """Begin to wait for the next reply."""
+        self._transport.check_process()
         self._sources.read_by_threads()
         with self._lock:
             return self._begun_wait()
@@ -139,6 +141,7 @@ class Engine:
         Raises:
             BaseException: The error that the sentinel's predicate raised; it ended the gather.
         """
+        self._transport.check_process()
         with self._lock:
             step = self._look(wait)
         return step if step is None else self._taken(step)
@@ -149,6 +152,7 @@ class Engine:
         Raises:
             BaseException: The error that the sentinel's predicate raised; it ended the gather.
         """
+        self._transport.check_process()
         with self._lock:
             wait = self._begun_wait()
             step = self._look(wait)
@@ -188,6 +192,8 @@ class Engine:
 
     def finish(self, reason: GatherReason, error: BaseException | None = None) -> GatherEnd:
         """End the gather, unless it has ended, and return its end; cancels all streams."""
+        if self._transport.is_inherited:  # It goes on in the parent.
+            return self._end or self._made_end(reason, error)
         with self._lock:
             if self._end is not None:
                 return self._end

@@ -64,6 +64,7 @@ class SqliteQueue(Queue):
         try:
             self._connection.execute("PRAGMA journal_mode=WAL").fetchall()
             self._connection.execute("PRAGMA synchronous=FULL")
+            self._connection.execute("PRAGMA fullfsync=ON")  # Of macOS: else the disk may lose it.
             self._connection.execute("BEGIN IMMEDIATE")
             self._identity = _identity(self._connection)
             self._connection.execute("COMMIT")

@@ -144,7 +144,12 @@ def _allocate(path: Path, size: int) -> None:
     """Give a file real blocks, without writing them where the file system can do that."""
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, size)
+        else:  # On macOS: written, as a hole would keep no room.
+            written = 0
+            while written < size:
+                written += os.write(descriptor, bytes(min(_MIB, size - written)))
     except OSError:
         with suppress(OSError):
             os.ftruncate(descriptor, 0)

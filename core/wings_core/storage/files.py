@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
@@ -40,7 +41,22 @@ class Files(Protocol):
         ...
 
 
-BUFFERS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
+def sync_data(descriptor: int) -> None:
+    """Return once a file's bytes and length are durable, in the disk's own cache too.
+
+    macOS has no `fdatasync`, and its `fsync` leaves the bytes in the disk's cache.
+    """
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(descriptor)
+        return
+    fcntl = import_module("fcntl")  # The client imports this module too, on Windows.
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)
+
+
+BUFFERS_MAX = min(1024, os.sysconf("SC_IOV_MAX")) if hasattr(os, "sysconf") else 1024
 """Most buffers in one `Files.write`: the kernel takes no more."""
 
 
@@ -63,7 +79,7 @@ class SystemFiles:
 
     def sync(self, descriptor: int) -> None:
         """See `Files.sync`."""
-        os.fdatasync(descriptor)
+        sync_data(descriptor)
 
     def sync_directory(self, path: Path) -> None:
         """See `Files.sync_directory`."""

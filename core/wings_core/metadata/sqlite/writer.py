@@ -130,6 +130,7 @@ class Writer:
             if mode != "wal":
                 raise Internal(f"{self._path} cannot have a write-ahead log, which is needed")
             connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA fullfsync=ON")  # Of macOS: else the disk may lose it.
             connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
             connection.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}").fetchall()
             if self._prepare is not None:
