@@ -24,6 +24,7 @@ OWN = {
         ("backup", "backup", "app"),
         ("bench", "bench", "bench"),
         ("consume", "consume", "consume"),
+        ("export", "export", "export"),
         ("fetch", "fetch", "fetch"),
         ("gather", "gather", "gather"),
         ("maintain", "maintain", "maintain"),

@@ -1,0 +1,274 @@
+"""`wings export`: a topic's messages as a file."""
+
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Annotated, Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from wings_client import Client, Topic
+from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected
+from wings_client.cli.fetch import ColumnsOption, FilterOption, SystemColumnsOption
+from wings_client.cli.values import Offset, chosen_columns, parse_offset, parse_partition
+from wings_core.csv_text import csv_head, csv_rows
+from wings_core.errors import InvalidArgument
+from wings_core.json_rows import encode_lines
+
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+"""Rows of about so many bytes in memory are one row group of Parquet, or one batch of Arrow."""
+
+STANDARD_OUTPUT = "-"
+
+
+class FileFormat(StrEnum):
+    """How an exported file is written."""
+
+    PARQUET = "parquet"
+    ARROW = "arrow"
+    CSV = "csv"
+    JSONL = "jsonl"
+
+
+_BY_SUFFIX = {
+    ".parquet": FileFormat.PARQUET,
+    ".arrow": FileFormat.ARROW,
+    ".feather": FileFormat.ARROW,
+    ".csv": FileFormat.CSV,
+    ".jsonl": FileFormat.JSONL,
+    ".ndjson": FileFormat.JSONL,
+}
+
+
+def export(
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
+    ],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="The file to write; - for standard output.")
+    ],
+    *,
+    endpoint: EndpointOption = DEFAULT,
+    file_format: Annotated[
+        FileFormat | None,
+        typer.Option("--format", help="Default: by the end of FILE's name."),
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(metavar="V", help="This partition alone. Default: all."),
+    ] = None,
+    offset: Annotated[
+        str,
+        typer.Option(
+            metavar="N",
+            help="Where to begin in each partition: a number, earliest, or a time like "
+            "2026-11-20T12:00:00Z.",
+        ),
+    ] = "earliest",
+    end: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="Where to end, exclusive: a number or a time. Default: what is there."
+        ),
+    ] = None,
+    columns: ColumnsOption = None,
+    filter_: FilterOption = None,
+    system_columns: SystemColumnsOption = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a FILE that is there.")] = False,
+) -> None:
+    """Write a topic's messages to a file of Parquet, Arrow, CSV or JSON lines.
+
+    What is committed when the command begins is written; of one partition in order, partitions
+    mixed. FILE is there when all of it is written, and not before.
+
+    $ wings export orders orders.parquet
+
+    $ wings export orders - --format jsonl --offset 2026-11-20T00:00:00Z --end 2026-11-21T00:00:00Z
+    """
+    wanted = _format(file, file_format)
+    begin, finish = parse_offset(offset), None if end is None else parse_offset(end)
+    if file == STANDARD_OUTPUT and wanted is FileFormat.PARQUET and sys.stdout.isatty():
+        raise typer.BadParameter("parquet is binary: name a file", param_hint="FILE")
+    with connected(endpoint, topic) as client:
+        found = client.topic(topic)
+        options: dict[str, Any] = {
+            "columns": chosen_columns(columns, found.schema),
+            "filter": filter_,
+            "system_columns": system_columns,
+        }
+        readers = _readers(client, found, partition, begin, finish, options)
+        with _target(file, force=force) as sink:
+            written = _write(sink, wanted, readers, is_stream=file == STANDARD_OUTPUT)
+    if file != STANDARD_OUTPUT:
+        typer.echo(f"{file}: {written:,} messages")
+
+
+def _format(file: str, wanted: FileFormat | None) -> FileFormat:
+    found = wanted or _BY_SUFFIX.get(Path(file).suffix.lower())
+    if found is None:
+        known = ", ".join(_BY_SUFFIX)
+        raise typer.BadParameter(
+            f"{file} does not say its format by {known}: give one", param_hint="--format"
+        )
+    return found
+
+
+def _readers(
+    client: Client,
+    topic: Topic,
+    partition: str | None,
+    begin: Offset,
+    finish: Offset | None,
+    options: dict[str, Any],
+) -> Iterator[pa.RecordBatchReader]:
+    """Yield what reads the messages; one at least, also where there are none."""
+    one = partition is not None or topic.partition_key is None
+    value = parse_partition(partition, topic) if one else None
+    if finish is None or isinstance(finish, int):
+        yield client.scan(topic, value, offset=begin, end_offset=finish, **options)
+        return
+    if one:
+        at = client.resolve_offset(topic, finish, value)
+        yield client.scan(topic, value, offset=begin, end_offset=at, **options)
+        return
+    ends = client.resolve_offsets(topic, finish)
+    if not ends:
+        yield client.scan(topic, **options)  # For its columns.
+    for each, at in ends.items():
+        yield client.scan(topic, partitions=[each], offset=begin, end_offset=at, **options)
+
+
+def _write(
+    sink: IO[bytes],
+    wanted: FileFormat,
+    readers: Iterator[pa.RecordBatchReader],
+    *,
+    is_stream: bool,
+) -> int:
+    """Write all that readers yield; returns how many rows."""
+    first = next(readers)
+    written = 0
+    with _progress() as progress, _writer(sink, wanted, first.schema, is_stream) as write:
+        pending: list[pa.RecordBatch] = []
+        size = 0
+        for batch in _batches(first, readers):
+            pending.append(batch)
+            size += batch.nbytes
+            written += batch.num_rows
+            if size >= ROW_GROUP_BYTES:
+                write(pa.Table.from_batches(pending))
+                pending, size = [], 0
+            progress(written)
+        if pending:
+            write(pa.Table.from_batches(pending))
+    return written
+
+
+def _batches(
+    first: pa.RecordBatchReader, rest: Iterator[pa.RecordBatchReader]
+) -> Iterator[pa.RecordBatch]:
+    yield from first
+    for reader in rest:
+        yield from reader
+
+
+@contextmanager
+def _writer(
+    sink: IO[bytes], wanted: FileFormat, schema: pa.Schema, is_stream: bool
+) -> Generator[Callable[[pa.Table], None]]:
+    """Yield what writes rows of a schema; the end of the format comes with the block's."""
+    if wanted is FileFormat.JSONL:
+        yield lambda table: sink.writelines(
+            part for batch in table.to_batches() for part in encode_lines(batch)
+        )
+    elif wanted is FileFormat.CSV:
+        sink.write(csv_head(schema))
+        yield lambda table: sink.writelines(csv_rows(batch) for batch in table.to_batches())
+    elif wanted is FileFormat.ARROW:
+        opened = pa.ipc.new_stream if is_stream else pa.ipc.new_file
+        with opened(cast("Any", sink), schema) as arrow:
+            yield lambda table: arrow.write_table(table.combine_chunks())
+    else:
+        try:
+            with pq.ParquetWriter(cast("Any", sink), schema, compression="zstd") as parquet:
+                yield parquet.write_table
+        except pa.ArrowNotImplementedError as error:
+            raise InvalidArgument(
+                f"Parquet cannot hold these columns: {error!s:.200}; leave them out by --columns, "
+                "or take arrow"
+            ) from None
+
+
+class _Counted:
+    """Standard output as a file that tells where it is, as Parquet's writer asks."""
+
+    closed = False
+
+    def __init__(self, sink: IO[bytes]) -> None:
+        self._sink = sink
+        self._position = 0
+
+    def write(self, data: bytes) -> int:
+        self._position += len(data)
+        return self._sink.write(data)
+
+    def writelines(self, parts: Iterator[bytes]) -> None:
+        for part in parts:
+            self.write(part)
+
+    def tell(self) -> int:
+        return self._position
+
+    def flush(self) -> None:
+        self._sink.flush()
+
+    def close(self) -> None:
+        self.flush()
+
+
+@contextmanager
+def _target(file: str, *, force: bool) -> Generator[IO[bytes]]:
+    """Yield what is written to; a file gets its name when the block ends well, durably."""
+    if file == STANDARD_OUTPUT:
+        yield cast("IO[bytes]", _Counted(sys.stdout.buffer))
+        sys.stdout.buffer.flush()
+        return
+    path = Path(file)
+    if path.exists() and not force:
+        raise InvalidArgument(f"{path} is there already: --force replaces it")
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with unfinished.open("xb") as sink:
+            yield sink
+            sink.flush()
+            os.fsync(sink.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def _progress() -> Generator[Callable[[int], None]]:
+    """Show rows, and rows a second, on standard error, where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task("exporting")
+        started = time.monotonic()
+
+        def show(rows: int) -> None:
+            rate = rows / max(time.monotonic() - started, 1e-3)
+            progress.update(task, description=f"{rows:,} messages, {rate:,.0f} a second")
+
+        yield show
