@@ -160,6 +160,14 @@ def test_a_query_that_is_left_ends_its_worker(bounded: RunningServer) -> None:
     assert bounded.server.log.sql.running == 0
 
 
+@pytest.mark.parametrize("text", ["select n from visits", ENDLESS])
+def test_a_query_that_is_never_begun_ends(bounded: RunningServer, text: str) -> None:
+    query = opened(bounded, text)
+    assert bounded.server.log.sql.running == 1
+    del query
+    assert bounded.server.log.sql.running == 0
+
+
 def test_no_process_outlives_a_server_that_is_killed() -> None:
     with server_process() as server, wings_client.connect(server.flight) as client:
         reader = client.sql("select i from range(100000000000) r(i)")

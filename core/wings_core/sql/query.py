@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from wings_core.contracts.sql import DEAD_LETTERS, SYSTEM
-from wings_core.errors import Internal, InvalidSql, ResourceExhausted, WingsError
+from wings_core.errors import InvalidSql, ResourceExhausted, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.model import PartitionState, Topic
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
@@ -218,23 +218,19 @@ class Query:
     ) -> LocalRun | RemoteRun:
         """Return the run of a statement, here or in a worker."""
         self._workers.warm()
+        # What threads of the run know, so not the query: it ends once nothing else knows it.
+        cancel, ends_at = self._cancel, self._ends_at
+
+        def ends() -> bool:
+            return cancel.error is not None or time.monotonic() >= ends_at
+
         topics = [table for table in self._tables.values() if isinstance(table, TopicTable)]
         columns = [column for topic in topics for column in topic.columns]
         nested = [each.name.lower() for each in columns if pa.types.is_nested(each.field.type)]
         few = len(columns) <= COLUMNS_MAX and not sent
         if few and is_bounded(statement, bound.text, frozenset(nested)):
-            return LocalRun(self._engine, self._tables, self._ends, LOOK_SECONDS)
-        return RemoteRun(
-            self._workers, self._tables, sent, self._scan_failed, self._ends, LOOK_SECONDS
-        )
-
-    def _ends(self) -> bool:
-        return self._cancel.error is not None or time.monotonic() >= self._ends_at
-
-    def _scan_failed(self, error: Exception) -> None:
-        if self.count.error is None:
-            known = isinstance(error, WingsError)
-            self.count.error = error if known else Internal(f"a scan failed: {error!s:.200}")
+            return LocalRun(self._engine, self._tables, ends, LOOK_SECONDS)
+        return RemoteRun(self._workers, self._tables, sent, self.count.failed, ends, LOOK_SECONDS)
 
     def batches(self) -> Generator[pa.RecordBatch]:
         """Yield the rows; closes the query at the end.

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from wings_core.arrow_types import fields_of
-from wings_core.errors import InvalidArgument, OffsetOutOfRange, WingsError
+from wings_core.errors import Internal, InvalidArgument, OffsetOutOfRange, WingsError
 from wings_core.fetch.fetcher import Cancel, Cursor
 from wings_core.fetch.filter import unreadable
 from wings_core.fetch.many import ManyRead, PartitionCursor, Rotation
@@ -86,6 +86,12 @@ class ScanCount:
     """Of pages, as stored."""
     error: WingsError | None = None
     """What ended a scan."""
+
+    def failed(self, error: Exception) -> None:
+        """Keep what ended the first scan that failed."""
+        if self.error is None:
+            known = isinstance(error, WingsError)
+            self.error = error if known else Internal(f"a scan failed: {error!s:.200}")
 
 
 class TopicTable(ds.Dataset):
