@@ -112,6 +112,7 @@ def test_what_the_image_copies_is_there() -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1_200)  # It downloads all that is in the image.
 def test_the_image_is_built_by_its_lines(tmp_path: Path) -> None:
     """Every RUN and COPY of the first stage, and then the server of what they made."""
     sources, home, data = (tmp_path / name for name in ("src", "wings", "data"))
