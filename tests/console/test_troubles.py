@@ -1,0 +1,78 @@
+"""What goes wrong is told in plain words: no token, a missing right, a server that is gone."""
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import httpx
+from console_page import ConsolePage
+from console_seed import NAMESPACE, act, push
+from token_calls import ROOT, bearer
+
+from wings_server.testing import running_server, server_process
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+FIELDS = {"fields": [{"name": "n", "type": "int64"}]}
+
+
+def test_a_token_is_asked_for_and_kept_in_the_tab_alone(browser: "Chrome") -> None:
+    with running_server(root_token=ROOT) as server:
+        with httpx.Client(base_url=server.http, headers=bearer(ROOT)) as http:
+            act(http, "create-topic", topic="secret", schema=FIELDS)
+            grants = ["read=other*"]
+            token = act(http, "token-create", name="reports", grants=grants)["token"]
+        page = ConsolePage(browser, server.http)
+        page.reset()
+        page.open("topics")
+        page.wait_for("A token, please", within="dialog")
+        page.picture("token")
+        page.type("dialog input", "wings_wrong")
+        page.click("dialog button.primary")
+        page.wait_for("The last one was refused", within="dialog")
+        page.type("dialog input", ROOT)
+        page.click("dialog button.primary")
+        page.wait_for("secret", within="table")
+        assert ROOT not in browser.current_url
+        assert page.script("return sessionStorage.getItem('wings-token')") == ROOT
+        assert ROOT not in page.script("return JSON.stringify(localStorage) + document.cookie")
+        _the_right_that_is_missing_is_named(page, token)
+
+
+def _the_right_that_is_missing_is_named(page: ConsolePage, token: str) -> None:
+    page.script("sessionStorage.setItem('wings-token', arguments[0])", token)
+    page.open("nodes")
+    page.wait_for("The right admin is missing", "reports has no right to admin on the server")
+    page.wait_for("--grant 'admin=*'")
+    page.open(f"topic/{quote(NAMESPACE + '/topics/secret', safe='')}")
+    page.wait_for("The right read or write or share is missing", "--grant 'read=tenants/")
+    page.picture("right")
+
+
+def test_a_server_that_is_gone_is_told_of_until_it_is_back(
+    browser: "Chrome", tmp_path: Path
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    data, flags = tmp_path / "data", ["--http", address]
+    page = ConsolePage(browser, f"http://{address}")
+    with server_process(data, flags=flags) as server:
+        with httpx.Client(base_url=f"http://{address}", timeout=60) as http:
+            act(http, "create-topic", topic="kept", schema=FIELDS)
+            push(http, "kept", [{"n": 4711}])
+        page.reset()
+        page.open(f"topic/{quote(NAMESPACE + '/topics/kept', safe='')}")
+        page.wait_for("4711", within="tbody")
+        server.kill()
+    page.wait_for("does not answer. Trying again in", within="#banner")
+    page.wait_for("not connected", within="#foot")
+    page.picture("lost")
+    assert "4711" in page.text("tbody"), "what was there stays in sight"
+    with server_process(data, flags=flags), httpx.Client(base_url=f"http://{address}") as http:
+        page.wait("the banner to go", lambda: page.text("#banner") == "")
+        push(http, "kept", [{"n": 815}])
+        page.wait_for("815", within="tbody")
+    page.faults()

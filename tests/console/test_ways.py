@@ -1,0 +1,94 @@
+"""By keyboard, on a phone, and in the dark."""
+
+import pytest
+from console_page import ConsolePage
+
+FOCUSED = """
+const found = document.activeElement;
+const style = getComputedStyle(found);
+const name = found.getAttribute('aria-label') || found.innerText || '';
+return [found.tagName, name, style.outlineStyle, parseFloat(style.outlineWidth)];
+"""
+
+
+def press(page: ConsolePage, *keys: str) -> None:
+    from selenium.webdriver import ActionChains
+
+    ActionChains(page.browser).send_keys(*keys).perform()
+
+
+def test_all_is_reached_by_keyboard_and_the_focus_is_seen(page: ConsolePage) -> None:
+    from selenium.webdriver import Keys
+
+    page.open("topics")
+    page.wait_for("payments", within="table")
+    page.script("document.activeElement.blur()")
+    reached: list[str] = []
+    for _ in range(40):
+        press(page, Keys.TAB)
+        tag, name, outline, width = page.script(FOCUSED)
+        if tag == "BODY":
+            break
+        assert outline != "none", (tag, name)
+        assert width >= 2, (tag, name)
+        reached.append(name)
+    assert reached[0] == "Skip to the content"
+    find = "Find topics by a part of their name"
+    for name in ("Topics", "Consumers", "Namespace", find, "orders"):
+        assert name in reached, (name, reached)
+    page.script("document.querySelector('td a[href*=payments]').focus()")
+    press(page, Keys.ENTER)
+    page.wait("the topic", lambda: page.text("h1") == "payments")
+
+
+def test_a_dialog_keeps_the_focus_and_escape_gives_it_back(page: ConsolePage) -> None:
+    from selenium.webdriver import Keys
+
+    page.open("topics")
+    page.click("#access")
+    page.wait_for("A token, please", within="dialog")
+    for _ in range(6):
+        press(page, Keys.TAB)
+        assert page.script(
+            "return !document.activeElement.closest('main, header') "
+            "|| document.activeElement.closest('dialog') !== null"
+        )
+    press(page, Keys.ESCAPE)
+    page.wait("no dialog", lambda: page.script("return document.querySelector('dialog') === null"))
+    assert page.script("return document.activeElement.id") == "access"
+
+
+@pytest.mark.parametrize("route", ["overview", "topics", "groups", "query", "consumers"])
+def test_nothing_is_wider_than_a_phone(page: ConsolePage, route: str) -> None:
+    page.size(375, 740, touch=True)
+    page.open(route)
+    page.wait("a heading", lambda: page.text("h1"))
+    page.wait("rows", lambda: page.script("return document.querySelector('table, textarea')"))
+    assert page.script("return document.documentElement.scrollWidth") <= 375
+    small = page.script(
+        "return [...document.querySelectorAll('main button, main select, main input, nav a')]"
+        ".filter((each) => each.checkVisibility() && !each.closest('th'))"
+        ".filter((each) => each.type !== 'checkbox' && each.getBoundingClientRect().height < 32)"
+        ".map((each) => each.outerHTML)"
+    )
+    assert small == []
+
+
+def test_colours_follow_the_system_and_a_switch(page: ConsolePage) -> None:
+    background = "return getComputedStyle(document.body).backgroundColor"
+    page.open("overview")
+    page.wait_for("Rows in")
+    light = page.script(background)
+    page.media("dark")
+    dark = page.script(background)
+    assert dark != light
+    page.wait("rates", lambda: "/s" in page.text("dl.tiles"))
+    page.picture("dark")
+    page.click("#theme")
+    assert page.script(background) == light
+    page.click("#theme")
+    page.media("light")
+    assert page.script(background) == dark
+    page.open("topics")
+    page.wait("a heading", lambda: page.text("h1") == "Topics")
+    assert page.script(background) == dark, "it is kept"
