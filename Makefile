@@ -22,7 +22,7 @@ SPARK_BASICS := tests/spark/test_read.py tests/spark/test_write.py tests/spark/t
 SPARK_WARNINGS := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster test fast soak $(SPARKS:%=spark-%) check bench protocol lock clean
+.PHONY: help demo cluster test fast soak $(SPARKS:%=spark-%) check bench dist protocol lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -54,6 +54,11 @@ check: $(VENV)/.dev ## lint, formatting and types
 
 bench: $(VENV)/.dev ## measure against the baselines, print a table and write JSON
 	$(BIN)/python -m benchmarks
+
+dist: $(VENV)/.dev ## build the wheel and the sdist, and try them in clean environments of each Python
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/python release/try_packages.py dist
 
 protocol: $(VENV)/.dev ## generate the code of the gRPC interfaces
 	cd core && PATH="$(CURDIR)/$(BIN):$$PATH" $(CURDIR)/$(BIN)/python -m grpc_tools.protoc \
