@@ -61,6 +61,7 @@ class PartitionMachine(RuleBasedStateMachine):
     @rule(is_scheduled=st.booleans())
     def deliver_by(self, is_scheduled: bool) -> None:
         if is_scheduled != self.is_scheduled:
+            self.checked.clear()
             for message in self.model.values():
                 if message.state is State.SCHEDULED:
                     message.state = State.AVAILABLE
