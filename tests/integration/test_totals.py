@@ -19,7 +19,7 @@ def rows(*values: str) -> list[dict[str, object]]:
 def test_totals_are_sums_over_partitions(http: httpx.Client, new_topic_id: str) -> None:
     topic = create_topic(http, new_topic_id, ["n: int64", "k: string not null"], "k")["topic"]
     push(http, {"topic": new_topic_id, "data": rows("a", "b", "b")})
-    totals: object = act(http, "topic-totals", topics=[new_topic_id, "not-there"], tiers=True)
+    totals: list[Any] = act(http, "topic-totals", topics=[new_topic_id, "not-there"], tiers=True)
     (found,) = totals
     states = act(http, "partition-states", topic=new_topic_id)
     assert (found["topic"], found["partitions"], found["rows"]) == (topic, 2, 3)
