@@ -41,6 +41,7 @@ from wings_core.contracts.actions import (
     describe_topic,
 )
 from wings_core.contracts.shards import describe_counts, describe_pruned, describe_shards
+from wings_core.contracts.sql import LiveBody
 from wings_core.errors import InvalidArgument
 from wings_core.log import Log
 from wings_core.model import PartitionState, Topic, TopicConfig
@@ -281,6 +282,14 @@ def tier_states(log: Log, body: TopicBody) -> Json:
     """Return the pages, rows and bytes of a topic's partitions in each tier, by value."""
     topic = _topic(log, body.topic)
     return describe_tier_states(log.maintenance.tier_states(topic.uuid))
+
+
+@ACTIONS.add("sql-live", LiveBody)
+def sql_live(log: Log, body: LiveBody) -> Json:
+    """Return the topic, columns and filter that a follow serves a SELECT by; nothing is read."""
+    namespace = DEFAULT_NAMESPACE if body.namespace is None else NamespaceName.parse(body.namespace)
+    view = log.sql.live(body.sql, namespace)
+    return {"topic": str(view.topic), "columns": view.columns, "filter": view.filter}
 
 
 @ACTIONS.add("maintain", Maintain)

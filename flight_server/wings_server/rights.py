@@ -222,6 +222,7 @@ ACTION_RULES: Mapping[str, Rule] = {
     "traffic": Rule(_READ, _somewhere),
     "list-consumers": Rule(_READ, _somewhere),
     "consumer-lag": Rule(_READ, _consumed),
+    "sql-live": Rule(_READ, _somewhere),
     "stage-publish": Rule(_WRITE, _stages, _published, hide_stages),
     "stage-abort": Rule(_WRITE, _stages, hidden=hide_stages),
     "shard-open": Rule(_WRITE, _shards),

@@ -76,8 +76,15 @@ OPERATORS: dict[str, Json] = {
 LISTS = {"list-topics", "list-namespaces"}
 """Refused to no one: they show what may be seen."""
 
-SUMS: dict[str, Json] = {"topic-totals": {"topics": [MINE]}, "traffic": {}, "list-consumers": {}}
+SUMS: dict[str, Json] = {
+    "topic-totals": {"topics": [MINE]},
+    "traffic": {},
+    "list-consumers": {},
+}
 """Need the right to read anything, and show what may be read."""
+
+PARSED: dict[str, Json] = {"sql-live": {"sql": "from t"}}
+"""Need the right to read anything: they look nothing up."""
 
 RIGHTS = ("read", "write", "share", "admin", "metrics")
 
@@ -176,9 +183,9 @@ CALLS: dict[str, tuple[str, Callable[[flight.FlightClient, str], object]]] = {
 
 def test_every_action_has_a_rule_and_every_rule_an_action() -> None:
     assert ACTIONS.keys() <= ACTION_RULES.keys(), "a new action needs a right in `ACTION_RULES`"
-    assert ACTIONS.keys() == BODIES.keys() | OPERATORS.keys() | LISTS | SUMS.keys(), (
-        "and an entry here"
-    )
+    assert (
+        ACTIONS.keys() == BODIES.keys() | OPERATORS.keys() | LISTS | SUMS.keys() | PARSED.keys()
+    ), "and an entry here"
 
 
 @pytest.mark.parametrize("action", BODIES)
@@ -209,6 +216,14 @@ def test_a_sum_shows_what_may_be_read(
     assert MINE in json.dumps(act(reader, action, **SUMS[action]))
     stranger, _ = granted(f"read={OTHER}*")
     assert MINE not in json.dumps(act(stranger, action, **SUMS[action]))
+
+
+@pytest.mark.parametrize("action", PARSED)
+def test_who_may_read_nothing_has_nothing_parsed(granted: Granted, action: str) -> None:
+    for right in RIGHTS:
+        client, _ = granted(f"{right}={OTHER}*")
+        code = act_code(client, action, PARSED[action])
+        assert (code == "PERMISSION_DENIED") == (right != "read"), (right, code)
 
 
 @pytest.mark.parametrize("action", OPERATORS)

@@ -510,6 +510,92 @@ def test_system_tables_show_what_their_reader_may_see() -> None:
             assert rows(client, "select * from system.nodes") == []
 
 
+LIVE: list[tuple[str, list[str] | None, str | None]] = [
+    ("from {t}", None, None),
+    ("select * from {t} where delay > 25", None, "(delay > 25)"),
+    ("select delay, origin from {t} as f where f.delay % 2 = 0", ["delay", "origin"], None),
+    ("select f.carrier from {t} f where carrier in ('c1', 'it''s')", ["carrier"], None),
+    ('select "delay" from "default".{t} where not (delay between 3 and 27)', ["delay"], None),
+    ("select __offset, origin from {t} where origin like 'J%' and delay is not null", None, None),
+]
+
+
+@pytest.mark.parametrize(("text", "columns", "predicate"), LIVE)
+def test_a_live_view_has_the_rows_of_its_statement(
+    wings: Client,
+    http: httpx.Client,
+    flights: str,
+    text: str,
+    columns: list[str] | None,
+    predicate: str | None,
+) -> None:
+    sql = text.replace("{t}", f'"{flights}"')
+    answer = http.post("/v1/actions/sql-live", json={"sql": sql})
+    assert answer.status_code == 200, answer.text
+    view = answer.json()
+    assert view["topic"].endswith(f"/{flights}")
+    if columns is not None:
+        assert view["columns"] == columns
+    if predicate is not None:
+        assert view["filter"] == predicate
+    read = wings.scan(view["topic"], filter=view["filter"], system_columns=True).read_all()
+    shown = read.select(view["columns"]) if view["columns"] else read
+    assert sorted(map(str, shown.to_pylist())) == sorted(
+        map(str, wings.sql(sql).read_all().select(shown.column_names).to_pylist())
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("select count(*) from t", "columns are to be the topic's"),
+        ("select delay as d from t", "columns are to be the topic's"),
+        ("select delay, delay from t", "stands there twice"),
+        ("select * exclude (delay) from t", "`*` with changes"),
+        ("from t order by delay", "ORDER BY"),
+        ("from t limit 3", "LIMIT"),
+        ("select distinct delay from t", "DISTINCT"),
+        ("select delay from t group by delay", "GROUP BY"),
+        ("from t, u", "more than one"),
+        ("from (from t)", "more than one"),
+        ("with x as (from t) from x", "plain SELECT"),
+        ("from t union all from t", "plain SELECT"),
+        ("from t where delay > ?", "parameters"),
+        ("from t where __offset > 3", "system column"),
+        ("from t where delay = (select max(delay) from t)", "subquery"),
+        ("from system.topics", "system tables"),
+        ("from t tablesample 3 rows", "sample"),
+    ],
+)
+def test_what_no_follow_can_serve_is_refused_with_the_reason(
+    http: httpx.Client, text: str, told: str
+) -> None:
+    answer = http.post("/v1/actions/sql-live", json={"sql": text})
+    assert answer.status_code == 400
+    assert answer.json()["code"] == "INVALID_SQL"
+    assert told in answer.json()["message"]
+
+
+def test_the_command_follows_a_statement(
+    server: RunningServer, wings: Client, flights: str
+) -> None:
+    """It shows what is there from where it begins, and what comes later."""
+    command = [sys.executable, "-m", "wings_client.cli", "sql", "--endpoint", server.flight]
+    text = f'select origin, delay from "{flights}" where delay >= 28'
+    with subprocess.Popen(
+        [*command, "--follow", "--from", "earliest", "--format", "json", text],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        found = [json.loads(child.stdout.readline()) for _ in range(2)]
+        wings.push(flights, [{"origin": "BOS", "delay": 99, "carrier": None}] * 2)
+        found += [json.loads(child.stdout.readline()) for _ in range(2)]
+        child.terminate()
+    assert sorted(row["delay"] for row in found) == [28, 29, 99, 99]
+    assert all(list(row) == ["origin", "delay"] for row in found)
+
+
 def test_many_partitions_are_read_as_few_are(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic("k: int64", "n: int64", partition_key="k")
     wings.push(topic, [{"k": n % 200, "n": n} for n in range(1_000)])

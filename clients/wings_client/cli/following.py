@@ -1,7 +1,7 @@
 """Shared by `wings tail` and `wings consume`: shows messages as they come, until Ctrl-C."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, NoReturn
 
 import pyarrow as pa
@@ -51,13 +51,17 @@ class Display:
     Args:
         wanted: The format.
         system_columns: Whether to show them; else a table shows the offset alone.
+        names: The columns to show instead, in order.
 
     Attributes:
         messages: How many were written.
     """
 
-    def __init__(self, wanted: Format, *, system_columns: bool) -> None:
+    def __init__(
+        self, wanted: Format, *, system_columns: bool, names: Sequence[str] | None = None
+    ) -> None:
         self.messages = 0
+        self._names = names
         self._format = wanted
         self._system_columns = system_columns
         self._writer: Writer | None = None
@@ -70,7 +74,7 @@ class Display:
             names += system
         elif self._format is Format.TABLE:
             names.insert(0, OFFSET)
-        shown = batch.select(names)
+        shown = batch.select(list(self._names or names))
         if self._writer is None:
             self._writer = stream_writer(shown.schema, self._format)
         self.messages += batch.num_rows

@@ -34,12 +34,28 @@ def sql(
     ] = None,
     timeout: Annotated[
         int | None,
-        typer.Option(metavar="MS", min=1, help="Milliseconds that the statement may take."),
+        typer.Option(
+            metavar="MS",
+            min=1,
+            help="Milliseconds that the statement may take; with --follow, without a row.",
+        ),
     ] = None,
     wanted_format: Annotated[
         SqlFormat,
         typer.Option("--format", help="table for people; the others write data alone."),
     ] = SqlFormat.TABLE,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Show rows as they come, until Ctrl-C."),
+    ] = False,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="With --follow: earliest, latest, an offset, or a time.",
+        ),
+    ] = "latest",
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Run one SQL statement over topics, which are its tables; without one, a shell for many.
@@ -50,6 +66,10 @@ def sql(
     is a schema; tables without one are of the default namespace.
 
         $ wings sql --format parquet "from flights where delay > 60" > late.parquet
+
+    With --follow it is a live view: columns of one topic, and a condition on them, as rows come.
+
+        $ wings sql --follow "select origin, delay from flights where delay > 60"
 
     In the shell a statement ends with `;` and may take several lines, Tab completes tables and
     columns, Ctrl-C cancels a statement, and `.help` tells the rest.
@@ -62,6 +82,9 @@ def sql(
         _shell(endpoint, parameters, namespace, seconds, wanted_format)
         return
     text = sys.stdin.read() if statement is None else statement
+    if follow:
+        _follow(text, parameters, namespace, seconds, start, wanted_format, endpoint)
+        return
     with connected(endpoint) as client, progress() as shown:
         reader = client.sql(text, parameters or (), namespace=namespace, timeout=seconds)
         write_rows(reader, wanted_format, shown)
@@ -80,6 +103,24 @@ def _shell(
 
     with connected(endpoint) as client:
         Shell(client, namespace, seconds, wanted).run()
+
+
+def _follow(
+    text: str,
+    parameters: list[str] | None,
+    namespace: str | None,
+    seconds: float | None,
+    start: str,
+    wanted: SqlFormat,
+    endpoint: str,
+) -> None:
+    if parameters:
+        raise typer.BadParameter("--follow takes none", param_hint="--parameter")
+    if wanted is SqlFormat.PARQUET:
+        raise typer.BadParameter("a Parquet file has an end, a follow none", param_hint="--format")
+    from wings_client.cli.tail import show_live  # It takes what statements alone do not need.
+
+    show_live(text, namespace, start, seconds, Format(wanted.value), endpoint)
 
 
 def _check(wanted: SqlFormat) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from wings_client import Client, Topic
 from wings_client._consumer_reads import ConsumerReads
+from wings_client._transport import Transport
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected_transport, short_name
 from wings_client.cli.following import (
     RETRY,
@@ -21,6 +22,7 @@ from wings_client.cli.following import (
 )
 from wings_client.cli.output import Format, check_output
 from wings_client.cli.values import Offset, chosen_columns, parse_offset, parse_partition
+from wings_core.contracts.sql import LiveBody
 from wings_core.partitions import JsonScalar
 
 
@@ -68,27 +70,70 @@ def tail(
     display = Display(wanted_format, system_columns=system_columns)
     with connected_transport(endpoint, topic, RETRY) as (client, transport):
         described = client.topic(topic)
-        fixed = _fixed(described, partition)
-        reads = ConsumerReads(
+        reads = _reads(
+            client,
             transport,
             described,
-            fixed,
-            _starts(client, described, fixed, offset),
-            {
-                "columns": chosen_columns(columns, described.schema),
-                "filter": predicate,
-                "system_columns": True,
-            },
+            _fixed(described, partition),
+            offset,
+            chosen_columns(columns, described.schema),
+            predicate,
         )
         say(f"following {short_name(described.name)} from {start}; Ctrl-C ends it")
         display.run(_batches(reads, None if timeout is None else timeout / 1000), done=lambda: "")
 
 
+def show_live(
+    statement: str,
+    namespace: str | None,
+    start: str,
+    idle_seconds: float | None,
+    wanted: Format,
+    endpoint: str,
+) -> None:
+    """Show the rows of a statement that a follow can serve, as they come, until Ctrl-C.
+
+    Or until none came for so long.
+    """
+    offset = parse_offset(start)
+    with connected_transport(endpoint, retry=RETRY) as (client, transport):
+        body = LiveBody(sql=statement, namespace=namespace)
+        view = transport.act("sql-live", body, repeatable=True)
+        topic = client.topic(view["topic"])
+        names: list[str] | None = view["columns"]
+        own = [name for name in names or () if name in topic.schema.names]
+        reads = _reads(client, transport, topic, _all(topic), offset, own or None, view["filter"])
+        say(f"following {short_name(topic.name)} from {start}; Ctrl-C ends it")
+        display = Display(wanted, system_columns=True, names=names)
+        display.run(_batches(reads, idle_seconds), done=lambda: "")
+
+
+def _reads(
+    client: Client,
+    transport: Transport,
+    topic: Topic,
+    fixed: list[JsonScalar] | None,
+    offset: Offset,
+    columns: Sequence[str] | None,
+    predicate: str | None,
+) -> ConsumerReads:
+    return ConsumerReads(
+        transport,
+        topic,
+        fixed,
+        _starts(client, topic, fixed, offset),
+        {"columns": columns, "filter": predicate, "system_columns": True},
+    )
+
+
+def _all(topic: Topic) -> list[JsonScalar] | None:
+    """Return the partitions of a read of all of a topic."""
+    return None if topic.partition_key is not None else [None]
+
+
 def _fixed(topic: Topic, given: str | None) -> list[JsonScalar] | None:
     """Return the one partition to read, or None for all."""
-    if given is None and topic.partition_key is not None:
-        return None
-    return [parse_partition(given, topic)]
+    return _all(topic) if given is None else [parse_partition(given, topic)]
 
 
 def _starts(

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from wings_core.contracts.actions import ActionBody
 from wings_core.contracts.messages import Message, dump, load_object
 from wings_core.errors import InvalidArgument, InvalidTicket
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
@@ -60,6 +61,14 @@ def schema_of(namespace: NamespaceName) -> str:
         return f"{namespace.tenant}/{namespace.namespace}"
     name = namespace.namespace
     return f"/{name}" if name in RESERVED else name
+
+
+class LiveBody(ActionBody):
+    """A statement that a follow is to serve: the body of `sql-live`."""
+
+    sql: Annotated[str, Field(min_length=1)]
+    namespace: str | None = None
+    """Of a table without a schema, by its full name; None: the default one."""
 
 
 class SqlBody(Message):

@@ -24,6 +24,7 @@ from wings_core.security.principal import ANYONE, Principal
 from wings_core.sql.bounded import COLUMNS_MAX, is_bounded
 from wings_core.sql.engines import Engines, LocalRun
 from wings_core.sql.failures import check_types, translated
+from wings_core.sql.live import LiveView, live_view
 from wings_core.sql.names import topic_of
 from wings_core.sql.parameters import Bound, Parameters, bind
 from wings_core.sql.statement import Statement, TableName, parse
@@ -127,6 +128,18 @@ class Sql:
         finally:
             query.close()
 
+    def live(self, text: str, namespace: NamespaceName = DEFAULT_NAMESPACE) -> LiveView:
+        """Return what a follow is to show for a statement; nothing is looked up.
+
+        Raises: as `open`, of the statement alone; `InvalidSql` too where no follow can serve it.
+        """
+        limit = self._log.limits.sql_seconds_max
+        query = Query(self._log, self._engines, self._workers, Cancel(), limit)
+        try:
+            return query.live(text, namespace)
+        finally:
+            query.close()
+
     def close(self) -> None:
         """Close the engines, and end the workers; queries must have ended."""
         self._engines.close()
@@ -187,6 +200,13 @@ class Query:
         with _Translated(self):
             found = parse(text, self._engine.connection).parameters
         return list(dict.fromkeys(parameter.name for parameter in found))
+
+    def live(self, text: str, namespace: NamespaceName) -> LiveView:
+        """Return what a follow is to show for a statement; see `Sql.live`."""
+        self._text = text
+        connection = self._engine.connection
+        with _Translated(self):
+            return live_view(parse(text, connection), connection, namespace)
 
     def prepare(
         self,

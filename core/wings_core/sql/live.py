@@ -1,0 +1,150 @@
+"""Live views: statements that a follow can serve, as they are columns and a condition of one topic.
+
+    SELECT * | column, … FROM topic [WHERE condition on the topic's own columns]
+
+What else a statement has needs the end of the log, or more than one row at a time.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+import duckdb
+
+from wings_core.contracts.sql import SYSTEM
+from wings_core.errors import InvalidSql
+from wings_core.names import NamespaceName, TopicName
+from wings_core.sql.names import topic_of
+from wings_core.sql.statement import Statement, TableName, invalid_sql
+
+SYSTEM_COLUMNS = frozenset({"__partition", "__offset", "__timestamp"})
+
+_Node = Mapping[str, Any]
+
+_TEMPLATE = "SELECT * FROM t WHERE true"
+
+_PARTS = {
+    "group_expressions": "GROUP BY needs an end of the log",
+    "having": "HAVING needs an end of the log",
+    "qualify": "QUALIFY needs an end of the log",
+    "sample": "a sample needs an end of the log",
+}
+
+_MODIFIERS = {
+    "ORDER_MODIFIER": "ORDER BY: rows come as they are committed",
+    "LIMIT_MODIFIER": "LIMIT: a follow has no end",
+    "LIMIT_PERCENT_MODIFIER": "LIMIT: a follow has no end",
+    "DISTINCT_MODIFIER": "DISTINCT needs all rows before",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LiveView:
+    """What of a topic a follow is to show."""
+
+    topic: TopicName
+    columns: tuple[str, ...] | None
+    """In order, system columns too; None: all of both."""
+    filter: str | None
+    """Of the topic's own columns; None: all rows."""
+
+
+def live_view(
+    statement: Statement, connection: duckdb.DuckDBPyConnection, namespace: NamespaceName
+) -> LiveView:
+    """Return what a follow is to show for a statement.
+
+    Args:
+        statement: That may be run.
+        connection: Only its parser is used.
+        namespace: Of a name without a schema.
+
+    Raises:
+        InvalidSql: A follow cannot serve it; the message says why.
+    """
+    root, text = statement.root, statement.text
+    if root["type"] != "SELECT_NODE" or root["cte_map"]["map"]:
+        _refuse("it is not one plain SELECT", text)
+    if statement.parameters:
+        _refuse("parameters: write their values", text)
+    source = root["from_table"]
+    if source["type"] != "BASE_TABLE" or source["column_name_alias"]:
+        _refuse("it reads no topic, or more than one", text, source)
+    for part, reason in _PARTS.items():
+        if root[part] or source.get(part):
+            _refuse(reason, text)
+    for modifier in root["modifiers"]:
+        _refuse(_MODIFIERS.get(modifier["type"], "it has more than a condition"), text)
+    table = TableName(str(source["schema_name"]), str(source["table_name"]))
+    if table.schema == SYSTEM:
+        _refuse("system tables have no new rows to follow", text, source)
+    names = {str(source["alias"] or source["table_name"]).lower()}
+    condition = root["where_clause"]
+    return LiveView(
+        topic_of(table, namespace),
+        _columns(root["select_list"], names, text),
+        None if condition is None else _filter(condition, names, text, connection),
+    )
+
+
+def _columns(entries: Sequence[_Node], names: set[str], text: str) -> tuple[str, ...] | None:
+    if len(entries) == 1 and entries[0]["class"] == "STAR":
+        star = entries[0]
+        changes = ("columns", "exclude_list", "replace_list", "rename_list", "expr")
+        if any(star.get(change) for change in changes):
+            _refuse("`*` with changes: name the columns", text, star)
+        return None
+    found: list[str] = []
+    for entry in entries:
+        path = _unqualified(entry["column_names"], names) if entry["class"] == "COLUMN_REF" else []
+        if len(path) != 1 or entry["alias"] not in {"", path[0]}:
+            _refuse("its columns are to be the topic's, as they are", text, entry)
+        found.append(path[0])
+    if len(set(found)) < len(found):
+        _refuse("a column stands there twice", text)
+    return tuple(found)
+
+
+def _filter(
+    condition: _Node, names: set[str], text: str, connection: duckdb.DuckDBPyConnection
+) -> str:
+    """Return a condition as text, its columns by their own names."""
+    tree = json.loads(_one(connection, "SELECT json_serialize_sql(?::VARCHAR)", _TEMPLATE))
+    tree["statements"][0]["node"]["where_clause"] = _plain(condition, names, text)
+    written = _one(connection, "SELECT json_deserialize_sql(?::JSON)", json.dumps(tree))
+    return written.partition(" WHERE ")[2]
+
+
+def _plain(value: Any, names: set[str], text: str) -> Any:
+    """Return a part of a condition with its columns by their own names."""
+    if isinstance(value, list):
+        return [_plain(each, names, text) for each in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    node = cast("dict[str, Any]", value)
+    if node.get("class") == "SUBQUERY":
+        _refuse("a subquery has a moment of its own", text, node)
+    found = {key: _plain(each, names, text) for key, each in node.items()}
+    if node.get("class") == "COLUMN_REF":
+        found["column_names"] = _unqualified(node["column_names"], names)
+        if found["column_names"][0].lower() in SYSTEM_COLUMNS:
+            _refuse("its condition is on a system column: say where to begin instead", text, node)
+    return found
+
+
+def _unqualified(path: Sequence[str], names: set[str]) -> list[str]:
+    """Return the names of a column and what is in it, without its table's."""
+    return list(path[1:] if len(path) > 1 and path[0].lower() in names else path)
+
+
+def _one(connection: duckdb.DuckDBPyConnection, query: str, value: str) -> str:
+    row = connection.execute(query, [value]).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def _refuse(reason: str, text: str, node: _Node | None = None) -> NoReturn:
+    found = None if node is None else node.get("query_location")
+    error: InvalidSql = invalid_sql(f"a follow cannot serve this: {reason}", text, found)
+    raise error
