@@ -103,7 +103,9 @@ class _Copy:
         if METADATA_FILE not in self._begun["databases"]:
             raise Internal(f"the server at {self._endpoint} backs up no metadata")
         folios = self._copy_folios()
-        began = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._begun["at_us"] / 1_000_000))
+        # To the microsecond: the order of names is that of time.
+        seconds, microseconds = divmod(self._begun["at_us"], 1_000_000)
+        began = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}{microseconds:06d}Z"
         manifest = Manifest(
             backup=f"{began}-{secrets.token_hex(4)}",
             wings=version("wings-flight"),

@@ -1,4 +1,4 @@
-"""The compose file of the examples, as far as it is true without containers."""
+"""The compose file of a cluster, as far as it is true without containers."""
 
 import importlib
 import socket
@@ -15,7 +15,8 @@ from wings_core.storage.objects.open import S3_ENDPOINTS
 from wings_server import process
 from wings_server.settings import Settings
 
-FILE = Path(__file__).parents[2] / "examples" / "compose" / "compose.yaml"
+DEPLOY = Path(__file__).parents[2] / "deploy"
+FILE = DEPLOY / "compose" / "cluster.yaml"
 NODES = ("node1", "node2", "node3")
 
 
@@ -23,11 +24,15 @@ NODES = ("node1", "node2", "node3")
 def services() -> dict[str, Any]:
     yaml: Any = importlib.import_module("yaml")
     parsed = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-    assert {
+    mounted = {
         volume.split(":")[0]
         for each in parsed["services"].values()
         for volume in each.get("volumes", ())
-    } == set(parsed["volumes"])
+    }
+    files = {each for each in mounted if each.startswith(".")}
+    assert mounted - files == set(parsed["volumes"])
+    for each in files:
+        assert (FILE.parent / each).is_file(), each
     return parsed["services"]
 
 
@@ -37,7 +42,8 @@ def settings_of(service: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Set
     monkeypatch.setattr(process, "run", started.append)
     for name, value in service["environment"].items():
         monkeypatch.setenv(name, value)
-    assert 'ENTRYPOINT ["wings"]' in service["build"]["dockerfile_inline"]
+    image = DEPLOY.parent / service["build"]["dockerfile"]
+    assert 'ENTRYPOINT ["wings"]' in image.read_text(encoding="utf-8")
     done = CliRunner().invoke(app, service["command"])
     assert done.exit_code == 0, done.output
     (settings,) = started
@@ -45,7 +51,7 @@ def settings_of(service: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Set
 
 
 def test_its_services_are_those_of_the_cluster(services: dict[str, Any]) -> None:
-    assert set(services) == {"postgres", "s3", "bucket", *NODES}
+    assert set(services) == {"postgres", "s3", "bucket", "prometheus", "grafana", *NODES}
     for service in services.values():
         for needed in service.get("depends_on", ()):
             assert needed in services

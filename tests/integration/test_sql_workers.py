@@ -58,15 +58,16 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def children(parent: int) -> set[int]:
-    """Return the processes that a process has started and that have not ended."""
+def workers_of(parent: int) -> set[int]:
+    """Return the workers that a process has started and that have not ended."""
     found: set[int] = set()
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, ppid = path.read_text().rpartition(")")[2].split()[:2]
+            is_worker = b"wings_core.sql_process" in path.with_name("cmdline").read_bytes()
         except OSError:
             continue
-        if int(ppid) == parent and state != "Z":
+        if int(ppid) == parent and state != "Z" and is_worker:
             found.add(int(path.parent.name))
     return found
 
@@ -79,7 +80,7 @@ def peak_bytes(pid: int) -> int:
 def test_memory_that_duckdb_does_not_count_is_bounded(bounded: RunningServer) -> None:
     query = opened(bounded, LARGE)
     assert not query.is_local
-    (worker,) = children(os.getpid())
+    (worker,) = workers_of(os.getpid())
     most, done = [0], threading.Event()
 
     def look() -> None:
@@ -108,7 +109,7 @@ def answers(server: RunningServer) -> bool:
 
 def test_planning_is_cancelled(bounded: RunningServer) -> None:
     assert answers(bounded)
-    before = children(os.getpid())
+    before = workers_of(os.getpid())
     cancel = Cancel()
     failed: list[BaseException] = []
 
@@ -124,13 +125,13 @@ def test_planning_is_cancelled(bounded: RunningServer) -> None:
     cancel.cancel(Unavailable("the client has gone"))
     planning.join()
     assert isinstance(failed[0], Unavailable)
-    assert before.isdisjoint(children(os.getpid()))
+    assert before.isdisjoint(workers_of(os.getpid()))
     assert answers(bounded)
 
 
 def test_a_worker_that_is_killed_fails_its_query_alone(bounded: RunningServer) -> None:
     assert answers(bounded)
-    (worker,) = children(os.getpid())
+    (worker,) = workers_of(os.getpid())
     query = opened(bounded, ENDLESS)
     os.kill(worker, signal.SIGKILL)
     with pytest.raises(ResourceExhausted):
@@ -140,23 +141,23 @@ def test_a_worker_that_is_killed_fails_its_query_alone(bounded: RunningServer) -
 
 def test_statements_that_fail_leave_their_worker(bounded: RunningServer) -> None:
     assert answers(bounded)
-    before = children(os.getpid())
+    before = workers_of(os.getpid())
     for text in ("select x from range(3) r(i)", "select 'a'::int from range(3) r(i)"):
         with pytest.raises(InvalidSql):
             list(opened(bounded, text).batches())
     assert answers(bounded)
-    assert children(os.getpid()) == before
+    assert workers_of(os.getpid()) == before
 
 
 def test_a_query_that_is_left_ends_its_worker(bounded: RunningServer) -> None:
     assert answers(bounded)
-    before = children(os.getpid())
+    before = workers_of(os.getpid())
     opened(bounded, ENDLESS).close()  # Planned alone, so the worker stays.
-    assert children(os.getpid()) == before
+    assert workers_of(os.getpid()) == before
     batches = opened(bounded, "select i from range(100000000) r(i)").batches()
     next(batches)
     batches.close()
-    assert before.isdisjoint(children(os.getpid()))
+    assert before.isdisjoint(workers_of(os.getpid()))
     assert bounded.server.log.sql.running == 0
 
 
@@ -172,7 +173,7 @@ def test_no_process_outlives_a_server_that_is_killed() -> None:
     with server_process() as server, wings_client.connect(server.flight) as client:
         reader = client.sql("select i from range(100000000000) r(i)")
         reader.read_next_batch()
-        workers = children(server.pid)
+        workers = workers_of(server.pid)
         assert workers
         server.kill()
         until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))

@@ -35,7 +35,7 @@ _PART = re.compile(
     r"\.(?P<sha256>[0-9a-f]{64})(?P<last>\.last)?",
     re.ASCII,
 )
-_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
+_ID = re.compile(r"\d{8}T\d{12}Z-[0-9a-f]{8}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
