@@ -22,7 +22,7 @@ SPARK_BASICS := tests/spark/test_read.py tests/spark/test_write.py tests/spark/t
 SPARK_WARNINGS := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster test fast soak $(SPARKS:%=spark-%) check bench dist protocol lock clean
+.PHONY: help demo cluster test fast soak $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -55,6 +55,9 @@ check: $(VENV)/.dev ## lint, formatting and types
 bench: $(VENV)/.dev ## measure against the baselines, print a table and write JSON
 	$(BIN)/python -m benchmarks
 
+docs: $(VENV)/.dev $(VENV)/.docs ## build the documentation into site/, its reference out of the code, its links checked
+	$(BIN)/python -m mkdocs build --strict --clean
+
 dist: $(VENV)/.dev ## build the wheel and the sdist, and try them in clean environments of each Python
 	rm -rf dist
 	$(BIN)/python -m hatchling build -d dist
@@ -74,6 +77,8 @@ lock: $(VENV)/.dev ## pin the newest versions of everything in requirements/
 	$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra otel --group build \
 		--constraints requirements/dev.txt --output-file requirements/image.txt
 
+	$(LOCK) --group docs --constraints requirements/dev.txt --output-file requirements/docs.txt
+
 	@for version in $(SPARKS); do \
 		{ grep -E "^[a-z]" requirements/dev.txt | grep -v "^pyspark=" | sed 's/ *\\$$//'; \
 			echo "pyspark==$$version.*"; } > $(VENV)/constraints.txt && \
@@ -82,7 +87,7 @@ lock: $(VENV)/.dev ## pin the newest versions of everything in requirements/
 			--output-file requirements/spark-$$version.txt || exit 1; done
 
 clean: ## remove the environment and everything that was generated
-	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site .coverage .coverage.* .hypothesis .pytest_cache .ruff_cache
 	find core flight_server clients spark_connector tests benchmarks examples \
 		-name __pycache__ -type d -prune -exec rm -rf {} +
 

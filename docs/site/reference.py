@@ -1,0 +1,209 @@
+"""The pages of the reference, as Markdown, each out of what the code says of itself."""
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import typer
+import typer.main
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+import wings_client
+from wings_client.cli import app as command_line
+from wings_core.contracts import tickets
+from wings_core.contracts.sql import SqlTicket
+from wings_core.errors import WingsError
+from wings_server.actions import ACTIONS
+from wings_server.http.errors import status_of
+from wings_server.rights import ACTION_RULES
+from wings_server.settings import Settings
+
+
+def commands() -> str:
+    """Return the page of the commands, by their `--help`."""
+    lines = ["# Commands", ""]
+    for path, command in _commands(typer.main.get_command(command_line.app), ("wings",)):
+        lines += [f"## {' '.join(path)}", "", _prose(command.help or ""), ""]
+        options = [each for each in command.params if not getattr(each, "hidden", False)]
+        rows = [(_names(each), _cell(getattr(each, "help", "") or "")) for each in options]
+        lines += _table(("option", "meaning"), rows) if rows else []
+    return "\n".join(lines)
+
+
+def settings() -> str:
+    """Return the page of the server's settings."""
+    lines = [
+        "# Settings",
+        "",
+        "Of `wings serve`: options, variables of the environment, keys of the configuration file.",
+        "",
+    ]
+    return "\n".join([*lines, *_fields(Settings)])
+
+
+def actions() -> str:
+    """Return the page of the actions, with their bodies and rights."""
+    lines = ["# Actions", "", "Of DoAction over Flight, and of `POST /v1/actions/NAME`.", ""]
+    for name, action in sorted(ACTIONS.items()):
+        rule = ACTION_RULES.get(name)
+        rights = " or ".join(f"`{right}`" for right in rule.rights) if rule else "`admin`"
+        lines += [f"## {name}", "", _prose(action.description), "", f"Right: {rights}.", ""]
+        lines += _fields(action.body)
+    return "\n".join(lines)
+
+
+def ticket_kinds() -> str:
+    """Return the page of the tickets of DoGet."""
+    lines = ["# Tickets", "", "Of DoGet: JSON objects, told apart by `kind`.", ""]
+    kinds = (tickets.FetchTicket, tickets.ScanTicket, tickets.FollowTicket, tickets.AcquireTicket)
+    for model in (*kinds, SqlTicket):
+        kind = model.model_fields["kind"].default
+        lines += [f"## {kind}", "", _prose(model.__doc__ or ""), "", *_fields(model)]
+    return "\n".join(lines)
+
+
+def errors() -> str:
+    """Return the page of the errors, with the status that HTTP answers."""
+    rows = {
+        (f"`{each.code}`", f"`{each.__name__}`", f"{status_of(each('')):d}", _cell(_first(each)))
+        for each in _subclasses(WingsError)
+        if "code" in vars(each)
+    }
+    about = "Everywhere the same code, a message, and facts for programs."
+    lines = ["# Errors", "", about, ""]
+    return "\n".join([*lines, *_table(("code", "class", "HTTP", "when"), sorted(rows))])
+
+
+def client() -> str:
+    """Return the page of the client's classes, with their methods and docstrings."""
+    about = "What `wings_client` exports; the async client has the same calls."
+    lines = ["# Client API", "", about, ""]
+    for name in sorted(wings_client.__all__):
+        found = getattr(wings_client, name)
+        if inspect.isclass(found) and issubclass(found, BaseException):
+            continue  # They have a page.
+        if not (inspect.isclass(found) or inspect.isfunction(found)):
+            continue
+        lines += [f"## {name}", "", *_documented(found)]
+        for method, function in _methods(found) if inspect.isclass(found) else ():
+            lines += [f"### {name}.{method}", "", *_documented(function)]
+    return "\n".join(lines)
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "commands": commands,
+    "settings": settings,
+    "actions": actions,
+    "tickets": ticket_kinds,
+    "errors": errors,
+    "client": client,
+}
+"""The pages by their names."""
+
+
+def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, command
+    if hasattr(command, "list_commands"):
+        context = typer.Context(command, info_name=path[-1])
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            if found is not None and not found.hidden:
+                yield from _commands(found, (*path, name))
+
+
+def _names(parameter: Any) -> str:
+    if parameter.param_type_name == "option":
+        return ", ".join(f"`{each}`" for each in (*parameter.opts, *parameter.secondary_opts))
+    return f"`{parameter.metavar or parameter.name.upper()}`"
+
+
+def _fields(model: type[BaseModel]) -> list[str]:
+    rows = list(_rows(model))
+    return _table(("key", "type", "default", "meaning"), rows) if rows else ["No keys.", ""]
+
+
+def _rows(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ...]]:
+    for name, field in model.model_fields.items():
+        key = f"{prefix}{field.alias or name}"
+        if inspect.isclass(field.annotation) and issubclass(field.annotation, BaseModel):
+            yield from _rows(field.annotation, f"{key}.")
+        else:
+            kind = _type(field.annotation).replace("|", "\\|")
+            yield f"`{key}`", f"`{kind}`", _default(field), _cell(field.description or "")
+
+
+def _type(annotation: Any) -> str:
+    """Return a type as its reader needs it, without what validates it."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is type(None):
+        return "null"
+    if origin is typing.Annotated:
+        return _type(arguments[0])
+    if origin is typing.Literal:
+        return " | ".join(map(repr, arguments))
+    if origin in {typing.Union, types.UnionType}:
+        return " | ".join(_type(each) for each in arguments)
+    name = getattr(origin or annotation, "__name__", str(annotation))
+    inner = [_type(each) for each in arguments if each is not Ellipsis]
+    return f"{name}[{', '.join(inner)}]" if inner else name
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=not _takes_data(field))
+    return "" if value is None or isinstance(value, BaseModel) else f"`{value}`".replace("|", "\\|")
+
+
+def _takes_data(field: FieldInfo) -> bool:
+    factory = field.default_factory
+    return factory is not None and bool(
+        inspect.isfunction(factory) and inspect.signature(factory).parameters
+    )
+
+
+def _subclasses(kind: type[WingsError]) -> Iterator[type[WingsError]]:
+    for each in kind.__subclasses__():
+        if each.__module__ == WingsError.__module__:
+            yield each
+            yield from _subclasses(each)
+
+
+def _first(kind: type) -> str:
+    return (inspect.getdoc(kind) or "").partition("\n\n")[0]
+
+
+def _methods(kind: type) -> Iterator[tuple[str, Any]]:
+    for name, found in inspect.getmembers(kind):
+        function = found.fget if isinstance(found, property) else found
+        module = getattr(function, "__module__", None) or ""
+        if name[0] != "_" and module.startswith("wings_"):
+            yield name, found
+
+
+def _documented(found: Any) -> list[str]:
+    lines: list[str] = []
+    if inspect.isfunction(found):
+        signature = re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", str(inspect.signature(found)))
+        lines += ["```text", f"{found.__name__}{signature}", "```", ""]
+    text = inspect.getdoc(found) or ""
+    return [*lines, *(["```text", text, "```", ""] if text else [])]
+
+
+def _prose(text: str) -> str:
+    """Return a docstring as paragraphs; what is indented stays as it is."""
+    return inspect.cleandoc(text).replace("<", "&lt;") if "```" not in text else text
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    return [*lines, ""]
