@@ -151,7 +151,7 @@ class Load:
 
     def _guarded(self, run: Callable[[Client, int], None], number: int) -> None:
         try:
-            with wings_client.connect(self._endpoints, timeout=10.0, retry=PERSISTENT) as client:
+            with wings_client.connect(self._endpoints, retry=PERSISTENT) as client:
                 run(client, number)
         except BaseException as error:  # noqa: BLE001 - raised by who waits.
             self.failures.append(error)
@@ -184,9 +184,7 @@ def run(
 ) -> None:
     with ExitStack() as stack:
         cluster = kind(postgres.new_database(), directory, stack)
-        client = stack.enter_context(
-            wings_client.connect(cluster.endpoints, timeout=10.0, retry=PERSISTENT)
-        )
+        client = stack.enter_context(wings_client.connect(cluster.endpoints, retry=PERSISTENT))
         topic = client.create_topic("load", {"producer": "int64", "n": "int64"})
         load = Load(cluster.endpoints, topic, producers=3)
         load.start()
@@ -238,9 +236,7 @@ def test_nodes_go_on_at_a_standby_that_was_promoted(tmp_path: Path) -> None:
         both = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
         url = database.replace(f"127.0.0.1:{primary.port}", both)
         cluster = StatelessCluster(f"{url}?target_session_attrs=read-write", tmp_path, stack)
-        client = stack.enter_context(
-            wings_client.connect(cluster.endpoints, timeout=10.0, retry=PERSISTENT)
-        )
+        client = stack.enter_context(wings_client.connect(cluster.endpoints, retry=PERSISTENT))
         topic = client.create_topic("load", {"producer": "int64", "n": "int64"})
         load = Load(cluster.endpoints, topic, producers=3)
         load.start()

@@ -5,13 +5,14 @@ once. Every wait has a bound: for a connection, for a lock, for a statement, for
 that does not answer.
 """
 
+import select
 from collections.abc import Generator
 from contextlib import contextmanager
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import TransactionStatus
+from psycopg.pq import ConnStatus, TransactionStatus
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.pool import FairPool
@@ -202,6 +203,10 @@ class Connections:
         """
         slot = self._slots.acquire()
         try:
+            if slot.connection is not None and _has_ended(slot.connection):
+                # Found before anything is sent: whether that was carried out is no question then.
+                discard(slot.connection)
+                slot.connection = None
             if slot.connection is None:
                 slot.connection = self.open()
             with self.watchdog.guarding(
@@ -222,3 +227,17 @@ class Connections:
         for slot in self._slots.close():
             discard(slot.connection)
         self.watchdog.close()
+
+
+def _has_ended(connection: Connection) -> bool:
+    """Tell whether the server has ended an idle connection; does not wait."""
+    poller = select.poll()
+    poller.register(connection.fileno(), select.POLLIN)
+    try:
+        while poller.poll(0):  # A notice, or the end.
+            connection.pgconn.consume_input()
+            if connection.pgconn.status != ConnStatus.OK:
+                return True
+    except psycopg.OperationalError:
+        return True
+    return False
