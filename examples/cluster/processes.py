@@ -35,7 +35,7 @@ from wings_server.testing_s3 import create_bucket, environment, running_s3
 NODES = 3
 HOLD_REPLICAS = 3
 LEASE_SECONDS = 2.0
-"""Shorter than the default, so that nobody waits for long to see a dead node fall out."""
+"""Shorter than the default, so that a dead node falls out soon."""
 
 BUCKET = "wings-cluster"
 READY_SECONDS = 60.0

@@ -135,7 +135,7 @@ def main() -> None:
 def set_trap(trap: str) -> None:
     """Let this process kill itself, and drain all the time until then.
 
-    Nothing of what is inline stays in its memory, so that whoever reads it asks metadata.
+    Nothing of what is inline stays in its memory, so that each read asks metadata.
 
     Args:
         trap: A step of the way of small pushes and how often it is done before, such as "write 3":
