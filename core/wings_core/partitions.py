@@ -130,6 +130,12 @@ def partition_value(partition: Partition) -> JsonScalar:
     return _decode(partition)[0]
 
 
+def partition_key_value(partition: Partition, key_type: pa.DataType) -> JsonScalar | bytes:
+    """Return the value that a partition's key column has in each of its rows."""
+    value = partition_value(partition)
+    return base64.b64decode(str(value)) if _is_binary(key_type) else value
+
+
 def partitions_of_keys(keys: "pa.Array[Any]") -> list[Partition]:
     """Return the partition of each value of a key column, which has no nulls.
 

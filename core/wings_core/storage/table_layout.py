@@ -114,11 +114,18 @@ def layout_of(topic: Topic) -> TableLayout | None:
     config = topic.config
     if config.table is None:
         return None
-    if config.table_partition_by is None:
+    return _layout_of(config.table_partition_by)
+
+
+@lru_cache(maxsize=1_000)
+def _layout_of(partition_by: str | None) -> TableLayout:
+    """Return the layout of tables partitioned so, whose transforms were checked with the topic."""
+    if partition_by is None:
         return TableLayout(TABLE_MARK, None)
-    names = {each.name for each in transforms_of(topic)}
+    matches = map(_TRANSFORM.fullmatch, _SEPARATOR.split(partition_by))
+    names = {match[1] for match in matches if match is not None}
     finest = max((UNITS.index(name) for name in UNITS if name in names), default=None)
-    mark = f"{TABLE_MARK}{zlib.crc32(config.table_partition_by.encode()):08x}"
+    mark = f"{TABLE_MARK}{zlib.crc32(partition_by.encode()):08x}"
     return TableLayout(mark, None if finest is None else _periods(finest + 1))
 
 

@@ -1,6 +1,5 @@
 """Iceberg tables by pyiceberg: created, evolved, committed to; all that talks to a catalog."""
 
-import base64
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 
 from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
 from wings_core.model import Topic
-from wings_core.partitions import Partition, partition_value
+from wings_core.partitions import Partition, partition_key_value
 from wings_core.storage.parquet_file import OFFSET_COLUMN, TIMESTAMP_COLUMN, file_fields
 from wings_core.storage.table_layout import transforms_of
 
@@ -315,11 +314,8 @@ def _first_timestamp(metadata: pq.FileMetaData) -> int:
 
 
 def _key_of(file: FileToAdd, column: str) -> Any:
-    value = partition_value(Partition((file.metadata.metadata or {})[b"wings.partition"].decode()))
-    kind = file.topic.schema.field(column).type
-    is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    is_binary = is_binary or pa.types.is_fixed_size_binary(kind)
-    return base64.b64decode(str(value)) if is_binary else value
+    partition = Partition((file.metadata.metadata or {})[b"wings.partition"].decode())
+    return partition_key_value(partition, file.topic.schema.field(column).type)
 
 
 def _data_file(table: Any, file: FileToAdd) -> Any:
