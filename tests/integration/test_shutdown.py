@@ -18,6 +18,8 @@ from flight_calls import (
     ticket_of,
 )
 
+import wings_client
+from wings_server.flight import share_stream
 from wings_server.testing import running_server, server_process
 
 
@@ -104,3 +106,30 @@ def test_an_idle_stream_does_not_hold_up_the_stop_of_a_server_in_process() -> No
         assert time.monotonic() - started < 8
         with pytest.raises(flight.FlightError):
             push(client, "t", numbers(2))
+
+
+def test_what_a_member_holds_is_acknowledged_in_a_stop_and_no_more_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_stream, "DRAIN_SECONDS_MAX", 60.0)
+    with (
+        running_server(tmp_path / "data", drain_seconds=60.0) as server,
+        wings_client.connect(server.flight) as client,
+    ):
+        client.create_topic("jobs", {"n": "int64"})
+        client.push("jobs", {"n": list(range(30))})
+        client.create_share_group("workers", "jobs", {"start": "earliest"})
+        with client.share_consumer("workers", "jobs", max_messages=10) as consumer:
+            held = next(consumer)
+            stop = threading.Thread(target=server.stop)
+            stop.start()
+            while server.server.ready:
+                time.sleep(0.005)
+            consumer.accept(held)
+            stop.join()
+    with (
+        running_server(tmp_path / "data") as again,
+        wings_client.connect(again.flight) as client,
+    ):
+        (partition,) = client.share_group("workers", "jobs").partitions
+        assert (partition.lag, partition.in_flight) == (20, 0)

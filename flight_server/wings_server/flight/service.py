@@ -247,7 +247,7 @@ class FlightService(flight.FlightServerBase):
         self._stopping.set()
         self._log.memory.stop(Unavailable("the server is stopping"))
         self._watch.stop(Unavailable("the server is stopping"))
-        self._share_streams.stop()
+        self._share_streams.stop(drain_seconds)
         self._running.drain(drain_seconds, lambda: self._log.group_commit.pending_bytes == 0)
         # Joined with a bound: an open, idle DoPut stream would hold it for ever (measured).
         closing = threading.Thread(target=self.shutdown, name="wings-shutdown", daemon=True)

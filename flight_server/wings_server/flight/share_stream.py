@@ -47,6 +47,7 @@ from wings_core.share.delivery.delivery import Delivery
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import Acquired, AcquireRequest, LeasedRange
 from wings_core.share.shares import GroupMoved
+from wings_core.times import Deadline
 from wings_server.flight.share_flow import ShareFlow, ShareFlows, Turn
 from wings_server.flight.share_opening import Admission, Opened, open_stream, refuse
 from wings_server.flight.unread import Unread
@@ -55,6 +56,12 @@ from wings_server.share_actions import acknowledge_entries, acknowledgement_of
 
 REQUESTS_WAITING_MAX = 1_000
 """Acknowledgements of one stream that wait for their turn; with more, it is read no further."""
+
+DRAIN_SECONDS_MAX = 2.0
+"""How long a stop waits for members to acknowledge what they hold."""
+
+FREE_LOOK_SECONDS = 0.02
+"""A stop looks so often whether they have."""
 
 PAUSE_SECONDS = (0.05, 1.0)
 """The pause after messages could not be acquired or read: at first, and after many times."""
@@ -103,10 +110,19 @@ class ShareStreams:
         for _ in _messages(reader):
             pass  # It waits for the client to end its side.
 
-    def stop(self) -> None:
-        """End all streams in order; their clients are told, and what they hold is released."""
+    def stop(self, drain_seconds: float) -> None:
+        """End all streams in order; their clients are told, and what they hold is released.
+
+        Before that nothing more is delivered, and their members have `drain_seconds`, at most
+        `DRAIN_SECONDS_MAX`, to acknowledge what they hold. Blocks meanwhile.
+        """
         with self._lock:
             streams = list(self._open)
+        for stream in streams:
+            stream.drain()
+        deadline = Deadline.after(min(drain_seconds, DRAIN_SECONDS_MAX))
+        for stream in streams:
+            stream.wait_until_free(deadline)
         for stream in streams:
             stream.end(ShareEnd(None, "the server is stopping"))
 
@@ -154,6 +170,8 @@ class ShareStream:
         self._look = True
         """Whether there may be something to acquire."""
         self._end: ShareEnd | None = None
+        self._is_draining = False
+        """Whether nothing more is delivered."""
         self._closed = False
         """Whether the client has ended its side."""
         self._is_done = False
@@ -202,6 +220,18 @@ class ShareStream:
             self._cancel.cancel(Unavailable("the stream has ended"))
             self._changed.notify_all()
 
+    def drain(self) -> None:
+        """Deliver no more; what is held may be acknowledged on."""
+        with self._changed:
+            self._is_draining = True
+            self._credit = 0
+
+    def wait_until_free(self, deadline: Deadline) -> None:
+        """Wait until the member holds nothing and all is answered, or the stream has ended."""
+        with self._changed:
+            while not (self._is_free or self._is_over or deadline.passed):
+                self._changed.wait(FREE_LOOK_SECONDS)
+
     # The handler's thread.
 
     def _receive(self, raw: bytes | None) -> bool:
@@ -223,7 +253,7 @@ class ShareStream:
         is_last = False
         with self._changed:
             if isinstance(message, CreditMessage):
-                self._credit = message.credit
+                self._credit = 0 if self._is_draining else message.credit
                 self._look = True  # Without room, it stops waiting for messages.
             else:
                 if len(self._requests) >= REQUESTS_WAITING_MAX:
@@ -559,6 +589,12 @@ class ShareStream:
     @property
     def _room(self) -> int:
         return self._credit - self._holds.messages
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether nothing is held, or to be done; the lock is held."""
+        busy = self._requests or self._is_taken or self._is_left or self._outbox or self._leased
+        return not busy and not self._holds.messages
 
     @property
     def _is_over(self) -> bool:
