@@ -28,6 +28,7 @@ from benchmarks import (
     share_streams,
     small,
     spark,
+    sql,
     tables,
     tiers,
 )
@@ -55,6 +56,7 @@ SUITES: dict[str, Callable[[], Iterator[Row]]] = {
     "parquet": parquet.run,
     "partitions": partitions.run,
     "spark": spark.run,
+    "sql": sql.run,
     "tables": tables.run,
     "tiers": tiers.run,
     "ingest": ingest.run,

@@ -201,7 +201,9 @@ def test_joins_of_topics_run_in_a_worker(bounded: RunningServer) -> None:
         ("here", "from visits order by n desc limit 3"),
         ("here", "select place, count(*), sum(n), max(n + 1) from visits group by 1"),
         ("here", "select count(*) from visits where place::double > 3 and n in (1, 2)"),
+        ("here", "select n from visits where __offset = ? and place < ?::double"),
         ("worker", "select n, n from visits"),
+        ("worker", "select n, ? from visits where place = ?"),
         ("worker", "select place || 'x' from visits"),
         ("worker", "select string_agg(n::varchar, '') from visits"),
         ("worker", "select * from visits a, visits b"),
@@ -211,6 +213,7 @@ def test_joins_of_topics_run_in_a_worker(bounded: RunningServer) -> None:
     ],
 )
 def test_what_is_bounded_runs_here(bounded: RunningServer, where: str, text: str) -> None:
-    query = opened(bounded, text)
+    values = [7] * text.count("?")
+    query = bounded.server.log.sql.open(text, lambda _: None, values)
     assert query.is_local == (where == "here")
     query.close()

@@ -41,7 +41,7 @@ _TYPES = words(
 
 _CLASSES = frozenset(
     {"BETWEEN", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"}
-    | {"OPERATOR", "STAR", "TYPE"}
+    | {"OPERATOR", "PARAMETER", "STAR", "TYPE"}
 )
 
 _OPERATORS = frozenset(
@@ -108,6 +108,9 @@ def _shows_once(entries: Sequence[_Node]) -> bool:
 
 
 def _is_text(node: _Node) -> bool:
+    """Tell whether an expression is a text, or may be: the value of a parameter."""
+    if node["class"] == "PARAMETER":
+        return True
     return node["class"] == "CONSTANT" and node["literal"]["kind"] == "STRING"
 
 
@@ -119,7 +122,7 @@ def _is_plain(node: _Node | None, nested: frozenset[str]) -> bool:
     if kind not in _CLASSES or (kind == "OPERATOR" and node["type"] not in _OPERATORS):
         return False
     if kind == "CAST":
-        constant = node["child"]["class"] == "CONSTANT"
+        constant = node["child"]["class"] in ("CONSTANT", "PARAMETER")
         if not constant and str(node["type_expr"].get("type_name", "")).lower() not in _TYPES:
             return False
     children = [each["expression"] for each in node["arguments"]] if kind == "FUNCTION" else []

@@ -17,12 +17,68 @@ WAIT_SECONDS_MAX = 5.0
 
 _LOOK_SECONDS = 0.1
 
+INTERRUPT_SECONDS = 0.02
+"""How often it is looked whether a query is to end; so often it is interrupted, as an interrupt
+before it runs has no effect."""
+
+
+class Watch:
+    """Interrupts the queries of this process that are to end: one thread for all.
+
+    A thread for each takes as long to start and to end as a look-up takes to plan.
+    """
+
+    def __init__(self) -> None:
+        # Held while an engine is interrupted: what has left is not interrupted any more. The
+        # garbage of a query may be collected, and leave, on a thread that holds it.
+        self._changed = threading.Condition(threading.RLock())
+        self._watched: dict[Engine, Callable[[], bool]] = {}
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def enter(self, engine: Engine, ends: Callable[[], bool]) -> None:
+        """Interrupt an engine from the time on that `ends` returns True, until it leaves."""
+        with self._changed:
+            self._watched[engine] = ends
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="wings-sql-watch")
+                self._thread.daemon = True
+                self._thread.start()
+            self._changed.notify()
+
+    def leave(self, engine: Engine) -> None:
+        """Interrupt an engine no more."""
+        with self._changed:
+            self._watched.pop(engine, None)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(INTERRUPT_SECONDS):
+            with self._changed:
+                while not self._watched and not self._stopped.is_set():
+                    self._changed.wait()
+                for engine, ends in list(self._watched.items()):
+                    if ends():
+                        engine.interrupt()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        with self._changed:
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
 
 class Engines:
-    """Lends engines, at most `sql_queries_max` at once; from any thread."""
+    """Lends engines, at most `sql_queries_max` at once; from any thread.
+
+    Attributes:
+        watch: Interrupts those that are to end.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self.watch = Watch()
         self._changed = threading.Condition()
         self._idle: list[Engine] = []
         self._lent = 0
@@ -80,6 +136,7 @@ class Engines:
             idle, self._idle = self._idle, []
         for engine in idle:
             engine.close()
+        self.watch.close()
 
 
 def bounds_of(limits: Limits) -> EngineBounds:
@@ -95,26 +152,19 @@ class LocalRun:
     Args:
         engine: Lent to the caller.
         tables: Datasets and tables of Arrow, by the names under which views know them.
-        ends: Returns whether the query is to end now; asked every `look_seconds`.
-        look_seconds: How often; so often it is interrupted, as one before it runs has no effect.
+        ends: Returns whether the query is to end now.
+        watch: Asks it.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        tables: Mapping[str, Any],
-        ends: Callable[[], bool],
-        look_seconds: float,
+        self, engine: Engine, tables: Mapping[str, Any], ends: Callable[[], bool], watch: Watch
     ) -> None:
         self.usable = True
         """Whether the engine may be lent again: nothing was begun there that did not end."""
         self._engine = engine
         self._tables = tables
-        self._ends = ends
-        self._look_seconds = look_seconds
-        self._ended = threading.Event()
-        self._watch = threading.Thread(target=self._look, name="wings-sql-watch", daemon=True)
-        self._watch.start()
+        self._watch = watch
+        watch.enter(engine, ends)
 
     def prepare(self, views: Sequence[View], text: str) -> pa.Schema | None:
         """Plan a statement; see `Engine.prepare`."""
@@ -130,14 +180,7 @@ class LocalRun:
         yield from self._engine.batches(rows)
         self.usable = True
 
-    def _look(self) -> None:
-        while not self._ended.wait(self._look_seconds):
-            if self._ends():
-                self._engine.interrupt()
-
     def close(self) -> None:
-        """Remove what was made in the engine, whose caller then returns it."""
-        self._ended.set()
-        if threading.current_thread() is not self._watch:
-            self._watch.join()
-        self.usable = self._engine.sweep() and self.usable
+        """End the watch over the engine, whose caller then returns it."""
+        self._watch.leave(self._engine)
+        self._engine.release()

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 _MAIN = "main"
 """The schema of names without one."""
 
-LOOK_SECONDS = 0.02
-"""How often it is looked whether a query is to end."""
-
 LOOKS_MAX = 8
 """How often it is looked where the logs of several topics end, until no commit came between."""
 
@@ -249,8 +246,8 @@ class Query:
         nested = [each.name.lower() for each in columns if pa.types.is_nested(each.field.type)]
         few = len(columns) <= COLUMNS_MAX and not sent
         if few and is_bounded(statement, bound.text, frozenset(nested)):
-            return LocalRun(self._engine, self._tables, ends, LOOK_SECONDS)
-        return RemoteRun(self._workers, self._tables, sent, self.count.failed, ends, LOOK_SECONDS)
+            return LocalRun(self._engine, self._tables, ends, self._engines.watch)
+        return RemoteRun(self._workers, self._tables, sent, self.count.failed, ends)
 
     def batches(self) -> Generator[pa.RecordBatch]:
         """Yield the rows; closes the query at the end.

@@ -16,6 +16,7 @@ from wings_core.fetch.expression import CASTS_NESTED_MAX, CONCATENATIONS_MAX
 from wings_core.fetch.vocabulary import CONCATENATIONS, JSON_FUNCTIONS, PATTERN_FUNCTIONS
 from wings_core.sql.vocabulary import CLASSES, FUNCTIONS, NODES, SOURCES, TABLE_FUNCTIONS
 from wings_core.sql_process.engine import CATALOG
+from wings_core.storage.lru import Lru
 
 STATEMENT_BYTES_MAX = 256 * 1024
 """Bytes of a statement's text, so also of its lists of values."""
@@ -28,6 +29,12 @@ COLUMNS_MAX = 4096
 
 STAR_COLUMNS = 64
 """How many of them a `*` counts for."""
+
+TREES_KEPT_BYTES_MAX = 1 << 20
+"""Of the syntax trees of the statements parsed last, as JSON: in memory ten times as much."""
+
+TREE_KEPT_BYTES_MAX = 32 * 1024
+"""Of one that is kept."""
 
 PATTERN_LENGTH_MAX = 1024
 """Characters of a regular expression."""
@@ -94,8 +101,11 @@ def parse(
         raise InvalidSql("a statement may not hold a NUL or half a surrogate pair")
     if len(text.encode()) > STATEMENT_BYTES_MAX:
         raise ResourceExhausted(f"a statement has at most {STATEMENT_BYTES_MAX} bytes")
+    kept = _kept.get((text, known))
+    if kept is not None:
+        return kept
     try:
-        root = _tree(text, connection)
+        root, size = _tree(text, connection)
         walk = _Walk(text)
         walk.visit(root, known)
     except RecursionError:
@@ -103,7 +113,14 @@ def parse(
     if len(walk.tables) > TABLES_MAX:
         raise ResourceExhausted(f"a statement names at most {TABLES_MAX} tables")
     parameters = tuple(sorted(walk.parameters, key=lambda parameter: parameter.start))
-    return Statement(text, tuple(walk.tables), parameters, tuple(walk.qualified), root)
+    statement = Statement(text, tuple(walk.tables), parameters, tuple(walk.qualified), root)
+    if size <= TREE_KEPT_BYTES_MAX:
+        _kept.put((text, known), statement, size)
+    return statement
+
+
+_kept: Lru[tuple[str, frozenset[str]], Statement] = Lru(TREES_KEPT_BYTES_MAX)
+"""Parsing takes as long as running a look-up; programs ask the same again, with other values."""
 
 
 def invalid_sql(message: str, text: str, byte: int | None) -> InvalidSql:
@@ -126,8 +143,8 @@ def without_hints(message: str) -> str:
     return " ".join(each for each in sentences if not _SETTING.search(each)) or sentences[0]
 
 
-def _tree(text: str, connection: duckdb.DuckDBPyConnection) -> _Node:
-    """Return the syntax tree of the one statement of a text."""
+def _tree(text: str, connection: duckdb.DuckDBPyConnection) -> tuple[_Node, int]:
+    """Return the syntax tree of the one statement of a text, and its length as JSON."""
     rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchall()
     found = json.loads(rows[0][0])
     if found["error"]:
@@ -135,7 +152,7 @@ def _tree(text: str, connection: duckdb.DuckDBPyConnection) -> _Node:
     statements: list[_Node] = found["statements"]
     if len(statements) != 1:
         raise InvalidSql(f"expected one statement; got {len(statements)}")
-    return statements[0]["node"]
+    return statements[0]["node"], len(rows[0][0])
 
 
 def _refuse_statement(

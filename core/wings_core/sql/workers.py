@@ -35,6 +35,9 @@ IDLE_MAX = 2
 BEYOND_BYTES = 512 * MIB
 """Memory that a process may use beyond what it has at its start and what DuckDB counts."""
 
+LOOK_SECONDS = 0.02
+"""How often it is looked whether a query is to end."""
+
 _ENVIRONMENT = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR", "VIRTUAL_ENV")
 """What a process is told of the server's environment: no secrets."""
 
@@ -161,8 +164,7 @@ class RemoteRun:
         tables: Datasets and tables of Arrow, by the names under which views know them.
         sent: IPC streams of tables that a client has sent, by such names.
         failed: Told of each error of a scan.
-        ends: Returns whether the query is to end now; asked every `look_seconds`.
-        look_seconds: How often.
+        ends: Returns whether the query is to end now.
     """
 
     def __init__(
@@ -172,14 +174,12 @@ class RemoteRun:
         sent: Mapping[str, bytes],
         failed: Callable[[Exception], None],
         ends: Callable[[], bool],
-        look_seconds: float,
     ) -> None:
         self._workers = workers
         self._tables = tables
         self._sent = sent
         self._failed = failed
         self._ends = ends
-        self._look_seconds = look_seconds
         self._usable = True
         self._answers: SimpleQueue[Message | None] = SimpleQueue()
         self._scans: list[threading.Thread] = []
@@ -240,7 +240,7 @@ class RemoteRun:
         """Take what the process says, and end it where the query is to end."""
         channel = self._worker.channel
         while True:
-            ready = select.select([channel, self._ended], [], [], self._look_seconds)[0]
+            ready = select.select([channel, self._ended], [], [], LOOK_SECONDS)[0]
             if self._ended in ready:
                 return
             if self._ends():

@@ -91,7 +91,6 @@ class Process:
 
     def _answer(self, message: Message) -> None:
         if "prepare" in message.head:
-            self._engine.sweep()  # One that was prepared, and not run.
             self._prepare(message.head["prepare"], message.body)
         else:
             assert message.descriptor is not None, "the rows go to a pipe"
@@ -99,7 +98,7 @@ class Process:
                 self._run(message.head["run"], message.descriptor)
             finally:
                 os.close(message.descriptor)
-            self._engine.sweep()
+            self._engine.release()
             self._channel.send({"done": True})
 
     def _renewed(self, failed: EngineFailed) -> bool:

@@ -3,17 +3,21 @@
 Each is a database in memory of its own, so that memory, threads and spilled bytes are bounded for
 each query. Files, extensions and Python's variables are out of reach, and its configuration is
 locked. It takes 20 ms to open, so it is kept for the next query, unless one failed in it.
+
+What a statement was given stays by name until another one is given something else: most are about
+the same tables as the one before, and making views takes as long as running a look-up.
 """
 
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
+import pyarrow.dataset as ds
 
 CATALOG = "wings"
 """The one catalog in which tables are."""
@@ -27,6 +31,12 @@ _SETTINGS = (
     f"USE {CATALOG}",
     "SET lock_configuration = true",
 )
+
+SCHEMAS_KEPT_MAX = 256
+"""Schemas of results that are known by the columns and types that DuckDB tells of."""
+
+SCHEMA_LENGTH_MAX = 8_192
+"""Characters of these, of one that is kept."""
 
 _HARMLESS = ("ParserException", "BinderException", "CatalogException")
 """What is wrong with a statement before it runs."""
@@ -81,6 +91,25 @@ def engine_errors(shift: int = 0) -> Generator[None]:
         raise EngineFailed(str(error), type(error).__name__, shift) from None
 
 
+class _Slot(ds.Dataset):
+    """What DuckDB knows by a name: the table of the present statement, as long as that runs."""
+
+    # As the datasets of other formats do, it takes the place of those made by Arrow: DuckDB asks
+    # nothing of it but a schema and scanners.
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self.table: Any = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that may be asked for."""
+        return self._schema
+
+    def scanner(self, *arguments: Any, **options: Any) -> Any:
+        """Return what reads some columns of the rows that pass a filter."""
+        return self.table.scanner(*arguments, **options)
+
+
 class Engine:
     """One instance of DuckDB, and the directory that it spills to; one thread at a time uses it.
 
@@ -94,7 +123,7 @@ class Engine:
         if directory is None:
             self._spill = spill_directory()
             directory = self._spill.name
-        config: dict[str, str | bool | int | float | list[str]] = {
+        self._config: dict[str, str | bool | int | float | list[str]] = {
             "enable_external_access": "false",
             "autoload_known_extensions": "false",
             "autoinstall_known_extensions": "false",
@@ -104,13 +133,18 @@ class Engine:
             "max_temp_directory_size": f"{bounds.spill_bytes}B",
         }
         if bounds.threads:
-            config["threads"] = str(bounds.threads)
-        self.connection = duckdb.connect(":memory:", config=config)
-        for setting in _SETTINGS:
-            self.connection.execute(setting)
+            self._config["threads"] = str(bounds.threads)
         self._relation: duckdb.DuckDBPyRelation | None = None
-        self._drops: list[str] = []
-        self._registered: list[str] = []
+        self._views: list[View] = []
+        self._slots: dict[str, _Slot] = {}
+        self._schemas: dict[tuple[tuple[str, ...], ...], pa.Schema] = {}
+        self.connection = self._connected()
+
+    def _connected(self) -> duckdb.DuckDBPyConnection:
+        connection = duckdb.connect(":memory:", config=self._config)
+        for setting in _SETTINGS:
+            connection.execute(setting)
+        return connection
 
     def prepare(
         self, tables: Mapping[str, Any], views: Sequence[View], text: str
@@ -128,23 +162,59 @@ class Engine:
         Raises:
             EngineFailed: DuckDB refuses the statement.
         """
+        self.release()
         with engine_errors():
-            for name, rows in tables.items():
-                self._registered.append(name)
-                self.connection.register(name, rows)
-            for view in views:
-                self._drops.append(view.drop)
-                self.connection.execute(view.create)
+            self._show(tables, views)
             try:
                 self._relation = cast("duckdb.DuckDBPyRelation | None", self.connection.sql(text))
             except duckdb.Error:
                 self._explain(text)
                 raise
-            if self._relation is None:
-                return None
+            return None if self._relation is None else self._schema_of(self._relation)
+
+    def _show(self, tables: Mapping[str, Any], views: Sequence[View]) -> None:
+        """Give names to tables, and make views over them; no others are left."""
+        same = self._slots.keys() == tables.keys() and all(
+            slot.schema.equals(tables[name].schema, check_metadata=True)
+            for name, slot in self._slots.items()
+        )
+        if not same or views != self._views:
+            self._clear()
+            for name, table in tables.items():
+                self._slots[name] = _Slot(table.schema)
+                self.connection.register(name, self._slots[name])
+            for view in views:
+                self._views.append(view)
+                self.connection.execute(view.create)
+        for name, table in tables.items():
+            self._slots[name].table = ds.dataset(table) if isinstance(table, pa.Table) else table
+
+    def _clear(self) -> None:
+        """Remove all tables and views; opens a new instance where one is left."""
+        views, self._views = self._views, []
+        slots, self._slots = self._slots, {}
+        try:
+            if views:
+                self.connection.execute("; ".join(view.drop for view in reversed(views)))
+            for name in slots:
+                self.connection.unregister(name)
+        except (duckdb.Error, RuntimeError):
+            # The next statement may not see what this one was given.
+            self.connection.close()
+            self.connection = self._connected()
+
+    def _schema_of(self, relation: duckdb.DuckDBPyRelation) -> pa.Schema:
+        """Return the schema of a relation's rows, which follows from its columns and types."""
+        described = tuple(relation.columns), tuple(map(str, relation.types))
+        found = self._schemas.get(described)
+        if found is None:
             # Of no rows, so nothing is read.
-            empty = self._relation.limit(0).to_arrow_table()
-            return empty.schema.remove_metadata()
+            found = relation.limit(0).to_arrow_table().schema.remove_metadata()
+            if sum(map(len, (*described[0], *described[1]))) <= SCHEMA_LENGTH_MAX:
+                if len(self._schemas) >= SCHEMAS_KEPT_MAX:
+                    self._schemas.clear()
+                self._schemas[described] = found
+        return found
 
     def _explain(self, text: str) -> None:
         """Raise the error of a statement, with its place: of a relation DuckDB tells none."""
@@ -170,25 +240,18 @@ class Engine:
 
     def interrupt(self) -> None:
         """Have what runs end soon; from any thread. Before it runs this has no effect."""
-        self.connection.interrupt()
+        with suppress(duckdb.Error):  # It was closed just now.
+            self.connection.interrupt()
 
-    def sweep(self) -> bool:
-        """Remove what a statement has made; returns whether all is gone."""
+    def release(self) -> None:
+        """Let go of the present statement and its tables."""
         self._relation = None
-        drops, self._drops = self._drops, []
-        registered, self._registered = self._registered, []
-        try:
-            if drops:
-                self.connection.execute("; ".join(reversed(drops)))
-            for name in registered:
-                self.connection.unregister(name)
-        except (duckdb.Error, RuntimeError):
-            return False
-        return True
+        for slot in self._slots.values():
+            slot.table = None
 
     def close(self) -> None:
         """Free its memory, and delete what it spilled."""
-        self._relation = None
+        self.release()
         self.connection.close()
         if self._spill is not None:
             self._spill.cleanup()
