@@ -9,6 +9,8 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 import wings_client
@@ -326,3 +328,30 @@ def test_what_separates_values_is_recognised(
     assert push(new_topic_id, path, "--create")[0] == 0
     rows = client.scan(new_topic_id).read_all().to_pylist()
     assert rows == [{"a": "1,5", "b": "x"}, {"a": "2,5", "b": "y"}]
+
+
+def test_a_topic_does_not_evolve_for_a_file_that_does_not_fit(
+    push: Push, client: Client, topic: str, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text("n,later\n1,x\n2,y\nmany,z\n")
+    status, _, err = push(topic, bad, "--evolve")
+    assert (status, "line 4" in err, "nothing was pushed" in err) == (1, True, True)
+    assert (client.topic(topic).schema_version, committed(client, topic)) == (1, 0)
+    bad.write_text("n,later\n1,x\n2,y\n3,z\n")
+    assert push(topic, bad, "--evolve")[0] == 0
+    assert client.topic(topic).schema_version == 2
+    assert client.scan(topic).read_all()["later"].to_pylist() == ["x", "y", "z"]
+
+
+def test_a_type_is_not_widened_for_a_file_that_does_not_fit(
+    push: Push, client: Client, new_topic_id: str, tmp_path: Path
+) -> None:
+    client.create_topic(new_topic_id, {"n": "int32", "m": "string not null"})
+    path = tmp_path / "wide.parquet"
+    pyarrow.parquet.write_table(pa.table({"n": [1, 1 << 40], "m": ["a", None]}), path)
+    status, _, err = push(new_topic_id, path, "--evolve")
+    assert (status, "row 2" in err, client.topic(new_topic_id).schema_version) == (1, True, 1)
+    pyarrow.parquet.write_table(pa.table({"n": [1, 1 << 40], "m": ["a", "b"]}), path)
+    assert push(new_topic_id, path, "--evolve")[0] == 0
+    assert numbers(client, new_topic_id) == [1, 1 << 40]

@@ -127,7 +127,8 @@ def test_files_are_read_while_a_large_bucket_is_still_listed(
     s3.delete_object(Bucket=topic, Key="in/4.jsonl")
     list_again(pipeline)
     pipeline.drain()
-    assert len(vars(pipeline.queue)["_queue"].keys()) == 7
+    assert isinstance(pipeline.queue, SqliteQueue)
+    assert len(pipeline.queue.keys()) == 7
 
 
 def test_a_bucket_that_is_not_there_is_said(

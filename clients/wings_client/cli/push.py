@@ -5,16 +5,17 @@ import shlex
 import sys
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import pyarrow as pa
 import typer
 
 from wings_client import Client, Topic
-from wings_client.cast import present_columns
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected, short_name
+from wings_client.cli.push_evolve import Reopen, evolved, inferred, read_as
 from wings_client.cli.push_inputs import Input, inputs_of
 from wings_client.cli.push_stream import Aside, StreamPush
 from wings_client.cli.push_whole import WholePush
@@ -22,9 +23,7 @@ from wings_client.cli.values import columns_text, file_options, parse_fields
 from wings_client.files import FileFormat, OpenFile, open_file
 from wings_client.files.opened import RECOGNISED
 from wings_client.files.parts import HasDelimiter
-from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, SchemaMismatch, TopicNotFound, WingsError
-from wings_core.schema_changes import is_wider
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
@@ -88,7 +87,7 @@ EvolveOption = Annotated[
     typer.Option(
         "--evolve",
         help="Add the file's columns that the topic lacks, and take the wider types of columns of "
-        "Parquet and Arrow. Needs the right `admin` on the topic.",
+        "Parquet, Arrow and ORC. Needs the right `admin` on the topic.",
     ),
 ]
 
@@ -118,6 +117,16 @@ class _Options:
     def of_rows(self) -> tuple[str | None, ...]:
         """Those that change which rows are read from a file."""
         return (self.file_format, self.delimiter, self.encoding, *sorted(self.texts))
+
+    def opened(self, given: Input) -> AbstractContextManager[OpenFile]:
+        """Open a file to read its rows."""
+        return open_file(
+            given.path,
+            self.file_format,
+            self.delimiter or RECOGNISED,
+            self.encoding,
+            texts=self.texts,
+        )
 
 
 def push(
@@ -165,7 +174,8 @@ def push(
     rest. Where rows do not fit them, say what the column is: `--field zip:string`, in JSON too.
     In CSV, nothing between commas is null, `""` an empty string.
 
-    `--evolve` lets the topic's schema grow by what the file has more:
+    `--evolve` lets the topic's schema grow by what the file has more, once all of the file is known
+    to fit:
 
         $ wings push flights flights-with-gates.parquet --evolve
     """
@@ -227,18 +237,14 @@ def _pushed(client: Client, topic: str, given: Input, options: _Options, stream:
     started = time.monotonic()
     if given.is_empty and (found := _found(client, topic, options)) is not None:
         return f"0 rows pushed to {short_name(found.name)}: {given.name} is empty"
-    with open_file(
-        given.path,
-        options.file_format,
-        options.delimiter or RECOGNISED,
-        options.encoding,
-        texts=options.texts,
-    ) as opened:
+    is_whole = given.path is not None and not given.is_stream and not options.partial
+    with options.opened(given) as opened:
         if options.delimiter is None and isinstance(opened.rows, HasDelimiter):
             _tell(opened.rows.delimiter)
-        described, inferred = _topic(client, topic, opened, options)
+        reopen = partial(options.opened, given) if is_whole else None
+        described, guessed = _topic(client, topic, opened, options, reopen)
         whole = None
-        if given.path is not None and not given.is_stream and not options.partial:
+        if given.path is not None and is_whole:
             whole = WholePush(
                 client,
                 described,
@@ -251,15 +257,15 @@ def _pushed(client: Client, topic: str, given: Input, options: _Options, stream:
                 name = short_name(described.name)
                 return f"{given.name} is in {name} already: {whole.rows:,} rows"
         try:
-            with nullcontext() if inferred is None else _deleted_if_empty(client, described, whole):
-                target = _target(described, opened)
+            with nullcontext() if guessed is None else _deleted_if_empty(client, described, whole):
+                target = read_as(opened, described.schema, has_grown=described.schema_version > 1)
                 if whole is None:
                     rows = stream.run(client, described, opened, target)
                 else:
                     rows = whole.run(opened, target)
         except SchemaMismatch as error:
             column = error.facts.get("column")
-            if isinstance(column, str) and inferred is not None and column in inferred:
+            if isinstance(column, str) and guessed is not None and column in guessed:
                 raise _guessed(error, column) from None
             raise
     seconds = time.monotonic() - started
@@ -287,12 +293,12 @@ def _found(client: Client, topic: str, options: _Options) -> Topic | None:
 
 
 def _topic(
-    client: Client, topic: str, opened: OpenFile, options: _Options
+    client: Client, topic: str, opened: OpenFile, options: _Options, reopen: Reopen | None
 ) -> tuple[Topic, set[str] | None]:
     """Return the topic for a file, and, where it was created, its columns of inferred types."""
     described = _found(client, topic, options)
     if described is None:
-        schema = _inferred(opened, options.fields)
+        schema = inferred(opened, options.fields)
         described = _create(client, topic, schema, options.partition_key)
         return described, set(described.schema.names) - options.fields.keys()
     if options.partition_key not in (None, described.partition_key):
@@ -301,7 +307,7 @@ def _topic(
             f"by {options.partition_key!r:.80}"
         )
     if options.evolve:
-        described = _evolved(client, described, opened, options.fields)
+        described = evolved(client, described, opened, options.fields, reopen)
     return described, None
 
 
@@ -321,13 +327,6 @@ def _check_encoding(name: str) -> None:
         raise typer.BadParameter(str(error), param_hint="--encoding") from None
 
 
-def _inferred(file: OpenFile, fields: "Mapping[str, ArrowField]") -> pa.Schema:
-    try:
-        return file.schema(fields)
-    except WingsError as error:
-        raise type(error)(f"{error.message}; nothing was pushed", **error.facts) from None
-
-
 def _guessed(error: SchemaMismatch, column: str) -> SchemaMismatch:
     """Return the error with a hint: the type was inferred, and how to set it."""
     option = shlex.quote(f"{column}:TYPE")
@@ -342,41 +341,6 @@ def _create(client: Client, topic: str, schema: pa.Schema, partition_key: str | 
     created = client.create_topic(topic, schema, partition_key, if_not_exists=True)
     typer.echo(f"created {short_name(created.name)}: {columns_text(created)}", err=True)
     return created
-
-
-def _evolved(
-    client: Client, topic: Topic, file: OpenFile, fields: "Mapping[str, ArrowField]"
-) -> Topic:
-    """Let a topic's schema grow by what a file has more; returns the topic as it is then."""
-    known = {field.name: field.type for field in fields_of(topic.schema)}
-    found = fields_of(_inferred(file, fields))
-    add = [field.with_nullable(True) for field in found if field.name not in known]
-    # What is inferred from text is as wide as can be.
-    has_types = file.format in {FileFormat.PARQUET, FileFormat.ARROW}
-    widen = [
-        field
-        for field in found
-        if has_types and field.name in known and field.name != topic.partition_key
-        if is_wider(known[field.name], field.type)
-    ]
-    if not add and not widen:
-        return topic
-    altered = client.alter_schema(topic, add=pa.schema(add), widen=pa.schema(widen))
-    typer.echo(
-        f"{short_name(altered.name)} has version {altered.schema_version} of its schema: "
-        f"{columns_text(altered)}",
-        err=True,
-    )
-    return altered
-
-
-def _target(topic: Topic, file: OpenFile) -> pa.Schema:
-    """Return the columns that a file is read as: of a topic that has grown, those that it has."""
-    is_json = file.format in {FileFormat.JSON, FileFormat.JSONL}
-    if topic.schema_version == 1 or is_json:  # In JSON, what is absent is null.
-        return topic.schema
-    there = present_columns(file.rows.schema().names, topic.schema)
-    return pa.schema(fields_of(topic.schema)[:there])
 
 
 @contextmanager

@@ -2,20 +2,18 @@
 
 Files appear by an atomic rename: names that begin with `.` or `_`, or end with `.tmp` or `.part`,
 are files still being written. A file is identified by path, size and time of change, so an
-overwritten one is a new message. Deliveries and acknowledgements are kept in a SQLite queue until
-the file is deleted.
+overwritten one is a new message.
 """
 
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from wings_core.errors import InvalidArgument, Unavailable
-from wings_core.queue.interfaces import Queue, QueueMessage
-from wings_core.queue.sqlite import SqliteQueue
+from wings_core.queue.found import FoundQueue
 
 FILES_MAX = 1_000_000
 """Most files of one directory tree."""
@@ -29,8 +27,8 @@ STATE = Path(".wings") / "queue.sqlite"
 _UNFINISHED = (".tmp", ".part")
 
 
-class DirectoryQueue(Queue):
-    """See `Queue`. Messages are JSON: `{"uri", "version", "size"}`.
+class DirectoryQueue(FoundQueue):
+    """See `FoundQueue`. Messages are JSON: `{"uri", "version", "size"}`.
 
     Args:
         directory: Scanned with all directories below it.
@@ -54,56 +52,21 @@ class DirectoryQueue(Queue):
             raise InvalidArgument(f"there is no directory {directory} to watch")
         self._directory = directory.absolute()
         path = self._directory / STATE if state is None else state
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._queue = SqliteQueue(path, clock=clock)
+        super().__init__(path, clock=clock, pause_seconds=scan_seconds)
         self._scan_seconds = scan_seconds
-        self._lock = threading.Lock()
+        self._scanning = threading.Lock()
         self._scanned_at: float | None = None
         self._known: set[str] | None = None
-        self._closed = threading.Event()
 
-    def receive(
-        self, messages_max: int, visibility_seconds: float, wait_seconds: float = 0.0
-    ) -> list[QueueMessage]:
-        """Receive new files, in the order in which they were found; see `Queue.receive`."""
-        until = time.monotonic() + wait_seconds
-        while True:
-            self._scan()
-            found = self._queue.receive(messages_max, visibility_seconds)
-            left = until - time.monotonic()
-            if found or left <= 0 or self._closed.wait(min(self._scan_seconds, left)):
-                return found
-
-    def extend(self, receipt: str, visibility_seconds: float) -> float | None:
-        """Hide a file for longer; see `Queue.extend`."""
-        return self._queue.extend(receipt, visibility_seconds)
-
-    def acknowledge(self, receipts: Sequence[str]) -> None:
-        """Record files as processed; the files themselves stay."""
-        self._queue.acknowledge(receipts)
-
-    def send(self, bodies: Iterable[str]) -> None:
-        """Add messages, also for files that were delivered before."""
-        self._queue.send(bodies)
-
-    def pending(self) -> int:
-        """Return the count of files that may be delivered now."""
-        return self._queue.pending()
-
-    def close(self) -> None:
-        """Close the database; a wait ends."""
-        self._closed.set()
-        self._queue.close()
-
-    def _scan(self) -> None:
-        """Add new files to the queue, and remove deleted ones."""
-        with self._lock:
+    def _look(self) -> bool:
+        """Scan the directory, if it is time; a scan is always whole."""
+        with self._scanning:
             now = time.monotonic()
             if self._scanned_at is not None and now < self._scanned_at + self._scan_seconds:
-                return
+                return False
             self._scanned_at = now
             if self._known is None:
-                self._known = self._queue.keys()
+                self._known = self.keys()
             found: dict[str, str] = {}
             for path, version, size in self._files():
                 # A name that is not UTF-8 cannot be stored; escaped, it becomes a dead file.
@@ -113,11 +76,12 @@ class DirectoryQueue(Queue):
                 )
             new = found.keys() - self._known
             if new:
-                self._queue.announce((key, found[key]) for key in sorted(new))
+                self.announce((key, found[key]) for key in sorted(new))
             gone = self._known - found.keys()
             if gone:
-                self._queue.forget(gone)
+                self.forget(gone)
             self._known = set(found)
+        return False
 
     def _unlisted(self, error: OSError) -> None:
         """Fail an incomplete scan: missed files would be removed, and delivered again later."""

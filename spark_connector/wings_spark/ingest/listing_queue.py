@@ -1,18 +1,16 @@
 """A bucket as a queue: each new object of its listing is a message, where nothing notifies.
 
 A listing goes on where the last `receive` left it, a few pages at a time: files are read while a
-large bucket is still listed, and memory holds a page. What was announced is kept in a SQLite queue
-until the object is deleted. Objects have the identities that notifications give them, so a source
-may change from one to the other.
+large bucket is still listed, and memory holds a page. Objects have the identities that
+notifications give them, so a source may change from one to the other.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 
-from wings_core.queue.interfaces import Queue, QueueMessage
+from wings_core.queue.found import FoundQueue
 from wings_core.queue.notifications import DedupKey, MessageKind, message_of
-from wings_core.queue.sqlite import SqliteQueue
 from wings_spark.ingest.listing import Bucket, ListedObject
 from wings_spark.ingest.settings import SourceSettings
 
@@ -28,8 +26,8 @@ _END = "\x01"
 _AFTER_END = "\x02"
 
 
-class ListingQueue(Queue):
-    """See `Queue`. A listing begins at most every `list_seconds`.
+class ListingQueue(FoundQueue):
+    """See `FoundQueue`. A listing begins at most every `list_seconds`.
 
     Args:
         settings: Of the source.
@@ -46,62 +44,21 @@ class ListingQueue(Queue):
         place = settings.queue.url
         assert place is not None, "the settings have been checked"
         state = settings.queue.state or settings.checkpoint / "listing.sqlite"
-        state.parent.mkdir(parents=True, exist_ok=True)
         self._bucket = Bucket(settings.files, f"{place.rstrip('/')}/")
+        super().__init__(state, pause_seconds=PAUSE_SECONDS)
         self._takes = settings.patterns.takes
         self._versioned = settings.dedup_key is DedupKey.URI_AND_VERSION
-        self._queue = SqliteQueue(state)
         self._list_seconds = settings.queue.list_seconds
-        self._clock = clock
-        self._lock = threading.Lock()
+        self._listing_clock = clock
+        self._listing = threading.Lock()
         self._listed_at: float | None = None
         self._after: str | None = None
         """The last key of a listing that goes on."""
-        self._closed = threading.Event()
 
-    def receive(
-        self, messages_max: int, visibility_seconds: float, wait_seconds: float = 0.0
-    ) -> list[QueueMessage]:
-        """Receive new objects, in the order in which they were listed; see `Queue.receive`.
-
-        Blocks for longer than `wait_seconds` while a listing goes on that has nothing new: there is
-        nothing more at its end alone.
-        """
-        until = time.monotonic() + wait_seconds
-        while True:
-            is_listing = self._list()
-            found = self._queue.receive(messages_max, visibility_seconds)
-            if found or self._closed.is_set():
-                return found
-            left = until - time.monotonic()
-            if not is_listing and (left <= 0 or self._closed.wait(min(PAUSE_SECONDS, left))):
-                return found
-
-    def extend(self, receipt: str, visibility_seconds: float) -> float | None:
-        """Hide an object for longer; see `Queue.extend`."""
-        return self._queue.extend(receipt, visibility_seconds)
-
-    def acknowledge(self, receipts: Sequence[str]) -> None:
-        """Record objects as processed; the objects themselves stay."""
-        self._queue.acknowledge(receipts)
-
-    def send(self, bodies: Iterable[str]) -> None:
-        """Add messages, also for objects that were delivered before."""
-        self._queue.send(bodies)
-
-    def pending(self) -> int:
-        """Return the count of listed objects that may be delivered now; lists nothing."""
-        return self._queue.pending()
-
-    def close(self) -> None:
-        """Close the state; a wait ends."""
-        self._closed.set()
-        self._queue.close()
-
-    def _list(self) -> bool:
+    def _look(self) -> bool:
         """List some pages, if it is time; tells whether the listing goes on."""
-        with self._lock:
-            now = self._clock()
+        with self._listing:
+            now = self._listing_clock()
             if self._after is None:
                 if self._listed_at is not None and now < self._listed_at + self._list_seconds:
                     return False
@@ -127,12 +84,12 @@ class ListingQueue(Queue):
         after = "" if self._after is None else self._after + _AFTER_END
         until = page[-1].key + _AFTER_END if page else None
         found = {f"{each.key}{_END}{each.state}": each for each in page}
-        known = self._queue.keys_between(after, until)
+        known = self.keys_between(after, until)
         new = [(key, self._message(each)) for key, each in found.items() if key not in known]
-        self._queue.announce((key, body) for key, body in new if body is not None)
+        self.announce((key, body) for key, body in new if body is not None)
         gone = known - found.keys()
         if gone:
-            self._queue.forget(gone)
+            self.forget(gone)
 
     def _message(self, found: ListedObject) -> str | None:
         uri = f"s3://{self._bucket.name}/{found.key}"

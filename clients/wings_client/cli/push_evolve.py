@@ -1,0 +1,104 @@
+"""`wings push --evolve`: a topic's schema grows by what a file has more.
+
+A file that can be read twice is read and checked as a whole before the topic is altered, so that
+one with a bad row leaves the topic as it was.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import typer
+
+from wings_client import Client, Topic
+from wings_client.cast import present_columns
+from wings_client.cli.endpoint import short_name
+from wings_client.cli.values import columns_text
+from wings_client.files import FileFormat, OpenFile
+from wings_client.files.parts import PartCheck
+from wings_core.arrow_types import fields_of
+from wings_core.errors import WingsError
+from wings_core.schema_changes import is_wider
+
+if TYPE_CHECKING:
+    from wings_core.arrow_types import ArrowField
+
+Reopen = Callable[[], AbstractContextManager[OpenFile]]
+"""Opens a file once more, from its start."""
+
+
+def evolved(
+    client: Client,
+    topic: Topic,
+    file: OpenFile,
+    fields: "Mapping[str, ArrowField]",
+    reopen: Reopen | None,
+) -> Topic:
+    """Let a topic's schema grow by what a file has more; returns the topic as it is then.
+
+    Args:
+        client: Of the server.
+        topic: As it is now.
+        file: Open, and not read yet but for its first bytes.
+        fields: The columns whose type is given, by name.
+        reopen: Opens the file for the check; None: it is not checked, as its rows go in as they
+            are read.
+
+    Raises:
+        SchemaMismatch: A row does not fit the schema that the topic would have.
+        WingsError: The file cannot be read, or the topic cannot be altered so.
+    """
+    known = {field.name: field.type for field in fields_of(topic.schema)}
+    found = fields_of(inferred(file, fields))
+    add = [field.with_nullable(True) for field in found if field.name not in known]
+    # What is inferred from text is as wide as can be.
+    has_types = file.format in {FileFormat.PARQUET, FileFormat.ARROW, FileFormat.ORC}
+    widen = [
+        field
+        for field in found
+        if has_types and field.name in known and field.name != topic.partition_key
+        if is_wider(known[field.name], field.type)
+    ]
+    if not add and not widen:
+        return topic
+    if reopen is not None:
+        wider = {field.name: field.type for field in widen}
+        kept = [
+            field.with_type(wider.get(field.name, field.type)) for field in fields_of(topic.schema)
+        ]
+        with reopen() as again:
+            _check(again, pa.schema([*kept, *add]), topic.partition_key)
+    altered = client.alter_schema(topic, add=pa.schema(add), widen=pa.schema(widen))
+    typer.echo(
+        f"{short_name(altered.name)} has version {altered.schema_version} of its schema: "
+        f"{columns_text(altered)}",
+        err=True,
+    )
+    return altered
+
+
+def inferred(file: OpenFile, fields: "Mapping[str, ArrowField]") -> pa.Schema:
+    """Return a file's columns; an error says that nothing was pushed."""
+    try:
+        return file.schema(fields)
+    except WingsError as error:
+        raise type(error)(f"{error.message}; nothing was pushed", **error.facts) from None
+
+
+def read_as(file: OpenFile, schema: pa.Schema, *, has_grown: bool) -> pa.Schema:
+    """Return the columns that a file is read as: of a topic that has grown, those that it has."""
+    is_json = file.format in {FileFormat.JSON, FileFormat.JSONL}
+    if not has_grown or is_json:  # In JSON, what is absent is null.
+        return schema
+    return pa.schema(fields_of(schema)[: present_columns(file.rows.schema().names, schema)])
+
+
+def _check(file: OpenFile, schema: pa.Schema, partition_key: str | None) -> None:
+    target = read_as(file, schema, has_grown=True)
+    check = PartCheck(target, partition_key)
+    try:
+        for part in file.rows.parts(target):
+            check.check(part)
+    except WingsError as error:
+        raise type(error)(f"{error.message}; nothing was pushed", **error.facts) from None
