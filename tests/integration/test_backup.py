@@ -1,15 +1,26 @@
 """Backups of a real server, and what is restored of them, compared row by row."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.flight as flight
 import pytest
-from backup_world import command, fill, rows, rows_of, seen
+from backup_world import back_up, command, fill, rows, rows_of, seen
+from fix_postgres import PostgresServer
+from flight_calls import act, create_topic
+from stateless_nodes import Nodes
+from token_calls import ROOT, client_of, names_of, new_token
 
 import wings_client
 from wings_client import Client
+from wings_core.backup.repository import Repository
+from wings_core.backup.restore import restore
 from wings_core.check import check_directory
+from wings_core.contracts.backup import METADATA_FILE, BackupFiles, BackupRead
 from wings_core.limits import Limits
+from wings_core.model import ShardProgress
 from wings_server.testing import RunningServer, running_server
 
 QUIET = Limits(maintenance_seconds=100_000)
@@ -71,3 +82,114 @@ def test_what_is_restored_is_what_there_was(
         # The log that was backed up goes on beside it.
         client.acknowledge_messages("workers", "plain", "member", [])
         assert len(rows_of(client, "plain")) == 20_015
+
+
+READ: dict[str, Callable[[str], bytes]] = {
+    "backup-files": lambda backup: BackupFiles(backup=backup).to_bytes(),
+    "backup-read": lambda backup: BackupRead(backup=backup, file=METADATA_FILE, end=100).to_bytes(),
+}
+
+
+def test_tokens_are_restored_and_only_an_operator_reads_what_a_backup_is_of(
+    tmp_path: Path, wings: Callable[..., tuple[int, str, str]]
+) -> None:
+    with running_server(tmp_path / "data", root_token=ROOT) as server:
+        with client_of(server.flight, ROOT) as root:
+            create_topic(root, "t", ["n: int64"])
+            operator = new_token(root, "operator", "admin=*")
+            reader = new_token(root, "reader", "read=*", "write=*", "share=*", "admin=tenants/*")
+            backup = act(root, "backup-begin")["backup"]
+        for ticket in READ.values():
+            with (
+                client_of(server.flight, reader) as client,
+                pytest.raises(flight.FlightUnauthorizedError, match="has no right"),
+            ):
+                client.do_get(flight.Ticket(ticket(backup))).read_all()
+            with client_of(server.flight, operator) as client:
+                assert client.do_get(flight.Ticket(ticket(backup))).read_all().num_columns
+        arguments = ("backup", tmp_path / "dest", "--endpoint", server.flight, "--token-file")
+        for name, token in (("reader", reader), ("operator", operator)):
+            (tmp_path / name).write_text(token)
+        status, _, err = wings(*arguments, tmp_path / "reader")
+        assert (status, "has no right to admin" in err) == (1, True), err
+        assert not list((tmp_path / "dest").glob("backups/*"))
+        status, _, err = wings(*arguments, tmp_path / "operator")
+        assert status == 0, err
+    restore = ("restore", tmp_path / "dest", "--data-dir", tmp_path / "restored")
+    assert wings(*restore)[0] == 0
+    with running_server(tmp_path / "restored") as again:
+        with (
+            client_of(again.flight, None) as client,
+            pytest.raises(flight.FlightUnauthenticatedError),
+        ):
+            act(client, "list-namespaces")
+        with client_of(again.flight, reader) as client:
+            assert names_of(act(client, "list-topics"), "topic")
+            with pytest.raises(flight.FlightUnauthorizedError):
+                act(client, "token-list")
+        with client_of(again.flight, operator) as client:
+            assert set(names_of(act(client, "token-list"), "name")) == {"operator", "reader"}
+
+
+def test_schemas_shards_stages_and_dead_letters_are_restored(
+    server: RunningServer, tmp_path: Path
+) -> None:
+    with wings_client.connect(server.flight) as client:
+        client.create_topic("grown", {"n": "int32"})
+        client.push("grown", {"n": [1, 2]})
+        client.alter_schema("grown", add={"note": "string"}, widen={"n": "int64"})
+        client.push("grown", {"n": [2**40, 4], "note": ["x", None]})
+        client.create_share_group("workers", "grown", {"start": "earliest", "dlq_topic": "dead"})
+        with client.share_consumer("workers", "grown", timeout=1) as consumer:
+            held = next(consumer)
+            consumer.reject(held, rows=[0], reason="bad")
+            consumer.accept(held, rows=[2])
+        client.open_shards("files", "me", ["one", "two"])
+        with client.stage("grown", "staged") as stage:
+            stage.write({"n": [5], "note": ["staged"]})
+        staged = stage.close()
+        with client.stage("grown", "published") as stage:
+            stage.write({"n": [6], "note": ["published"]})
+        progress = [ShardProgress("files", "one", "me", 0, 10)]
+        published = client.publish("writer", 1, [stage.close()], progress)
+        back_up(client, tmp_path / "dest")
+        before = look(client)
+    repository = Repository.open(str(tmp_path / "dest"))
+    restore(repository, repository.newest(), tmp_path / "restored")
+    with (
+        running_server(tmp_path / "restored", limits=QUIET) as again,
+        wings_client.connect(again.flight) as restored,
+    ):
+        assert look(restored) == before
+        old = restored.scan("grown", schema_version=1).schema
+        assert old == pa.schema([("n", pa.int32())])
+        # A publish that was made is known, one that was not goes on from where its shard stands.
+        assert restored.publish("writer", 1, [], progress).committed == published.committed
+        moved = [ShardProgress("files", "one", "me", 10, 20)]
+        assert restored.publish("writer", 2, [staged.stage], moved).committed
+        assert restored.list_shards("files")[0].position == 20
+        assert restored.fetch("grown", offset=5).table["note"].to_pylist() == ["staged"]
+        with restored.share_consumer("workers", "grown", timeout=1) as consumer:
+            rows_left = {n for each in consumer for n in each.batch.column("n").to_pylist()}
+        assert rows_left == {2, 4, 5, 6}
+
+
+def look(client: Client) -> object:
+    """Return what can be seen of topics that grew, their shards, and dead letters."""
+    return (
+        [(topic.name, topic.schema, topic.schema_version) for topic in client.topics()],
+        rows_of(client, "grown"),
+        rows_of(client, "dead"),
+        client.list_shards("files"),
+        client.share_group("workers", "grown"),
+    )
+
+
+def test_nodes_over_postgresql_say_what_to_use_instead(
+    postgres: PostgresServer, tmp_path: Path, wings: Callable[..., tuple[int, str, str]]
+) -> None:
+    with ExitStack() as stack:
+        node = Nodes(postgres.new_database(), tmp_path / "objects", stack).start()
+        status, _, err = wings("backup", tmp_path / "dest", "--endpoint", node.flight)
+    assert status == 1
+    assert "use PostgreSQL's own backup" in err
