@@ -126,7 +126,7 @@ def crash(start_run: StartRun, directory: Path, points: Sequence[str]) -> None:
     queue.close()
 
 
-# `tests/integration/test_ingest_crash.py` kills the same parts without Spark, in seconds.
+# `tests/integration/ingest/test_ingest_crash.py` kills the same parts without Spark, in seconds.
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", POINTS)

@@ -1,15 +1,12 @@
 """Buckets that are listed, their notifications' set-up, and what happens to files that are read."""
 
 import json
-from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_client import Connect
 from fix_ingest import MakeSource, Start, numbers, write_jsonl
 
-import wings_client
 from wings_client import Client
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.queue.sqlite import SqliteQueue
@@ -21,27 +18,6 @@ from wings_spark.ingest.setup import Setup, make
 if TYPE_CHECKING:
     from fix_aws import Aws
     from fix_ingest import Pipeline
-
-
-@pytest.fixture
-def connect() -> Connect:
-    """The way to a client; one face will do."""
-    return wings_client.connect
-
-
-@pytest.fixture
-def queue(tmp_path: Path) -> Generator[SqliteQueue]:
-    """The queue of the test's source."""
-    opened = SqliteQueue(tmp_path / "queue.sqlite")
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def topic(wings: Client, new_topic_id: str) -> str:
-    """A topic of one column, `n`."""
-    wings.create_topic(new_topic_id, {"n": "int64"})
-    return new_topic_id
 
 
 def rows(*found: int) -> bytes:

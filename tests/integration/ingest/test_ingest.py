@@ -4,7 +4,7 @@ import gzip
 import json
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from fix_client import Connect
 from fix_ingest import MakeSource, Pipeline, Start, numbers, write_jsonl
 
-import wings_client
 from wings_client import Client, ShardState
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavailable, WingsError
 from wings_core.queue.claims import Fate, Outcome
@@ -32,27 +30,6 @@ if TYPE_CHECKING:
 
 arrow: Any = pa
 LONG = 60.0
-
-
-@pytest.fixture
-def connect() -> Connect:
-    """The way to a client; one face will do."""
-    return wings_client.connect
-
-
-@pytest.fixture
-def queue(tmp_path: Path) -> Generator[SqliteQueue]:
-    """The queue of the test's source."""
-    opened = SqliteQueue(tmp_path / "queue.sqlite")
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def topic(wings: Client, new_topic_id: str) -> str:
-    """A topic of one column, `n`."""
-    wings.create_topic(new_topic_id, {"n": "int64"})
-    return new_topic_id
 
 
 def fates(outcome: Outcome | None) -> list[Fate]:

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_client import Connect
 from fix_ingest import MakeSource, Pipeline, numbers, write_jsonl
 
-import wings_client
 from wings_client import Client
 from wings_core.errors import Unavailable
 from wings_core.queue.claims import Claim, Fate, FileResult
@@ -44,20 +42,6 @@ FileReader.batches = deadly
 settings, work = sys.argv[1:]
 carry_out(SourceSettings.model_validate_json(settings), [Work.model_validate_json(work)])
 """
-
-
-@pytest.fixture
-def connect() -> Connect:
-    """The way to a client; one face will do."""
-    return wings_client.connect
-
-
-@pytest.fixture
-def queue(tmp_path: Path) -> Generator[SqliteQueue]:
-    """The queue of the test's source."""
-    opened = SqliteQueue(tmp_path / "queue.sqlite")
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_client import Connect
 from fix_ingest import MakeSource, Pipeline, numbers, write_jsonl
 
-import wings_client
 from wings_client import Client
 from wings_client.cli import main
 from wings_core.queue.sqlite import SqliteQueue
@@ -19,12 +17,6 @@ if TYPE_CHECKING:
     from wings_server.testing import RunningServer
 
 Call = Callable[..., tuple[int, list[Any], str]]
-
-
-@pytest.fixture
-def connect() -> Connect:
-    """The way to a client; one face will do."""
-    return wings_client.connect
 
 
 @pytest.fixture

@@ -8,10 +8,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from fix_client import Connect
 from fix_ingest import MakeSource, Start, write_jsonl
 
-import wings_client
 from wings_client import Client
 from wings_core.errors import StageNotFound
 from wings_core.queue.claims import Claim, Fate, FileResult
@@ -25,12 +23,6 @@ if TYPE_CHECKING:
 
 arrow: Any = pa
 ROWS = 2_000
-
-
-@pytest.fixture
-def connect() -> Connect:
-    """The way to a client; one face will do."""
-    return wings_client.connect
 
 
 def tell(directory: Path, *files: Path, size: int | None = None) -> None:

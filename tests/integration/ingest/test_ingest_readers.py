@@ -1,16 +1,13 @@
 """Options of the readers in `[files]`: CSV's forms, paths, patterns and ORC, without Spark."""
 
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.orc
 import pytest
-from fix_client import Connect
 from fix_ingest import MakeSource, Start, numbers, write_jsonl
 
-import wings_client
 from wings_client import Client
 from wings_core.errors import InvalidArgument
 from wings_core.queue.claims import Fate
@@ -20,20 +17,6 @@ from wings_spark.ingest.run import check
 
 arrow: Any = pa
 orc: Any = pyarrow.orc
-
-
-@pytest.fixture
-def connect() -> Connect:
-    """The way to a client; one face will do."""
-    return wings_client.connect
-
-
-@pytest.fixture
-def queue(tmp_path: Path) -> Generator[SqliteQueue]:
-    """The queue of the test's source."""
-    opened = SqliteQueue(tmp_path / "queue.sqlite")
-    yield opened
-    opened.close()
 
 
 def rows_of(client: Client, topic: str) -> list[Any]:

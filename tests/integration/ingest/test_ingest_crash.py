@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from fix_client import Connect
 from fix_ingest import MakeSource, Pipeline, numbers, write_jsonl
 
-import wings_client
 from wings_client import Client
 from wings_core.queue.sqlite import SqliteQueue
 
@@ -59,12 +57,6 @@ if point == "done":
     dies(pipeline.queue, "acknowledge")
 pipeline.committer.commit(claim, results)
 """
-
-
-@pytest.fixture
-def connect() -> Connect:
-    """The way to a client; one face will do."""
-    return wings_client.connect
 
 
 def run_and_die(settings: "SourceSettings", point: str) -> None:

@@ -1,15 +1,12 @@
 """A queue's writers choose files within what its source may read, and no others."""
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-from fix_client import Connect
 from fix_ingest import MakeSource, Start, numbers, write_jsonl
 
-import wings_client
 from wings_client import Client
 from wings_core.queue.claims import Fate, Outcome
 from wings_core.queue.sqlite import SqliteQueue
@@ -19,27 +16,6 @@ from wings_spark.ingest.settings import SourceSettings
 
 if TYPE_CHECKING:
     from fix_aws import Aws
-
-
-@pytest.fixture
-def connect() -> Connect:
-    """The way to a client; one face will do."""
-    return wings_client.connect
-
-
-@pytest.fixture
-def queue(tmp_path: Path) -> Generator[SqliteQueue]:
-    """The queue of the test's source."""
-    opened = SqliteQueue(tmp_path / "queue.sqlite")
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def topic(wings: Client, new_topic_id: str) -> str:
-    """A topic of one column, `n`."""
-    wings.create_topic(new_topic_id, {"n": "int64"})
-    return new_topic_id
 
 
 def linked(link: Path, target: Path) -> Path:
