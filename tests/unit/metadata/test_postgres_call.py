@@ -38,12 +38,14 @@ def store(postgres: PostgresServer) -> Generator[PostgresMetadata]:
 
 @contextlib.contextmanager
 def counted(monkeypatch: pytest.MonkeyPatch) -> Generator[list[str]]:
-    """Collect the statements that this process sends meanwhile."""
+    """Collect the statements that this thread sends meanwhile: notifications are the listener's."""
     sent: list[str] = []
+    thread = threading.get_ident()
     execute = psycopg.Connection.execute
 
     def counting(self: Connection, query: str, *args: object, **kwargs: object) -> object:
-        sent.append(query)
+        if threading.get_ident() == thread:
+            sent.append(query)
         return execute(self, query, *args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     with monkeypatch.context() as patched:

@@ -20,10 +20,10 @@ from fix_postgres import PASSWORD, PostgresServer, empty_schema, new_schema
 from postgres_proxy import CommitProxy, Cut, through
 
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavailable
-from wings_core.metadata.postgres import PostgresMetadata, connections, database
-from wings_core.metadata.postgres.listener import Listener
+from wings_core.metadata.postgres import PostgresMetadata, connections, database, listener
+from wings_core.metadata.postgres.notifications import encode_notification
 from wings_core.metadata.store.notifications import Notification
-from wings_core.model import Position, Topic
+from wings_core.model import FlushId, Position, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.times import Deadline
@@ -102,21 +102,67 @@ def test_an_outcome_that_cannot_be_found_out_is_told_as_such(
     assert caught.value.facts["in_doubt"] is True
 
 
-def test_waiters_are_told_of_a_transaction_whose_outcome_was_given_up(
+def test_waiters_are_told_of_a_commit_whose_outcome_was_not_found_out(
     schema: str, proxy: CommitProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "OUTCOME_SECONDS_MAX", 0.0)
-    PostgresMetadata(through(proxy), schema=schema).close()  # Makes the tables.
-    told: list[Notification] = []
-    notice = Notification(topics=("t",))
-    with closing(connections.Connections(through(proxy), schema)) as own:
-        writer = database.PostgresDatabase(own, told.append)
-        writer.read(lambda connection: connection.execute("SELECT 1"))
-        proxy.close()
-        proxy.arm("after")
-        with pytest.raises(Unavailable, match="not known whether"):
-            writer.write(lambda connection: connection.execute("SELECT 1"), lambda _: notice)
-    assert told == [notice]
+    monkeypatch.setattr(listener, "LOOK_SECONDS", 0.1)
+    with PostgresMetadata(through(proxy), schema=schema) as metadata:
+        topic = metadata.admin.create_topic(NAME, SCHEMA)
+        wake = threading.Event()
+        with metadata.registry.watch([Position(topic.uuid, UNPARTITIONED, 0)], wake.set):
+            proxy.arm("after")
+            monkeypatch.setattr(metadata._database, "_outcome", in_doubt)  # pyright: ignore[reportPrivateUsage]
+            with pytest.raises(Unavailable, match="not known whether"):
+                metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1})])
+            assert wake.wait(LONG), "the listener looks for what nothing was told of"
+
+
+def tell_nobody(*_: object) -> None:
+    """Stand for waiters, of which there are none."""
+
+
+def dont(*_: object) -> bool:
+    """Stand for what a node that was killed did not come to."""
+    return False
+
+
+def in_doubt(_: object) -> None:
+    raise Unavailable("it is not known whether this was committed", in_doubt=True)
+
+
+def test_what_a_node_committed_that_told_nothing_of_it_wakes_the_others(
+    postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "LOOK_SECONDS", 0.1)
+    with (
+        PostgresMetadata(postgres.url, schema=schema) as here,
+        PostgresMetadata(postgres.url, schema=schema) as there,
+    ):
+        topic = here.admin.create_topic(NAME, SCHEMA)
+        silent = there._listener  # pyright: ignore[reportPrivateUsage]
+        assert silent is not None
+        monkeypatch.setattr(silent._outbox, "add", dont)  # pyright: ignore[reportPrivateUsage]
+        wake = threading.Event()
+        for number in range(2):  # By a call, and by exchanges.
+            with here.registry.watch([Position(topic.uuid, UNPARTITIONED, number)], wake.set):
+                flush_id = FlushId("w", number) if number else None
+                there.registry.commit([batch_of(topic, {UNPARTITIONED: 1})], flush_id)
+                assert wake.wait(LONG)
+            wake.clear()
+        # Nothing is looked for twice.
+        told = here.registry.told
+        own = here._listener  # pyright: ignore[reportPrivateUsage]
+        assert own is not None
+        looked = threading.Event()
+        look = own._look  # pyright: ignore[reportPrivateUsage]
+
+        def count(connection: connections.Connection) -> None:
+            look(connection)
+            looked.set()
+
+        monkeypatch.setattr(own, "_look", count)
+        assert looked.wait(LONG)
+        assert here.registry.told == told
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
@@ -257,23 +303,24 @@ def test_what_other_nodes_commit_while_this_one_cannot_hear_wakes_it_once_it_can
 def test_a_fault_that_nobody_foresaw_leaves_no_listener_deaf(
     postgres: PostgresServer, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
-    missed = threading.Event()
+    heard: queue.SimpleQueue[Notification] = queue.SimpleQueue()
 
-    def hear(payload: str) -> None:
-        heard.put(payload)
-        if payload == "fault":
+    def hear(notification: Notification) -> None:
+        heard.put(notification)
+        if notification.topics == ("fault",):
             raise RuntimeError("a fault")
 
     with (
         closing(connections.Connections(postgres.url, schema)) as own,
-        closing(Listener(own, hear, missed.set)),
+        closing(listener.Listener(own, "here", hear)),
         psycopg.connect(postgres.url, autocommit=True) as other,
     ):
-        for payload in ("fault", "fine"):
+        for topic in ("fault", "fine"):
+            (payload,) = encode_notification(Notification(topics=(topic,)), "there", [])
             other.execute("SELECT pg_notify(%s, %s)", (schema, payload))
-            assert heard.get(timeout=LONG) == payload
-            assert missed.wait(LONG), "it listens again, and what it may have missed is looked for"
+            assert heard.get(timeout=LONG).topics == (topic,)
+            if topic == "fault":
+                assert heard.get(timeout=LONG).everything, "what it may have missed is looked for"
     assert "not heard for now" in caplog.text
 
 
@@ -401,7 +448,7 @@ def own_connections(postgres: PostgresServer, schema: str) -> Generator[connecti
 def test_a_transaction_goes_on_after_no_statement_that_failed(
     own_connections: connections.Connections,
 ) -> None:
-    own = database.PostgresDatabase(own_connections, lambda _: None)
+    own = database.PostgresDatabase(own_connections, tell_nobody)
 
     def ignore(connection: connections.Connection) -> None:
         connection.execute("INSERT INTO folios (name, pages) VALUES ('f', 1)")

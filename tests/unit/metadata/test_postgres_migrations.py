@@ -1,6 +1,7 @@
 """The schema's version: brought up to date, refused; and how much work a look takes."""
 
 from contextlib import closing
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -13,6 +14,9 @@ from wings_core.metadata.postgres import PostgresMetadata, connections, locate, 
 from wings_core.metadata.postgres.connections import Connections
 from wings_core.metadata.postgres.notifications import (
     PAYLOAD_BYTES_MAX,
+    PENDING_MAX,
+    TRANSACTIONS_MAX,
+    Outbox,
     decode_notification,
     encode_notification,
 )
@@ -126,19 +130,23 @@ def test_locate_takes_the_same_work_in_a_long_log(postgres: PostgresServer) -> N
     assert blocks[40_000] < 40
 
 
+@pytest.mark.parametrize("transactions", [1, TRANSACTIONS_MAX, 3 * TRANSACTIONS_MAX + 1])
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 1), (1, 5_000), (50, 50), (2_000, 1)])
 def test_a_notification_is_bounded_and_names_no_less_than_what_changed(
-    topics: int, partitions: int
+    topics: int, partitions: int, transactions: int
 ) -> None:
     ends = {
         (f"{topic:036}", Partition(f'"ä{partition}"')): partition + 1
         for topic in range(topics)
         for partition in range(partitions)
     }
-    payload = encode_notification(Notification(ends), "node", "transaction")
-    assert len(payload.encode()) <= PAYLOAD_BYTES_MAX
-    node, transaction, told = decode_notification(payload)
-    assert (node, transaction) == ("node", "transaction")
+    ids = [f"{number:032x}" for number in range(transactions)]
+    payloads = encode_notification(Notification(ends), "node", ids)
+    assert all(len(payload.encode()) <= PAYLOAD_BYTES_MAX for payload in payloads)
+    decoded = [decode_notification(payload) for payload in payloads]
+    assert {node for node, _, _ in decoded} == {"node"}
+    assert [name for _, named, _ in decoded for name in named] == ids
+    told = decoded[0][2]
     for (topic, partition), next_offset in ends.items():
         named = told.ends.get((topic, partition)) == next_offset
         assert named or topic in told.topics or told.everything
@@ -147,6 +155,24 @@ def test_a_notification_is_bounded_and_names_no_less_than_what_changed(
 @each("payload", ["", "nonsense", "[]", "{}", '{"node": 1, "ends": 3}'])
 def test_a_notification_that_cannot_be_read_concerns_all_waiters(payload: str) -> None:
     assert decode_notification(payload)[2].everything
+
+
+def test_what_waits_to_be_told_is_bounded_and_loses_nothing() -> None:
+    outbox = Outbox()
+    ids = [uuid4() for _ in range(PENDING_MAX + 1)]
+    for number, transaction in enumerate(ids):
+        ends = {("t", Partition(f'"{number}"')): 1}
+        assert outbox.add(Notification(ends), transaction) == (number == 0)
+    told, transactions = outbox.take()
+    assert told.everything
+    assert transactions == [transaction.hex for transaction in ids[:PENDING_MAX]]
+    assert outbox.is_empty
+    # The furthest of what is told of one place.
+    place = ("t", UNPARTITIONED)
+    for next_offset in (7, 9, 8):
+        outbox.add(Notification({place: next_offset}), uuid4())
+    told, _ = outbox.take()
+    assert (told.ends, told.everything) == ({place: 9}, False)
 
 
 def test_what_tiers_hold_is_counted_by_the_migration(postgres: PostgresServer) -> None:

@@ -48,7 +48,7 @@ class CommitCall:
     def send(self, connection: Connection, node: str, transaction: UUID) -> str | None:
         """Call the function, and return its result: None where it changed nothing."""
         row = connection.execute(
-            _CALL, (node, transaction, *self.arguments), prepare=True
+            _CALL, (transaction, node, *self.arguments), prepare=True
         ).fetchone()
         assert row is not None
         return None if row[0] is None else str(row[0])

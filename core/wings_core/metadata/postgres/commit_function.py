@@ -1,16 +1,17 @@
 """`commit_flush`, which a database keeps: a flush in one statement, which is its own transaction.
 
 It locks in the order of `store.locks`, and does what `commit.commit_batches` does in three
-exchanges, for a flush that was judged before; see `commit_call`. A function that a released
-migration made is never changed: a later migration replaces it.
+exchanges, for a flush that was judged before; see `commit_call`. A change of it changes its
+parameters too, and a later migration makes it beside the one before, which nodes of the version
+before go on to call.
 """
 
 from typing import LiteralString
 
 COMMIT_FLUSH: LiteralString = """
-CREATE FUNCTION commit_flush(
-    node TEXT,
+CREATE OR REPLACE FUNCTION commit_flush(
     transaction UUID,
+    node TEXT,
     committed_at BIGINT,
     -- Topics, and the kind and buckets of their locks.
     topic_uuids TEXT[],
@@ -69,8 +70,6 @@ DECLARE
     stored_timestamps BIGINT[];
     stored_sequences BIGINT[];
     new_folio BIGINT;
-    hex TEXT := replace(transaction::text, '-', '');
-    payload TEXT;
     answer TEXT;
 BEGIN
     FOREACH bucket IN ARRAY lock_buckets LOOP
@@ -130,8 +129,8 @@ BEGIN
             ON CONFLICT (topic_id, producer_id, slot) DO UPDATE SET sequence = excluded.sequence,
                 committed = excluded.committed, committed_at = excluded.committed_at
         ), outcome AS (
-            INSERT INTO outcomes (id, committed, decided_at, result)
-            SELECT transaction, true, now(),
+            INSERT INTO outcomes (id, committed, decided_at, node, result)
+            SELECT transaction, true, clock_timestamp(), commit_flush.node,
                 moved.next_offset - added_rows[1] || ';' || moved.last_timestamp
             FROM moved
         )
@@ -139,9 +138,6 @@ BEGIN
         INTO used_topic, new_end, new_timestamp
         FROM (SELECT) AS one LEFT JOIN used ON true LEFT JOIN moved ON true;
         IF new_end IS NOT NULL THEN
-            PERFORM pg_notify(current_schema(), json_build_object('node', node,
-                'transaction', hex, 'ends', json_build_object(topic_uuids[1],
-                json_build_object(partition_values[1], new_end)))::text);
             RETURN new_end - added_rows[1] || ';' || new_timestamp;
         END IF;
         IF used_topic IS NOT NULL THEN
@@ -262,30 +258,9 @@ BEGIN
             committed = excluded.committed, committed_at = excluded.committed_at;
     END IF;
 
-    -- As `notifications.encode_notification` writes it.
-    IF cardinality(partition_values) <= 1000 THEN
-        SELECT json_build_object('node', node, 'transaction', hex,
-            'ends', json_object_agg(topic_uuids[topic], ends))::text INTO payload
-        FROM (
-            SELECT topic, json_object_agg(value, start + rows) AS ends
-            FROM unnest(partition_topics, partition_values, starts, added_rows)
-                AS written (topic, value, start, rows)
-            GROUP BY topic
-        ) AS of_topics;
-    END IF;
-    IF payload IS NULL OR octet_length(payload) > 7900 THEN
-        payload := json_build_object('node', node, 'transaction', hex,
-            'topics', topic_uuids)::text;
-    END IF;
-    IF octet_length(payload) > 7900 THEN
-        payload := json_build_object('node', node, 'transaction', hex,
-            'everything', true)::text;
-    END IF;
-    PERFORM pg_notify(current_schema(), payload);
-
     answer := array_to_string(starts, ',') || ';' || array_to_string(stored_timestamps, ',', '');
-    INSERT INTO outcomes (id, committed, decided_at, result)
-    VALUES (transaction, true, now(), answer);
+    INSERT INTO outcomes (id, committed, decided_at, node, result)
+    VALUES (transaction, true, clock_timestamp(), node, answer);
     RETURN answer;
 END
 $function$

@@ -24,7 +24,6 @@ from wings_core.errors import Internal, Unavailable, WingsError
 from wings_core.metadata.postgres import connections
 from wings_core.metadata.postgres.connections import Connection, Connections
 from wings_core.metadata.postgres.faults import discard, passing, translated
-from wings_core.metadata.postgres.notifications import encode_notification
 from wings_core.metadata.store.database import Retry, no_notification
 from wings_core.metadata.store.notifications import Notification
 from wings_core.times import now_us
@@ -42,9 +41,6 @@ PAUSE_SECONDS_MIN = 0.02
 PAUSE_SECONDS_MAX = 1.0
 """The pauses between tries: doubled each time, and cut at random."""
 
-UNKNOWN_MAX = 1_000
-"""Transactions remembered that were reported as in doubt."""
-
 _END_SILENT = """
 SELECT pg_terminate_backend(activity.pid) FROM pg_stat_activity AS activity
 WHERE activity.datname = current_database() AND activity.usename = current_user
@@ -60,6 +56,11 @@ AND EXISTS (
 
 _DECIDE = "INSERT INTO outcomes (id, committed, decided_at) VALUES (%s, %s, now())"
 
+_DECIDE_AND_TELL = (
+    "INSERT INTO outcomes (id, committed, decided_at, node) "
+    "VALUES (%s, true, clock_timestamp(), %s)"
+)
+
 T = TypeVar("T")
 A = TypeVar("A", bound="_Attempt[Any] | _Call")
 
@@ -71,7 +72,7 @@ class PostgresDatabase:
 
     Args:
         connections: To the database.
-        notify: Called with what a transaction changed once that is durable, or may be, on the
+        notify: Called with what a transaction changed, and its id, once that is durable, on the
             thread that committed it, without a lock held.
         retry_seconds: How long a call is retried.
         clock: Microseconds since the epoch, for all. None: the server's; but for what counts as a
@@ -81,12 +82,13 @@ class PostgresDatabase:
     def __init__(
         self,
         connections: Connections,
-        notify: Callable[[Notification], None],
+        notify: Callable[[Notification, UUID], None],
         retry_seconds: float = RETRY_SECONDS_MAX,
         clock: Callable[[], int] | None = None,
     ) -> None:
         self.node = uuid4().hex[:16]
-        """Sent to all nodes with every notification, so that this one knows its own."""
+        """Sent to all nodes with every notification, so that this one knows its own, and stored
+        with the outcomes of transactions that others are told of."""
         self._connections = connections
         self._notify = notify
         self._retry_seconds = retry_seconds
@@ -94,7 +96,6 @@ class PostgresDatabase:
         self._ahead_us = 0
         """How far the server's clock was ahead of this machine's when it was last looked at."""
         self._closing = threading.Event()
-        self._unknown: dict[str, None] = {}
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run one statement, or several that need not see the same state; see `Database.read`."""
@@ -131,7 +132,7 @@ class PostgresDatabase:
         if committed is not None:
             committed(attempt.result)
         if attempt.notified is not None:
-            self._notify(attempt.notified)
+            self._notify(attempt.notified, attempt.id)
         return attempt.result
 
     def call(
@@ -145,9 +146,9 @@ class PostgresDatabase:
         Args:
             send: Given a connection, this node and the transaction's id, sends the statement, which
                 is a transaction of its own. It writes its outcome with its result, which this
-                returns, and notifies all nodes; or changes nothing, and this returns None.
+                returns; or changes nothing, and this returns None.
             result: What that stands for.
-            notification: What the statement notified nodes of.
+            notification: What to notify all nodes of, from that.
 
         Returns:
             None where the statement changed nothing.
@@ -158,7 +159,7 @@ class PostgresDatabase:
         found = result(attempt.result)
         notified = notification(found)
         if notified is not None:
-            self._notify(notified)
+            self._notify(notified, attempt.id)
         return found
 
     def _run(self, attempt_of: Callable[[], A], seconds: float | None) -> A:
@@ -183,10 +184,6 @@ class PostgresDatabase:
                     continue
             return attempt
         raise AssertionError("the last try returns or raises")
-
-    def knows_of(self, node: str, transaction: str) -> bool:
-        """Tell whether a notification is of this node's own, and was acted on here already."""
-        return node == self.node and transaction not in self._unknown
 
     def close(self) -> None:
         """End all retries, those under way too."""
@@ -237,14 +234,11 @@ class PostgresDatabase:
         return now
 
     def _took_effect(self, attempt: "_Attempt[Any] | _Call") -> bool:
-        """Return whether an attempt was committed; in doubt, waiters are notified."""
-        try:
-            committed, stored = self._outcome(attempt.id)
-        except WingsError:
-            # Its notification may have come before, when it was taken for one sent here.
-            if attempt.notified is not None:
-                self._notify(attempt.notified)
-            raise
+        """Return whether an attempt was committed.
+
+        Where that is not found out, and it was, it counts as not told of in a few seconds.
+        """
+        committed, stored = self._outcome(attempt.id)
         if committed:
             attempt.recall(stored)
         return committed
@@ -283,9 +277,6 @@ class PostgresDatabase:
                 reason = translated(error)
             except Unavailable as error:
                 reason = error
-        if len(self._unknown) >= UNKNOWN_MAX:
-            del self._unknown[next(iter(self._unknown))]
-        self._unknown[transaction.hex] = None
         raise Unavailable(
             f"it is not known whether this was committed: {reason}", in_doubt=True
         ) from reason
@@ -332,10 +323,10 @@ class _Attempt(Generic[T]):
                 connection.execute("BEGIN")
                 self.result = self._work(connection)
                 self.notified = self._notification(self.result)
-                if self.notified is not None:
-                    payload = encode_notification(self.notified, self._node, self.id.hex)
-                    connection.execute("SELECT pg_notify(current_schema(), %s)", (payload,))
-                connection.execute(_DECIDE, (self.id, True))
+                if self.notified is None:
+                    connection.execute(_DECIDE, (self.id, True))
+                else:
+                    connection.execute(_DECIDE_AND_TELL, (self.id, self._node))
                 self.in_doubt = True
                 connection.execute("COMMIT")
             self.in_doubt = False
@@ -361,8 +352,6 @@ class _Call:
         self.in_doubt = False
         """Whether it was sent, and its outcome is not known."""
         self.result: str | None = None
-        self.notified = Notification(everything=True)
-        """What waiters are to look at while the outcome is not known."""
         self._node = node
         self._send = send
 

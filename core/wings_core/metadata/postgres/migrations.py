@@ -531,6 +531,14 @@ _WRITERS: Sequence[LiteralString] = (
     """,
 )
 
+_TOLD_LATER: Sequence[LiteralString] = (
+    """
+    -- The node that committed it and tells the others of it afterwards, where they are to know.
+    ALTER TABLE outcomes ADD COLUMN node TEXT
+    """,
+    COMMIT_FLUSH,
+)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -554,6 +562,7 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _ONE_CALL,
     _TABLES,
     _WRITERS,
+    _TOLD_LATER,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 

@@ -17,9 +17,9 @@ from wings_core.metadata.postgres.connections import Connection, Connections
 from wings_core.metadata.postgres.database import RETRY_SECONDS_MAX, PostgresDatabase
 from wings_core.metadata.postgres.listener import Listener
 from wings_core.metadata.postgres.migrations import check_version, migrate
-from wings_core.metadata.postgres.notifications import decode_notification
 from wings_core.metadata.postgres.registry import PostgresRegistry
 from wings_core.metadata.store import DatabaseMetadata
+from wings_core.metadata.store.notifications import Notification
 from wings_core.metadata.store.topic_cache import TopicCache
 from wings_core.metadata.waiters import Waiters
 from wings_core.model import STORE_MESSAGES, StoreRole
@@ -63,11 +63,15 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
         retry_seconds: float = RETRY_SECONDS_MAX,
     ) -> None:
         waiters = Waiters()
-        self._connections = Connections(url, schema, read_only=read_only)
-        self._database = PostgresDatabase(
-            self._connections, lambda notification: notification.wake(waiters), retry_seconds, clock
-        )
         self._listener: Listener | None = None
+
+        def notify(notification: Notification, transaction: UUID) -> None:
+            notification.wake(waiters)
+            if self._listener is not None:
+                self._listener.send(notification, transaction)
+
+        self._connections = Connections(url, schema, read_only=read_only)
+        self._database = PostgresDatabase(self._connections, notify, retry_seconds, clock)
         try:
             if read_only:
                 check_version(self._database, schema)
@@ -76,8 +80,8 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
                 self._database.read(self._database.lease_now)  # Its clock is ours from here on.
                 self._listener = Listener(
                     self._connections,
-                    lambda payload: self._hear(payload, waiters),
-                    waiters.notify_all,
+                    self._database.node,
+                    lambda notification: notification.wake(waiters),
                 )
         except BaseException:
             self.close()
@@ -203,11 +207,6 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
         if self._listener is not None:
             self._listener.close()
         self._connections.close()
-
-    def _hear(self, payload: str, waiters: Waiters) -> None:
-        node, transaction, notification = decode_notification(payload)
-        if not self._database.knows_of(node, transaction):
-            notification.wake(waiters)
 
 
 def _binding(connection: Connection, lock: Literal["", " FOR UPDATE"]) -> tuple[UUID, UUID | None]:
