@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import groupby, islice, repeat
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from wings_core.contracts.actions import (
     AlterTopic,
@@ -55,6 +55,8 @@ from wings_server.token_actions import TOKEN_ACTIONS
 from wings_server.totals_actions import TOTALS_ACTIONS
 
 ACTIONS = Actions()
+
+_NAMED, _OFFSET = itemgetter("topic"), itemgetter("offset")
 
 _TOPICS_AT_ONCE = 1_000
 """Topics that metadata is asked for at a time, of a list with a limit."""
@@ -201,13 +203,12 @@ def offset_for_timestamp(log: Log, body: OffsetForTimestamp) -> Json:
 @ACTIONS.add("commit-offsets", CommitOffsets)
 def commit_offsets(log: Log, body: CommitOffsets) -> Json:
     """Store a named consumer's next offsets, all entries or none."""
-    names = dict.fromkeys(entry.topic for entry in body.offsets)
-    topics = {name: _topic(log, name) for name in names}
+    topics = {name: _topic(log, name) for name in dict.fromkeys(map(_NAMED, body.offsets))}
     offsets: list[tuple[Topic, Partition, int]] = []
-    for name, entries in groupby(body.offsets, attrgetter("topic")):  # Most are of one topic.
+    for name, entries in groupby(body.offsets, _NAMED):  # Most are of one topic.
         topic, found = topics[name], list(entries)
-        partitions = partitions_of([entry.partition for entry in found], topic.key_type)
-        offsets += zip(repeat(topic), partitions, (entry.offset for entry in found), strict=False)
+        partitions = partitions_of([entry.get("partition") for entry in found], topic.key_type)
+        offsets += zip(repeat(topic), partitions, map(_OFFSET, found), strict=False)
     log.registry.commit_offsets(body.consumer, offsets)
     return body.to_json()
 

@@ -60,7 +60,7 @@ def _namespace(_: Log, body: NamespaceBody) -> list[str]:
 
 
 def _offsets(_: Log, body: CommitOffsets) -> list[str]:
-    names = dict.fromkeys(entry.topic for entry in body.offsets)
+    names = dict.fromkeys(entry["topic"] for entry in body.offsets)
     return [str(TopicName.parse(name)) for name in names] or [SOMEWHERE]
 
 

@@ -5,7 +5,7 @@ null is a bad value, except where a model says that null means something.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self, cast
 
 import pyarrow as pa
@@ -223,12 +223,12 @@ def _names_field(model: type[BaseModel], key: str) -> bool:
     return any(key == (field.alias or name) for name, field in model.model_fields.items())
 
 
-def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"key {key!r:.80} is there twice")
-        found[key] = value
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {twice!r:.80} is there twice")
     return found
 
 

@@ -243,18 +243,23 @@ class _Registry:
         return pb.OffsetsForTimestampsResponse(offsets=offsets)
 
     def commit_offsets(self, request: pb.CommitOffsetsRequest) -> pb.CommitOffsetsResponse:
-        entries = self._registry.commit_offsets(
+        topics: dict[tuple[str, str], Topic] = {}
+        for key in dict.fromkeys((entry.topic, entry.topic_uuid) for entry in request.offsets):
+            topics[key] = _named(*key)
+        self._registry.commit_offsets(
             request.consumer,
             [
                 (
-                    _named(entry.topic, entry.topic_uuid),
+                    topics[entry.topic, entry.topic_uuid],
                     canonical_partition(entry.partition),
                     entry.offset,
                 )
                 for entry in request.offsets
             ],
         )
-        return pb.CommitOffsetsResponse(offsets=map(messages.CONSUMER_OFFSET.fields, entries))
+        return (
+            pb.CommitOffsetsResponse()
+        )  # A node of an earlier version makes nothing of it either.
 
     def list_consumer_offsets(
         self, request: pb.ListConsumerOffsetsRequest

@@ -7,20 +7,36 @@ from tables import each
 from wings_core.errors import InvalidArgument, TopicNotFound
 from wings_core.model import ConsumerOffset, Topic
 from wings_core.names import DEFAULT_NAMESPACE
-from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.partitions import UNPARTITIONED, Partition, partition_of_value
 
 
 def test_a_consumer_reads_on_where_it_committed(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic("key")
-    committed = metadata.registry.commit_offsets("reader", [(topic, B, 7), (topic, A, 0)])
-    assert committed == [
-        ConsumerOffset(topic.name, B, 7, NOON),
-        ConsumerOffset(topic.name, A, 0, NOON),
-    ]
+    metadata.registry.commit_offsets("reader", [(topic, B, 7), (topic, A, 0)])
     metadata.reopen()
-    assert metadata.registry.get_offsets("reader") == sorted(
-        committed, key=lambda entry: entry.partition
-    )
+    assert metadata.registry.get_offsets("reader") == [
+        ConsumerOffset(topic.name, A, 0, NOON),
+        ConsumerOffset(topic.name, B, 7, NOON),
+    ]
+
+
+def test_offsets_of_many_topics_and_of_any_text_are_committed_at_once(
+    metadata: MetadataUnderTest,
+) -> None:
+    topics = [metadata.create_topic("key") for _ in range(3)]
+    texts = ["", "a", 'a"b', "a\\b", "a/b", "Ωä€😀", "\t\n", "null", "1", "{}", "[", "%s?:x"]
+    partitions = [partition_of_value(text) for text in texts]
+    offsets = [
+        (topic, partition, (1 << 62) + number)
+        for number, partition in enumerate(partitions)
+        for topic in topics
+    ]
+    metadata.registry.commit_offsets("reader", offsets)
+    found = {
+        (each.topic, each.partition): each.offset
+        for each in metadata.registry.get_offsets("reader")
+    }
+    assert found == {(topic.name, partition): offset for topic, partition, offset in offsets}
 
 
 def test_committing_again_replaces_the_offset_of_that_partition_alone(

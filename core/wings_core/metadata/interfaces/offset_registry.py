@@ -290,11 +290,8 @@ class OffsetRegistry(Protocol):
 
     def commit_offsets(
         self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
-    ) -> list[ConsumerOffset]:
+    ) -> None:
         """Store the offsets that a named consumer reads on from, all in one transaction.
-
-        Returns:
-            The stored offsets, in the order given.
 
         Raises:
             TopicNotFound: One of the topics was deleted; nothing is stored.

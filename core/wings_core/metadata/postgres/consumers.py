@@ -1,15 +1,20 @@
 """The offsets of consumers in PostgreSQL, all in one statement."""
 
 from collections.abc import Mapping
+from itertools import chain
 
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.partitions import Partition
 
 
 def write_offsets(
-    connection: Connection, consumer: str, offsets: Mapping[tuple[int, Partition], int], now: int
+    connection: Connection,
+    consumer: str,
+    offsets: Mapping[int, Mapping[Partition, int]],
+    now: int,
 ) -> None:
     """Write a consumer's offsets, by topic id and partition."""
+    found = offsets.values()
     connection.execute(
         'INSERT INTO consumer_offsets (consumer, topic_id, partition, "offset", committed_at) '
         'SELECT %s, topic_id, partition, "offset", %s::bigint '
@@ -20,8 +25,8 @@ def write_offsets(
         (
             consumer,
             now,
-            [topic_id for topic_id, _ in offsets],
-            [partition for _, partition in offsets],
-            list(offsets.values()),
+            [topic_id for topic_id, each in offsets.items() for _ in each],
+            list(chain.from_iterable(found)),
+            list(chain.from_iterable(each.values() for each in found)),
         ),
     )

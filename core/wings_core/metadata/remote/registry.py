@@ -318,23 +318,26 @@ class RemoteRegistry(OffsetRegistry):
 
     def commit_offsets(
         self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
-    ) -> list[ConsumerOffset]:
+    ) -> None:
         """Store where a consumer reads on; see `OffsetRegistry.commit_offsets`."""
         check_id("the consumer's name", consumer)
         for _, _, offset in offsets:
             if offset != messages.int64(offset):
                 raise InvalidArgument(f"{offset} is not an offset: it has more than 64 bits")
+        names = {topic.uuid: str(topic.name) for topic, _, _ in offsets}
         request = pb.CommitOffsetsRequest(
             consumer=consumer,
             offsets=[
                 pb.CommitOffsetsRequest.Entry(
-                    topic=str(topic.name), topic_uuid=topic.uuid, partition=partition, offset=offset
+                    topic=names[topic.uuid],
+                    topic_uuid=topic.uuid,
+                    partition=partition,
+                    offset=offset,
                 )
                 for topic, partition, offset in offsets
             ],
         )
-        response = self._channel.call(self._stub.CommitOffsets, request)
-        return [messages.CONSUMER_OFFSET.decode(entry) for entry in response.offsets]
+        self._channel.call(self._stub.CommitOffsets, request)
 
     def get_offsets(
         self,

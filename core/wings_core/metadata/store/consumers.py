@@ -1,6 +1,8 @@
 """The offsets that named consumers read on from."""
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import LiteralString
 
 from wings_core.errors import InvalidArgument
@@ -36,17 +38,18 @@ def commit_offsets(
     consumer: str,
     offsets: Sequence[tuple[Topic, Partition, int]],
     now: int,
-) -> list[ConsumerOffset]:
+) -> None:
     """Store a consumer's offsets; see `OffsetRegistry.commit_offsets`."""
-    topics = sorted({topic.uuid for topic, _, _ in offsets})
+    last: dict[str, dict[Partition, int]] = {}
+    for uuid, entries in groupby(offsets, lambda entry: entry[0].uuid):
+        # The last one counts where a partition is named twice.
+        last.setdefault(uuid, {}).update(map(itemgetter(1, 2), entries))
+    topics = sorted(last)
     connection.share_lock(Lock.TOPICS, topics)
     topic_ids = require_topic_ids(connection, topics)
-    # The last one counts where a partition is named twice. In order, which excludes deadlocks.
-    last = {(topic_ids[topic.uuid], partition): offset for topic, partition, offset in offsets}
-    dialect.write_offsets(connection, consumer, dict(sorted(last.items())), now)
-    return [
-        ConsumerOffset(topic.name, partition, offset, now) for topic, partition, offset in offsets
-    ]
+    # In order, which excludes deadlocks.
+    found = {topic_ids[uuid]: dict(sorted(last[uuid].items())) for uuid in topics}
+    dialect.write_offsets(connection, consumer, dict(sorted(found.items())), now)
 
 
 def get_offsets(

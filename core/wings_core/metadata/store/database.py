@@ -213,7 +213,7 @@ class Dialect(Protocol[C_contra]):
         self,
         connection: C_contra,
         consumer: str,
-        offsets: Mapping[tuple[int, Partition], int],
+        offsets: Mapping[int, Mapping[Partition, int]],
         now: int,
     ) -> None:
         """Write a consumer's offsets, by topic id and partition."""

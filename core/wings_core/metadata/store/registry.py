@@ -181,10 +181,10 @@ class DatabaseRegistry(OffsetRegistry, Generic[C]):
 
     def commit_offsets(
         self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
-    ) -> list[ConsumerOffset]:
+    ) -> None:
         """Store a consumer's offsets; see `OffsetRegistry.commit_offsets`."""
         consumers.check_offsets(consumer, offsets, self._dialect.partition_bytes_max)
-        return self._database.write(
+        self._database.write(
             lambda connection: consumers.commit_offsets(
                 self._dialect, connection, consumer, offsets, self._database.now()
             )
