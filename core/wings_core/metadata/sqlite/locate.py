@@ -168,7 +168,7 @@ def _states(
 
 _SLICES = """
 SELECT group_concat(line, '') FROM (
-    SELECT printf('%d,%d,%d,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s' || char(10), wanted.id,
+    SELECT printf('%d,%d,%d,%d,%d,%d,%s,%d,%d,%s,%d,%s,%s,%d' || char(10), wanted.id,
         ifnull(partitions.log_start_offset, 0), ifnull(partitions.next_offset, 0),
         pages.start_offset, pages.end_offset, pages.timestamp, pages.folio_id, pages.position,
         pages.length, pages.first_timestamp, pages.format, pages.first_row, pages.slice_bytes,
@@ -192,7 +192,8 @@ SELECT group_concat(line, '') FROM (
 """
 """The result is one text, which SQLite writes in half the time that a Python object for each value
 takes, and without the interpreter's lock. A left join is carried out in the order in which it is
-written, and so are the lines."""
+written, and so are the lines. A line without a folio is of a partition without pages: its other
+columns are 0."""
 
 _INT = pa.int64()
 _PARSED = ["id", "log_start_offset", "log_end_offset", *SLICES.names[1:]]
@@ -208,7 +209,9 @@ def locate_slices(
     """Find pages of many partitions, as columns; see `OffsetRegistry.locate_slices`."""
     if not positions:
         return many_located([])
-    wanted = {partition: max(0, min(offset, OFFSET_MAX)) for partition, offset in positions}
+    wanted = dict(positions)
+    if min(wanted.values()) < 0 or max(wanted.values()) > OFFSET_MAX:
+        wanted = {partition: max(0, min(offset, OFFSET_MAX)) for partition, offset in positions}
     connection.execute("BEGIN")  # All look-ups see the same log.
     arguments = {
         "positions": json.dumps(wanted, ensure_ascii=False),
@@ -219,10 +222,11 @@ def locate_slices(
     (text,) = connection.raw.execute(_SLICES, arguments).fetchone()
     rows = _parsed(text)
     starts = run_starts(rows.column(0))
-    looked_at = rows.filter(starts)
+    looked_at = rows.select(_PARSED[1:3]).filter(starts)
     columns = [numbered(starts), *rows.columns[3:]]
     found = pa.RecordBatch.from_arrays(columns, names=SLICES.names)
-    found = found.filter(found.column("folio").is_valid())
+    if found.column("folio").null_count:
+        found = found.filter(found.column("folio").is_valid())
     ids = found.column("folio").unique().sort()
     known = _FolioNames(connection)
     folios = [known[each] for each in integers(ids)]
@@ -230,8 +234,8 @@ def locate_slices(
     columns = found.columns
     columns[SLICES.get_field_index("folio")] = pc.index_in(columns[4], value_set=ids).cast(_INT)
     return ManyLocated(
+        integers(looked_at.column(0)),
         integers(looked_at.column(1)),
-        integers(looked_at.column(2)),
         pa.RecordBatch.from_arrays(columns, schema=SLICES),
         folios,
     )
