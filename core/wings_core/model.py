@@ -618,8 +618,7 @@ class Expired:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class TierState:
+class TierState(NamedTuple):
     """What a partition has in one tier."""
 
     partition: Partition

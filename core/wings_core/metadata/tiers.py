@@ -43,15 +43,16 @@ class PageCounts:
 
     def tiers(self, partition: Partition) -> list[TierState]:
         """Return the counts of each tier that has pages, the hot one first."""
-        hot = TierState(
-            partition,
-            False,
-            self.pages - self.merged_pages,
-            self.rows - self.merged_rows,
-            self.bytes - self.merged_bytes,
-        )
-        remote = TierState(partition, True, self.merged_pages, self.merged_rows, self.merged_bytes)
-        return [state for state in (hot, remote) if state.pages]
+        hot = self.pages - self.merged_pages
+        found: list[TierState] = []
+        if hot:
+            rows, size = self.rows - self.merged_rows, self.bytes - self.merged_bytes
+            found.append(TierState(partition, False, hot, rows, size))
+        if self.merged_pages:
+            found.append(
+                TierState(partition, True, self.merged_pages, self.merged_rows, self.merged_bytes)
+            )
+        return found
 
 
 def states_of(counts: Iterable[tuple[Partition, PageCounts]]) -> list[TierState]:

@@ -57,11 +57,7 @@ def partition_states(
     unpartitioned: bool = rows[0][0]
     if not states and unpartitioned and after is None:
         return [_empty(UNPARTITIONED)]
-    try:
-        # Most keys are integers, and those are their own texts.
-        return sorted(states, key=lambda state: int(state.partition))
-    except ValueError:
-        return sorted(states, key=lambda state: partition_sort_key(state.partition))
+    return sorted(states, key=lambda state: partition_sort_key(state.partition))
 
 
 def partition_state(
