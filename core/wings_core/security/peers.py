@@ -65,7 +65,11 @@ class _CallDetails(grpc.ClientCallDetails):
         )
 
 
-class _Presenting(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+class _Presenting(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
     """Sends the token with every call."""
 
     def __init__(self, token: str) -> None:
@@ -80,6 +84,11 @@ class _Presenting(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterc
         self, continuation: Callable[..., Any], client_call_details: Any, request: Any
     ) -> Any:
         return continuation(self._with_token(client_call_details), request)
+
+    def intercept_stream_stream(
+        self, continuation: Callable[..., Any], client_call_details: Any, request_iterator: Any
+    ) -> Any:
+        return continuation(self._with_token(client_call_details), request_iterator)
 
     def _with_token(self, details: Any) -> _CallDetails:
         return _CallDetails.adding(details, self._metadata)

@@ -1,13 +1,15 @@
 """What handles the methods of `wings.v1.HoldService`."""
 
+from collections.abc import Sequence
+
 from google.protobuf.descriptor import ServiceDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.partitions import canonical_partition
 from wings_core.protocol.v1 import holds_pb2
-from wings_core.share.quorum.links import perform
+from wings_core.share.quorum.links import perform, perform_each
 from wings_core.share.remote.codec import (
     decode_request,
     decode_requests,
@@ -25,6 +27,8 @@ from wings_core.share.replica.requests import (
     Request,
     TombstoneRequest,
 )
+from wings_server.holds.sessions import Sessions
+from wings_server.metadata.requests import check_request
 
 TTL_MS_MAX = 24 * 3_600_000
 """Longer than any group's lock: a mistake would keep a replica from granting anything."""
@@ -33,6 +37,7 @@ TTL_MS_MAX = 24 * 3_600_000
 class _HoldHandlers:
     def __init__(self, replica: HoldReplica) -> None:
         self._replica = replica
+        self.session = Sessions(self._carry_out)
 
     def hold(self, message: Message) -> Message:
         request = decode_request(message)
@@ -43,12 +48,21 @@ class _HoldHandlers:
         return encode_answer(request, answer)
 
     def many(self, message: Message) -> Message:
-        requests = decode_requests(message)
-        if len(requests) > BATCH_MAX:
-            raise InvalidArgument(f"up to {BATCH_MAX} requests at once; got {len(requests)}")
-        for request in requests:
-            _check(request)
+        requests = _requests_of(message)
         return encode_answers(requests, self._replica.perform(requests))
+
+    def _carry_out(self, messages: Sequence[bytes]) -> list[bytes | WingsError]:
+        """Carry out messages of sessions together; returns their answers, or what refuses them."""
+        asked = [_parsed(message) for message in messages]
+        possible = [requests for requests in asked if not isinstance(requests, WingsError)]
+        together = [request for requests in possible for request in requests]
+        answers = iter(perform_each(self._replica, together))
+        return [
+            requests
+            if isinstance(requests, WingsError)
+            else encode_answers(requests, [next(answers) for _ in requests]).SerializeToString()
+            for requests in asked
+        ]
 
     # What is asked for is told by the type of the message.
     renew = release = tombstone = read = forget = hold
@@ -57,6 +71,28 @@ class _HoldHandlers:
 def hold_service(replica: HoldReplica) -> tuple[ServiceDescriptor, object]:
     """Return the service of a replica with what handles its methods."""
     return holds_pb2.DESCRIPTOR.services_by_name["HoldService"], _HoldHandlers(replica)
+
+
+def _parsed(raw: bytes) -> list[Request] | WingsError:
+    """Return the requests of a session's message, or why it is refused."""
+    message = holds_pb2.ManyRequest()
+    try:
+        message.ParseFromString(raw)
+        check_request(message)
+        return _requests_of(message)
+    except DecodeError as error:
+        return InvalidArgument(f"not a message of a session: {error}")
+    except WingsError as error:
+        return error
+
+
+def _requests_of(message: Message) -> list[Request]:
+    requests = decode_requests(message)
+    if len(requests) > BATCH_MAX:
+        raise InvalidArgument(f"up to {BATCH_MAX} requests at once; got {len(requests)}")
+    for request in requests:
+        _check(request)
+    return requests
 
 
 def _check(request: Request) -> None:

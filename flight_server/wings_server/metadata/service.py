@@ -30,6 +30,7 @@ from wings_core.protocol.v1 import offset_registry_pb2
 from wings_core.share.replica.interfaces import HoldReplica
 from wings_server.descriptors import RPC_SHARE, connections_max
 from wings_server.holds.handlers import hold_service
+from wings_server.holds.sessions import Sessions
 from wings_server.http.listener import bind
 from wings_server.metadata.handlers import services
 from wings_server.metadata.locations import Locations
@@ -96,6 +97,7 @@ class GrpcService:
         self._listen = address
         self._executor = ThreadPoolExecutor(THREADS_MAX, "wings-grpc")
         self._locations: Locations | None = None
+        self._sessions: list[Sessions] = []
         self._server: grpc.aio.Server | None = None
         self._health: HealthServicer | None = None
 
@@ -161,6 +163,8 @@ class GrpcService:
         await self._health.enter_graceful_shutdown()
         if self._locations is not None:
             self._locations.stop()
+        for sessions in self._sessions:
+            sessions.stop()
         await self._server.stop(drain_seconds)
 
     def _open_locations(self) -> Locations | None:
@@ -174,6 +178,13 @@ class GrpcService:
         methods: dict[str, Any] = {}
         for method in descriptor.methods:
             request = GetMessageClass(method.input_type)
+            if method.client_streaming:
+                sessions: Sessions = getattr(handlers, snake_case(method.name))
+                self._sessions.append(sessions)
+                methods[method.name] = grpc.stream_stream_rpc_method_handler(
+                    cast("Any", functools.partial(_session, sessions))
+                )
+                continue
             if method.server_streaming:
                 assert locations is not None
                 methods[method.name] = grpc.unary_stream_rpc_method_handler(
@@ -269,6 +280,12 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
+async def _session(
+    sessions: Sessions, messages: object, context: "grpc.aio.ServicerContext[bytes, bytes]"
+) -> None:
+    await _answered("Session", sessions.serve(messages, context), context)
+
+
 async def _long_poll(
     locations: Locations,
     request: offset_registry_pb2.OffsetLocationRequest,
@@ -298,8 +315,8 @@ def _time_remaining(context: "grpc.aio.ServicerContext[Message, Message]") -> fl
 
 
 async def _answered(
-    call: str, answer: Awaitable[Message], context: "grpc.aio.ServicerContext[Message, Message]"
-) -> Message:
+    call: str, answer: Awaitable[T], context: "grpc.aio.ServicerContext[Any, Any]"
+) -> T:
     """Await an answer; errors leave as a status with the error's JSON beside it."""
     try:
         return await answer
@@ -314,9 +331,7 @@ async def _answered(
     raise AssertionError("abort raises")
 
 
-async def _abort(
-    context: "grpc.aio.ServicerContext[Message, Message]", failure: WingsError
-) -> None:
+async def _abort(context: "grpc.aio.ServicerContext[Any, Any]", failure: WingsError) -> None:
     await context.abort(
         status_of(failure), error_message(failure), ((ERROR_KEY, error_body(failure)),)
     )

@@ -82,6 +82,10 @@ class Service:
         path = f"/{method.containing_service.full_name}/{method.name}"
         decode = GetMessageClass(method.output_type).FromString
         try:
+            if method.client_streaming:
+                call = self._channel.stream_stream(path, response_deserializer=decode)
+                list(call(iter([data]), timeout=30))
+                return None
             if method.server_streaming:
                 stream = self._channel.unary_stream(path, response_deserializer=decode)(data)
                 next(iter(stream), None)

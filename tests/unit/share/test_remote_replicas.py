@@ -13,7 +13,6 @@ from fix_share import ShareUnderTest, spans
 
 from wings_core.errors import GroupNotFound, InvalidArgument, Unavailable, WingsError
 from wings_core.partitions import UNPARTITIONED
-from wings_core.protocol.v1 import holds_pb2
 from wings_core.share.model import Lease, OffsetRange, ShareKey
 from wings_core.share.remote.link import RemoteLink, parse_targets
 from wings_core.share.replica.interfaces import LeaseEntry, Outcome, Part, ReplicaState
@@ -157,10 +156,8 @@ def test_requests_of_several_partitions_are_carried_out_together(
     ]
     with closing(RemoteLink(str(service.address))) as link:
         if is_older:
-            link._methods["Many"] = link._channel.channel.unary_unary(  # pyright: ignore[reportPrivateUsage]
-                "/wings.v1.HoldService/Unknown",
-                request_serializer=holds_pb2.ManyRequest.SerializeToString,
-                response_deserializer=holds_pb2.ManyResponse.FromString,
+            link._open_session = link._channel.channel.stream_stream(  # pyright: ignore[reportPrivateUsage]
+                "/wings.v1.HoldService/Unknown"
             )
         held = asked_together(link, holds)
         assert [outcomes(answer) for answer in held] == [[Outcome.OK]] * 3

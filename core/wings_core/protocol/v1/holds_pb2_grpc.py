@@ -72,6 +72,11 @@ class HoldServiceStub:
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyRequest.SerializeToString,
                 response_deserializer=wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyResponse.FromString,
                 _registered_method=True)
+        self.Session = channel.stream_stream(
+                '/wings.v1.HoldService/Session',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyResponse.FromString,
+                _registered_method=True)
 
 
 class HoldServiceServicer:
@@ -129,6 +134,13 @@ class HoldServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Session(self, request_iterator, context):
+        """Answer one message after another as Many does; one that is refused ends the call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HoldServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -164,6 +176,11 @@ def add_HoldServiceServicer_to_server(servicer, server):
             ),
             'Many': grpc.unary_unary_rpc_method_handler(
                     servicer.Many,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyResponse.SerializeToString,
+            ),
+            'Session': grpc.stream_stream_rpc_method_handler(
+                    servicer.Session,
                     request_deserializer=wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyRequest.FromString,
                     response_serializer=wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyResponse.SerializeToString,
             ),
@@ -358,6 +375,33 @@ class HoldService:
             request,
             target,
             '/wings.v1.HoldService/Many',
+            wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Session(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/wings.v1.HoldService/Session',
             wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyRequest.SerializeToString,
             wings__core_dot_protocol_dot_v1_dot_holds__pb2.ManyResponse.FromString,
             options,

@@ -50,6 +50,8 @@ class HoldServiceStub:
     """Forget a group that was deleted."""
     Many: _grpc.UnaryUnaryMultiCallable[_holds_pb2.ManyRequest, _holds_pb2.ManyResponse]
     """Carry out up to 1,000 requests of several partitions in order, durable together when answered."""
+    Session: _grpc.StreamStreamMultiCallable[_holds_pb2.ManyRequest, _holds_pb2.ManyResponse]
+    """Answer one message after another as Many does; one that is refused ends the call."""
 
 @_typing.type_check_only
 class HoldServiceAsyncStub(HoldServiceStub):
@@ -73,6 +75,8 @@ class HoldServiceAsyncStub(HoldServiceStub):
     """Forget a group that was deleted."""
     Many: _aio.UnaryUnaryMultiCallable[_holds_pb2.ManyRequest, _holds_pb2.ManyResponse]  # type: ignore[assignment]
     """Carry out up to 1,000 requests of several partitions in order, durable together when answered."""
+    Session: _aio.StreamStreamMultiCallable[_holds_pb2.ManyRequest, _holds_pb2.ManyResponse]  # type: ignore[assignment]
+    """Answer one message after another as Many does; one that is refused ends the call."""
 
 class HoldServiceServicer(metaclass=_abc_1.ABCMeta):
     """Holds and tombstones of share groups, of which a majority of replicas decides. Ranges of offsets
@@ -135,5 +139,13 @@ class HoldServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_holds_pb2.ManyResponse, _abc.Awaitable[_holds_pb2.ManyResponse]]:
         """Carry out up to 1,000 requests of several partitions in order, durable together when answered."""
+
+    @_abc_1.abstractmethod
+    def Session(
+        self,
+        request_iterator: _MaybeAsyncIterator[_holds_pb2.ManyRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_holds_pb2.ManyResponse], _abc.AsyncIterator[_holds_pb2.ManyResponse]]:
+        """Answer one message after another as Many does; one that is refused ends the call."""
 
 def add_HoldServiceServicer_to_server(servicer: HoldServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -78,7 +78,7 @@ class LocalLink:
     ) -> None:
         """Make requests in one write of the replica; see `begin`."""
         del seconds
-        for number, answer in enumerate(_perform_each(self.replica, requests)):
+        for number, answer in enumerate(perform_each(self.replica, requests)):
             done(number, answer)
 
     def close(self) -> None:
@@ -251,7 +251,7 @@ def _carry_out(effect: Pause | FinishDeadLetters) -> object:
         return error
 
 
-def _perform_each(replica: HoldReplica, requests: Sequence[Request]) -> Sequence[Answer]:
+def perform_each(replica: HoldReplica, requests: Sequence[Request]) -> Sequence[Answer]:
     """Return the answer to each of some requests, carried out in one write."""
     try:
         return replica.perform(requests)
@@ -272,5 +272,5 @@ def _perform_all(replica: HoldReplica, broadcasts: Mapping[int, Broadcast]) -> d
     together = [index for index in broadcasts if index not in found]
     if not together:
         return found
-    answers = _perform_each(replica, [broadcasts[index].requests[0] for index in together])
+    answers = perform_each(replica, [broadcasts[index].requests[0] for index in together])
     return found | {index: {0: answer} for index, answer in zip(together, answers, strict=True)}

@@ -126,8 +126,9 @@ class HoldQuorum:
         if len(parts) < self.majority:
             yield from self._release_unused(key, ranges, lease)
             raise unavailable(answers)
-        if len(self._replicas) == 1:
-            return held_of(parts[0])  # It agrees with itself, and has nothing to repair.
+        one, *others = parts.values()
+        if len(self._replicas) == 1 or (_is_done(one) and all(each == one for each in others)):
+            return held_of(one)  # All agree, and there is nothing to repair.
         entombed, won, lost = divide(count_votes(parts), self.majority)
         if entombed:
             yield from self._repair_seen(key, entombed, ranges, lease)
@@ -208,9 +209,9 @@ class HoldQuorum:
                 yield Pause(self._rng.uniform(*RETRY_SECONDS))
             missing = [replica for replica in self._replicas if replica not in heard]
             answers = yield from self._ask(dict.fromkeys(missing, request), done, heard)
-            if len(self._replicas) == 1 and answers and all(map(_is_done, answers.values())):
-                return Verdict.DONE  # The only replica has done all of it.
             heard |= parts_of(answers)
+            if sum(map(_is_done, heard.values())) >= self.majority:
+                return Verdict.DONE  # Each of them has done all of it.
             silent = len(self._replicas) - len(heard)
             verdict = self._final_verdict(count_votes(heard), until, silent)
             if verdict is not Verdict.UNKNOWN or not silent or self._clock.now() >= until:

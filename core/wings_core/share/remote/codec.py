@@ -1,6 +1,7 @@
 """Requests and answers of replicas as messages of `wings.v1.HoldService`, and back."""
 
 import json
+import operator
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -69,13 +70,25 @@ def encode_request(request: Request) -> tuple[str, Message]:
     return method, codec.encode(request)
 
 
-def encode_requests(requests: Sequence[Request]) -> Message:
-    """Return the message of requests that are carried out together."""
+def encoded_requests(requests: Sequence[Request]) -> bytes:
+    """Return the message of requests that are carried out together.
+
+    The replicas of a group are asked for the same, so the last message is remembered.
+    """
+    global _last
+    asked, message = _last
+    if len(asked) == len(requests) and all(map(operator.is_, asked, requests)):
+        return message
     many = pb.ManyRequest()
     for request in requests:
-        method, message = encode_request(request)
-        getattr(many.requests.add(), method.lower()).CopyFrom(message)
-    return many
+        method, encoded = encode_request(request)
+        getattr(many.requests.add(), method.lower()).CopyFrom(encoded)
+    message = many.SerializeToString()
+    _last = (tuple(requests), message)
+    return message
+
+
+_last: tuple[Sequence[Request], bytes] = ((), b"")
 
 
 def decode_requests(message: Message) -> list[Request]:
@@ -108,10 +121,10 @@ def encode_answers(requests: Sequence[Request], answers: Sequence[Answer]) -> Me
     return many
 
 
-def decode_answers(message: Message) -> list[Answer]:
+def decode_answers(message: bytes) -> list[Answer]:
     """Return a replica's answers to requests that were carried out together."""
     answers: list[Answer] = []
-    for response in cast("pb.ManyResponse", message).responses:
+    for response in pb.ManyResponse.FromString(message).responses:
         kind = response.WhichOneof("response")
         if kind == "error":
             answers.append(error_from_json(json.loads(response.error)))

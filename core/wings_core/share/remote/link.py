@@ -1,5 +1,7 @@
 """RemoteLink: a replica in another process."""
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
@@ -7,19 +9,16 @@ from typing import Any, cast
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 
+from wings_core import tracing
 from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.errors import error_of
 from wings_core.protocol.v1 import holds_pb2
 from wings_core.security.peers import PeerAccess
-from wings_core.share.remote.codec import (
-    decode_answer,
-    decode_answers,
-    encode_request,
-    encode_requests,
-)
+from wings_core.share.remote.codec import decode_answer, encode_request
+from wings_core.share.remote.session import Asked, Done, Session
 from wings_core.share.replica.combiner import BATCH_MAX
-from wings_core.share.replica.requests import Answer, Request
+from wings_core.share.replica.requests import Answer, ForgetRequest, Request
 
 _SERVICE = holds_pb2.DESCRIPTOR.services_by_name["HoldService"]
 
@@ -35,8 +34,13 @@ class RemoteLink:
     def __init__(self, target: str, access: PeerAccess | None = None) -> None:
         self._target = target
         self._channel = ServiceChannel(target, access)
-        self._serves_many = True
-        """Whether it carries out several requests together: one of an earlier version does not."""
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._serves_sessions = True
+        """Whether it knows of them: one of an earlier version does not."""
+        self._open_session: Any = self._channel.channel.stream_stream(
+            f"/{_SERVICE.full_name}/Session"
+        )
         self._methods: dict[str, Any] = {
             method.name: self._channel.channel.unary_unary(
                 f"/{_SERVICE.full_name}/{method.name}",
@@ -44,10 +48,17 @@ class RemoteLink:
                 response_deserializer=GetMessageClass(method.output_type).FromString,
             )
             for method in _SERVICE.methods
+            if not method.client_streaming
         }
 
     def begin(self, request: Request, seconds: float, done: Callable[[Answer], None]) -> None:
-        """Send a request; `done` is called on the channel's thread."""
+        """Send a request; `done` is called on the channel's thread, or the session's."""
+        if isinstance(request, ForgetRequest):
+            self._call(request, seconds, done)  # It takes long.
+        else:
+            self.begin_all((request,), seconds, lambda _, answer: done(answer))
+
+    def _call(self, request: Request, seconds: float, done: Callable[[Answer], None]) -> None:
         name, message = encode_request(request)
         try:
             future = self._methods[name].future(message, timeout=seconds)
@@ -60,63 +71,44 @@ class RemoteLink:
 
         future.add_done_callback(end)
 
-    def begin_all(
-        self, requests: Sequence[Request], seconds: float, done: Callable[[int, Answer], None]
-    ) -> None:
-        """Send requests in as few messages as they fit in; see `ReplicaLink.begin_all`."""
+    def begin_all(self, requests: Sequence[Request], seconds: float, done: Done) -> None:
+        """Send requests over the session; see `ReplicaLink.begin_all`.
+
+        Where the replica is silent, `done` is called when it is next asked for something.
+        """
         for at in range(0, len(requests), BATCH_MAX):
             some = requests[at : at + BATCH_MAX]
-            if len(some) == 1 or not self._serves_many:
-                self._begin_each(some, at, seconds, done)
-            else:
-                self._begin_many(some, at, seconds, done)
+            of_some = done if at == 0 else partial(_shifted, done, at)
+            self._ask(Asked(some, time.monotonic() + seconds, of_some), seconds)
 
-    def _begin_each(
-        self,
-        requests: Sequence[Request],
-        at: int,
-        seconds: float,
-        done: Callable[[int, Answer], None],
-    ) -> None:
-        for number, request in enumerate(requests, at):
-            self.begin(request, seconds, partial(done, number))
-
-    def _begin_many(
-        self,
-        requests: Sequence[Request],
-        at: int,
-        seconds: float,
-        done: Callable[[int, Answer], None],
-    ) -> None:
-        try:
-            future = self._methods["Many"].future(encode_requests(requests), timeout=seconds)
-        except ValueError:
-            for number in range(at, at + len(requests)):
-                done(number, _closed())
+    def _ask(self, asked: Asked, seconds: float) -> None:
+        # A call that is a part of a trace is a span of it, so it goes alone.
+        if not self._serves_sessions or tracing.present() is not None:
+            self._ask_each(asked, seconds)
             return
+        with self._lock:
+            session = self._session
+            if session is None or session.has_ended:
+                try:
+                    session = self._session = Session(
+                        self._open_session, self._error_of, self._unserved
+                    )
+                except ValueError:
+                    session = None  # So gRPC says that the channel is closed.
+        if session is None:
+            asked.fail(_closed())
+        elif not session.begin(asked):
+            asked.fail(Unavailable(f"the replica of holds {self._target} does not answer in time"))
 
-        def end(ended: object) -> None:
-            call = cast("grpc.Future[Any]", ended)
-            answers: Sequence[Answer] = ()
-            try:
-                answers = decode_answers(call.result())
-            except grpc.RpcError as error:
-                if cast("grpc.Call", error).code() is grpc.StatusCode.UNIMPLEMENTED:
-                    # A replica of an earlier version; or none, which the next answer tells.
-                    self._serves_many = False
-                    self._begin_each(requests, at, seconds, done)
-                    return
-                failed = self._error(error_of(error, self._target))
-            except grpc.FutureCancelledError:
-                failed = _closed()
-            else:
-                failed = Unavailable(f"{self._target} answered {len(answers)} of the requests")
-            if len(answers) != len(requests):
-                answers = [type(failed)(failed.message, **failed.facts) for _ in requests]
-            for number, answer in enumerate(answers, at):
-                done(number, answer)
+    def _ask_each(self, asked: Asked, seconds: float) -> None:
+        for number, request in enumerate(asked.requests):
+            self._call(request, seconds, partial(asked.done, number))
 
-        future.add_done_callback(end)
+    def _unserved(self, left: Sequence[Asked]) -> None:
+        """Ask a replica of an earlier version; or none, which the next answer tells."""
+        self._serves_sessions = False
+        for each in left:
+            self._ask_each(each, max(0.001, each.until - time.monotonic()))
 
     def close(self) -> None:
         """Cancel what is under way."""
@@ -132,17 +124,25 @@ class RemoteLink:
                     f"no replica of holds is served at {self._target}: name those of this cluster "
                     "with --hold-replicas"
                 )
-            return self._error(error_of(error, self._target))
+            return self._error_of(error)
         except grpc.FutureCancelledError:
             return _closed()
 
-    def _error(self, error: WingsError) -> WingsError:
-        """Name the replica in what the connection says."""
+    def _error_of(self, failed: grpc.RpcError) -> WingsError:
+        """Return the error of a call; names the replica in what the connection says."""
+        if self._channel.closed:
+            return _closed()
+        error = error_of(failed, self._target)
         if not isinstance(error, Unavailable):
             return error
         return Unavailable(
             error.message.replace("the metadata service", "the replica of holds"), **error.facts
         )
+
+
+def _shifted(done: Done, at: int, number: int, answer: Answer) -> None:
+    """Tell of the answer to a request that is one of more."""
+    done(at + number, answer)
 
 
 def parse_targets(text: str) -> list[str]:

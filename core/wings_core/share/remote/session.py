@@ -1,0 +1,136 @@
+"""Session: one call of `HoldService.Session`, on which a coordinator asks a replica.
+
+    begin ─▶ waiting ─▶ (one message under way at a time) the replica ─▶ one thread reads ─▶ done
+
+What is asked while a message is under way goes into the next, as the replica syncs once for each.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import grpc
+
+from wings_core.errors import Unavailable, WingsError
+from wings_core.share.remote.codec import decode_answers, encoded_requests
+from wings_core.share.replica.combiner import BATCH_MAX
+from wings_core.share.replica.requests import Answer, Request
+
+Done = Callable[[int, Answer], None]
+"""Called with the index of a request, and its answer."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """Requests that are answered together."""
+
+    requests: Sequence[Request]
+    """At most `BATCH_MAX`."""
+    until: float
+    """When an answer comes too late, by the monotonic clock."""
+    done: Done
+
+    def fail(self, error: WingsError) -> None:
+        """Answer all of them with an error, a copy each."""
+        for number in range(len(self.requests)):
+            self.done(number, type(error)(error.message, **error.facts))
+
+
+class Session:
+    """An open call; all methods from any thread.
+
+    Args:
+        method: Of the channel: takes messages as bytes, and returns them so.
+        error_of: Returns the error that a call ended with.
+        unserved: Called with what was asked of a replica of a version without sessions, on the
+            session's thread.
+    """
+
+    def __init__(
+        self,
+        method: "grpc.StreamStreamMultiCallable[bytes, bytes]",
+        error_of: Callable[[grpc.RpcError], WingsError],
+        unserved: Callable[[Sequence[Asked]], None],
+    ) -> None:
+        self._error_of = error_of
+        self._unserved = unserved
+        self._lock = threading.Lock()
+        self._waiting: list[Asked] = []
+        self._under_way: list[Asked] = []
+        self.has_ended = False
+        """Whether it takes nothing any more."""
+        self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        # Without a deadline of its own: see `begin`.
+        self._call: Any = method(iter(self._messages.get, None))
+        threading.Thread(target=self._read, name="wings-holds", daemon=True).start()
+
+    def begin(self, asked: Asked) -> bool:
+        """Ask for something; its `done` is called on the session's thread.
+
+        Returns:
+            False where the session has ended, or ends now as what is under way is overdue: nothing
+            was sent.
+        """
+        with self._lock:
+            if self.has_ended:
+                return False
+            if not self._under_way:
+                self._under_way = [asked]
+                self._messages.put(encoded_requests(asked.requests))
+                return True
+            is_overdue = time.monotonic() > self._under_way[0].until
+            if not is_overdue:
+                self._waiting.append(asked)
+                return True
+            self.has_ended = True
+        self._call.cancel()  # The replica must not carry it out long after.
+        return False
+
+    def _read(self) -> None:
+        try:
+            for message in self._call:
+                self._answered(decode_answers(message))
+        except grpc.RpcError as error:
+            call = cast("grpc.Call", error)
+            is_served = call.code() is not grpc.StatusCode.UNIMPLEMENTED
+            self._end(self._error_of(error), is_served=is_served)
+        except BaseException as error:
+            self._call.cancel()
+            self._end(Unavailable(f"a session with a replica of holds failed: {error!r:.200}"))
+            raise
+        else:
+            self._end(Unavailable("the replica of holds has ended its session"))
+
+    def _answered(self, answers: Sequence[Answer]) -> None:
+        with self._lock:
+            answered, self._under_way = self._under_way, []
+            room = BATCH_MAX
+            while self._waiting and len(self._waiting[0].requests) <= room:
+                following = self._waiting.pop(0)
+                room -= len(following.requests)
+                self._under_way.append(following)
+            if self._under_way:
+                # Encoded messages follow one another as the requests of one.
+                message = b"".join(encoded_requests(each.requests) for each in self._under_way)
+                self._messages.put(message)
+        if len(answers) != sum(len(each.requests) for each in answered):
+            raise ValueError(f"{len(answers)} answers")
+        found = iter(answers)
+        for each in answered:
+            for number in range(len(each.requests)):
+                each.done(number, next(found))
+
+    def _end(self, error: WingsError, *, is_served: bool = True) -> None:
+        with self._lock:
+            self.has_ended = True
+            left = [*self._under_way, *self._waiting]
+            self._under_way, self._waiting = [], []
+        self._messages.put(None)  # Ends gRPC's thread that takes them.
+        if not is_served:
+            self._unserved(left)
+            return
+        for each in left:
+            each.fail(error)

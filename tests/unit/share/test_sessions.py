@@ -1,0 +1,170 @@
+"""Sessions with a replica of holds: messages one after another on one call."""
+
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from pathlib import Path
+from queue import SimpleQueue
+
+import grpc
+import pytest
+
+from wings_core.errors import InvalidArgument, Unavailable, WingsError
+from wings_core.partitions import UNPARTITIONED
+from wings_core.security.peers import PeerAccess
+from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.remote.link import RemoteLink
+from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.requests import Answer, HoldRequest, Request
+from wings_core.share.replica.sqlite_store import SqliteHoldStore
+from wings_server.holds.handlers import hold_service
+from wings_server.metadata.peers import PeerSecurity
+from wings_server.metadata.service import GrpcService
+from wings_server.settings import Address
+
+SECONDS = 30.0
+
+
+class HaltedReplica(Replica):
+    """A replica that carries out nothing while it is halted, and tells of what it does."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(SqliteHoldStore(path))
+        self.goes = threading.Event()
+        self.goes.set()
+        self.begun: SimpleQueue[int] = SimpleQueue()
+
+    def perform(self, requests: Sequence[Request]) -> list[Answer]:
+        self.begun.put(len(requests))
+        assert self.goes.wait(SECONDS)
+        return super().perform(requests)
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Generator[HaltedReplica]:
+    with closing(HaltedReplica(tmp_path / "holds.sqlite")) as replica:
+        yield replica
+
+
+def served(replica: HaltedReplica, token: str | None = None) -> GrpcService:
+    security = PeerSecurity(token=token)
+    service = GrpcService([hold_service(replica)], Address("127.0.0.1", 0), security)
+    service.start()
+    return service
+
+
+def hold(number: int) -> HoldRequest:
+    lease = Lease("c", number, "m")
+    key = ShareKey("g", "t", UNPARTITIONED)
+    return HoldRequest(key, (OffsetRange(number, number),), lease, 60_000, 100)
+
+
+class Asking:
+    """What is asked of a link, and the answers."""
+
+    def __init__(self, link: RemoteLink) -> None:
+        self.link = link
+        self.answers: SimpleQueue[Answer] = SimpleQueue()
+
+    def begin(self, *numbers: int, seconds: float = SECONDS) -> None:
+        requests = [hold(number) for number in numbers]
+        self.link.begin_all(requests, seconds, lambda _, answer: self.answers.put(answer))
+
+    def take(self, count: int) -> list[Answer]:
+        return [self.answers.get(timeout=SECONDS) for _ in range(count)]
+
+
+def test_what_is_asked_meanwhile_goes_into_one_message(replica: HaltedReplica) -> None:
+    service = served(replica)
+    with closing(RemoteLink(str(service.address))) as link:
+        asking = Asking(link)
+        replica.goes.clear()
+        asking.begin(0)
+        assert replica.begun.get(timeout=SECONDS) == 1
+        for number in (1, 2, 3):
+            asking.begin(number)
+        asking.begin(4, 5)
+        replica.goes.set()
+        assert not any(isinstance(each, WingsError) for each in asking.take(6))
+        assert replica.begun.get(timeout=SECONDS) == 5
+        assert replica.begun.empty()
+    service.stop(0)
+
+
+def test_a_replica_that_is_overdue_is_asked_on_a_new_session(replica: HaltedReplica) -> None:
+    service = served(replica)
+    with closing(RemoteLink(str(service.address))) as link:
+        asking = Asking(link)
+        replica.goes.clear()
+        asking.begin(0, seconds=0)  # Overdue from the beginning.
+        assert replica.begun.get(timeout=SECONDS) == 1
+        asking.begin(1)
+        refused = asking.take(2)
+        assert all(isinstance(each, Unavailable) for each in refused), refused
+        replica.goes.set()
+        asking.begin(2)
+        (answer,) = asking.take(1)
+        assert not isinstance(answer, WingsError)
+    service.stop(0)
+
+
+def test_a_service_that_stops_answers_what_is_under_way_and_ends_idle_sessions(
+    replica: HaltedReplica,
+) -> None:
+    service = served(replica)
+    with closing(RemoteLink(str(service.address))) as link:
+        asking = Asking(link)
+        asking.begin(0)
+        asking.take(1)  # The session is idle from now on.
+        replica.begun.get(timeout=SECONDS)
+        with closing(RemoteLink(str(service.address))) as other:
+            busy = Asking(other)
+            replica.goes.clear()
+            busy.begin(1)
+            assert replica.begun.get(timeout=SECONDS) == 1
+            stopping = threading.Thread(target=service.stop, args=(SECONDS,))
+            stopping.start()
+            pause = threading.Event()
+            while not link._session.has_ended:  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+                pause.wait(0.002)
+            replica.goes.set()
+            (answer,) = busy.take(1)
+            assert not isinstance(answer, WingsError)
+            stopping.join()
+        asking.begin(2)
+        (answer,) = asking.take(1)
+        assert isinstance(answer, Unavailable)
+
+
+@pytest.mark.parametrize("token", ["of the cluster", "of another"])
+def test_a_session_presents_the_token_of_the_cluster(replica: HaltedReplica, token: str) -> None:
+    service = served(replica, "of the cluster")
+    with closing(RemoteLink(str(service.address), PeerAccess(token))) as link:
+        asking = Asking(link)
+        asking.begin(0)
+        (answer,) = asking.take(1)
+        assert isinstance(answer, Unavailable) == (token == "of another")
+    service.stop(0)
+
+
+def test_a_message_that_is_refused_ends_its_session_alone(replica: HaltedReplica) -> None:
+    service = served(replica)
+    with (
+        closing(RemoteLink(str(service.address))) as link,
+        grpc.insecure_channel(str(service.address)) as channel,
+    ):
+        asking = Asking(link)
+        asking.begin(0)
+        asking.take(1)
+        session = channel.stream_stream("/wings.v1.HoldService/Session")
+        for message in (b"\xff\xff", b"\x0a\x00"):
+            with pytest.raises(grpc.RpcError) as refused:
+                list(session(iter([message])))
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # pyright: ignore[reportAttributeAccessIssue]
+        asking.begin(3)
+        (answer,) = asking.take(1)
+        assert not isinstance(answer, WingsError)
+        bad = HoldRequest(hold(1).key, (OffsetRange(3, 1),), Lease("c", 1, "m"), 1_000, 10)
+        link.begin_all([bad], SECONDS, lambda _, answer: asking.answers.put(answer))
+        assert isinstance(asking.take(1)[0], InvalidArgument)
+    service.stop(0)
