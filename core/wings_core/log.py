@@ -50,7 +50,6 @@ from wings_core.sql import Sql
 from wings_core.storage.disk import DiskGuard
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import FolioStore
-from wings_core.storage.objects.open import s3_properties
 from wings_core.storage.open import Storage, open_shared_storage, open_storage
 from wings_core.tables import Catalog, Tables, open_catalog
 from wings_core.traffic import Traffic
@@ -299,7 +298,6 @@ class Log:
             sqlite=str(directory.path.absolute() / "iceberg.sqlite"),
             postgres=metadata_url,
             rest=iceberg_catalog,
-            properties=s3_properties(),
         )
         log = cls(
             metadata,
@@ -391,6 +389,7 @@ class Log:
         hot_url: str | None = None,
         open_coordinator: OpenCoordinator | None = None,
         remote_url: str | None = None,
+        open_tables: Callable[[str], Catalog | None] | None = None,
     ) -> Self:
         """Open the log of a node without a data directory: PostgreSQL and an object store hold all.
 
@@ -404,6 +403,8 @@ class Log:
                 refused.
             remote_url: The object store that old pages go to; None for that of the other nodes, at
                 first that of new ones.
+            open_tables: Opens the catalog of tables, given the URL of the store of old pages; None:
+                topics cannot be tables.
 
         Raises:
             Unavailable: PostgreSQL or the object store cannot be reached.
@@ -419,7 +420,7 @@ class Log:
             inline=InlineFolios(metadata.registry.read_inline),
             store_id=lambda: store_id,
         )
-        return cls(metadata, storage, limits, on_flush, open_coordinator)
+        return cls(metadata, storage, limits, on_flush, open_coordinator, open_tables=open_tables)
 
     def live_nodes(self) -> list[Node]:
         """Return the processes that serve this log, by address."""

@@ -103,8 +103,8 @@ def alter_topic(log: Log, body: AlterTopic) -> Json:
 def _check_table(log: Log, config: TopicConfig | None) -> None:
     if config is not None and config.table is not None and log.tables is None:
         raise InvalidArgument(
-            "topics cannot be tables here: that takes the extra `iceberg`, and a server with its "
-            "own data directory"
+            "topics cannot be tables here: that takes the extra `iceberg`, and a server that has "
+            "its metadata itself or in PostgreSQL, not at a metadata service"
         )
 
 

@@ -25,6 +25,7 @@ from wings_core.security.authenticator import Authenticator
 from wings_core.security.peers import PeerAccess
 from wings_core.share.open import open_remote
 from wings_core.share.remote.link import parse_targets
+from wings_core.tables import open_catalog
 from wings_core.times import now_us
 from wings_core.tracing import setup as traces
 from wings_server import logs
@@ -269,6 +270,7 @@ def _share_log(
         settings.hot,
         open_coordinator,
         settings.remote,
+        partial(open_catalog, postgres=url, rest=settings.iceberg_catalog),
     )
 
 

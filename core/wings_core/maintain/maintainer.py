@@ -37,6 +37,13 @@ TURN_SECONDS = 60.0
 PASS_SECONDS_MAX = 600.0
 """How long a pass that was asked for waits for a partition that another pass works on."""
 
+DRAIN_SECONDS_MAX = 4.0
+"""How long maintenance on demand waits for another node's drain: that one drains within a second,
+or lets go in two, where it has nothing to do."""
+
+DRAIN_PAUSE_SECONDS = 0.1
+"""Between two looks whether it has."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -104,15 +111,22 @@ class Maintainer:
         Raises:
             Unavailable: Metadata cannot be reached; or the server is stopping.
         """
-        if self._drain is not None:
-            try:
-                self._drain()  # Until then it is not due.
-            except WingsError as error:
-                _logger.warning("could not move small pushes to storage: %s", error)
+        self._drain_all()  # Until then it is not due.
         report = self._pass(self._topics() if topic is None else (topic,), progress, patient=True)
         if topic is None and self._tables is not None:
             self._tables.forget_deleted()
         return report
+
+    def _drain_all(self) -> None:
+        """Move small pushes to storage, or wait for the node that is at it, for a bounded time."""
+        until = time.monotonic() + DRAIN_SECONDS_MAX
+        try:
+            while self._drain is not None and not self._drain():
+                left = until - time.monotonic()
+                if left <= 0 or self._closing.wait(min(left, DRAIN_PAUSE_SECONDS)):
+                    return
+        except WingsError as error:
+            _logger.warning("could not move small pushes to storage: %s", error)
 
     def close(self) -> None:
         """Stop after the steps under way; what is left is done after the next start."""
@@ -304,7 +318,7 @@ class Maintainer:
             assert tables is not None
             try:
                 if every or tables.is_due(topic):
-                    tables.commit(topic)
+                    tables.commit(topic, at_once=every)
             except NotFound:
                 continue
             except WingsError as error:

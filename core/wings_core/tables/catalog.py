@@ -1,11 +1,12 @@
 """Iceberg tables by pyiceberg: created, evolved, committed to; all that talks to a catalog."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlencode
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
 from wings_core.model import Topic
 from wings_core.partitions import Partition, partition_key_value
+from wings_core.storage.objects.open import s3_properties
 from wings_core.storage.parquet_file import OFFSET_COLUMN, TIMESTAMP_COLUMN, file_fields
 from wings_core.storage.table_layout import transforms_of
 
@@ -79,6 +81,11 @@ class Catalog:
         """Pyiceberg's."""
         return self._open()
 
+    def close(self) -> None:
+        """Close what was opened; calls under way fail."""
+        if "catalog" in self.__dict__:
+            self.catalog.close()
+
     def table(self, topic: Topic) -> Any:
         """Return the table of a topic, which is created, and gets the topic's schema.
 
@@ -100,6 +107,17 @@ class Catalog:
                 self.catalog.drop_table(identifier)
                 table = self._create(topic)
             return _evolved(table, topic)
+
+    def find(self, topic: Topic) -> Any | None:
+        """Return the table of a topic as it is, None where there is none."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        with _errors("find the table"):
+            try:
+                table = self.catalog.load_table(identifier_of(topic))
+            except NoSuchTableError:
+                return None
+            return table if table.properties.get(TOPIC_UUID) == topic.uuid else None
 
     def _create(self, topic: Topic) -> Any:
         identifier = identifier_of(topic)
@@ -377,7 +395,6 @@ def open_catalog(
     sqlite: str | None = None,
     postgres: str | None = None,
     rest: str | None = None,
-    properties: Mapping[str, str] | None = None,
 ) -> Catalog | None:
     """Return the catalog of a log; None where pyiceberg is not installed.
 
@@ -388,19 +405,24 @@ def open_catalog(
         sqlite: The file of pyiceberg's SQL catalog.
         postgres: The URL of the PostgreSQL database that has it instead.
         rest: The URL of a REST catalog, instead of these.
-        properties: Further ones of the catalog.
     """
     try:
         from pyiceberg.catalog import load_catalog
     except ImportError:
         return None
-    options = {"warehouse": warehouse, **(properties or {})}
+    options = {"warehouse": warehouse, **s3_properties()}
     if rest is not None:
         options |= {"type": "rest", "uri": rest}
     elif postgres is not None:
-        scheme, _, place = postgres.partition("://")
-        del scheme
-        options |= {"type": "sql", "uri": f"postgresql+psycopg://{place}"}
+        from psycopg.conninfo import conninfo_to_dict
+
+        # Whatever libpq reads, several hosts too, as parameters of psycopg.
+        parameters = urlencode(conninfo_to_dict(postgres))
+        options |= {
+            "type": "sql",
+            "uri": f"postgresql+psycopg://?{parameters}",
+            "pool_pre_ping": "true",
+        }
     else:
         options |= {"type": "sql", "uri": f"sqlite:///{sqlite}"}
     return Catalog(lambda: load_catalog(NAME, **options), warehouse)

@@ -93,8 +93,9 @@ class Tables:
         """Of the two; nothing else is locked under it."""
 
     def close(self) -> None:
-        """Let commits under way end."""
+        """Let commits under way end, and close the catalog."""
         self._leases.close()
+        self.catalog.close()
 
     def is_due(self, topic: Topic) -> bool:
         """Tell whether the last commit of this process is long enough ago."""
@@ -102,15 +103,16 @@ class Tables:
             last = self._committed_at.get(topic.uuid)
         return last is None or time.monotonic() - last >= topic.config.table_commit_ms / 1_000
 
-    def commit(self, topic: Topic, leaving: Collection[str] = ()) -> bool:
+    def commit(self, topic: Topic, leaving: Collection[str] = (), *, at_once: bool = True) -> bool:
         """Bring the table of a topic to what the log has in segments.
 
         Args:
             topic: As metadata has it.
             leaving: Segments that are about to go: they are taken out.
+            at_once: Also where the last snapshot, of any node, is younger than `table_commit_ms`.
 
         Returns:
-            False where another node is at it, or it has lost its lease.
+            False where another node is at it, or it has lost its lease, or the topic is another.
 
         Raises:
             Unavailable: The catalog, or storage, cannot be reached.
@@ -121,8 +123,12 @@ class Tables:
             with self._lock:
                 self._committed_at[topic.uuid] = time.monotonic()
             # The last version of its schema, of which files may be already.
-            topic = self._admin.get_topic(topic.name, fresh=True)
+            uuid, topic = topic.uuid, self._admin.get_topic(topic.name, fresh=True)
+            if topic.uuid != uuid:
+                return False  # Deleted and created again, while the lease is of the one before.
             try:
+                if not at_once and self._is_fresh(topic):
+                    return True
                 while self._step(topic, leaving, held):
                     if not held.proceed():
                         return False
@@ -133,6 +139,15 @@ class Tables:
             with self._lock:
                 self._latest[status.identifier] = status
             return True
+
+    def _is_fresh(self, topic: Topic) -> bool:
+        """Tell whether the last snapshot is younger than `table_commit_ms`."""
+        table = self.catalog.find(topic)
+        snapshot = None if table is None else table.current_snapshot()
+        if snapshot is None:
+            return False
+        # One of the future is of a node whose clock is off.
+        return 0 <= now_us() // 1_000 - snapshot.timestamp_ms < topic.config.table_commit_ms
 
     def latest(self) -> list[TableStatus]:
         """Return where tables stood after the last commits of this process."""
@@ -170,7 +185,7 @@ class Tables:
             Unavailable: The catalog cannot be reached.
         """
         segments = self._states.segments(topic.uuid)
-        table = self.catalog.table(topic) if segments else None
+        table = self.catalog.find(topic) if segments else None
         number = 0 if table is None else commit_of(table)
         inside = [each for each in segments if _is_inside(each, number)]
         rows = sum(each.rows for each in inside)
