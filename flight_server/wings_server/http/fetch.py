@@ -191,8 +191,9 @@ class Poll:
         try:
             for chunk in self._fetcher.take_slice(cursor, self._state, located):
                 entry.chunks.append(chunk)
-                entry.bytes += chunk.batch.nbytes
-                self._bytes += chunk.batch.nbytes
+                size = chunk.batch.nbytes  # Counted anew at each look.
+                entry.bytes += size
+                self._bytes += size
                 if self._full or entry.bytes >= bytes_max:
                     break
         except WingsError as error:
