@@ -63,13 +63,11 @@ def test_the_overview_shows_rates_as_rows_come(page: ConsolePage, server: Runnin
                 > 20
             ),
         )
-    page.picture("overview")
 
 
 def test_topics_have_figures_and_are_found_by_name(page: ConsolePage) -> None:
     page.open("topics")
     page.wait_for("orders", "payments", "notes", "sign-ups", "30 d", "KiB")
-    page.picture("topics")
     page.type("input[type=search]", "ship")
     page.wait("only shipments", lambda: "payments" not in page.text("table"))
     page.wait_for("shipments", within="table")
@@ -110,7 +108,6 @@ def test_a_message_shows_all_of_it_and_text_as_text(page: ConsolePage) -> None:
     page.wait_for(HOSTILE[:60], "🦋", within="tbody")
     page.open(f"message/{name}/null/0")
     page.wait_for(HOSTILE, str(BIG))
-    page.picture("message")
     page.click("a.button:last-of-type")
     page.wait_for("Zoë 🦋 long")
     page.open("consumers")
@@ -125,7 +122,6 @@ def test_a_consumer_shows_its_lag_by_partition(page: ConsolePage) -> None:
     page.click("a[href='#/consumers/reports']")
     page.wait_for("Oslo", "Quito", "Partitions with most lag")
     page.wait("the lag", lambda: re.search(r"\n\d+\nmessages", page.text("dl.tiles")))
-    page.picture("consumer")
 
 
 def test_a_group_shows_who_holds_what_and_sends_dead_letters_back(
@@ -152,7 +148,6 @@ def test_a_source_shows_its_files(page: ConsolePage) -> None:
     page.type("input[type=text]", "orders-lake")
     page.click("form button.primary")
     page.wait_for("s3://lake/orders/2026-11-08.parquet#v1", "open")
-    page.picture("ingest")
 
 
 def test_a_statement_is_run_and_a_wrong_one_explained(page: ConsolePage) -> None:

@@ -69,7 +69,6 @@ def test_a_server_that_is_gone_is_told_of_until_it_is_back(
         server.kill()
     page.wait_for("does not answer. Trying again in", within="#banner")
     page.wait_for("not connected", within="#foot")
-    page.picture("lost")
     assert "4711" in page.text("tbody"), "what was there stays in sight"
     with server_process(data, flags=flags), httpx.Client(base_url=f"http://{address}") as http:
         page.wait("the banner to go", lambda: page.text("#banner") == "")

@@ -1,7 +1,10 @@
 """By keyboard, on a phone, and in the dark."""
 
+from urllib.parse import quote
+
 import pytest
 from console_page import ConsolePage
+from console_seed import ORDERS
 
 FOCUSED = """
 const found = document.activeElement;
@@ -9,6 +12,11 @@ const style = getComputedStyle(found);
 const name = found.getAttribute('aria-label') || found.innerText || '';
 return [found.tagName, name, style.outlineStyle, parseFloat(style.outlineWidth)];
 """
+
+
+VALUE = "return document.querySelector('textarea').value"
+
+FIRST_ROW = "return document.querySelector('tbody tr:not(.space)').getBoundingClientRect().toJSON()"
 
 
 def press(page: ConsolePage, *keys: str) -> None:
@@ -92,3 +100,40 @@ def test_colours_follow_the_system_and_a_switch(page: ConsolePage) -> None:
     page.open("topics")
     page.wait("a heading", lambda: page.text("h1") == "Topics")
     assert page.script(background) == dark, "it is kept"
+
+
+def test_a_statement_is_run_by_keyboard_alone(page: ConsolePage) -> None:
+    from selenium.webdriver import ActionChains, Keys
+
+    page.open("query")
+    page.wait("a statement that fits", lambda: page.script(VALUE))
+    page.script("document.querySelector('textarea').focus()")
+    ActionChains(page.browser).key_down(Keys.CONTROL).send_keys("a").key_up(Keys.CONTROL).perform()
+    press(page, *"select city from orders order by id limit 3")
+    ActionChains(page.browser).key_down(Keys.CONTROL).send_keys(Keys.ENTER).key_up(
+        Keys.CONTROL
+    ).perform()
+    page.wait_for("3 rows", "Lisbon")
+    page.script("document.querySelector('textarea').focus()")
+    order: list[str] = []
+    for _ in range(3):
+        press(page, Keys.TAB)
+        tag, name, outline, _ = page.script(FOCUSED)
+        assert outline != "none", (tag, name)
+        order.append(name)
+    assert [order[0], order[1]] == ["Run", "Namespace"], "what is hidden is passed over"
+
+
+def test_live_messages_are_in_sight_on_a_phone(page: ConsolePage) -> None:
+    page.size(375, 740, touch=True)
+    page.open(f"topic/{quote(ORDERS, safe='')}")
+    page.wait("rows", lambda: page.text("tbody").count("\n") > 5)
+    assert page.script("return document.documentElement.scrollWidth") <= 375
+    first = page.script(FIRST_ROW)
+    assert first["left"] >= 0
+    assert first["top"] < 1_600, "two screens down at most"
+    page.script("document.querySelector('tbody tr:not(.space)').scrollIntoView({block: 'center'})")
+    seen = page.script(FIRST_ROW)
+    assert 0 <= seen["top"] < seen["bottom"] <= 740
+    assert page.script("return scrollX") == 0
+    page.picture("phone")

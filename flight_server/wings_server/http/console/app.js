@@ -3,7 +3,8 @@
 import { connection, events, poll, token } from "./api.js";
 import { confirmed, tokenDialog } from "./dialogs.js";
 import { fill, h, setText, svg } from "./dom.js";
-import { problem } from "./notices.js";
+import { head } from "./lists.js";
+import { empty, problem } from "./notices.js";
 import * as consumers from "./pages/consumers.js";
 import * as group from "./pages/group.js";
 import * as groups from "./pages/groups.js";
@@ -43,15 +44,11 @@ function icon(path) {
 
 async function show() {
   const found = parseRoute(location.hash);
-  const page = PAGES[found.page];
+  const page = Object.hasOwn(PAGES, found.page) ? PAGES[found.page] : { render: noPage };
   leave.abort();
   leave = new AbortController();
   const { signal } = leave;
   drawNav(found.page);
-  if (page === undefined) {
-    location.replace(route("overview"));
-    return;
-  }
   fill(main);
   scrollTo(0, 0);
   try {
@@ -59,6 +56,10 @@ async function show() {
   } catch (error) {
     if (!signal.aborted) main.append(problem(error, show));
   }
+}
+
+function noPage(place, { page }) {
+  fill(place, head("There is no such page"), empty(`The console has no page “${page}”`, "Choose one of the others."));
 }
 
 function drawNav(page) {

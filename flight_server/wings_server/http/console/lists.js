@@ -8,6 +8,7 @@ import { DEFAULT, remember } from "./routes.js";
 
 /** Return the head of a page: where it is, its title, which is the tab's too, and what is beside it. */
 export function head(title, { crumbs = [], beside = [] } = {}) {
+  title ||= "(no name)";
   document.title = `${title} · Wings`;
   const above = crumbs.length ? h("nav", { class: "crumbs", "aria-label": "Where" }, crumbs.map(([label, address]) => [h("a", { href: address }, label), "/"])) : null;
   return h("div", {}, above, h("div", { class: "head" }, h("h1", { class: "grow" }, title), beside));

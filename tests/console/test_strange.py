@@ -1,0 +1,152 @@
+"""Names that do not exist, that are markup, too long, or run from right to left; and very many."""
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import httpx
+import pytest
+from console_page import ConsolePage
+from console_seed import HOSTILE, NAMESPACE, act, push
+
+import wings_client
+from wings_core.limits import Limits
+from wings_server.testing import RunningServer, running_server
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+RTL = "\N{RIGHT-TO-LEFT OVERRIDE}txt.evil\N{HEBREW LETTER ALEF}\N{ARABIC LETTER ALEF}"
+LONG = "x" * 3_000
+
+MARKUP = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+
+NAMES = {"markup": MARKUP, "right-to-left": RTL, "long": LONG, "spaces": "a b/c?d#e", "none": ""}
+
+PAGES = [
+    "topic/{}",
+    "topic/{}/partitions",
+    f"topic/{quote(f'{NAMESPACE}/topics/', safe='')}{{}}",
+    f"message/{{}}/null/{'9' * 30}",
+    f"group/{quote(f'{NAMESPACE}/topics/payments', safe='')}/{{}}",
+    "consumers/{}",
+    "ingest/{}",
+    "topics?namespace={}",
+    "{}",
+]
+"""Addresses with a place for a name."""
+
+IS_PLAIN = """
+return [document.title, document.querySelectorAll('main script, main img, main iframe').length,
+        document.documentElement.scrollWidth, document.querySelectorAll('h1').length]
+"""
+
+FACE = """
+return [...document.querySelectorAll('main .notice, main .empty')]
+    .filter((each) => each.checkVisibility()).map((each) => each.innerText)
+"""
+
+
+@pytest.mark.parametrize("route", PAGES)
+def test_a_name_in_the_address_that_is_not_there_is_told_of_and_is_text(
+    page: ConsolePage, route: str, subtests: pytest.Subtests
+) -> None:
+    page.size(375, 740, touch=True)
+    for kind, name in NAMES.items():
+        with subtests.test(kind):
+            page.open(route.format(quote(name, safe="")))
+            page.wait("a heading", lambda: page.text("h1"))
+            if kind != "none":
+                page.wait("what is the matter", lambda: page.script(FACE))
+                assert not any("The console failed" in each for each in page.script(FACE))
+            title, markup, width, headings = page.script(IS_PLAIN)
+            assert title != "owned"
+            assert (markup, headings) == (0, 1)
+            assert width <= 375
+
+
+def test_an_address_that_is_not_encoded_well_is_a_page(page: ConsolePage) -> None:
+    page.open("topic/%E0%A4%A/%")
+    page.wait("what is the matter", lambda: page.script(FACE))
+
+
+def test_strange_values_are_seen_as_they_are(page: ConsolePage, server: RunningServer) -> None:
+    fields = [{"name": name, "type": "string"} for name in (HOSTILE, RTL, "plain")]
+    with httpx.Client(base_url=server.http) as http:
+        act(http, "create-topic", topic="strange", schema={"fields": fields}, if_not_exists=True)
+        push(http, "strange", [{HOSTILE: RTL, RTL: LONG, "plain": HOSTILE}])
+    name = quote(f"{NAMESPACE}/topics/strange", safe="")
+    for route in (f"topic/{name}", f"topic/{name}/schema", f"message/{name}/null/0"):
+        page.open(route)
+        page.wait_for(HOSTILE[:20], "txt.evil")
+        title, markup, _, _ = page.script(IS_PLAIN)
+        assert (title == "owned", markup) == (False, 0)
+    page.open("query")
+    page.type("textarea", "select * from strange")
+    page.click("form button.primary")
+    page.wait_for("1 row", HOSTILE[:20])
+    assert page.script(IS_PLAIN)[1] == 0
+
+
+LINES = "return document.querySelectorAll('tbody tr').length"
+LINES_MAX = 150
+"""Rows of tables in the page, of those in sight and some beside them."""
+
+
+@pytest.fixture(
+    scope="module", params=[(600, 3_000), pytest.param((10_000, 100_000), marks=pytest.mark.soak)]
+)
+def large(request: pytest.FixtureRequest) -> Generator[tuple[RunningServer, int, int]]:
+    """A server with so many topics, one of them with so many partitions."""
+    topics, partitions = request.param
+    with running_server(limits=Limits(maintenance_seconds=100_000)) as running:
+        with wings_client.connect(running.flight, timeout=60) as client:
+            client.create_topic("wide", {"k": "int64", "n": "int64"}, partition_key="k")
+            for first in range(0, partitions, 1_000):
+                rows = range(first, first + 1_000)
+                client.push("wide", {"k": list(rows), "n": list(rows)})
+            for number in range(topics):
+                client.create_topic(f"many-{number:05}", {"n": "int64"})
+            client.create_share_group("workers", "wide", {"start": "earliest"})
+            client.commit_offsets("reader", "wide", dict.fromkeys(range(partitions // 2), 1))
+        yield running, topics, partitions
+
+
+def test_pages_stay_small_and_quick_with_very_many_topics_and_partitions(
+    browser: "Chrome", large: tuple[RunningServer, int, int]
+) -> None:
+    server, topics, partitions = large
+    page = ConsolePage(browser, server.http)
+    page.reset()
+    wide = quote(f"{NAMESPACE}/topics/wide", safe="")
+    page.open("topics")
+    page.wait_for("many-00000", within="table")
+
+    def comes_to_500() -> bool:
+        page.script("const e = document.querySelector('.scroll'); e.scrollTop = e.scrollHeight")
+        assert page.script(LINES) <= LINES_MAX
+        return "many-005" in page.text("table")
+
+    page.wait("the end of the third part of the list", comes_to_500)
+    page.type("input[type=search]", f"many-{topics - 1:05}")
+    page.wait("the last topic alone", lambda: page.script(LINES) == 1)
+    page.open(f"topic/{wide}/partitions")
+    page.wait("partitions", lambda: page.script(LINES) > 10)
+    assert page.script(LINES) <= LINES_MAX
+    page.type("input[placeholder='Find by value']", f"{partitions - 1}")
+    page.wait("the last partition", lambda: page.script(LINES) == 1)
+    for route, shown in {
+        f"topic/{wide}": "n",
+        f"topic/{wide}/settings": "Kept",
+        f"group/{wide}/workers": "Who holds what",
+        "consumers/reader": "Partitions with most lag",
+        "groups": "workers",
+        "overview": "wide",
+        "consumers": "reader",
+    }.items():
+        page.open(route)
+        page.wait_for(shown)
+        page.wait("figures", lambda: f"{partitions:,}"[:2] in page.text() or page.script(LINES))
+        assert page.script(LINES) <= 3 * LINES_MAX
+        assert page.script("return document.querySelectorAll('*').length") < 8_000
+    assert page.faults() == []
