@@ -3,6 +3,8 @@
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from typing import Any
 
 import adbc_driver_manager
@@ -72,6 +74,44 @@ def test_parameters_are_bound_to_prepared_statements(cursor: Any, numbers: str) 
         assert sorted(cursor.fetchall()) == [(f"t{n}",), ("t9",)]
     with pytest.raises(adbc_driver_manager.Error, match="has no value"):
         cursor.execute(text, (7,))
+
+
+@pytest.mark.parametrize(
+    ("value", "data_type"),
+    [
+        (-(2**63), pa.int64()),
+        (2.5, pa.float16()),
+        (True, pa.bool_()),
+        ("it's é", pa.large_string()),
+        (b"\x00\xfe'", pa.binary()),
+        (Decimal("-1.50"), pa.decimal128(38, 20)),
+        (date(2020, 2, 29), pa.date64()),
+        (time(1, 2, 3, 4), pa.time64("ns")),
+        (datetime(2020, 1, 2, 3, 4, 5, 6), pa.timestamp("ns")),  # noqa: DTZ001 - of no zone.
+        (datetime(2020, 1, 2, tzinfo=UTC), pa.timestamp("ms", "UTC")),
+        (None, pa.null()),
+    ],
+)
+def test_a_parameter_keeps_its_value(cursor: Any, value: object, data_type: pa.DataType) -> None:
+    row = pa.record_batch([pa.array([value], data_type)], names=["1"])
+    cursor.execute("select ? as v", row)
+    assert cursor.fetchone() == (value,)
+
+
+def test_a_duration_is_a_parameter(cursor: Any) -> None:
+    text = "select timestamptz '2020-01-01' + ? as v"
+    cursor.execute(text, pa.record_batch([pa.array([-90_000], pa.duration("ms"))], names=["1"]))
+    assert cursor.fetchone() == (datetime(2019, 12, 31, 23, 58, 30, tzinfo=UTC),)
+
+
+@pytest.mark.parametrize("data_type", [pa.timestamp("ns"), pa.time64("ns"), pa.list_(pa.int64())])
+def test_a_parameter_that_would_lose_something_is_refused(
+    cursor: Any, data_type: pa.DataType
+) -> None:
+    value = [1] if pa.types.is_list(data_type) else 1
+    row = pa.record_batch([pa.array([value], data_type)], names=["1"])
+    with pytest.raises(adbc_driver_manager.Error, match="parameter"):
+        cursor.execute("select ? as v", row)
 
 
 def test_partitions_are_read_by_their_tickets(cursor: Any, numbers: str) -> None:

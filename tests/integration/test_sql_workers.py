@@ -1,5 +1,6 @@
 """Workers of SQL: statements that take memory which DuckDB does not count, in processes."""
 
+import json
 import os
 import signal
 import sys
@@ -7,7 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow.flight as flight
 import pytest
 
 import wings_client
@@ -15,8 +18,11 @@ from wings_client import InvalidSql, ResourceExhausted
 from wings_core.errors import Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
+from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.sql import Query
 from wings_core.sql.workers import BEYOND_BYTES
+from wings_server.flight.client_watch import ClientGone
+from wings_server.flight_sql.messages import pack
 from wings_server.testing import RunningServer, running_server, server_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells of processes")
@@ -126,6 +132,39 @@ def test_planning_is_cancelled(bounded: RunningServer) -> None:
     planning.join()
     assert isinstance(failed[0], Unavailable)
     assert before.isdisjoint(workers_of(os.getpid()))
+    assert answers(bounded)
+
+
+@pytest.mark.parametrize("call", ["do_get", "get_flight_info"])
+def test_a_client_that_goes_away_ends_the_planning(
+    bounded: RunningServer, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = bounded.server.log.sql
+    failed: list[Exception] = []
+    open_query = sql.open
+
+    def recorded(*arguments: Any, **options: Any) -> Query:
+        try:
+            return open_query(*arguments, **options)
+        except Exception as error:
+            failed.append(error)
+            raise
+
+    monkeypatch.setattr(sql, "open", recorded)
+    soon = flight.FlightCallOptions(timeout=0.2)
+    ticket = flight.Ticket(json.dumps({"kind": "sql", "sql": WIDE}).encode())
+    command = pack(pb.CommandStatementQuery(query=WIDE))
+    client = bounded.client()
+    calls: dict[str, Callable[[], object]] = {
+        "do_get": lambda: client.do_get(ticket, soon),
+        "get_flight_info": lambda: client.get_flight_info(
+            flight.FlightDescriptor.for_command(command), soon
+        ),
+    }
+    with pytest.raises(flight.FlightTimedOutError):
+        calls[call]()
+    until(lambda: bool(failed))
+    assert isinstance(failed[0], ClientGone)
     assert answers(bounded)
 
 

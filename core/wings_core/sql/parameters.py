@@ -18,7 +18,8 @@ from wings_core.sql.statement import Parameter, Statement
 from wings_core.sql_process.engine import CATALOG
 
 Parameters = Sequence[Any] | Mapping[str, Any]
-"""Values by position, or by name: None, bool, int, float, str, bytes, Decimal, dates and times."""
+"""Values by position, or by name: None, bool, int, float, str, bytes, Decimal, dates, times
+and timedeltas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,8 @@ def literal(value: Any) -> str:  # noqa: C901 - one line for each type
         return f"CAST('{value.isoformat()}' AS DATE)"
     if isinstance(value, datetime.time) and value.tzinfo is None:
         return f"CAST('{value.isoformat()}' AS TIME)"
+    if isinstance(value, datetime.timedelta):
+        return f"CAST('{value // datetime.timedelta(microseconds=1)} microseconds' AS INTERVAL)"
     if isinstance(value, uuid.UUID):
         return f"CAST('{value}' AS UUID)"
     return _unfit(value)

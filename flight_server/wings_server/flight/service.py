@@ -183,7 +183,7 @@ class FlightService(flight.FlightServerBase):
         """Return the tickets that read a topic."""
         with flight_errors("get_flight_info"), self._call(context) as (principal, _):
             if is_flight_sql(descriptor.command):
-                return self._flight_sql.info(descriptor, principal, schema_name_of(context))
+                return self._sql_info(descriptor, context, principal)
             topic = parse_info_descriptor(descriptor).topic
             self._gate.allow(principal, "flight-info", topic)
             return get_info(self._log, descriptor, self._locations())
@@ -194,9 +194,7 @@ class FlightService(flight.FlightServerBase):
         """Return a topic's schema."""
         with flight_errors("get_schema"), self._call(context) as (principal, _):
             if is_flight_sql(descriptor.command):
-                named = schema_name_of(context)
-                found = self._flight_sql.info(descriptor, principal, named)
-                return flight.SchemaResult(found.schema)
+                return flight.SchemaResult(self._sql_info(descriptor, context, principal).schema)
             topic = parse_info_descriptor(descriptor).topic
             self._gate.allow(principal, "schema", topic)
             return flight.SchemaResult(get_schema(self._log, descriptor))
@@ -223,7 +221,8 @@ class FlightService(flight.FlightServerBase):
         with flight_errors("do_action"), self._call(context) as (principal, _):
             if action.type in flight_sql.ACTIONS:
                 raw, named = action.body.to_pybytes(), schema_name_of(context)
-                result = self._flight_sql.act(action.type, raw, principal, named)
+                with self._planning(context) as cancel:
+                    result = self._flight_sql.act(action.type, raw, principal, named, cancel)
                 return iter([result] if result else [])
             found = ACTIONS.get(action.type)
             if found is None:
@@ -282,12 +281,29 @@ class FlightService(flight.FlightServerBase):
             self._metrics.failed("flight", code)
             raise
 
+    @contextmanager
+    def _planning(self, context: flight.ServerCallContext) -> Generator[Cancel]:
+        """Watch the client while a statement waits or is planned, which may take seconds."""
+        cancel = Cancel()
+        with self._watch.watched(context, cancel):
+            yield cancel
+
+    def _sql_info(
+        self,
+        descriptor: flight.FlightDescriptor,
+        context: flight.ServerCallContext,
+        principal: Principal,
+    ) -> flight.FlightInfo:
+        named = schema_name_of(context)
+        with self._planning(context) as cancel:
+            return self._flight_sql.info(descriptor, principal, named, cancel)
+
     def _run_sql(
         self, asked: SqlTicket, context: flight.ServerCallContext, principal: Principal
     ) -> flight.FlightDataStream:
-        cancel = Cancel()
         allow = partial(self._gate.allow, principal, "sql")
-        query = open_sql(self._log, asked, allow, principal, cancel)
+        with self._planning(context) as cancel:
+            query = open_sql(self._log, asked, allow, principal, cancel)
         opened = stream_sql(query, cancel, context, self._watch, self._metrics)
         chunks = tracing.spread("stream", self._stream(opened, principal, refuses=True))
         return flight.GeneratorStream(query.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
@@ -295,8 +311,8 @@ class FlightService(flight.FlightServerBase):
     def _run_flight_sql(
         self, ticket: flight.Ticket, context: flight.ServerCallContext, principal: Principal
     ) -> flight.FlightDataStream:
-        cancel = Cancel()
-        opened = self._flight_sql.open(ticket.ticket, principal, cancel)
+        with self._planning(context) as cancel:
+            opened = self._flight_sql.open(ticket.ticket, principal, cancel)
         if isinstance(opened, pa.Table):
             return flight.RecordBatchStream(opened)
         query, handle = opened

@@ -43,12 +43,19 @@ class Handle(Message):
 
     @property
     def values(self) -> list[Any]:
-        """The values of the parameters, in order."""
+        """The values of the parameters, in order.
+
+        Raises:
+            InvalidArgument: A time is finer than microseconds, which Python's are not.
+        """
         if self.parameters is None:
             return []
         with pa.ipc.open_stream(base64.b64decode(self.parameters)) as reader:
             table = reader.read_all()
-        return [column[0].as_py() for column in cast("Any", table).columns]
+        try:
+            return [_in_microseconds(column)[0].as_py() for column in cast("Any", table).columns]
+        except pa.ArrowInvalid as error:
+            raise InvalidArgument(f"a parameter: {error!s:.200}; send it as a text") from None
 
     def bound(self, rows: pa.Table) -> "Handle":
         """Return the handle of the statement with these values.
@@ -71,3 +78,13 @@ class Handle(Message):
     def to_bytes(self) -> bytes:
         """Return the handle as a client keeps it."""
         return self.model_dump_json(exclude_none=True).encode()
+
+
+def _in_microseconds(column: Any) -> Any:
+    """Return a column of times as Python has them, any other as it is."""
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        return column.cast(pa.timestamp("us", kind.tz))
+    if pa.types.is_time(kind):
+        return column.cast(pa.time64("us"))
+    return column.cast(pa.duration("us")) if pa.types.is_duration(kind) else column

@@ -50,7 +50,11 @@ class FlightSql:
         self._runs: dict[str, Cancel] = {}
 
     def info(
-        self, descriptor: flight.FlightDescriptor, principal: Principal, schema_name: str | None
+        self,
+        descriptor: flight.FlightDescriptor,
+        principal: Principal,
+        schema_name: str | None,
+        cancel: Cancel,
     ) -> flight.FlightInfo:
         """Return the ticket that reads what a command asks for, and its schema.
 
@@ -58,6 +62,7 @@ class FlightSql:
             descriptor: With the command.
             principal: Who asks.
             schema_name: The connection's default schema; None: that of the default namespace.
+            cancel: Ends the planning of a statement.
         """
         command = unpack(descriptor.command)
         table = table_of(command, self._log, principal)
@@ -70,7 +75,7 @@ class FlightSql:
             handle = Handle.of(command.prepared_statement_handle)
         else:
             raise InvalidArgument(f"{type(command).__name__} is not served by GetFlightInfo")
-        schema = self._schema(handle, principal)
+        schema = self._schema(handle, principal, cancel)
         ticket = pack(pb.TicketStatementQuery(statement_handle=handle.to_bytes()))
         return _info(schema, descriptor, ticket, -1)
 
@@ -104,12 +109,19 @@ class FlightSql:
             with self._lock:
                 self._runs.pop(handle.run, None)
 
-    def act(self, name: str, body: bytes, principal: Principal, schema_name: str | None) -> bytes:
+    def act(
+        self,
+        name: str,
+        body: bytes,
+        principal: Principal,
+        schema_name: str | None,
+        cancel: Cancel,
+    ) -> bytes:
         """Run an action, one of `ACTIONS`; returns its result, empty for none."""
         if name == "CreatePreparedStatement":
             asked = unpack_as(body, pb.ActionCreatePreparedStatementRequest)
             _check_transaction(asked)
-            return self._prepare(asked.query, principal, schema_name)
+            return self._prepare(asked.query, principal, schema_name, cancel)
         if name == "ClosePreparedStatement":
             unpack_as(body, pb.ActionClosePreparedStatementRequest)
             return b""
@@ -156,11 +168,13 @@ class FlightSql:
             principal=principal,
         )
 
-    def _schema(self, handle: Handle, principal: Principal) -> pa.Schema:
-        with closing(self._query(handle, principal, Cancel())) as query:
+    def _schema(self, handle: Handle, principal: Principal, cancel: Cancel) -> pa.Schema:
+        with closing(self._query(handle, principal, cancel)) as query:
             return query.schema
 
-    def _prepare(self, text: str, principal: Principal, schema_name: str | None) -> bytes:
+    def _prepare(
+        self, text: str, principal: Principal, schema_name: str | None, cancel: Cancel
+    ) -> bytes:
         handle = Handle(sql=text, namespace=_namespace(schema_name))
         names = self._log.sql.parameters(text)
         # Of unknown type: as texts, which SQL casts where they are compared.
@@ -170,7 +184,7 @@ class FlightSql:
             parameter_schema=parameters.serialize().to_pybytes(),
         )
         if not names:
-            result.dataset_schema = self._schema(handle, principal).serialize().to_pybytes()
+            result.dataset_schema = self._schema(handle, principal, cancel).serialize().to_pybytes()
         return pack(result)
 
     def _cancel(self, raw: bytes) -> bytes:
