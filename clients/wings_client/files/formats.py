@@ -27,7 +27,9 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 _BY_ENDING = {
     ".jsonl": FileFormat.JSONL,
     ".ndjson": FileFormat.JSONL,
+    ".geojsonl": FileFormat.JSONL,
     ".json": FileFormat.JSON,
+    ".geojson": FileFormat.JSON,
     ".csv": FileFormat.CSV,
     ".tsv": FileFormat.CSV,
     ".parquet": FileFormat.PARQUET,
@@ -72,7 +74,9 @@ def format_by_content(head: bytes) -> FileFormat:
         return FileFormat.ORC
     text = head.removeprefix(_BOM).lstrip()
     if text.startswith(b"{"):
-        return FileFormat.JSONL
+        first, _, rest = text.partition(b"\n")
+        is_spread = not first.rstrip().endswith(b"}") and rest.lstrip()[:1] not in (b"", b"{")
+        return FileFormat.JSON if is_spread else FileFormat.JSONL
     if text.startswith(b"["):
         return FileFormat.JSON
     raise InvalidArgument(

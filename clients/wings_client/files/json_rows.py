@@ -462,6 +462,12 @@ def _places(blocks: Sequence[AnyBlock]) -> list[str]:
     return [block.place(index) for block in blocks for index in range(len(block.rows))]
 
 
+def _root(row: bytes, path: str) -> str:
+    """Return the column that a path into a row begins with; its own name may have slashes."""
+    names = [name for name, _, _ in values_of(row.decode()) if f"{path}/".startswith(f"{name}/")]
+    return max(names, key=len, default=path)
+
+
 def _explained(error: pa.ArrowInvalid, blocks: Sequence[AnyBlock]) -> SchemaMismatch:
     """Return the error that names the row which contradicts those before it."""
     rows = [row.replace(b"\n", b" ") for block in blocks for row in block.rows]
@@ -482,6 +488,8 @@ def _explained(error: pa.ArrowInvalid, blocks: Sequence[AnyBlock]) -> SchemaMism
     changed = _CHANGED.fullmatch(text)
     if changed is not None:
         text = f"column {changed[1]!r:.80} changes from {changed[2]} to {changed[3]}"
+        option = shlex.quote(f"{_root(rows[row], changed[1])}:string")
+        text += f"; --field {option} keeps whatever is there as text"
     twice = _TWICE.match(text)
     if twice is not None:
         text = f"column {twice[1]!r:.80} is there twice"
