@@ -2,12 +2,13 @@
 
     python -m benchmarks.ack_floor [rounds]
 
-A bare pyarrow server answers a batch once it is durable, in four ways that differ in one thing
+A bare pyarrow server answers a batch once it is durable, in ways that differ in one thing
 each, and Wings beside it. All are pushed to in turn, one push each, so that what else the machine
 does meets all alike; the last column is against the sum that `benchmarks.small` holds Wings to.
 """
 
 import json
+import os
 import sqlite3
 import statistics
 import subprocess
@@ -32,12 +33,16 @@ PUSHES = 200
 
 ROUNDS = 5
 
+RECORDS_BYTES = 1024 * 1024
+
 ROW_BYTES = 600
 """About what a page of one row has."""
 
-ANSWERED, COMMITTED, HANDED_OVER, INDEXED = "answered", "committed", "handed over", "indexed"
+ANSWERED, RECORDED, COMMITTED = "answered", "recorded", "committed"
+HANDED_OVER, INDEXED = "handed over", "indexed"
 HOWS = {
     ANSWERED: "nothing is kept: the bare round trip",
+    RECORDED: "one record, written and synced to a file that does not grow, without SQLite",
     COMMITTED: "one insert, committed by the call's own thread",
     HANDED_OVER: "the same, committed and answered by a second thread",
     INDEXED: "as handed over, and the rows that an index of the log needs at least",
@@ -96,6 +101,26 @@ class Database:
         return self._number
 
 
+class Records:
+    """A file of records, each of which is synced: what a log without an index would do."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.write(self._file, bytes(RECORDS_BYTES))
+        os.fsync(self._file)
+        self._position = 0
+
+    def commit(self) -> None:
+        """Write a page over the oldest; blocks until it is durable."""
+        os.pwrite(self._file, bytes(ROW_BYTES), self._position)
+        os.fdatasync(self._file)
+        self._position = (self._position + ROW_BYTES) % (RECORDS_BYTES - ROW_BYTES)
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._file)
+
+
 class AckServer(flight.FlightServerBase):
     """Answers each batch of a stream in one of the `HOWS`, which its command names."""
 
@@ -113,15 +138,20 @@ class AckServer(flight.FlightServerBase):
         """Answer each batch until the client ends."""
         assert descriptor.command is not None
         how = json.loads(descriptor.command)
-        with closing(Database(self._directory / how)) as database:
+        with (
+            closing(Database(self._directory / how)) as database,
+            closing(Records(self._directory / "records")) as records,
+        ):
             commit = database.commit_indexed if how == INDEXED else database.commit
+            if how == RECORDED:
+                commit = records.commit
 
             def answer() -> None:
                 if how != ANSWERED:
                     commit()
                 writer.write(pa.py_buffer(b"{}"))
 
-            if how in (ANSWERED, COMMITTED):
+            if how in (ANSWERED, RECORDED, COMMITTED):
                 for _ in iter(lambda: _next(reader), None):
                     answer()
                 return

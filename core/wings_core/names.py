@@ -6,6 +6,7 @@ means that topic in the default namespace (or in a namespace that the request gi
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 from wings_core.errors import InvalidArgument, InvalidName
@@ -15,6 +16,9 @@ _ID = re.compile(ID_PATTERN)
 _NAMESPACE = re.compile(rf"tenants/({ID_PATTERN})/namespaces/({ID_PATTERN})")
 _TOPIC = re.compile(rf"tenants/({ID_PATTERN})/namespaces/({ID_PATTERN})/topics/({ID_PATTERN})")
 
+
+NAMES_KEPT_MAX = 4_096
+"""Names of topics that are parsed once for all requests."""
 
 STAGE_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}"
 _STAGE = re.compile(STAGE_PATTERN)
@@ -80,6 +84,12 @@ class TopicName:
         Raises:
             InvalidName: The text is neither.
         """
+        if namespace is DEFAULT_NAMESPACE:
+            return _parse_topic(text)
+        return cls._parse(text, namespace)
+
+    @classmethod
+    def _parse(cls, text: str, namespace: NamespaceName) -> "TopicName":
         match = _TOPIC.fullmatch(text)
         if match is not None:
             return cls(NamespaceName(match[1], match[2]), match[3])
@@ -93,6 +103,12 @@ class TopicName:
     def __str__(self) -> str:
         """Return the full name."""
         return f"{self.namespace}/topics/{self.topic}"
+
+
+@lru_cache(NAMES_KEPT_MAX)
+def _parse_topic(text: str) -> TopicName:
+    """Return the name as `TopicName.parse`, the same object each time: most are asked for often."""
+    return TopicName._parse(text, DEFAULT_NAMESPACE)  # pyright: ignore[reportPrivateUsage] - of this module
 
 
 def check_stage_id(text: str) -> str:

@@ -7,8 +7,10 @@ offsets. A crash between the two leaves bytes that nothing refers to, and no ack
 pages of a small one are kept by that transaction itself, until they are drained.
 
 A flush runs on the thread of a producer that waits for its outcome, since passing a small push to
-another thread would cost it a fifth of its time. The flusher, a thread of its own, takes what is
-left: what was received is committed whatever its producer's client does.
+another thread would cost it a fifth of its time. What comes to a stream during a small flush of it
+is left to the thread that answers the stream: it returns once it has, and more has come by then.
+The flusher, a thread of its own, takes what is left, also by a thread that is late: what was
+received is committed whatever its producer's client does.
 """
 
 import itertools
@@ -41,16 +43,34 @@ from wings_core.storage.interfaces import EncodedPage, FolioStore
 ROOM_WAIT_SECONDS_MAX = 30.0
 """How long a push waits for room among the pending bytes before it is refused."""
 
+RETURNING_BYTES_MAX = 256 * 1024
+"""After a flush of more bytes the flusher begins the next at once: what threads that answer would
+save by coming back for it, a few switches, is nothing beside it."""
+
+LATE_SECONDS = 0.01
+"""How long a batch waits for the thread that answers its stream: one whose client does not read is
+held up, and the flusher takes the batch."""
+
 _logger = logging.getLogger(__name__)
 
 
 class PushStream:
-    """Batches that are committed in order, and none after one that was refused."""
+    """Batches that are committed in order, and none after one that was refused.
+
+    Args:
+        returns: Whether one thread answers its batches in order, and calls `Pending.outcome` of the
+            next each time it has; what comes meanwhile is left to it, not to the flusher.
+    """
 
     _numbers = itertools.count()
 
-    def __init__(self) -> None:
+    def __init__(self, *, returns: bool = False) -> None:
         self.number = next(self._numbers)
+        self.returns = returns
+        self.waits = False
+        """Whether that thread waits for an outcome, or runs the flush that brings it;"""
+        self.answers = False
+        """or was told one a moment ago, and will be back for the next."""
         self.refused: WingsError | None = None
         """Set by the flush, and by the stream's reader; later batches are refused with it too."""
         self.last: Pending | None = None
@@ -193,6 +213,8 @@ class GroupCommit:
         self._flushing = False
         self._left = False
         """Whether what is pending is left to the flusher."""
+        self._watches = False
+        """Whether the flusher looks from time to time whether a thread that answers is late."""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="wings-flusher", daemon=True)
         self._thread.start()
@@ -244,7 +266,7 @@ class GroupCommit:
                 stream.last = last = Pending(self, stream, batch)
                 self._pending.append(last)
             # Of one that was joined, the thread that will flush it was told before.
-            if not (awaited or joined) or self._lingers():
+            if not (awaited or joined or stream.answers) or self._lingers():
                 self._leave()
         return last
 
@@ -280,8 +302,11 @@ class GroupCommit:
 
     def flush_now(self, wanted: Pending) -> None:
         """Flush until the batch's outcome is known, unless a flush is running already."""
+        stream = wanted.stream
         while not wanted.done:
             with self._lock:
+                stream.answers = False
+                stream.waits = stream.returns
                 if self._flushing or not self._pending:
                     # It is in the flush that is running, or in the one after it, which the thread
                     # of this one leaves to the flusher.
@@ -324,9 +349,7 @@ class GroupCommit:
         """Flush what is left to the flusher, and everything once the log is closing."""
         while True:
             with self._lock:
-                self._work.wait_for(
-                    lambda: not self._flushing and (self._closing or (self._left and self._pending))
-                )
+                self._await_work()
                 self._linger()
                 if self._flushing:
                     continue  # A producer's thread began meanwhile.
@@ -339,6 +362,18 @@ class GroupCommit:
                 self._finish(flush)
             except BaseException:  # No other thread flushes what is left to it.
                 _logger.exception("a flush ended with a fault of ours")
+
+    def _await_work(self) -> None:
+        """Wait until there is a flush for the flusher, or the log closes; with the lock held."""
+        while self._flushing or not (self._closing or (self._left and self._pending)):
+            if self._work.wait(LATE_SECONDS if self._watches else None):
+                continue
+            if not self._pending:
+                self._watches = False
+            elif self._pending[0].since < time.monotonic() - LATE_SECONDS:
+                for pending in self._pending:
+                    pending.stream.answers = False
+                self._left = True
 
     def _lingers(self) -> bool:
         """Tell whether batches are gathered for the next flush; with the lock held."""
@@ -360,7 +395,10 @@ class GroupCommit:
         return self._take()
 
     def _finish(self, flush: list[Pending]) -> None:
-        """Run a flush that was begun, and leave what came meanwhile to the flusher."""
+        """Run a flush that was begun; what came meanwhile is left to the flusher.
+
+        Or to the threads that answer its streams, where that is true of all of it.
+        """
         try:
             self._flush(flush)
         finally:
@@ -369,8 +407,11 @@ class GroupCommit:
                 self._flushing = False
                 self._pending_bytes -= sum(pending.batch.pending_bytes for pending in flush)
                 self._room.notify_all()
-                self._left = bool(self._pending)
-                if self._left or self._closing:
+                self._left = not all(pending.stream.answers for pending in self._pending)
+                begins_watch = bool(self._pending) and not (self._left or self._watches)
+                if begins_watch:
+                    self._watches = True
+                if self._left or self._closing or begins_watch:
                     self._work.notify()
             self._on_room()
 
@@ -409,19 +450,30 @@ class GroupCommit:
         for pending, result in zip(live, results, strict=True):
             if isinstance(result, Rejected) and pending.stream.refused is None:
                 pending.stream.refused = result.error
-        self._tell(live, results)
+        size = sum([pending.batch.bytes for pending in live])
+        self._tell(live, results, returning=size <= RETURNING_BYTES_MAX)
         if self._on_flush is not None:
             failed = any(isinstance(result, Rejected) for result in results)
             count = sum(len(pending.batch.parts) for pending in live)
-            size = sum(pending.batch.bytes for pending in live)
             self._on_flush(FlushReport(count, size, time.monotonic() - started, failed))
 
-    def _tell(self, live: list[Pending], results: Sequence[CommitResult]) -> None:
-        """Make the outcomes known, and keep for a while in which spans the batches were pushed."""
+    def _tell(
+        self, live: list[Pending], results: Sequence[CommitResult], *, returning: bool
+    ) -> None:
+        """Make the outcomes known, and keep for a while in which spans the batches were pushed.
+
+        Args:
+            live: The batches.
+            results: Of each.
+            returning: Whether what comes meanwhile may be left to threads that answer them.
+        """
         for pending, result in zip(live, results, strict=True):
             if pending.span is not None and isinstance(result, Accepted):
                 topic = pending.batch.topic.uuid
                 self.recent.note(topic, result.committed, tracing.headers(pending.span))
+            stream = pending.stream
+            if stream.waits:
+                stream.waits, stream.answers = False, returning
             pending.set_result(result)
 
     def _commit(self, live: list[Pending]) -> list[CommitResult]:

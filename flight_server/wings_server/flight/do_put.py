@@ -10,8 +10,10 @@ client leaves about 26,000 answers unread, so neither the reader nor the flusher
 
 import queue
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from copy import copy
 
 import pyarrow as pa
@@ -42,6 +44,16 @@ _logger = structlog.get_logger("wings.flight")
 
 ANSWERS_WAITING_MAX = 100_000
 """Answers of one stream that wait to be written; a client that reads none is read no further."""
+
+GATHERED_MIN = 4
+"""After so many answers at once the batches that they bring are gathered for one flush,"""
+
+GATHERED_BYTES = 64 * 1024
+"""up to so many bytes, beyond which a flush is no cheaper for being larger,"""
+
+GATHER_SECONDS_MAX = 0.005
+"""and for so long, or as long as the last flush took, if that is less: at most that long would the
+last of them wait for a flush that the first had begun."""
 
 UNREAD_SECONDS = 0.01
 """An answer whose write takes so long is one that the client does not read."""
@@ -99,7 +111,7 @@ class Put:
         self._repeats = False
         """Whether batches with these options differ in their rows alone."""
         self._batches = 0
-        self._stream = PushStream()
+        self._stream = PushStream(returns=True)
 
     def run(
         self,
@@ -298,6 +310,13 @@ class Answers:
         """Held by the answers' thread for as long as there is something to write."""
         self._has_turn = False
         self._unread_at = -1
+        self._before = 0
+        """How many were answered before the last answers that were written at once."""
+        self._flush_seconds = 0.0
+        """How long the last outcome was waited for."""
+        self._gathered: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wanted = 0
+        """How many unanswered batches the answers' thread waits for; 0: it does not."""
         self._thread = threading.Thread(target=self._run, name="wings-answers", daemon=True)
         self._thread.start()
 
@@ -319,6 +338,12 @@ class Answers:
         if outcome is not self._last:
             self._last = outcome
             self._queue.put(outcome)
+        if self._wanted and (
+            self._added - self._answered >= self._wanted
+            or (isinstance(outcome, Pending) and outcome.batch.bytes >= GATHERED_BYTES)
+        ):
+            self._gathered.put(None)
+            self._wanted = 0
 
     def give_way(self) -> None:
         """Wait while answers are written, unless the client leaves them unread.
@@ -341,6 +366,7 @@ class Answers:
         self._room.close()
         if self._thread.is_alive():
             self._queue.put(None)
+            self._gathered.put(None)
             self._thread.join()
 
     def _run(self) -> None:
@@ -368,10 +394,36 @@ class Answers:
         """Return what is to be answered next, None at the end; ends its turn to wait for it."""
         if self._queue.empty():
             self._end_turn()
+            self._gather()
         outcome = self._queue.get()
-        if not isinstance(outcome, Pending) or not outcome.done:
+        if not isinstance(outcome, Pending):
             self._end_turn()
+        elif not outcome.done:
+            self._end_turn()
+            self._gather()
         return outcome
+
+    def _gather(self) -> None:
+        """After several answers at once, wait a moment for the batches that they will bring.
+
+        A client that keeps many in flight sends one for each answer. Were a flush begun with the
+        first of them, the others would wait for it and the next; and the two groups into which
+        they fall, as uneven as 63 and 1, would last: two flushes for each round.
+        """
+        burst, self._before = self._answered - self._before, self._answered
+        if burst < GATHERED_MIN:
+            return
+        while not self._gathered.empty():
+            self._gathered.get()
+        wanted = (burst + self._added - self._answered) * 3 // 4
+        self._wanted = wanted
+        if self._added - self._answered < wanted:
+            with suppress(queue.Empty):
+                self._gathered.get(timeout=self._gather_seconds())
+        self._wanted = 0
+
+    def _gather_seconds(self) -> float:
+        return min(self._flush_seconds, GATHER_SECONDS_MAX)
 
     def _end_turn(self) -> None:
         if self._has_turn:
@@ -382,7 +434,12 @@ class Answers:
         if isinstance(pending, Rejected):
             # A batch before it may have been refused since it was read.
             return Rejected(self._stream.refused or pending.error)
-        return pending.outcome()
+        if pending.done:
+            return pending.outcome()
+        began = time.monotonic()
+        result = pending.outcome()
+        self._flush_seconds = time.monotonic() - began
+        return result
 
     def _write(self, answer: bytes) -> None:
         """Write an answer, unless the client is gone."""

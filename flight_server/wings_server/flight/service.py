@@ -27,13 +27,13 @@ from wings_core.security.quotas import CallUsage
 from wings_server import flight_sql
 from wings_server.actions import ACTIONS
 from wings_server.descriptors import RPC_SHARE, connections_max
-from wings_server.flight import reading
 from wings_server.flight.acquire import Acquire, open_acquire, stream_acquired
 from wings_server.flight.authentication import (
     MIDDLEWARE,
     Authentication,
     OpenHandshake,
     principal_of,
+    room_of,
     schema_name_of,
     span_of,
 )
@@ -99,10 +99,7 @@ class FlightService(flight.FlightServerBase):
             f"{self._scheme}://{shown}:{port}",
             **({} if tls is None else tls.flight_options()),
             auth_handler=OpenHandshake(),
-            middleware={
-                MIDDLEWARE: Authentication(gate, failed),
-                reading.MIDDLEWARE: reading.Reading(log.memory, failed),
-            },
+            middleware={MIDDLEWARE: Authentication(gate, log.memory, failed)},
         )
         self._connections = FlightConnections(
             self.port, connections_max(log.limits.flight_connections_max, RPC_SHARE)
@@ -149,7 +146,7 @@ class FlightService(flight.FlightServerBase):
 
                 def pushed(command: PutCommand, answers: Any) -> None:
                     put = Put(self._log, command, self._metrics, principal.check, quotas)
-                    put.run(reader, answers, self._stopping, reading.room_of(context))
+                    put.run(reader, answers, self._stopping, room_of(context))
 
                 answer = self._flight_sql.put(descriptor, reader, principal, named, pushed)
                 writer.write(pa.py_buffer(answer))
@@ -158,7 +155,7 @@ class FlightService(flight.FlightServerBase):
             self._gate.allow(principal, "push", command.topic)
             quotas = self._gate.push_quotas(principal, usage)
             put = Put(self._log, command, self._metrics, principal.check, quotas)
-            put.run(reader, writer, self._stopping, reading.room_of(context))
+            put.run(reader, writer, self._stopping, room_of(context))
 
     def do_exchange(
         self,
@@ -169,7 +166,7 @@ class FlightService(flight.FlightServerBase):
     ) -> None:
         """Deliver messages to a member of a share group, and take its acknowledgements."""
         with flight_errors("do_exchange"), self._call(context) as (principal, usage):
-            reading.room_of(context).close()  # What comes after the first message is small.
+            room_of(context).close()  # What comes after the first message is small.
             admission = Admission(
                 lambda topic: self._gate.allow(principal, "acquire", topic), principal, usage
             )

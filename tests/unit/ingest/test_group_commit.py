@@ -10,6 +10,7 @@ import pytest
 from fix_storage import FaultyFiles
 
 from wings_core.errors import Internal, OffsetMismatch, Unavailable
+from wings_core.ingest import group_commit
 from wings_core.ingest.group_commit import FlushReport, GroupCommit, Pending, PushStream
 from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.limits import Limits
@@ -31,8 +32,11 @@ class GatedStore(SegmentStore):
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Semaphore(0)
+        self.threads: list[str] = []
+        """That wrote."""
 
     def write(self, pages: Sequence[EncodedPage]) -> list[PageAddress]:
+        self.threads.append(threading.current_thread().name)
         self.entered.release()
         assert self.gate.wait(20)
         return super().write(pages)
@@ -148,6 +152,53 @@ def test_what_nobody_waits_for_is_flushed_by_the_flusher(rig: Rig) -> None:
     pending = rig.group.submit(PushStream(), rig.batch(1), awaited=False)
     assert rig.store.entered.acquire(timeout=20)  # Without a call of outcome().
     assert isinstance(pending.outcome(), Accepted)
+
+
+def answering(rig: Rig, stream: PushStream, threads: list[str]) -> Callable[[], object]:
+    """Return what answers a batch, and then the next of its stream, on one thread."""
+    first = rig.group.submit(stream, rig.batch(0), awaited=True)
+
+    def answer() -> None:
+        first.outcome()
+        threads.append(threading.current_thread().name)
+        later = rig.group.submit(stream, rig.batch(2), awaited=False)
+        later.outcome()
+
+    return answer
+
+
+def test_what_comes_during_a_flush_is_left_to_the_thread_that_answers(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "LATE_SECONDS", 3600.0)
+    rig.store.gate.clear()
+    stream = PushStream(returns=True)
+    threads: list[str] = []
+    leader = in_background(answering(rig, stream, threads))
+    assert rig.store.entered.acquire(timeout=20)
+    rig.group.submit(stream, rig.batch(1), awaited=False)
+    rig.store.gate.set()
+    leader.join(timeout=20)
+    assert rig.store.threads == threads * 2, "the flusher was not told"
+    assert [report.batches for report in rig.reports] == [1, 2]
+    assert rig.next_offset() == 3
+
+
+def test_what_a_late_thread_leaves_is_flushed_by_the_flusher(rig: Rig) -> None:
+    rig.store.gate.clear()
+    stream = PushStream(returns=True)
+    first = rig.group.submit(stream, rig.batch(0), awaited=True)
+    leader = in_background(first.outcome)
+    assert rig.store.entered.acquire(timeout=20)
+    rig.group.submit(stream, rig.batch(1), awaited=False)
+    rig.store.gate.set()
+    leader.join(timeout=20)
+    # It does not return: as one whose client reads no answers.
+    assert rig.store.entered.acquire(timeout=20)
+    last = rig.group.submit(stream, rig.batch(2), awaited=False)
+    assert rig.store.entered.acquire(timeout=20)
+    assert isinstance(outcome(last), Accepted)
+    assert rig.next_offset() == 3
 
 
 def test_a_refused_batch_refuses_the_later_ones_of_its_stream_in_later_flushes(rig: Rig) -> None:
