@@ -6,7 +6,6 @@ One loop serves all kinds of reading: a fetch is bounded by messages and a deadl
 deadline alone, a scan by an end offset and never waits.
 """
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from wings_core.fetch.state import FetchState
 from wings_core.fetch.waits import Waits
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
+from wings_core.metadata.wake import Wake
 from wings_core.model import Located, Location, Position, Topic
 from wings_core.partitions import Partition
 from wings_core.schema_versions import SchemaVersions
@@ -54,7 +54,7 @@ UNLIMITED = 1 << 62
 class Cancel:
     """Ends a read from another thread: its client disconnected, or the server stops."""
 
-    wake: threading.Event = field(default_factory=threading.Event)
+    wake: Wake = field(default_factory=Wake)
     """Ends a wait; also set by commits and by a state that has enough."""
     error: WingsError | None = None
     """Set once; the reader raises it at its next step."""
@@ -483,7 +483,7 @@ class Fetcher:
             state.leave_rows()
         cursor.has_rows = has_rows
 
-    def _wait(self, cursor: Cursor, deadline: Deadline, wake: threading.Event) -> None:
+    def _wait(self, cursor: Cursor, deadline: Deadline, wake: Wake) -> None:
         with self.waits.one():
             position = Position(cursor.topic.uuid, cursor.partition, cursor.offset)
             self._registry.wait([position], deadline, wake, cursor.told)

@@ -10,15 +10,14 @@ the log second, so a commit after the look calls it back, and one before is seen
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from wings_core.errors import ResourceExhausted
-from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.metadata.wake import WOKEN_AT_ONCE, in_turn
 from wings_core.model import Position
 from wings_core.partitions import Partition
-from wings_core.times import Deadline
 
 WATCHES_MAX = 65_536
 """How many watches a process keeps at once; further ones are refused."""
@@ -146,9 +145,7 @@ class Waiters:
                     for watch, offset in watches.items():
                         if offset < next_offset:
                             woken[watch] = None
-        _call(woken)
-        for watch, written in told:
-            watch.call(written)
+        _call(woken, told)
 
     def notify_deleted(self, topic_uuid: str) -> None:
         """Call back the waiters of a topic's partitions; call it once its deletion is durable."""
@@ -156,10 +153,8 @@ class Waiters:
             self._told += 1
             partitions = self._topics.get(topic_uuid, {}).values()
             woken = {watch: None for watches in partitions for watch in watches}
-            told = list(self._topic_watches.get(topic_uuid, ()))
-        _call(woken)
-        for watch in told:
-            watch.call(None)
+            told = [(watch, None) for watch in self._topic_watches.get(topic_uuid, ())]
+        _call(woken, told)
 
     def notify_all(self) -> None:
         """Call back all waiters; call it when notifications of commits may have been missed."""
@@ -171,10 +166,8 @@ class Waiters:
                 for watches in partitions.values()
                 for watch in watches
             }
-            told = [watch for watches in self._topic_watches.values() for watch in watches]
-        _call(woken)
-        for watch in told:
-            watch.call(None)
+            told = [(watch, None) for watches in self._topic_watches.values() for watch in watches]
+        _call(woken, told)
 
     def _register(self, watch: _Watch, positions: Sequence[Position]) -> int:
         with self._lock:
@@ -204,17 +197,13 @@ class Waiters:
                     self._topics.pop(position.topic_uuid, None)
 
 
-def wait_for_any(
-    registry: OffsetRegistry,
-    positions: Sequence[Position],
-    deadline: Deadline,
-    wake: threading.Event,
+def _call(
+    woken: Collection[_Watch],
+    told: Sequence[tuple[_TopicWatch, Mapping[Partition, int] | None]],
 ) -> None:
-    """Wait as `OffsetRegistry.wait` does, by way of `OffsetRegistry.watch`."""
-    with registry.watch(positions, wake.set):
-        wake.wait(deadline.remaining())
-
-
-def _call(watches: Iterable[_Watch]) -> None:
-    for watch in watches:
-        watch.call()
+    # Few are not worth a queue.
+    with in_turn() if len(woken) + len(told) > WOKEN_AT_ONCE else nullcontext():
+        for watch in woken:
+            watch.call()
+        for topic_watch, ends in told:
+            topic_watch.call(ends)

@@ -23,6 +23,7 @@ from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavaila
 from wings_core.metadata.postgres import PostgresMetadata, connections, database, listener
 from wings_core.metadata.postgres.notifications import encode_notification
 from wings_core.metadata.store.notifications import Notification
+from wings_core.metadata.wake import Wake
 from wings_core.model import FlushId, Position, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
@@ -108,7 +109,7 @@ def test_waiters_are_told_of_a_commit_whose_outcome_was_not_found_out(
     monkeypatch.setattr(listener, "LOOK_SECONDS", 0.1)
     with PostgresMetadata(through(proxy), schema=schema) as metadata:
         topic = metadata.admin.create_topic(NAME, SCHEMA)
-        wake = threading.Event()
+        wake = Wake()
         with metadata.registry.watch([Position(topic.uuid, UNPARTITIONED, 0)], wake.set):
             proxy.arm("after")
             monkeypatch.setattr(metadata._database, "_outcome", in_doubt)  # pyright: ignore[reportPrivateUsage]
@@ -142,7 +143,7 @@ def test_what_a_node_committed_that_told_nothing_of_it_wakes_the_others(
         silent = there._listener  # pyright: ignore[reportPrivateUsage]
         assert silent is not None
         monkeypatch.setattr(silent._outbox, "add", dont)  # pyright: ignore[reportPrivateUsage]
-        wake = threading.Event()
+        wake = Wake()
         for number in range(2):  # By a call, and by exchanges.
             with here.registry.watch([Position(topic.uuid, UNPARTITIONED, number)], wake.set):
                 flush_id = FlushId("w", number) if number else None
@@ -198,7 +199,7 @@ def test_topics_and_publishes_whose_answers_are_lost_are_there_once(
 def test_waits_are_woken_by_a_commit_whose_answer_is_lost(schema: str, proxy: CommitProxy) -> None:
     with PostgresMetadata(through(proxy), schema=schema) as metadata:
         topic = metadata.admin.create_topic(NAME, SCHEMA)
-        wake = threading.Event()
+        wake = Wake()
         with metadata.registry.watch([Position(topic.uuid, UNPARTITIONED, 0)], wake.set):
             proxy.arm("after")
             metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1})])
@@ -292,7 +293,7 @@ def test_what_other_nodes_commit_while_this_one_cannot_hear_wakes_it_once_it_can
     ):
         topic = here.admin.create_topic(NAME, SCHEMA)
         position = Position(topic.uuid, UNPARTITIONED, 0)
-        wake = threading.Event()
+        wake = Wake()
         with here.registry.watch([position], wake.set):
             cut_listeners(postgres, schema)
             there.registry.commit([batch_of(topic, {UNPARTITIONED: 1})])
@@ -346,7 +347,7 @@ def test_commits_and_deletions_on_another_node_wake_waits_here(
 
         def follow(commits: int) -> int:
             """Read along as the contract says: look, and wait where there is nothing."""
-            wake = threading.Event()
+            wake = Wake()
             offset = 0
             while offset < commits:
                 wake.clear()
@@ -365,7 +366,7 @@ def test_commits_and_deletions_on_another_node_wake_waits_here(
         assert reader.result(LONG) == 100
         # More partitions than one notice names, and a deletion.
         many = [Partition(f'"{number:04}"') for number in range(1_500)]
-        wake = threading.Event()
+        wake = Wake()
         with here.registry.watch([Position(topic.uuid, many[-1], 0)], wake.set):
             there.registry.commit([batch_of(topic, dict.fromkeys(many, 1))])
             assert wake.wait(LONG)

@@ -26,6 +26,7 @@ from wings_core.errors import (
 from wings_core.metadata import grouping
 from wings_core.metadata.postgres import PostgresMetadata, database, dialect, stages
 from wings_core.metadata.store import groups
+from wings_core.metadata.wake import Wake
 from wings_core.model import (
     Aborted,
     Accepted,
@@ -140,7 +141,7 @@ def test_processes_that_commit_to_the_same_partitions_leave_no_gaps_and_wake_eve
 
 def follow(metadata: PostgresMetadata, topic: Topic, partition: Partition) -> list[tuple[int, int]]:
     """Read a partition to its end as the contract says: look, and wait where there is nothing."""
-    wake = threading.Event()
+    wake = Wake()
     offset = 0
     while offset < NODES * COMMITS:
         wake.clear()

@@ -29,6 +29,7 @@ from wings_core.errors import (
     WingsError,
 )
 from wings_core.metadata import stages as rules
+from wings_core.metadata.wake import Wake
 from wings_core.model import (
     Aborted,
     CommitBatch,
@@ -506,9 +507,7 @@ def test_a_publish_wakes_whoever_waits(metadata: MetadataUnderTest) -> None:
         metadata.registry.watch([position], wake.set),
     ):
         assert not wake.is_set()
-        waiting = threads.submit(
-            metadata.registry.wait, [position], Deadline.after(30), threading.Event()
-        )
+        waiting = threads.submit(metadata.registry.wait, [position], Deadline.after(30), Wake())
         metadata.stages.publish("w", 0, ["s"])
         assert wake.wait(30)
         waiting.result(30)

@@ -10,6 +10,7 @@ import pytest
 from fix_metadata import A, B, C, MetadataUnderTest, accepted, batch_of
 
 from wings_core.errors import TopicNotFound
+from wings_core.metadata.wake import Wake
 from wings_core.model import Position, Topic
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.times import Deadline
@@ -30,7 +31,7 @@ def at(topic: Topic, partition: Partition = UNPARTITIONED, offset: int = 0) -> P
 
 def wait(metadata: MetadataUnderTest, *positions: Position) -> bool:
     """Wait for the positions; tell whether the wait was woken."""
-    wake = threading.Event()
+    wake = Wake()
     metadata.registry.wait(positions, Deadline.after(LONG), wake)
     return wake.is_set()
 
@@ -65,7 +66,7 @@ def waiting(
     looked = threading.Event()
 
     def run() -> bool:
-        wake = threading.Event()
+        wake = Wake()
         # `watch` has registered and looked when its block begins, as `wait` has when it blocks.
         with metadata.registry.watch(positions, wake.set):
             looked.set()
@@ -87,7 +88,7 @@ def test_a_wait_for_what_is_there_returns_at_once(metadata: MetadataUnderTest) -
 def test_a_wait_ends_at_the_deadline(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic("key")
     metadata.push(topic, 5, A)
-    wake = threading.Event()
+    wake = Wake()
     before = time.monotonic()
     positions = [at(topic, A, 5), at(topic, B)]
     metadata.registry.wait(positions, Deadline.after(0.05), wake)
@@ -96,7 +97,7 @@ def test_a_wait_ends_at_the_deadline(metadata: MetadataUnderTest) -> None:
 
 
 def test_a_wait_whose_deadline_has_passed_returns_at_once(metadata: MetadataUnderTest) -> None:
-    wake = threading.Event()
+    wake = Wake()
     metadata.registry.wait([at(metadata.create_topic())], Deadline.after(-1), wake)
     assert not wake.is_set()
 
@@ -106,7 +107,7 @@ def test_a_wait_without_an_end_in_sight_ends_when_woken_by_somebody_else(
     metadata: MetadataUnderTest, threads: ThreadPoolExecutor, deadline: str
 ) -> None:
     topic = metadata.create_topic()
-    wake = threading.Event()
+    wake = Wake()
     far = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()) * 1_000_000
     until = Deadline.never() if deadline == "never" else Deadline.at_timestamp(far)
     future = threads.submit(metadata.registry.wait, [at(topic)], until, wake)
@@ -117,7 +118,7 @@ def test_a_wait_without_an_end_in_sight_ends_when_woken_by_somebody_else(
 
 
 def test_a_wait_whose_wake_is_set_already_returns_at_once(metadata: MetadataUnderTest) -> None:
-    wake = threading.Event()
+    wake = Wake()
     wake.set()
     metadata.registry.wait([at(metadata.create_topic())], Deadline.never(), wake)
 
@@ -125,7 +126,7 @@ def test_a_wait_whose_wake_is_set_already_returns_at_once(metadata: MetadataUnde
 def test_a_wait_is_woken_by_a_commit(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic()
     metadata.push(topic)
-    wake = threading.Event()
+    wake = Wake()
     waiter = threading.Thread(
         target=metadata.registry.wait, args=([at(topic, offset=1)], Deadline.after(LONG), wake)
     )
@@ -188,7 +189,7 @@ def test_no_commit_between_a_look_and_a_wait_is_lost(
     commits = 300
 
     def read() -> int:
-        wake = threading.Event()
+        wake = Wake()
         offset = 0
         while offset < commits:
             wake.clear()

@@ -11,6 +11,7 @@ from fix_share import ShareUnderTest, open_share, spans
 
 from wings_core.errors import GroupNotFound, Internal, Unavailable
 from wings_core.fetch.fetcher import Cancel
+from wings_core.metadata.wake import Wake
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.delivery import stream_holds
 from wings_core.share.delivery.stream_holds import StreamHolds
@@ -94,7 +95,7 @@ def test_a_wake_up_as_the_deadline_passes_is_not_taken_along(
 ) -> None:
     group = embedded.group()
 
-    class CommitAtTheEnd(threading.Event):
+    class CommitAtTheEnd(Wake):
         def wait(self, timeout: float | None = None) -> bool:
             del timeout
             embedded.metadata.push(embedded.topic, 2)

@@ -96,7 +96,7 @@ class ManyReader:
             ResourceExhausted: Too many wait already.
         """
         wanted = None if read.wanted is None else frozenset(read.wanted)
-        read.changes = changes = TopicChanges(cancel.wake.set, wanted)
+        read.changes = changes = TopicChanges(cancel.wake.notify, wanted)
         with self._registry.watch_topic(read.topic.uuid, changes.hear):
             yield changes
 

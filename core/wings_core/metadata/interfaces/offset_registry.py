@@ -1,11 +1,11 @@
 """The log's index of offsets."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from wings_core.metadata.located import ManyLocated
+from wings_core.metadata.wake import Wake
 from wings_core.model import (
     CommitBatch,
     CommitResult,
@@ -171,7 +171,7 @@ class OffsetRegistry(Protocol):
         self,
         positions: Sequence[Position],
         deadline: Deadline,
-        wake: threading.Event,
+        wake: Wake,
         told: int | None = None,
     ) -> None:
         """Block until any position has a message at or after its offset.

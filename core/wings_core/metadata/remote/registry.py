@@ -21,6 +21,7 @@ from wings_core.metadata.remote.paging import BY_OFFSET, BY_PARTITION, BY_TEXT, 
 from wings_core.metadata.remote.retries import Retries
 from wings_core.metadata.remote.topic_watches import TopicWatches
 from wings_core.metadata.remote.watches import Watches
+from wings_core.metadata.wake import Wake
 from wings_core.model import (
     CommitBatch,
     CommitResult,
@@ -241,7 +242,7 @@ class RemoteRegistry(OffsetRegistry):
         self,
         positions: Sequence[Position],
         deadline: Deadline,
-        wake: threading.Event,
+        wake: Wake,
         told: int | None = None,
     ) -> None:
         """Block until a position has data; see `OffsetRegistry.wait`."""

@@ -1,6 +1,5 @@
 """The log's index in a database: each method is one transaction, done by the module of its verb."""
 
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Generic
@@ -16,6 +15,7 @@ from wings_core.metadata.store.folios import live_folios
 from wings_core.metadata.store.inline import read_inline
 from wings_core.metadata.store.notifications import of_ends
 from wings_core.metadata.waiters import Waiters
+from wings_core.metadata.wake import Wake
 from wings_core.model import (
     CommitBatch,
     CommitResult,
@@ -122,11 +122,11 @@ class DatabaseRegistry(OffsetRegistry, Generic[C]):
         self,
         positions: Sequence[Position],
         deadline: Deadline,
-        wake: threading.Event,
+        wake: Wake,
         told: int | None = None,
     ) -> None:
         """Block until a position has data; see `OffsetRegistry.wait`."""
-        with self._waiters.registered(positions, wake.set) as now:
+        with self._waiters.registered(positions, wake.notify) as now:
             if now != told and self._has_data(positions):
                 wake.set()
             wake.wait(deadline.remaining())

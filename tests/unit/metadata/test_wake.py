@@ -1,0 +1,98 @@
+"""Threads that wait for the same commit: each is woken, whatever the others do."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+from wings_core.metadata.wake import WOKEN_AT_ONCE, Wake, in_turn
+
+LONG = 60.0
+MANY = 20 * WOKEN_AT_ONCE
+
+
+def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.001)
+
+
+def notify(wakes: list[Wake]) -> None:
+    with in_turn():
+        for wake in wakes:
+            wake.notify()
+            assert not wake.is_set()
+
+
+def test_outside_of_a_turn_it_is_set_at_once() -> None:
+    wake = Wake()
+    wake.notify()
+    assert wake.is_set()
+    assert wake.wait(LONG)
+
+
+def test_all_that_wait_are_woken() -> None:
+    wakes = [Wake() for _ in range(MANY)]
+    with ThreadPoolExecutor(MANY) as threads:
+        waiting = [threads.submit(wake.wait, LONG) for wake in wakes]
+        notify(wakes)
+        assert all(each.result() for each in waiting)
+
+
+def test_those_for_which_no_thread_waits_hold_up_no_other() -> None:
+    """Each is set all the same: its thread may be about to wait."""
+    wakes = [Wake() for _ in range(MANY)]
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(wakes[-1].wait, LONG)
+        notify(wakes)
+        assert waiting.result()
+    assert all(wake.is_set() for wake in wakes)
+
+
+def test_a_thread_whose_time_is_over_wakes_the_next() -> None:
+    """It was to wake others when it left for a reason of its own."""
+    first, second = Wake(), Wake()
+    with ThreadPoolExecutor(2) as threads:
+        waiting = [threads.submit(each.wait, LONG) for each in (first, second)]
+        queue = deque([second])
+        until(lambda: first.set_before(queue))
+        assert all(each.result() for each in waiting)
+
+
+def test_two_threads_that_wait_for_one_wake_are_both_woken_and_so_is_the_next() -> None:
+    shared, last = Wake(), Wake()
+    with ThreadPoolExecutor(3) as threads:
+        waiting = [threads.submit(each.wait, LONG) for each in (shared, shared, last)]
+        until(lambda: shared.set_before(deque([last])))
+        assert all(each.result() for each in waiting)
+
+
+def test_no_wake_up_is_lost_among_threads_that_come_and_go() -> None:
+    """Threads look, wait a random while, and look again, until they have seen the last commit."""
+    commits, threads_count = 200, 5 * WOKEN_AT_ONCE
+    committed = 0
+    wakes = [Wake() for _ in range(threads_count)]
+    given_time = threading.Semaphore(0)
+
+    def follow(number: int) -> None:
+        random, wake = Random(number), wakes[number]
+        given_time.release()
+        while True:
+            wake.clear()
+            if committed == commits:
+                return
+            seconds = random.choice([0.0, 0.001, 0.01, LONG])
+            assert wake.wait(seconds) or seconds < LONG
+
+    with ThreadPoolExecutor(threads_count) as threads:
+        following = [threads.submit(follow, number) for number in range(threads_count)]
+        for _ in following:
+            given_time.acquire()
+        for _ in range(commits):
+            committed += 1
+            with in_turn():
+                for wake in wakes:
+                    wake.notify()
+        for each in following:
+            each.result()
