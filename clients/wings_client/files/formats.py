@@ -45,6 +45,7 @@ ARROW_FILE = b"ARROW1"
 PARQUET = b"PAR1"
 _ORC = b"ORC"
 _ARROW_STREAM = b"\xff\xff\xff\xff"
+_AVRO = b"Obj\x01"
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -64,7 +65,7 @@ def format_by_content(head: bytes) -> FileFormat:
     """Return the format that the first bytes indicate.
 
     Raises:
-        InvalidArgument: They match no format; fact `argument` is `format`.
+        InvalidArgument: They match no format (fact `argument` is `format`), or that of Avro.
     """
     if head.startswith((ARROW_FILE, _ARROW_STREAM)):
         return FileFormat.ARROW
@@ -72,6 +73,11 @@ def format_by_content(head: bytes) -> FileFormat:
         return FileFormat.PARQUET
     if head.startswith(_ORC):
         return FileFormat.ORC
+    if head.startswith(_AVRO):
+        raise InvalidArgument(
+            "Avro is not read, as pyarrow has no reader of it: write it as Parquet, or push its "
+            "rows with a program"
+        )
     text = head.removeprefix(_BOM).lstrip()
     if text.startswith(b"{"):
         first, _, rest = text.partition(b"\n")

@@ -552,3 +552,29 @@ def test_no_sample_makes_a_long_integer_another_number(
     assert infer_schema(path, {}).types == [pa.string()]
     path = write(tmp_path / "b.csv", "n\n" + "1234\n" * 300 + "0.5\n" * 5_000)
     assert infer_schema(path, {}).types == [pa.float64()]
+
+
+def test_avro_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "rows.avro"
+    path.write_bytes(b"Obj\x01\x04\x14avro.codec")
+    with pytest.raises(InvalidArgument, match="Avro is not read, as pyarrow has no reader"):
+        infer_schema(path, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('{"a": 1}\n{"a": 2}\n', FileFormat.JSONL),
+        ('{"a": 1}', FileFormat.JSONL),
+        ('{"a": 1\n{"a": 2}\n', FileFormat.JSONL),  # Its first line is named as the bad one.
+        ('{\n "a": 1}\n', FileFormat.JSON),
+        ('{ "a": [\n1]}\n{"a": []}', FileFormat.JSON),
+    ],
+)
+def test_an_object_that_spreads_over_lines_is_recognised(
+    tmp_path: Path, text: str, wanted: FileFormat
+) -> None:
+    path = tmp_path / "rows"
+    path.write_text(text)
+    with open_file(path) as opened:
+        assert opened.format is wanted
