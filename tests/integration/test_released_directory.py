@@ -1,0 +1,74 @@
+"""The directory of each released version opens: all that is in it is read, checked and goes on."""
+
+import json
+import runpy
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from flight_calls import act
+from token_calls import ROOT, client_of, names_of
+
+import wings_client
+from wings_client import Client
+from wings_core.check import check_directory
+from wings_core.limits import Limits
+from wings_core.model import ShardProgress
+from wings_server.testing import running_server
+
+DATA = Path(__file__).parent.parent / "data"
+RELEASES = sorted(path.name for path in DATA.iterdir() if path.name[0].isdigit())
+KEPT = Limits(maintenance_seconds=100_000, stage_seconds_max=1e9)
+"""Pages are merged only when the test says so, and the stage is not swept, however old it is."""
+
+
+def rows_in(client: Client, rows_of: Callable[..., Any], topics: Any) -> dict[str, Any]:
+    """Return all rows, as `expected.json` has them."""
+    return json.loads(json.dumps({each: rows_of(client, each) for each in topics}, default=str))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_directory_of_a_released_version_opens_and_goes_on(release: str, tmp_path: Path) -> None:
+    with tarfile.open(DATA / release / "directory.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    expected = json.loads((tmp_path / "expected.json").read_text())
+    make = runpy.run_path(str(DATA / release / "make.py"))
+    with running_server(tmp_path / "data", limits=KEPT, root_token=ROOT) as server:
+        with wings_client.connect(server.flight, token=ROOT) as client:
+            assert rows_in(client, make["rows_of"], expected["rows"]) == expected["rows"]
+            _what_was_begun_goes_on(client, expected)
+            before = rows_in(client, make["rows_of"], make["FORMATS"])
+            make["merge"](client)
+            assert rows_in(client, make["rows_of"], make["FORMATS"]) == before
+        with client_of(server.flight, expected["token"]) as reader:
+            assert len(names_of(act(reader, "list-topics"), "topic")) == len(expected["rows"])
+    report = check_directory(tmp_path / "data")
+    assert report.ok, report.problems
+
+
+def _what_was_begun_goes_on(client: Client, expected: dict[str, Any]) -> None:
+    for topic in ("arrow", "parquet"):
+        assert client.topic(topic).schema_version == 2
+        assert client.scan(topic, schema_version=1).schema == pa.schema([("n", pa.int32())])
+    offsets = {each.partition: each.offset for each in client.committed_offsets("reader", "keyed")}
+    assert offsets == {"a": 1, "b": 1}
+    with client.producer("keyed", producer_id="till") as producer:
+        producer.send({"k": ["a"], "n": [5]})  # It was pushed already.
+    assert client.scan("keyed", "a").read_all()["n"].to_pylist() == [1, 3, 5]
+    progress = [ShardProgress("files", "one", "me", 10, 20)]
+    assert client.publish("import", 5, [expected["pending"]], progress).committed
+    assert client.scan("keyed", "b").read_all()["n"].to_pylist() == [2, 6, 7]
+    assert {each.shard: each.position for each in client.list_shards("files")} == {
+        "one": 20,
+        "two": 0,
+    }
+    assert client.share_group("workers", "arrow").partitions[0].lag == expected["lag"]
+    with client.share_consumer("workers", "arrow", timeout=1) as consumer:
+        delivered: list[Any] = []
+        for delivery in consumer:
+            delivered += delivery.batch.column("n").to_pylist()
+            consumer.accept(delivery)
+    assert delivered == [*range(5, 30), 2**40, 31]
