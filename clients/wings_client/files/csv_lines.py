@@ -61,7 +61,8 @@ def _named(names: list[str]) -> list[str]:
             )
         if name in names[:index]:
             raise InvalidArgument(
-                f"columns {names.index(name) + 1} and {index + 1} are both named {name!r:.80}"
+                f"columns {names.index(name) + 1} and {index + 1} are both named {name!r:.80} in "
+                "the first line: rename one"
             )
     return names
 

@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import math
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -468,6 +469,21 @@ def _root(row: bytes, path: str) -> str:
     return max(names, key=len, default=path)
 
 
+def _infinite(row: bytes) -> str:
+    """Return the first column with a number that no double can hold; empty if there is none."""
+    text = row.decode()
+    found: list[bool] = []
+
+    def look(digits: str) -> None:
+        found.append(math.isinf(float(digits)))
+
+    for name, first, end in values_of(text):
+        json.loads(text[first:end], parse_float=look, parse_int=look)
+        if any(found):
+            return name
+    return ""
+
+
 def _explained(error: pa.ArrowInvalid, blocks: Sequence[AnyBlock]) -> SchemaMismatch:
     """Return the error that names the row which contradicts those before it."""
     rows = [row.replace(b"\n", b" ") for block in blocks for row in block.rows]
@@ -493,4 +509,7 @@ def _explained(error: pa.ArrowInvalid, blocks: Sequence[AnyBlock]) -> SchemaMism
     twice = _TWICE.match(text)
     if twice is not None:
         text = f"column {twice[1]!r:.80} is there twice"
+    if "too big" in text:
+        column = _infinite(rows[row])
+        return bad_row(places[row], f"column {column!r:.80}: {text[:300]}", column)
     return bad_row(places[row], f"{text[:300]}")

@@ -578,3 +578,10 @@ def test_an_object_that_spreads_over_lines_is_recognised(
     path.write_text(text)
     with open_file(path) as opened:
         assert opened.format is wanted
+
+
+def test_a_number_that_no_double_can_hold_is_named_where_types_are_inferred(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", '{"a": 1, "b": [1.5]}\n{"a": 2, "b": [1e400]}\n')
+    with pytest.raises(SchemaMismatch, match="line 2: column 'b': Number too big") as refused:
+        infer_schema(path, {})
+    assert refused.value.facts["column"] == "b"
