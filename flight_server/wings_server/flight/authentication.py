@@ -102,6 +102,9 @@ class Authentication(flight.ServerMiddlewareFactory):
         method = info.method
         called, call = _NAMES[method]
         secret = secret_of(headers.get(_HEADER, ()))
+        named = headers.get(SCHEMA_HEADER)
+        answered = secret if method is flight.FlightMethod.HANDSHAKE else None
+        received = _trace_headers(headers) if tracing.is_on() else None
         room = None
         with flight_errors("authentication"):
             try:
@@ -112,9 +115,6 @@ class Authentication(flight.ServerMiddlewareFactory):
             except WingsError as error:
                 self._failed(error.code)
                 raise
-        named = headers.get(SCHEMA_HEADER)
-        answered = secret if method is flight.FlightMethod.HANDSHAKE else None
-        received = _trace_headers(headers) if tracing.is_on() else None
         return Caller(principal, answered, str(named[0]) if named else None, call, received, room)
 
 
