@@ -173,3 +173,45 @@ def test_a_group_that_is_not_there_is_one_line(server: RunningServer, topic: str
     )
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
     assert b"has no group 'none'" in done.stderr
+
+
+def test_with_each_batch_a_command_gets_the_rows_of_a_delivery(
+    server: RunningServer, client: Client, topic: str
+) -> None:
+    command = 'echo "$WINGS_OFFSET $WINGS_END_OFFSET $WINGS_DELIVERY_COUNT"; cat'
+    status, out, err = ran(
+        server, topic, "--exec", command, "--each", "batch", "--max-messages", "2", "--limit", "3"
+    )
+    first, *rest = out.splitlines()
+    assert (status, first) == (0, "0 1 1"), err
+    assert [json.loads(line)["n"] for line in (*rest[:2], rest[3])] == [0, 1, 2]
+    assert rest[2] == "2 2 1"
+    assert err.splitlines()[-1] == "3 accepted"
+    assert state(client, topic) == (0, 0)
+
+
+def test_a_batch_whose_command_fails_is_released_as_one(
+    server: RunningServer, client: Client, topic: str
+) -> None:
+    status, _, err = ran(
+        server, topic, "--exec", "exit 65", "--each", "batch", "--limit", "3", "--prefetch"
+    )
+    assert (status, err.splitlines()) == (
+        0,
+        ["messages 0 to 2 of a b: exit status 65", "0 accepted, 3 rejected"],
+    )
+    assert state(client, topic) == (0, 0)
+
+
+def test_a_command_that_hangs_loses_its_message_where_renewals_end(
+    server: RunningServer, client: Client, topic: str
+) -> None:
+    client.alter_share_group("billing", topic, {"lock_duration_ms": 1_000})
+    hangs = 'test "$WINGS_OFFSET" != 0 || { echo hangs; exec sleep 1000; }'
+    with working(server, topic, "--exec", hangs, "--renew", "0", "--limit", "3") as hanging:
+        assert output(hanging).readline() == b"hangs\n"
+        status, _, err = ran(server, topic, "--exec", "true", "--limit", "3")
+        assert (status, err.splitlines()[-1]) == (0, "3 accepted")
+        hanging.send_signal(signal.SIGTERM)
+        assert b"waiting" in cast("IO[bytes]", hanging.stderr).readline()
+        hanging.send_signal(signal.SIGTERM)  # Kills the command too.

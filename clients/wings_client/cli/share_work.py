@@ -1,4 +1,4 @@
-"""`wings share work`: a command for each message of a share group."""
+"""`wings share work`: a command for each message of a share group, or for each delivery."""
 
 import os
 import signal
@@ -8,12 +8,13 @@ import tempfile
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from enum import StrEnum
 from types import FrameType
 from typing import Annotated
 
 import typer
 
-from wings_client import Message, Reject, Release, Worker, WorkerStats
+from wings_client import Delivery, Message, Reject, Release, Worker, WorkerStats
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected
 from wings_client.cli.following import RETRY, IdleOption
 from wings_client.cli.values import parse_partition, partition_text
@@ -25,6 +26,13 @@ REJECT_STATUS = 65
 
 TAIL_BYTES = 4_096
 """How much of the end of a command's standard error is kept, to find its last line."""
+
+
+class Each(StrEnum):
+    """What a command is for."""
+
+    ROW = "row"
+    BATCH = "batch"
 
 
 class Commands:
@@ -44,15 +52,16 @@ class Commands:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._killed = False
 
-    def handle(self, message: Message) -> None:
-        """Run the command for a message; blocks until it has ended.
+    def handle(self, taken: Message | Delivery) -> None:
+        """Run the command for a message, or for all of a delivery; blocks until it has ended.
 
         Raises:
             Reject: It ended with the status for that.
             Release: It ended with another one but 0, or by a signal.
         """
+        first, last = _offsets(taken)
         with tempfile.TemporaryFile() as row:
-            row.writelines(encode_lines(message.batch))
+            row.writelines(encode_lines(taken.batch if isinstance(taken, Message) else taken.rows))
             row.seek(0)
             with self._lock:
                 if self._killed:
@@ -60,7 +69,7 @@ class Commands:
                 child = subprocess.Popen(
                     self._command,
                     shell=True,
-                    env={**os.environ, **self._variables(message)},
+                    env={**os.environ, **self._variables(taken, first, last)},
                     stdin=row,
                     stderr=subprocess.PIPE,
                     start_new_session=True,
@@ -75,7 +84,8 @@ class Commands:
         if status == 0:
             return
         how = f"exit status {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
-        typer.echo(f"message {message.offset}{_of(message)}: {how}", err=True)
+        which = f"message {first}" if first == last else f"messages {first} to {last}"
+        typer.echo(f"{which}{_of(taken)}: {how}", err=True)
         raise (Reject if status == self._reject_status else Release)(said or how)
 
     def kill(self) -> None:
@@ -86,12 +96,13 @@ class Commands:
                 with suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
 
-    def _variables(self, message: Message) -> dict[str, str]:
+    def _variables(self, taken: Message | Delivery, first: int, last: int) -> dict[str, str]:
         return {
             "WINGS_TOPIC": self._topic,
-            "WINGS_PARTITION": _variable(message.partition),
-            "WINGS_OFFSET": str(message.offset),
-            "WINGS_DELIVERY_COUNT": str(message.delivery_count),
+            "WINGS_PARTITION": _variable(taken.partition),
+            "WINGS_OFFSET": str(first),
+            "WINGS_END_OFFSET": str(last),
+            "WINGS_DELIVERY_COUNT": str(taken.delivery_count),
         }
 
 
@@ -119,6 +130,30 @@ def work(
     backoff_max: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, max=43_200, help="How long it waits at most.")
     ] = 300.0,
+    each: Annotated[
+        Each, typer.Option(help="What one command is for: a message, or all of a delivery.")
+    ] = Each.ROW,
+    max_messages: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=10_000,
+            help="Most messages of a delivery. Default: 500 for batches, else as are worked on.",
+        ),
+    ] = None,
+    prefetch: Annotated[
+        bool, typer.Option("--prefetch/--no-prefetch", help="Take the next while commands run.")
+    ] = False,
+    renew: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="Renew locks for so long: a command that hangs loses its messages. Default: "
+            "until it ends.",
+        ),
+    ] = None,
     reject_status: Annotated[
         int, typer.Option(metavar="STATUS", min=1, max=255, help="Exit status that rejects.")
     ] = REJECT_STATUS,
@@ -140,11 +175,12 @@ def work(
 
         $ wings share work billing orders --exec './bill' --concurrency 4
 
-    The command gets the row as a line of JSON on standard input, and the variables WINGS_TOPIC,
-    WINGS_PARTITION, WINGS_OFFSET and WINGS_DELIVERY_COUNT. Exit status 0 accepts the message, 65
+    The command gets the row as a line of JSON on standard input (with --each batch, those of a
+    delivery), and the variables WINGS_TOPIC, WINGS_PARTITION, WINGS_OFFSET, WINGS_END_OFFSET and
+    WINGS_DELIVERY_COUNT. Exit status 0 accepts the message, 65
     (--reject-status) makes it a dead letter, any other has it delivered again later; the last line
     on standard error is kept as the reason. A message stays locked while its command runs:
-    `timeout 60 ./bill` bounds that.
+    `timeout 60 ./bill` or --renew bounds that.
 
     Ctrl-C, or SIGTERM, takes no more and waits for the commands that run; a second one kills them.
     """
@@ -158,11 +194,14 @@ def work(
             concurrency=concurrency,
             backoff=backoff,
             backoff_max=backoff_max,
-            prefetch=False,
+            each=each.value,
+            max_messages=max_messages,
+            prefetch=prefetch,
             limit=limit,
             member=member,
             partition=None if partition is None else parse_partition(partition, described),
             timeout=None if timeout is None else timeout / 1000,
+            auto_renew=True if renew is None else renew,
         )
         with _ended_by_signals(worker, commands) as received:
             stats = worker.run()
@@ -220,8 +259,15 @@ def _variable(partition: JsonScalar) -> str:
     return "" if partition is None else str(partition)
 
 
-def _of(message: Message) -> str:
-    return "" if message.partition is None else f" of {partition_text(message.partition)}"
+def _offsets(taken: Message | Delivery) -> tuple[int, int]:
+    """Return the first and last offset, which may have gaps between them."""
+    if isinstance(taken, Message):
+        return taken.offset, taken.offset
+    return taken.start_offset, taken.end_offset
+
+
+def _of(taken: Message | Delivery) -> str:
+    return "" if taken.partition is None else f" of {partition_text(taken.partition)}"
 
 
 def _summary(stats: WorkerStats) -> str:
