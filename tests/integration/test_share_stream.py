@@ -318,6 +318,52 @@ def test_a_bad_message_ends_the_stream_in_band_and_what_it_held_is_released(
     assert offsets_of(Member(client, topic).acquire(timeout_ms=LONG)) == [5, 6, 7, 8, 9]
 
 
+def test_nothing_is_delivered_before_the_first_message_is_read(
+    client: flight.FlightClient, topic: str
+) -> None:
+    for message in BAD_MESSAGES:
+        stream = ShareStreamCall(client, topic, begin=False)
+        stream.send_raw(message)
+        assert stream.ended()["end"] == "INVALID_ARGUMENT"
+    stream = ShareStreamCall(client, topic, begin=False)
+    stream.send({"credit": 0})
+    assert stream.answer(stream.acknowledge()) == [], "and nothing is delivered before it"
+    stream.send({"credit": 3})
+    assert stream.delivery().about["delivery_count"] == 1
+    stream.close()
+
+
+def test_a_stream_that_begins_with_a_request_has_the_credit_of_its_descriptor(
+    client: flight.FlightClient, topic: str
+) -> None:
+    stream = ShareStreamCall(client, topic, credit=3, begin=False)
+    stream.acknowledge()
+    assert stream.delivery().offsets == [0, 1, 2]
+    stream.close()
+
+
+@pytest.mark.parametrize("type_", ["accept", "release", "reject", "renew"])
+def test_what_cannot_be_held_is_refused_by_itself(
+    client: flight.FlightClient, topic: str, type_: str
+) -> None:
+    stream = ShareStreamCall(client, topic, credit=1)
+    leased = stream.delivery()
+    ack = leased.ack(type_)
+    foreign = f"of another.1.{leased.lease.rsplit('.', 1)[1]}"
+    for bad in (
+        {"last": (1 << 63) - 1},
+        {"first": 5, "last": 6},
+        {"lease": foreign, "last": (1 << 63) - 1},
+        {"lease": foreign.replace(" ", "\0")},
+        {"lease": foreign.replace("1", "9" * 19)},
+        {"lease": foreign.replace("1", "9" * 200)},
+    ):
+        answer = stream.answer(stream.acknowledge({**ack, **bad}))
+        assert answer == ["INVALID_RECORD_STATE"], bad
+    assert stream.answer(stream.acknowledge(ack)) == [None]
+    stream.close()
+
+
 def test_a_batch_of_the_client_ends_the_stream_in_band(
     client: flight.FlightClient, topic: str
 ) -> None:

@@ -210,8 +210,8 @@ class Lease:
             InvalidArgument: It never was a lease.
         """
         match text.split("."):
-            case [coordinator, number, tag] if coordinator and number.isascii():
-                if number.isdigit() and len(number) <= len(str(1 << 63)):
+            case [coordinator, number, tag] if coordinator.isprintable() and number.isascii():
+                if coordinator and number.isdigit() and len(number) <= len(str(1 << 63)):
                     return cls(coordinator, int(number), tag)
             case _:
                 pass

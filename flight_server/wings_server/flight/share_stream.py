@@ -164,7 +164,8 @@ class ShareStream:
         self._cancel = Cancel()
         self._changed = threading.Condition()
         # Guarded by it.
-        self._credit = opened.command.credit
+        self._credit: int | None = None
+        """None: the client's first message has not come, so nothing is delivered yet."""
         self._requests: deque[AcknowledgeMessage] = deque()
         self._requests_read = 0
         self._look = True
@@ -237,21 +238,14 @@ class ShareStream:
     def _receive(self, raw: bytes | None) -> bool:
         """Take a message of the client; False where the stream has ended."""
         try:
-            if raw is None:
-                raise InvalidArgument("message: a client sends app_metadata alone")
-            message = parse_client_message(raw)
-            if isinstance(message, AcknowledgeMessage):
-                self._requests_read += 1
-                if message.request != self._requests_read:
-                    raise InvalidArgument(
-                        f"message: key 'request': expected {self._requests_read}; got "
-                        f"{message.request}"
-                    )
+            message = self._parsed(raw)
         except WingsError as error:
             self.end(ShareEnd(error.code, error.message))
             return False
         is_last = False
         with self._changed:
+            if self._credit is None:
+                self._credit, self._look = self._opened.command.credit, True
             if isinstance(message, CreditMessage):
                 self._credit = 0 if self._is_draining else message.credit
                 self._look = True  # Without room, it stops waiting for messages.
@@ -275,6 +269,19 @@ class ShareStream:
         elif is_free:
             self._flow.offer(self)
         return True
+
+    def _parsed(self, raw: bytes | None) -> AcknowledgeMessage | CreditMessage:
+        """Parse a message of the client, and count its requests."""
+        if raw is None:
+            raise InvalidArgument("message: a client sends app_metadata alone")
+        message = parse_client_message(raw)
+        if isinstance(message, AcknowledgeMessage):
+            self._requests_read += 1
+            if message.request != self._requests_read:
+                raise InvalidArgument(
+                    f"message: key 'request': expected {self._requests_read}; got {message.request}"
+                )
+        return message
 
     # The flow's turn.
 
@@ -323,7 +330,7 @@ class ShareStream:
         """See `FlowStream.wanted`."""
         done = sum(entry.last - entry.first + 1 for message in requests for entry in message.acks)
         with self._changed:
-            room = self._credit - max(0, self._holds.messages - done)
+            room = (self._credit or 0) - max(0, self._holds.messages - done)
             if self._outbox or not self._look or room <= 0 or self._is_over:
                 return None
             self._look = False
@@ -588,7 +595,7 @@ class ShareStream:
 
     @property
     def _room(self) -> int:
-        return self._credit - self._holds.messages
+        return (self._credit or 0) - self._holds.messages
 
     @property
     def _is_free(self) -> bool:

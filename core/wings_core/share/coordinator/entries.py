@@ -9,6 +9,9 @@ from wings_core.share.model import Acknowledgement, Lease, member_tag
 from wings_core.share.quorum.votes import Verdict
 from wings_core.share.replica.interfaces import CountedRange
 
+OFFSET_MAX = 1 << 62
+"""No message has a later offset, and replicas refuse to be asked about one."""
+
 
 @dataclass(slots=True)
 class Entry:
@@ -91,7 +94,7 @@ def entries_of(
             lease = Lease.parse(acknowledgement.lease)
         except InvalidArgument:
             lease = None  # To a worker, what leases look like is nothing.
-        if lease is None or lease.member_tag != tag:
+        if lease is None or lease.member_tag != tag or last > OFFSET_MAX:
             return not_held(acknowledgement, member)
         entries.append(Entry(acknowledgement, max(first, log_start), last, lease))
     return _overlap(entries) or entries
