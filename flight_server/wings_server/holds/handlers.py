@@ -56,7 +56,10 @@ class _HoldHandlers:
         asked = [_parsed(message) for message in messages]
         possible = [requests for requests in asked if not isinstance(requests, WingsError)]
         together = [request for requests in possible for request in requests]
-        answers = iter(perform_each(self._replica, together))
+        if len(together) == 1:
+            answers = iter([perform(self._replica, together[0])])
+        else:
+            answers = iter(perform_each(self._replica, together))
         return [
             requests
             if isinstance(requests, WingsError)
