@@ -165,7 +165,8 @@ def test_what_a_stream_holds_is_released_when_its_client_ends_it(
     stream = ShareStreamCall(client, topic, max_messages=5)
     first, second = stream.delivery(), stream.delivery()
     request = stream.acknowledge(first.ack("accept"), second.ack("release", 5, 6))
-    assert stream.close() == []
+    # What it released may come to it once more before its end does.
+    assert [leased.offsets for leased in stream.close()] in ([], [[5, 6]])
     assert [answer["request"] for answer in stream.answers] == [request], "it is answered first"
     assert in_flight(client, topic) == 0
     again = Member(client, topic, name="two").acquire()
