@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import adbc_driver_manager
+import duckdb
 import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 import polars as pl
 import pyarrow as pa
@@ -20,6 +21,7 @@ from token_calls import ROOT, client_of, new_token
 import wings_client
 from wings_client import Client, TopicNotFound
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
+from wings_core.sql.vocabulary import FUNCTIONS
 from wings_server.flight_sql.messages import pack, unpack_as
 from wings_server.testing import RunningServer, running_server
 
@@ -146,6 +148,70 @@ def test_the_catalog_is_described(connection: Any, wings: Client, numbers: str) 
     assert tables["system", "nodes"] == ["flight", "http", "since"]
     assert connection.adbc_get_info()["vendor_name"] == "Wings"
     assert connection.adbc_get_table_schema(numbers).names == ["n", "text", *system]
+
+
+STRINGS, BOOLS, BIGINTS, BITMASKS, LISTS, MAPS = range(6)
+
+SQL_INFO = {
+    **dict.fromkeys([0, 1, 2, 6, 7, 504, 513, 514, 529, 530, 531], STRINGS),
+    **dict.fromkeys([3, 4, 5, 9, 10, 11, 500, 501, 502, 506, 515, 516], BOOLS),
+    **dict.fromkeys([518, 519, 520, 521, 523, 524, 527, 532, 536, 537, 539], BOOLS),
+    **dict.fromkeys([556, 563, 565, 566, *range(572, 577)], BOOLS),
+    **dict.fromkeys([*range(541, 556), *range(557, 562)], BIGINTS),
+    # Ordinals, of which the drivers of JDBC and ODBC read bigints.
+    **dict.fromkeys([503, 505, 507, 562], BIGINTS),
+    **dict.fromkeys([8, 100, 101, 522, 525, 526, 528, 533, 534, 535, 538, 540], BITMASKS),
+    **dict.fromkeys([564, *range(567, 572)], BITMASKS),
+    **dict.fromkeys(range(508, 513), LISTS),
+    517: MAPS,
+}
+"""Every number of the published `SqlInfo`, and the kind of its value in the union."""
+
+
+def sql_info(client: flight.FlightClient, *numbers: int) -> pa.Table:
+    command = pack(pb.CommandGetSqlInfo(info=numbers))
+    info = client.get_flight_info(flight.FlightDescriptor.for_command(command))
+    return client.do_get(info.endpoints[0].ticket).read_all()
+
+
+def test_every_info_is_answered_with_its_kind(client: flight.FlightClient) -> None:
+    found = sql_info(client)
+    values: Any = found["value"].combine_chunks()
+    kinds = values.type_codes.to_pylist()
+    assert dict(zip(found["info_name"].to_pylist(), kinds, strict=True)) == SQL_INFO
+    some = sql_info(client, 562, 9_999, 0)
+    assert some.to_pylist() == [
+        {"info_name": 562, "value": 0},
+        {"info_name": 0, "value": "Wings"},
+    ]
+
+
+def test_the_functions_and_words_that_are_named_are_those_of_sql(
+    client: flight.FlightClient,
+) -> None:
+    lists: Any = sql_info(client, *range(508, 513))["value"].to_pylist()
+    words, *functions = lists
+    assert {name.lower() for names in functions for name in names} <= FUNCTIONS
+    query = "select keyword_name from duckdb_keywords() where keyword_category = 'reserved'"
+    with duckdb.connect() as engine:
+        reserved = {name for name, *_ in engine.execute(query).fetchall()}
+    assert {word.lower() for word in words} <= reserved
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "n = (select min(n) from {0})",
+        "exists (select 1 from {0} as other where other.n = {0}.n and n = 0)",
+        "n in (select 0)",
+        "n = any (select 0)",
+        "n <= all (select n from {0})",
+    ],
+)
+def test_subqueries_are_served_as_is_said(cursor: Any, numbers: str, condition: str) -> None:
+    table = f'"{numbers}"'
+    cursor.execute(f"select n from {table} where {condition.format(table)}")
+    assert cursor.fetchall() == [(0,)]
 
 
 def test_rows_are_ingested_in_bulk(cursor: Any, wings: Client, numbers: str) -> None:

@@ -66,6 +66,9 @@ def test_the_driver_reads_topics(server: RunningServer, java: str, jar: Path) ->
     bigint, varchar, timestamp = "-5", "12", "2014"
     assert ran.stdout.splitlines() == [
         "product Wings",
+        "transactions false 0 false",
+        "joins true true true",
+        "others true false false 0 true IFNULL true",
         f"table default.{table}",
         *(f"column n {bigint}", f"column text {varchar}", f"column __partition {varchar}"),
         *(f"column __offset {bigint}", f"column __timestamp {timestamp}"),

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any, cast
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from wings_core.security.rights import Right
 from wings_core.sql.system import SYSTEM_TABLES
 from wings_core.sql.topic_table import shown_columns
 from wings_core.sql_process.engine import CATALOG
+from wings_server.flight_sql.sql_info import sql_info
 from wings_server.reach import topics_in_reach
 
 TABLE = "TABLE"
@@ -217,79 +217,9 @@ def _xdbc_types(command: Any, log: Log, principal: Principal) -> pa.Table:
     return _filled(_XDBC_TYPES, rows)
 
 
-_UNION = pa.dense_union(
-    [
-        pa.field("string_value", pa.string()),
-        pa.field("bool_value", pa.bool_()),
-        pa.field("bigint_value", pa.int64()),
-        pa.field("int32_bitmask", pa.int32()),
-        pa.field("string_list", pa.list_(pa.string())),
-        pa.field("int32_to_int32_list_map", pa.map_(pa.int32(), pa.list_(pa.int32()))),
-    ]
-)
-_STRING, _BOOL, _BIGINT, _BITMASK = 0, 1, 2, 3
-
-_INFO: Mapping[int, tuple[int, Any]] = {
-    0: (_STRING, "Wings"),
-    1: (_STRING, version("wings-flight")),
-    2: (_STRING, pa.__version__),
-    3: (_BOOL, True),  # Read only: SQL is; bulk ingest pushes.
-    4: (_BOOL, True),  # SQL.
-    5: (_BOOL, False),  # Substrait.
-    8: (_BITMASK, 0),  # Transactions.
-    9: (_BOOL, True),  # CancelQuery.
-    10: (_BOOL, True),  # Bulk ingest.
-    11: (_BOOL, False),  # Of it in transactions.
-    100: (_BITMASK, 0),
-    101: (_BITMASK, 0),
-    500: (_BOOL, False),
-    501: (_BOOL, False),
-    502: (_BOOL, False),
-    503: (_BIGINT, 1),  # Names: in any case.
-    504: (_STRING, '"'),
-    505: (_BIGINT, 1),
-    506: (_BOOL, True),  # All tables may be selected from.
-    507: (_BIGINT, 3),  # Nulls come last.
-    513: (_STRING, "\\"),
-    514: (_STRING, ""),
-    515: (_BOOL, True),
-    516: (_BOOL, True),
-    518: (_BOOL, True),
-    519: (_BOOL, False),
-    520: (_BOOL, True),
-    521: (_BOOL, True),
-    522: (_BITMASK, 3),  # GROUP BY.
-    523: (_BOOL, True),
-    524: (_BOOL, True),
-    525: (_BITMASK, 7),  # Grammar of ODBC,
-    526: (_BITMASK, 1),  # and of SQL-92: entry level.
-    527: (_BOOL, False),
-    528: (_BIGINT, 2),  # Outer joins.
-    529: (_STRING, "schema"),
-    530: (_STRING, "procedure"),
-    531: (_STRING, "catalog"),
-    532: (_BOOL, True),
-}
-"""By the numbers of `SqlInfo`: which kind of value, and the value."""
-
-
 def _sql_info(command: Any, log: Log, principal: Principal) -> pa.Table:
     del log, principal
-    wanted = [number for number in (command.info or sorted(_INFO)) if number in _INFO]
-    children: list[list[Any]] = [[] for _ in range(_UNION.num_fields)]
-    offsets: list[int] = []
-    for number in wanted:
-        kind, value = _INFO[number]
-        offsets.append(len(children[kind]))
-        children[kind].append(value)
-    kinds = pa.array([_INFO[number][0] for number in wanted], pa.int8())
-    arrays = [pa.array(values, _UNION.field(index).type) for index, values in enumerate(children)]
-    names = [_UNION.field(index).name for index in range(_UNION.num_fields)]
-    union = cast("Any", pa).UnionArray.from_dense(
-        kinds, pa.array(offsets, pa.int32()), arrays, names
-    )
-    schema = pa.schema([pa.field("info_name", pa.uint32(), False), pa.field("value", union.type)])
-    return pa.Table.from_arrays([pa.array(wanted, pa.uint32()), union], schema=schema)
+    return sql_info(command.info)
 
 
 _TABLES_OF: Mapping[type[Message], Callable[[Any, Log, Principal], pa.Table]] = {

@@ -5,6 +5,7 @@ import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Statement;
+import java.sql.Types;
 
 /** Says what a server answers to Arrow's driver of JDBC: a line for each step. */
 public final class Statements {
@@ -13,6 +14,17 @@ public final class Statements {
     try (Connection connection = DriverManager.getConnection(arguments[0])) {
       DatabaseMetaData metadata = connection.getMetaData();
       System.out.println("product " + metadata.getDatabaseProductName());
+      System.out.println(
+          "transactions " + metadata.supportsTransactions() + " " + metadata.getDefaultTransactionIsolation()
+              + " " + metadata.supportsTransactionIsolationLevel(Connection.TRANSACTION_SERIALIZABLE));
+      System.out.println(
+          "joins " + metadata.supportsOuterJoins() + " " + metadata.supportsFullOuterJoins()
+              + " " + metadata.supportsLimitedOuterJoins());
+      System.out.println(
+          "others " + metadata.supportsUnionAll() + " " + metadata.supportsConvert()
+              + " " + metadata.supportsConvert(Types.INTEGER, Types.VARCHAR) + " " + metadata.getMaxRowSize()
+              + " " + metadata.supportsSubqueriesInQuantifieds() + " " + metadata.getSystemFunctions()
+              + " " + metadata.supportsResultSetType(ResultSet.TYPE_FORWARD_ONLY));
       try (ResultSet tables = metadata.getTables("wings", "default", table, null)) {
         while (tables.next()) {
           System.out.println("table " + tables.getString("TABLE_SCHEM") + "." + tables.getString("TABLE_NAME"));
