@@ -315,6 +315,44 @@ class InlineBacklog:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionSums:
+    """Sums over partitions."""
+
+    partitions: int = 0
+    """How many were written to."""
+    messages: int = 0
+    """Of their next offsets."""
+    pages: int = 0
+    rows: int = 0
+    bytes: int = 0
+    merged_pages: int = 0
+    merged_rows: int = 0
+    merged_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSums:
+    """A topic, and the sums over its partitions."""
+
+    topic: TopicName
+    topic_uuid: str
+    sums: PartitionSums
+
+
+@dataclass(frozen=True, slots=True)
+class LargestTopics:
+    """What `Maintenance.largest_topics` found at one moment."""
+
+    topics: tuple[TopicSums, ...]
+    """Those with most stored bytes, by them, the largest first."""
+    others: int
+    """How many topics there are besides."""
+    of_others: PartitionSums
+    grouped: tuple[TopicName, ...]
+    """Topics that have share groups, those with most bytes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Replacement:
     """Pages of a partition, and those of the same offsets that take their place."""
 

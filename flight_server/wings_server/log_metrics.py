@@ -1,24 +1,22 @@
 """Metrics of a log: gauges of its topics, storage and share groups, read at each scrape.
 
-A scrape is bounded: of many partitions the largest have series, the others of their topic are
-summed as `other`, and `wings_series_summed` counts them.
+A scrape is bounded: of many topics those with most bytes have series, of many partitions of one
+the largest; the others are summed as `other`, and `wings_series_summed` counts them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from wings_core.errors import NotFound, Unavailable
 from wings_core.log import Log
-from wings_core.model import Topic
-from wings_core.names import TopicName
-from wings_core.partitions import Partition
+from wings_core.model import LargestTopics, PartitionSums
 from wings_core.share.counts import GroupCounts
 from wings_core.share.model import ShareGroup, SharePartitionState
 from wings_core.storage.open import Storage
 from wings_core.tables import Tables
-from wings_server.bounded_series import Series, bounded
+from wings_server.bounded_series import OTHER, Series, bounded
+from wings_server.log_standing import TOPICS_MAX, Standing, Standings
 
 PARTITIONS_MAX = 100
 """Series of the partitions of a topic, those with most messages, and of a consumer, by lag."""
@@ -26,35 +24,8 @@ PARTITIONS_MAX = 100
 GROUP_PARTITIONS_MAX = 10
 """Series of the partitions of a share group, those with most lag."""
 
-GROUPS_MAX = 1_000
-"""The most share groups that are looked at in one scrape."""
-
-SERIES_MAX = 10_000
-"""The most series of partitions in one scrape; as many of consumers, and of tiers."""
-
-CONSUMERS_MAX = 1_000
-"""The most named consumers whose lag is computed in one scrape."""
-
-
-@dataclass(slots=True)
-class _Standing:
-    """The state of the log at one scrape."""
-
-    ends: dict[tuple[TopicName, Partition], int] = field(
-        default_factory=dict[tuple[TopicName, Partition], int]
-    )
-    lags: list[tuple[str, TopicName, Partition, int]] = field(
-        default_factory=list[tuple[str, TopicName, Partition, int]]
-    )
-    tiers: dict[tuple[TopicName, bool], tuple[int, int, int]] = field(
-        default_factory=dict[tuple[TopicName, bool], tuple[int, int, int]]
-    )
-    """Pages, rows and bytes by topic, and by whether the pages are merged."""
-    groups: list[tuple[ShareGroup, list[SharePartitionState]]] = field(
-        default_factory=list[tuple[ShareGroup, list[SharePartitionState]]]
-    )
-    partitions: dict[TopicName, int] = field(default_factory=dict[TopicName, int])
-    """How many each topic has."""
+SERIES_MAX = 1_000
+"""The most series of one family in one scrape."""
 
 
 _MAINTENANCE = {
@@ -80,6 +51,7 @@ class LogCollector:
 
     def __init__(self, log: Log) -> None:
         self._log = log
+        self._standings = Standings(log)
 
     def describe(self) -> list[Metric]:
         """Return no families beforehand: the series depend on the log."""
@@ -122,15 +94,12 @@ class LogCollector:
             self._log.reclaimer.folios_deleted,
         )
         yield from _of_machine(self._log)
-        standing = self._look()
+        standing = self._standings.look()
         ends = _bounded_gauge(
             "wings_topic_end_offset",
             "The next offset to be assigned, of partitions in `other` their sum.",
             ["topic", "partition"],
-            (
-                Series((str(topic),), partition, next_offset)
-                for (topic, partition), next_offset in standing.ends.items()
-            ),
+            _ends(standing),
         )
         lags = _bounded_gauge(
             "wings_consumer_lag_messages",
@@ -141,61 +110,16 @@ class LogCollector:
                 for consumer, topic, partition, lag in standing.lags
             ),
         )
-        partitions = _bounded_gauge(
-            "wings_topic_partitions",
-            "Partitions written to.",
-            ["topic"],
-            (Series((), str(topic), count) for topic, count in standing.partitions.items()),
-            each_max=SERIES_MAX,
-        )
-        tiers = list(_of_tiers(standing))
-        for family, _ in (ends, partitions, *tiers, lags):
+        for family, _ in (ends, lags):
             yield family
+        yield from _of_topics(standing.largest)
         yield from _of_groups(standing.groups)
         yield from _of_deliveries(self._log.shares.counts)
         yield GaugeMetricFamily(
             "wings_series_summed",
             "Partitions, and topics, that have no series of their own and are summed as `other`.",
-            sum(summed for _, summed in (ends, partitions, *tiers, lags)),
+            ends[1] + lags[1] + _summed(standing.largest),
         )
-
-    def _look(self) -> _Standing:
-        standing = _Standing()
-        admin, registry = self._log.admin, self._log.registry
-        for namespace in admin.list_namespaces():
-            try:
-                for topic in admin.list_topics(namespace.name):
-                    states = registry.partition_states(topic.uuid)
-                    standing.partitions[topic.name] = len(states)
-                    for state in states:
-                        standing.ends[topic.name, state.partition] = state.next_offset
-                    for tier in self._log.maintenance.tier_states(topic.uuid):
-                        place = (topic.name, tier.remote)
-                        pages, rows, size = standing.tiers.get(place, (0, 0, 0))
-                        standing.tiers[place] = (
-                            pages + tier.pages,
-                            rows + tier.rows,
-                            size + tier.bytes,
-                        )
-                    standing.groups += self._groups(topic, GROUPS_MAX - len(standing.groups))
-            except NotFound:
-                continue  # Deleted meanwhile.
-        for consumer in registry.list_consumers(CONSUMERS_MAX):
-            for entry in registry.get_offsets(consumer):
-                next_offset = standing.ends.get((entry.topic, entry.partition), 0)
-                lag = max(0, next_offset - entry.offset)
-                standing.lags.append((consumer, entry.topic, entry.partition, lag))
-        return standing
-
-    def _groups(
-        self, topic: Topic, most: int
-    ) -> Iterator[tuple[ShareGroup, list[SharePartitionState]]]:
-        shares = self._log.shares
-        for group in shares.of_topic(topic.name)[:most]:
-            try:
-                yield group, shares.describe(group)
-            except Unavailable:
-                continue  # No majority of the replicas answers; the other groups have series.
 
 
 def _of_machine(log: Log) -> Iterator[Metric]:
@@ -225,35 +149,64 @@ def _of_machine(log: Log) -> Iterator[Metric]:
 
 
 def _bounded_gauge(
-    name: str, about: str, labels: list[str], series: Iterable[Series], each_max: int | None = None
+    name: str, about: str, labels: list[str], series: Iterable[Series]
 ) -> tuple[GaugeMetricFamily, int]:
     """Return a gauge by the last label, and how many series of it are in a sum."""
-    kept, summed = bounded(series, each_max or PARTITIONS_MAX, SERIES_MAX)
+    kept, summed = bounded(series, PARTITIONS_MAX, SERIES_MAX)
     family = GaugeMetricFamily(name, about, labels=labels)
     for each in kept:
         family.add_metric([*each.owner, each.name], each.value)
     return family, summed
 
 
-def _of_tiers(standing: _Standing) -> Iterator[tuple[GaugeMetricFamily, int]]:
-    """Yield the pages, rows and bytes of topics in each tier."""
-    for index, (name, about) in enumerate(
-        (
-            ("pages", "Pages of a topic in a tier."),
-            ("rows", "Messages of a topic in a tier."),
-            ("bytes", "Stored bytes of a topic's pages in a tier."),
-        )
+def _named(largest: LargestTopics) -> list[tuple[str, PartitionSums]]:
+    """Return the sums of the topics that have series, then of all others as `other`."""
+    named = [(str(each.topic), each.sums) for each in largest.topics]
+    if largest.others:
+        rest = [named.pop()[1], largest.of_others]
+        named.append((OTHER, PartitionSums(*map(sum, zip(*map(astuple, rest), strict=True)))))
+    return named
+
+
+def _summed(largest: LargestTopics) -> int:
+    """Return how many topics, and partitions of them, are in `other`."""
+    if not largest.others:
+        return 0
+    last = largest.topics[-1].sums.partitions
+    return 1 + largest.others + last + largest.of_others.partitions
+
+
+def _ends(standing: Standing) -> Iterator[Series]:
+    for each in standing.largest.topics[: TOPICS_MAX - bool(standing.largest.others)]:
+        for partition, next_offset in standing.ends[each.topic].items():
+            yield Series((str(each.topic),), partition, next_offset)
+    if standing.largest.others:
+        (*_, (_, sums)) = _named(standing.largest)
+        yield Series((OTHER,), OTHER, sums.messages)
+
+
+def _of_topics(largest: LargestTopics) -> Iterator[Metric]:
+    """Yield how many partitions topics have, and the pages, rows and bytes in each tier."""
+    named = _named(largest)
+    partitions = GaugeMetricFamily(
+        "wings_topic_partitions", "Partitions written to.", labels=["topic"]
+    )
+    for topic, sums in named:
+        partitions.add_metric([topic], sums.partitions)
+    yield partitions
+    for name, about in (
+        ("pages", "Pages of a topic in a tier."),
+        ("rows", "Messages of a topic in a tier."),
+        ("bytes", "Stored bytes of a topic's pages in a tier."),
     ):
-        yield _bounded_gauge(
-            f"wings_tier_{name}",
-            about,
-            ["tier", "topic"],
-            (
-                Series(("remote" if remote else "hot",), str(topic), numbers[index])
-                for (topic, remote), numbers in standing.tiers.items()
-            ),
-            each_max=SERIES_MAX,
-        )
+        family = GaugeMetricFamily(f"wings_tier_{name}", about, labels=["tier", "topic"])
+        for topic, sums in named:
+            remote: int = getattr(sums, f"merged_{name}")
+            if sums.pages > sums.merged_pages:
+                family.add_metric(["hot", topic], getattr(sums, name) - remote)
+            if sums.merged_pages:
+                family.add_metric(["remote", topic], remote)
+        yield family
 
 
 def _of_tables(tables: Tables) -> Iterator[Metric]:
@@ -313,8 +266,15 @@ def _of_deliveries(counts: Mapping[tuple[str, str], GroupCounts]) -> Iterator[Me
     for name, about in _DELIVERIES.items():
         labels = ["group", "topic"]
         family = CounterMetricFamily(f"wings_share_{name}_messages", about, labels=labels)
-        for (topic, group), of_group in counts.items():
-            family.add_metric([group, topic], getattr(of_group, name))
+        # The first that were counted, as a count may never fall.
+        others = 0
+        for number, ((topic, group), of_group) in enumerate(counts.items()):
+            if number < SERIES_MAX - 1:
+                family.add_metric([group, topic], getattr(of_group, name))
+            else:
+                others += getattr(of_group, name)
+        if len(counts) >= SERIES_MAX:
+            family.add_metric([OTHER, OTHER], others)
         yield family
 
 

@@ -7,9 +7,14 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pyarrow.flight as flight
-from flight_calls import chunks, create_topic, push, ticket_of
+import pytest
+from flight_calls import act, chunks, create_topic, push, ticket_of
+from prometheus_client.parser import text_string_to_metric_families
 from share_calls import Member, create_group
 
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_server import log_standing
+from wings_server.log_standing import KEPT_SECONDS, TOPICS_MAX, Standings
 from wings_server.testing import RunningServer, running_server
 
 PARTITIONS = 2_000
@@ -62,6 +67,60 @@ def test_many_partitions_have_few_series(tmp_path: Path) -> None:
         ends = re.findall(r"^wings_topic_end_offset{.*} (\S+)$", text, re.MULTILINE)
         assert len(ends) == 100
         assert sum(map(float, ends)) == PARTITIONS + 2, "with those of `other`"
+
+
+def test_many_topics_have_few_series(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        client = server.client()
+        for number in range(TOPICS_MAX + 5):
+            create_topic(client, f"t{number}", ["n: int64"])
+        largest = ["t3", f"t{TOPICS_MAX + 4}"]
+        for topic, rows in (*((topic, 5_000) for topic in largest), ("t7", 10), ("t8", 10)):
+            push(client, topic, pa.record_batch({"n": [*range(rows)]}))
+        last = f"t{TOPICS_MAX + 1}"
+        create_group(client, last)
+        offsets = [{"topic": "t3", "partition": None, "offset": 1}]
+        act(client, "commit-offsets", consumer="c", offsets=offsets)
+        found = {family.name: family for family in text_string_to_metric_families(scrape(server))}
+
+        def samples(name: str) -> dict[str, float]:
+            return {each.labels["topic"]: each.value for each in found[name].samples}
+
+        for name in ("wings_topic_partitions", "wings_topic_end_offset"):
+            values = samples(name)
+            assert len(found[name].samples) == TOPICS_MAX, name
+            assert set(largest) <= {topic.rpartition("/")[2] for topic in values}
+            assert values["other"] == 0, "nothing was written to those"
+        assert sum(samples("wings_topic_partitions").values()) == 4
+        assert sum(samples("wings_tier_rows").values()) == 10_020
+        (summed,) = found["wings_series_summed"].samples
+        assert summed.value == 6
+        (lag,) = found["wings_consumer_lag_messages"].samples
+        assert lag.value == 4_999
+        assert [*samples("wings_share_lag_messages")] == [str(DEFAULT_NAMESPACE.topic(last))]
+
+
+def test_a_large_log_is_looked_at_every_few_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_server(tmp_path) as server:
+        client = server.client()
+        create_topic(client, "jobs", ["n: int64"])
+        now = 0.0
+        standings = Standings(server.server.log, lambda: now)
+
+        def partitions() -> int:
+            return standings.look().largest.topics[0].sums.partitions
+
+        assert partitions() == 0
+        monkeypatch.setattr(log_standing, "SMALL", 1)
+        push(client, "jobs", pa.record_batch({"n": [1]}))
+        assert partitions() == 1, "a small one is looked at each time"
+        act(client, "delete-topic", topic="jobs")
+        now = KEPT_SECONDS - 0.1
+        assert partitions() == 1, "as of a moment ago"
+        now = KEPT_SECONDS
+        assert standings.look().largest.topics == ()
 
 
 def test_rejections_of_many_messages_share_flushes(tmp_path: Path) -> None:

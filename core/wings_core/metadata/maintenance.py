@@ -9,6 +9,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.model import (
     Expired,
     InlineBacklog,
+    LargestTopics,
     Location,
     PageFormat,
     Replacement,
@@ -146,6 +147,17 @@ class Maintenance(Protocol):
 
         Raises:
             TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def largest_topics(self, topics_max: int, grouped_max: int) -> LargestTopics:
+        """Return the topics with most stored bytes, the sums of all others, and who has groups.
+
+        Looks at all partitions, and at no page.
+
+        Args:
+            topics_max: The most topics that are told of one by one.
+            grouped_max: The most that are named as they have share groups.
         """
         ...
 

@@ -24,6 +24,7 @@ from wings_core.model import (
     InlineBacklog,
     InlineFolio,
     InlinePage,
+    LargestTopics,
     Located,
     LocatedPartition,
     Location,
@@ -32,6 +33,7 @@ from wings_core.model import (
     PageAddress,
     PageFormat,
     PartitionState,
+    PartitionSums,
     Published,
     PublishedRange,
     Rejected,
@@ -49,6 +51,7 @@ from wings_core.model import (
     TierState,
     Topic,
     TopicConfig,
+    TopicSums,
 )
 from wings_core.model import Sequence as ProducerSequence
 from wings_core.names import NamespaceName, TopicName
@@ -217,6 +220,9 @@ REPLACEMENT = Codec(Replacement, maintenance.Replacement)
 INLINE_PAGE = Codec(InlinePage, maintenance.InlinePage)
 INLINE_BACKLOG = Codec(InlineBacklog, maintenance.InlineBacklog)
 TIER_STATE = Codec(TierState, maintenance.TierState)
+PARTITION_SUMS = Codec(PartitionSums, maintenance.PartitionSums)
+TOPIC_SUMS = Codec(TopicSums, maintenance.TopicSums)
+LARGEST_TOPICS = Codec(LargestTopics, maintenance.LargestTopics)
 
 QUOTAS = Codec(Quotas, tokens.Quotas)
 TOKEN = Codec(Token, tokens.Token, digest=Convert())

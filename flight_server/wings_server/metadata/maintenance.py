@@ -99,3 +99,11 @@ class MaintenanceHandlers:
         return pb.ListTierStatesResponse(
             tier_states=map(messages.TIER_STATE.fields, found), next_page_token=token
         )
+
+    def get_largest_topics(self, request: pb.GetLargestTopicsRequest) -> pb.LargestTopics:
+        """Answer the topics with most bytes."""
+        topics_max = step("topics_max", request.topics_max)
+        grouped_max = step("grouped_max", request.grouped_max)
+        return messages.LARGEST_TOPICS.encode(
+            self._maintenance.largest_topics(topics_max, grouped_max)
+        )

@@ -1,14 +1,25 @@
 """How every `Maintenance` puts merged pages into the place of others."""
 
 from dataclasses import replace as changed
+from uuid import uuid4
 
 import pytest
 from fix_metadata import NOON, SECOND, MetadataUnderTest, batch_of, offsets_of
 
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound
 from wings_core.metadata.maintenance import Lease
-from wings_core.model import Location, PageAddress, PageFormat, TierState, Topic
+from wings_core.model import (
+    LargestTopics,
+    Location,
+    PageAddress,
+    PageFormat,
+    PartitionSums,
+    TierState,
+    Topic,
+    TopicSums,
+)
 from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.share.model import ShareConfig, ShareGroup
 
 MERGED = "segments/merged.arrow"
 
@@ -234,3 +245,30 @@ def test_tiers_are_counted_along_with_all_that_changes_pages(metadata: MetadataU
     check(40)
     maintenance.expire(topic.uuid, UNPARTITIONED, age_us=-SECOND, bytes_kept=None, pages_max=9)
     assert maintenance.tier_states(topic.uuid) == []
+
+
+def test_the_largest_topics_come_first_and_all_others_are_summed(
+    metadata: MetadataUnderTest,
+) -> None:
+    maintenance = metadata.opened.maintenance
+    assert maintenance.largest_topics(2, 1) == LargestTopics((), 0, PartitionSums(), ())
+    large, pages = pushed(metadata)
+    assert replace(metadata, large, pages[:3], [merged(pages[:3])])
+    small = [metadata.create_topic("key") for _ in range(2)]
+    for topic, partitions in zip(small, ("ab", "c"), strict=True):
+        counts = {Partition(f'"{letter}"'): 2 for letter in partitions}
+        metadata.registry.commit([batch_of(topic, counts)])
+    empty, deleted = metadata.create_topic(), metadata.create_topic()
+    metadata.admin.delete_topic(deleted.name)
+    for topic in (empty, small[0]):
+        metadata.groups.create(ShareGroup("workers", str(uuid4()), topic, ShareConfig()))
+    found = maintenance.largest_topics(1, 1)
+    assert found.topics == (
+        TopicSums(large.name, large.uuid, PartitionSums(1, 50, 3, 50, 264, 1, 30, 64)),
+    )
+    assert (found.others, found.grouped) == (3, (small[0].name,))
+    assert found.of_others == PartitionSums(3, 6, 3, 6, 300)
+    every = maintenance.largest_topics(10, 10)
+    assert [each.topic for each in every.topics] == [topic.name for topic in (large, *small, empty)]
+    assert (every.others, every.of_others) == (0, PartitionSums())
+    assert every.grouped == (small[0].name, empty.name)

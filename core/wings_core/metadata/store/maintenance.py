@@ -14,9 +14,9 @@ from wings_core.metadata.store import leases
 from wings_core.metadata.store.database import C, Database, Dialect
 from wings_core.metadata.store.expire import expire
 from wings_core.metadata.store.inline import find_inline
-from wings_core.metadata.store.partitions import tier_states
+from wings_core.metadata.store.partitions import largest_topics, tier_states
 from wings_core.metadata.store.replace import replace_all
-from wings_core.model import Expired, InlineBacklog, Replacement, TierState
+from wings_core.model import Expired, InlineBacklog, LargestTopics, Replacement, TierState
 from wings_core.partitions import Partition
 
 
@@ -109,6 +109,12 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
         """Return what the partitions have in each tier; see `Maintenance.tier_states`."""
         return self._database.read(
             lambda connection: tier_states(connection, topic_uuid, after, partitions_max)
+        )
+
+    def largest_topics(self, topics_max: int, grouped_max: int) -> LargestTopics:
+        """Return the topics with most bytes; see `Maintenance.largest_topics`."""
+        return self._database.read(
+            lambda connection: largest_topics(connection, topics_max, grouped_max)
         )
 
 

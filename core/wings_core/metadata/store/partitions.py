@@ -3,12 +3,23 @@
 Each look is one statement, so that all it reads is seen at one moment.
 """
 
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 from wings_core.errors import TopicNotFound
 from wings_core.metadata.store.database import Connection
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.topics import require_topic_id
 from wings_core.metadata.tiers import PageCounts, states_of
-from wings_core.model import PartitionState, TierState
+from wings_core.model import (
+    LargestTopics,
+    PartitionState,
+    PartitionSums,
+    TierState,
+    TopicSums,
+)
+from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import UNPARTITIONED, Partition, partition_sort_key
 
 _STATE_COLUMNS = """
@@ -39,6 +50,22 @@ FROM topic LEFT JOIN (
     WHERE topic_id = (SELECT id FROM topic) AND value > %s::text AND pages > 0
     ORDER BY value LIMIT %s::bigint
 ) AS wanted ON true
+"""
+
+# Deleted topics have no namespace, and so fall out of the join.
+_SUMS = """
+SELECT namespaces.tenant, namespaces.name, topics.name, topics.uuid,
+    EXISTS (SELECT 1 FROM share_groups WHERE share_groups.topic_id = topics.id), sums.partitions,
+    sums.messages, sums.pages, sums.rows, sums.bytes,
+    sums.merged_pages, sums.merged_rows, sums.merged_bytes
+FROM topics JOIN namespaces ON namespaces.id = topics.namespace_id LEFT JOIN (
+    SELECT topic_id, count(*) AS partitions, sum(next_offset) AS messages, sum(pages) AS pages,
+        sum(next_offset - log_start_offset) AS rows, sum(bytes) AS bytes,
+        sum(merged_pages) AS merged_pages, sum(merged_rows) AS merged_rows,
+        sum(merged_bytes) AS merged_bytes
+    FROM partitions GROUP BY topic_id
+) AS sums ON sums.topic_id = topics.id
+ORDER BY coalesce(sums.bytes, 0) DESC, topics.id
 """
 
 
@@ -81,6 +108,24 @@ def tier_states(
     if not rows:
         raise TopicNotFound("the topic was deleted")
     return states_of((value, PageCounts(*counts)) for value, *counts in rows if value is not None)
+
+
+def largest_topics(connection: Connection, topics_max: int, grouped_max: int) -> LargestTopics:
+    """Return the topics with most bytes; see `Maintenance.largest_topics`."""
+    rows = connection.execute(_SUMS).fetchall()
+    topics = tuple(TopicSums(_name(row), row[3], _sums([row[5:]])) for row in rows[:topics_max])
+    rest = rows[topics_max:]
+    grouped = itertools.islice((_name(row) for row in rows if row[4]), grouped_max)
+    return LargestTopics(topics, len(rest), _sums(row[5:] for row in rest), tuple(grouped))
+
+
+def _name(row: Sequence[Any]) -> TopicName:
+    tenant, namespace, topic, *_ = row
+    return TopicName(NamespaceName(tenant, namespace), topic)
+
+
+def _sums(counts: Iterable[Sequence[int | None]]) -> PartitionSums:
+    return PartitionSums(*(int(sum(filter(None, each))) for each in zip(*counts, strict=True)))
 
 
 def lock_partition(

@@ -504,3 +504,131 @@ class TierState(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TierState: _TypeAlias = TierState  # noqa: Y015
+
+@_typing.final
+class GetLargestTopicsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_MAX_FIELD_NUMBER: _builtins.int
+    GROUPED_MAX_FIELD_NUMBER: _builtins.int
+    topics_max: _builtins.int
+    grouped_max: _builtins.int
+    def __init__(
+        self,
+        *,
+        topics_max: _builtins.int = ...,
+        grouped_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grouped_max", b"grouped_max", "topics_max", b"topics_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLargestTopicsRequest: _TypeAlias = GetLargestTopicsRequest  # noqa: Y015
+
+@_typing.final
+class LargestTopics(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
+    OF_OTHERS_FIELD_NUMBER: _builtins.int
+    GROUPED_FIELD_NUMBER: _builtins.int
+    others: _builtins.int
+    """How many topics there are besides."""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicSums]:
+        """By their bytes, the largest first."""
+
+    @_builtins.property
+    def of_others(self) -> Global___PartitionSums: ...
+    @_builtins.property
+    def grouped(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The full names of topics that have share groups, those with most bytes."""
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[Global___TopicSums] | None = ...,
+        others: _builtins.int = ...,
+        of_others: Global___PartitionSums | None = ...,
+        grouped: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["of_others", b"of_others"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grouped", b"grouped", "of_others", b"of_others", "others", b"others", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LargestTopics: _TypeAlias = LargestTopics  # noqa: Y015
+
+@_typing.final
+class TopicSums(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_UUID_FIELD_NUMBER: _builtins.int
+    SUMS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The full name."""
+    topic_uuid: _builtins.str
+    @_builtins.property
+    def sums(self) -> Global___PartitionSums: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        topic_uuid: _builtins.str = ...,
+        sums: Global___PartitionSums | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sums", b"sums"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sums", b"sums", "topic", b"topic", "topic_uuid", b"topic_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicSums: _TypeAlias = TopicSums  # noqa: Y015
+
+@_typing.final
+class PartitionSums(_message.Message):
+    """Over partitions that were written to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    PAGES_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    MERGED_PAGES_FIELD_NUMBER: _builtins.int
+    MERGED_ROWS_FIELD_NUMBER: _builtins.int
+    MERGED_BYTES_FIELD_NUMBER: _builtins.int
+    partitions: _builtins.int
+    messages: _builtins.int
+    """Of their next offsets."""
+    pages: _builtins.int
+    rows: _builtins.int
+    bytes: _builtins.int
+    merged_pages: _builtins.int
+    merged_rows: _builtins.int
+    merged_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        partitions: _builtins.int = ...,
+        messages: _builtins.int = ...,
+        pages: _builtins.int = ...,
+        rows: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        merged_pages: _builtins.int = ...,
+        merged_rows: _builtins.int = ...,
+        merged_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "merged_bytes", b"merged_bytes", "merged_pages", b"merged_pages", "merged_rows", b"merged_rows", "messages", b"messages", "pages", b"pages", "partitions", b"partitions", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionSums: _TypeAlias = PartitionSums  # noqa: Y015

@@ -69,6 +69,11 @@ class MaintenanceServiceStub:
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ListTierStatesRequest.SerializeToString,
                 response_deserializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ListTierStatesResponse.FromString,
                 _registered_method=True)
+        self.GetLargestTopics = channel.unary_unary(
+                '/wings.v1.MaintenanceService/GetLargestTopics',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.GetLargestTopicsRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.LargestTopics.FromString,
+                _registered_method=True)
 
 
 class MaintenanceServiceServicer:
@@ -123,6 +128,13 @@ class MaintenanceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetLargestTopics(self, request, context):
+        """The topics with most stored bytes, and the sums of all others.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MaintenanceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -160,6 +172,11 @@ def add_MaintenanceServiceServicer_to_server(servicer, server):
                     servicer.ListTierStates,
                     request_deserializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ListTierStatesRequest.FromString,
                     response_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ListTierStatesResponse.SerializeToString,
+            ),
+            'GetLargestTopics': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLargestTopics,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.GetLargestTopicsRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.LargestTopics.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -351,6 +368,33 @@ class MaintenanceService:
             '/wings.v1.MaintenanceService/ListTierStates',
             wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ListTierStatesRequest.SerializeToString,
             wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.ListTierStatesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLargestTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.MaintenanceService/GetLargestTopics',
+            wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.GetLargestTopicsRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_maintenance__pb2.LargestTopics.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,6 +48,8 @@ class MaintenanceServiceStub:
     """What metadata keeps inline, to be moved into pages."""
     ListTierStates: _grpc.UnaryUnaryMultiCallable[_maintenance_pb2.ListTierStatesRequest, _maintenance_pb2.ListTierStatesResponse]
     """What a topic's partitions have in each tier."""
+    GetLargestTopics: _grpc.UnaryUnaryMultiCallable[_maintenance_pb2.GetLargestTopicsRequest, _maintenance_pb2.LargestTopics]
+    """The topics with most stored bytes, and the sums of all others."""
 
 @_typing.type_check_only
 class MaintenanceServiceAsyncStub(MaintenanceServiceStub):
@@ -66,6 +68,8 @@ class MaintenanceServiceAsyncStub(MaintenanceServiceStub):
     """What metadata keeps inline, to be moved into pages."""
     ListTierStates: _aio.UnaryUnaryMultiCallable[_maintenance_pb2.ListTierStatesRequest, _maintenance_pb2.ListTierStatesResponse]  # type: ignore[assignment]
     """What a topic's partitions have in each tier."""
+    GetLargestTopics: _aio.UnaryUnaryMultiCallable[_maintenance_pb2.GetLargestTopicsRequest, _maintenance_pb2.LargestTopics]  # type: ignore[assignment]
+    """The topics with most stored bytes, and the sums of all others."""
 
 class MaintenanceServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -123,5 +127,13 @@ class MaintenanceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_maintenance_pb2.ListTierStatesResponse, _abc.Awaitable[_maintenance_pb2.ListTierStatesResponse]]:
         """What a topic's partitions have in each tier."""
+
+    @_abc_1.abstractmethod
+    def GetLargestTopics(
+        self,
+        request: _maintenance_pb2.GetLargestTopicsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_maintenance_pb2.LargestTopics, _abc.Awaitable[_maintenance_pb2.LargestTopics]]:
+        """The topics with most stored bytes, and the sums of all others."""
 
 def add_MaintenanceServiceServicer_to_server(servicer: MaintenanceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
