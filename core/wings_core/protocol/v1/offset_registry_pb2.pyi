@@ -1082,7 +1082,7 @@ class CommitOffsetsResponse(_message.Message):
     OFFSETS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConsumerOffset]:
-        """In the order given."""
+        """Filled by earlier versions alone."""
 
     def __init__(
         self,
