@@ -268,6 +268,8 @@ class GroupCommit:
             # Of one that was joined, the thread that will flush it was told before.
             if not (awaited or joined or stream.answers) or self._lingers():
                 self._leave()
+            elif not awaited:
+                self._watch()
         return last
 
     def join(
@@ -339,6 +341,12 @@ class GroupCommit:
                 f"{ROOM_WAIT_SECONDS_MAX:.0f} s"
             )
 
+    def _watch(self) -> None:
+        """Have the flusher look whether a thread that answers is late; with the lock held."""
+        if not self._watches:
+            self._watches = True
+            self._work.notify()
+
     def _leave(self) -> None:
         """Leave what is pending to the flusher; with the lock held."""
         self._left = True
@@ -408,11 +416,10 @@ class GroupCommit:
                 self._pending_bytes -= sum(pending.batch.pending_bytes for pending in flush)
                 self._room.notify_all()
                 self._left = not all(pending.stream.answers for pending in self._pending)
-                begins_watch = bool(self._pending) and not (self._left or self._watches)
-                if begins_watch:
-                    self._watches = True
-                if self._left or self._closing or begins_watch:
+                if self._left or self._closing:
                     self._work.notify()
+                elif self._pending:
+                    self._watch()
             self._on_room()
 
     def _take(self) -> list[Pending]:

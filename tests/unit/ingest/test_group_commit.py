@@ -201,6 +201,19 @@ def test_what_a_late_thread_leaves_is_flushed_by_the_flusher(rig: Rig) -> None:
     assert rig.next_offset() == 3
 
 
+def test_what_comes_after_a_flush_is_flushed_though_the_thread_that_answers_is_held_up(
+    rig: Rig,
+) -> None:
+    """It writes an answer that the client does not read, and never asks for the next outcome."""
+    stream = PushStream(returns=True)
+    first = rig.group.submit(stream, rig.batch(0), awaited=True)
+    assert isinstance(first.outcome(), Accepted)
+    assert rig.store.entered.acquire(timeout=20)
+    later = rig.group.submit(stream, rig.batch(1), awaited=False)
+    assert rig.store.entered.acquire(timeout=20)
+    assert isinstance(later.outcome(), Accepted)
+
+
 def test_a_refused_batch_refuses_the_later_ones_of_its_stream_in_later_flushes(rig: Rig) -> None:
     stream = PushStream()
     refused = rig.group.submit(stream, rig.batch(1, expected=7), awaited=True).outcome()
