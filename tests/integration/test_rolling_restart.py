@@ -162,7 +162,14 @@ def pairs(columns: dict[str, list[Any]]) -> list[tuple[str, int]]:
     return list(zip(columns["who"], columns["n"], strict=True))
 
 
-@pytest.mark.parametrize("world", [one_server, nodes_of_a_service, nodes_without_a_directory])
+@pytest.mark.parametrize(
+    "world",
+    [
+        one_server,
+        pytest.param(nodes_of_a_service, marks=pytest.mark.soak),
+        nodes_without_a_directory,
+    ],
+)
 def test_a_rolling_restart_under_load_is_no_error_to_a_client_and_every_row_is_there_once(
     world: Callable[..., tuple[list[str], list[Start]]],
     tmp_path: Path,
