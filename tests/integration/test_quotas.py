@@ -143,8 +143,9 @@ def test_a_call_is_released_however_it_ends(
         wait_for(lambda: usage.calls == 0)
     # A client that goes away in the middle: of a stream that it reads, and of one that it writes.
     with client_of(server.flight, token) as leaving:
-        follow(leaving)
+        reading = follow(leaving)  # Its call ends as soon as it is dropped.
         wait_for(lambda: usage.calls == 1)
+        del reading
     wait_for(lambda: usage.calls == 0)
     with client_of(server.flight, token) as leaving:
         writer, _ = leaving.do_put(flight.FlightDescriptor.for_path("topic"), SCHEMA)
