@@ -14,6 +14,7 @@ from wings_core.partitions import UNPARTITIONED
 from wings_core.security.peers import PeerAccess
 from wings_core.share.model import Lease, OffsetRange, ShareKey
 from wings_core.share.remote.link import RemoteLink
+from wings_core.share.remote.session import Asked, Session
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import Answer, HoldRequest, Request
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
@@ -134,6 +135,30 @@ def test_a_service_that_stops_answers_what_is_under_way_and_ends_idle_sessions(
         asking.begin(2)
         (answer,) = asking.take(1)
         assert isinstance(answer, Unavailable)
+
+
+def test_a_replica_of_an_earlier_version_is_asked_although_its_session_has_ended_before(
+    replica: HaltedReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = served(replica)
+    begin = Session.begin
+
+    def begin_late(session: Session, asked: Asked) -> bool:
+        pause = threading.Event()
+        while not session.has_ended:
+            pause.wait(0.002)
+        return begin(session, asked)
+
+    monkeypatch.setattr(Session, "begin", begin_late)
+    with closing(RemoteLink(str(service.address))) as link:
+        link._open_session = link._channel.channel.stream_stream(  # pyright: ignore[reportPrivateUsage]
+            "/wings.v1.HoldService/Unknown"
+        )
+        asking = Asking(link)
+        asking.begin(0)
+        (answer,) = asking.take(1)
+        assert not isinstance(answer, WingsError)
+    service.stop(0)
 
 
 @pytest.mark.parametrize("token", ["of the cluster", "of another"])

@@ -97,8 +97,13 @@ class RemoteLink:
                     session = None  # So gRPC says that the channel is closed.
         if session is None:
             asked.fail(_closed())
-        elif not session.begin(asked):
-            asked.fail(Unavailable(f"the replica of holds {self._target} does not answer in time"))
+        elif session.begin(asked):
+            pass
+        elif session.is_served:
+            late = f"the replica of holds {self._target} does not answer in time"
+            asked.fail(session.error or Unavailable(late))
+        else:
+            self._ask_each(asked, seconds)
 
     def _ask_each(self, asked: Asked, seconds: float) -> None:
         for number, request in enumerate(asked.requests):

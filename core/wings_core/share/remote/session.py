@@ -62,6 +62,10 @@ class Session:
         self._under_way: list[Asked] = []
         self.has_ended = False
         """Whether it takes nothing any more."""
+        self.is_served = True
+        """False once it has ended since the replica is of a version without sessions."""
+        self.error: WingsError | None = None
+        """What it ended with; None: it goes on, or what was under way was overdue."""
         self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         # Without a deadline of its own: see `begin`.
         self._call: Any = method(iter(self._messages.get, None))
@@ -71,8 +75,8 @@ class Session:
         """Ask for something; its `done` is called on the session's thread.
 
         Returns:
-            False where the session has ended, or ends now as what is under way is overdue: nothing
-            was sent.
+            False where the session has ended, also before it was asked for anything, or ends now as
+            what is under way is overdue: nothing was sent.
         """
         with self._lock:
             if self.has_ended:
@@ -125,7 +129,7 @@ class Session:
 
     def _end(self, error: WingsError, *, is_served: bool = True) -> None:
         with self._lock:
-            self.has_ended = True
+            self.has_ended, self.is_served, self.error = True, is_served, error
             left = [*self._under_way, *self._waiting]
             self._under_way, self._waiting = [], []
         self._messages.put(None)  # Ends gRPC's thread that takes them.
