@@ -4,7 +4,7 @@
 from before its log is written until it is synced. So the listener's thread sends notifications once
 what they tell of is durable, those of some milliseconds at once.
 
-**A node that dies in between tells nobody.** Each transaction that others are to know of names its
+**A node may die in between.** Each transaction that others are to know of names its
 node in `outcomes`. Every node looks every few seconds which transactions of the last ones it was
 not told of, and lets all waiters look again if there is one. So it does where its connection
 broke, once it listens again. A connection that died in silence is found by that look.

@@ -1,7 +1,7 @@
 """Redrive: send dead letters back to the topics that they came from, or to another, each once.
 
 A letter's payload is pushed as a batch of its own whose producer is the letter's id, so that a
-letter that was sent back before, by anybody, is not sent again.
+letter that was sent back before, by any call, is not sent again.
 """
 
 from collections.abc import Callable, Iterator
