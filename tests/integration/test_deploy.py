@@ -142,7 +142,9 @@ PYTHON = shlex.quote(sys.executable)
 
 def linted(program: str, *arguments: str | Path) -> None:
     """Run a linter, which must find nothing; skip where it is not installed."""
-    found = shutil.which(program)
+    found = shutil.which(
+        program, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
     if found is None:
         pytest.skip(f"{program} is not installed")
     done = subprocess.run(
