@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from wings_core.errors import ResourceExhausted
-from wings_core.metadata.wake import WOKEN_AT_ONCE, in_turn
+from wings_core.metadata.wake import in_turn
 from wings_core.model import Position
 from wings_core.partitions import Partition
 
@@ -201,8 +201,8 @@ def _call(
     woken: Collection[_Watch],
     told: Sequence[tuple[_TopicWatch, Mapping[Partition, int] | None]],
 ) -> None:
-    # Few are not worth a queue.
-    with in_turn() if len(woken) + len(told) > WOKEN_AT_ONCE else nullcontext():
+    # One is not worth a queue.
+    with in_turn() if len(woken) + len(told) > 1 else nullcontext():
         for watch in woken:
             watch.call()
         for topic_watch, ends in told:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
-from wings_core.metadata.wake import WOKEN_AT_ONCE, Wake, in_turn
+from wings_core.metadata.wake import Wake, in_turn
 
 LONG = 60.0
-MANY = 20 * WOKEN_AT_ONCE
+MANY = 160
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -38,6 +38,22 @@ def test_all_that_wait_are_woken() -> None:
         waiting = [threads.submit(wake.wait, LONG) for wake in wakes]
         notify(wakes)
         assert all(each.result() for each in waiting)
+
+
+def test_what_a_thread_does_once_it_is_woken_holds_up_no_other() -> None:
+    """Each goes on only when all have been woken."""
+    wakes = [Wake() for _ in range(MANY)]
+    all_are_woken = threading.Barrier(MANY)
+
+    def follow(wake: Wake) -> bool:
+        is_woken = wake.wait(LONG)
+        all_are_woken.wait(LONG)
+        return is_woken
+
+    with ThreadPoolExecutor(MANY) as threads:
+        following = [threads.submit(follow, wake) for wake in wakes]
+        notify(wakes)
+        assert all(each.result() for each in following)
 
 
 def test_those_for_which_no_thread_waits_hold_up_no_other() -> None:
@@ -70,7 +86,7 @@ def test_two_threads_that_wait_for_one_wake_are_both_woken_and_so_is_the_next() 
 
 def test_no_wake_up_is_lost_among_threads_that_come_and_go() -> None:
     """Threads look, wait a random while, and look again, until they have seen the last commit."""
-    commits, threads_count = 200, 5 * WOKEN_AT_ONCE
+    commits, threads_count = 200, 40
     committed = 0
     wakes = [Wake() for _ in range(threads_count)]
     given_time = threading.Semaphore(0)
