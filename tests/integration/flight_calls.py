@@ -99,10 +99,13 @@ def chunks(reader: flight.FlightStreamReader) -> Iterator[flight.FlightStreamChu
 
 
 def open_put(
-    client: flight.FlightClient, descriptor: flight.FlightDescriptor, schema: pa.Schema
+    client: flight.FlightClient,
+    descriptor: flight.FlightDescriptor,
+    schema: pa.Schema,
+    options: flight.FlightCallOptions | None = None,
 ) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader]:
     """Open a stream of batches and one of their answers."""
-    return client.do_put(descriptor, schema)  # pyright: ignore[reportReturnType] - the stubs are wrong
+    return client.do_put(descriptor, schema, options)  # pyright: ignore[reportReturnType] - the stubs are wrong
 
 
 class Stream:

@@ -123,6 +123,16 @@ def path_descriptor(topic: str) -> bytes:
     return bytes([1 << 3 | VARINT, 1]) + _field(3, topic.encode())
 
 
+def command_descriptor(command: bytes) -> bytes:
+    """Return a `FlightDescriptor` of a command."""
+    return bytes([1 << 3 | VARINT, 2]) + _field(2, command)
+
+
+def first_message(descriptor: bytes) -> bytes:
+    """Return a `FlightData` message of a descriptor alone."""
+    return _field(1, descriptor)
+
+
 def _messages(reader: pa.ipc.MessageReader) -> Iterator[pa.Message]:
     while True:
         try:

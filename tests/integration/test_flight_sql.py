@@ -1,14 +1,17 @@
 """Flight SQL with a real driver: ADBC's, and what is built on it."""
 
+import base64
+import json
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import adbc_driver_manager
 import duckdb
+import grpc
 import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 import polars as pl
 import pyarrow as pa
@@ -16,6 +19,9 @@ import pyarrow.flight as flight
 import pytest
 from adbc_driver_flightsql import DatabaseOptions, dbapi
 from fix_client import NewTopic
+from flight_calls import code_of, create_topic, open_put
+from fuzz import command_descriptor, first_message
+from google.protobuf.any_pb2 import Any as AnyMessage
 from token_calls import ROOT, client_of, new_token
 
 import wings_client
@@ -114,6 +120,116 @@ def test_a_parameter_that_would_lose_something_is_refused(
     row = pa.record_batch([pa.array([value], data_type)], names=["1"])
     with pytest.raises(adbc_driver_manager.Error, match="parameter"):
         cursor.execute("select ? as v", row)
+
+
+def _prepared(**keys: Any) -> pb.CommandPreparedStatementQuery:
+    return pb.CommandPreparedStatementQuery(prepared_statement_handle=json.dumps(keys).encode())
+
+
+def _bound(client: flight.FlightClient, *rows: pa.RecordBatch) -> None:
+    """Send rows of parameters for a statement of one."""
+    descriptor = flight.FlightDescriptor.for_command(pack(_prepared(sql="select ? as v")))
+    writer, _ = open_put(client, descriptor, rows[0].schema)
+    with writer:
+        for batch in rows:
+            writer.write_batch(batch)
+
+
+def _of_lies() -> pa.RecordBatch:
+    """Return one binary value that ends long after its bytes."""
+    with pa.ipc.open_stream(_changed(pa.array([b"Q" * 16]), b"\x10", b"\xff")) as reader:
+        return reader.read_next_batch()
+
+
+def _changed(values: Any, before: bytes, after: bytes) -> bytes:
+    """Return the IPC stream of a column, its last offset another."""
+    batch = pa.RecordBatch.from_arrays([values], ["1"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    raw = sink.getvalue().to_pybytes()
+    at = raw.rindex(before + bytes(3), 0, raw.rindex(b"QQQQ"))
+    return raw[:at] + after + raw[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(_of_lies(), id="offsets"),
+        pytest.param(
+            pa.record_batch([pa.array([86_400_000], pa.int32()).view(pa.time32("ms"))], ["1"]),
+            id="time",
+        ),
+        pytest.param(
+            pa.record_batch([pa.array([2**60], pa.int64()).view(pa.date64())], ["1"]), id="date"
+        ),
+        pytest.param(
+            pa.record_batch([pa.array([2**62], pa.int64()).view(pa.timestamp("us"))], ["1"]),
+            id="timestamp",
+        ),
+        pytest.param(
+            pa.record_batch([pa.array([1], pa.timestamp("us", "Not/AZone"))], ["1"]), id="zone"
+        ),
+        pytest.param(
+            pa.record_batch(
+                [cast("Any", pa).DictionaryArray.from_arrays([7], ["a"], safe=False)], ["1"]
+            ),
+            id="dictionary",
+        ),
+        pytest.param(pa.record_batch([pa.nulls(1, pa.struct([]))], ["1"]), id="struct"),
+        pytest.param(pa.record_batch([pa.nulls(0, pa.int64())], ["1"]), id="none"),
+        pytest.param(pa.record_batch([pa.nulls(2, pa.int64())], ["1"]), id="two"),
+    ],
+)
+def test_parameters_may_hold_anything(client: flight.FlightClient, row: pa.RecordBatch) -> None:
+    with pytest.raises(flight.FlightServerError) as caught:
+        _bound(client, row)
+    assert code_of(caught.value) == "INVALID_ARGUMENT"
+
+
+def test_parameters_are_read_no_further_than_the_second_row(client: flight.FlightClient) -> None:
+    one = pa.record_batch([pa.array([1])], ["1"])
+    _bound(client, one.slice(0, 0), one)
+    with pytest.raises(flight.FlightServerError, match="one row"):
+        _bound(client, one, one)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        base64.b64encode(_changed(pa.array([b"Q" * 16]), b"\x10", b"\xff")).decode(),
+        [["int", "x"]],
+        [["int"]],
+        [["Decimal", "?"]],
+        [["nothing", ""]],
+        [["bytes", "a"]],
+        [["timedelta", "9" * 40]],
+        [["datetime", "2020-13-01"]],
+    ],
+)
+def test_parameters_in_a_handle_may_hold_anything(
+    client: flight.FlightClient, parameters: object
+) -> None:
+    handle = json.dumps({"sql": "select ? as v", "parameters": parameters}).encode()
+    ticket = pack(pb.TicketStatementQuery(statement_handle=handle))
+    with pytest.raises(flight.FlightServerError) as caught:
+        client.do_get(flight.Ticket(ticket)).read_all()
+    assert code_of(caught.value) == "INVALID_ARGUMENT"
+
+
+def test_names_are_matched_by_patterns_at_once(client: flight.FlightClient) -> None:
+    """A search of all ways to match this one would take longer than the sun shines."""
+    create_topic(client, "a" * 63, ["n: int64"])
+
+    def tables(pattern: str) -> list[Any]:
+        command = pack(pb.CommandGetTables(table_name_filter_pattern=pattern))
+        info = client.get_flight_info(flight.FlightDescriptor.for_command(command))
+        return client.do_get(info.endpoints[0].ticket).read_all()["table_name"].to_pylist()
+
+    assert tables("%a" * 31 + "b") == []
+    assert tables("%a" * 31) == tables("%a_a%") == tables("a" * 63) == ["a" * 63]
+    with pytest.raises(flight.FlightServerError, match="at most 1024"):
+        tables("%" * 1_025)
 
 
 def test_partitions_are_read_by_their_tickets(cursor: Any, numbers: str) -> None:
@@ -285,12 +401,28 @@ def test_what_is_not_served_is_refused(client: flight.FlightClient) -> None:
         pack(pb.CommandStatementQuery(query="select 1", transaction_id=b"x")),
         b"\x0a\x40type.googleapis.com/arrow.flight.protocol.sql.CommandNothing\x12",
         pack(pb.CommandPreparedStatementQuery(prepared_statement_handle=b"none")),
+        pack(pb.TicketStatementQuery(statement_handle=b"x" * 5_000_000)),
+        AnyMessage(
+            type_url="type.googleapis.com/arrow.flight.protocol.sql.DESCRIPTOR"
+        ).SerializeToString(),
     ):
         descriptor = flight.FlightDescriptor.for_command(command)
         with pytest.raises(flight.FlightServerError):
             client.get_flight_info(descriptor)
         with pytest.raises(flight.FlightServerError):
             client.do_get(flight.Ticket(command))
+    body = pack(pb.ActionCancelQueryRequest(info=b"none"))
+    with pytest.raises(flight.FlightServerError, match="FlightInfo"):
+        list(client.do_action(flight.Action("CancelQuery", body)))
+
+
+def test_a_put_without_a_schema_is_refused(server: RunningServer) -> None:
+    for command in (pb.CommandStatementIngest(table="t"), _prepared(sql="select ?")):
+        first = first_message(command_descriptor(pack(command)))
+        with grpc.insecure_channel(server.flight.removeprefix("grpc://")) as channel:
+            put = channel.stream_stream("/arrow.flight.protocol.FlightService/DoPut")
+            with pytest.raises(grpc.RpcError, match="cannot be read"):
+                list(put(iter([first]), timeout=20))
 
 
 def test_a_connection_names_its_schema(server: RunningServer, wings: Client) -> None:

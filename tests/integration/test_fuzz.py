@@ -13,10 +13,11 @@ import httpx
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from flight_calls import act, code_of, create_topic, get, push
+from flight_calls import act, code_of, create_topic, get, open_put, push
 from fuzz import flight_messages, made_up, mutated, mutated_json, path_descriptor
 from google.protobuf.message_factory import GetMessageClass
 
+from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.protocol.v1 import (
     admin_pb2,
     groups_pb2,
@@ -26,6 +27,8 @@ from wings_core.protocol.v1 import (
     shards_pb2,
     tokens_pb2,
 )
+from wings_server.flight_sql import ACTIONS as SQL_ACTIONS
+from wings_server.flight_sql.messages import pack
 from wings_server.testing import (
     MetadataProcess,
     ServerProcess,
@@ -36,7 +39,7 @@ from wings_server.testing import (
 
 SEED = 20_261_123
 FEW, MANY = 1_700, 170_000
-"""Inputs of each of six kinds."""
+"""Inputs of each of seven kinds."""
 
 CALL_SECONDS = 0.1
 """What a made-up request may wait for is awaited so long."""
@@ -205,6 +208,52 @@ def test_streams_of_batches(
                 messages = messages or [b""]
             with suppress(grpc.RpcError):  # Of what kind, the metrics tell.
                 list(put(iter(messages), timeout=20))
+
+
+@inputs_of_each
+def test_messages_of_flight_sql(client: flight.FlightClient, inputs: int) -> None:
+    random = Random(SEED)
+    handle = {
+        "sql": "select n from t where n = ?",
+        "namespace": "tenants/default/namespaces/default",
+        "parameters": [["int", "1"], ["Decimal", "1.50"], ["bytes", "QQ=="]],
+        "run": "00",
+    }
+    kinds = [
+        *(pb.CommandGetTables, pb.CommandGetDbSchemas, pb.CommandGetSqlInfo, pb.CommandGetCatalogs),
+        *(pb.CommandGetXdbcTypeInfo, pb.CommandGetPrimaryKeys, pb.CommandStatementQuery),
+        *(pb.TicketStatementQuery, pb.CommandPreparedStatementQuery, pb.CommandStatementIngest),
+        *(pb.ActionCreatePreparedStatementRequest, pb.ActionCancelQueryRequest),
+        pb.ActionClosePreparedStatementRequest,
+    ]
+    for _ in range(inputs):
+        handles = [mutated_json(random, handle, list(handle)) for _ in range(3)]
+        texts = ["select 1", "select n from t where n = ?", "a", "%", "system", "t"]
+        known: dict[str, Any] = {
+            **dict.fromkeys(("statement_handle", "prepared_statement_handle"), handles),
+            **dict.fromkeys(("query", "table", "schema", "catalog"), texts),
+        }
+        given = pack(made_up(random, random.choice(kinds), known))
+        if random.random() < 0.1:
+            given = mutated(random, given)
+        match random.randrange(4):
+            case 0:
+                judge(partial(fetch, client, given), given)
+            case 1:
+                descriptor = flight.FlightDescriptor.for_command(given)
+                judge(partial(client.get_flight_info, descriptor, OPTIONS), given)
+            case 2:
+                name = random.choice(list(SQL_ACTIONS))
+                judge(partial(perform, client, name, given), given)
+            case _:
+                judge(partial(put, client, given, rows_of(random.randrange(3))), given)
+
+
+def put(client: flight.FlightClient, command: bytes, rows: pa.RecordBatch) -> None:
+    descriptor = flight.FlightDescriptor.for_command(command)
+    writer, _ = open_put(client, descriptor, rows.schema, OPTIONS)
+    with writer:
+        writer.write_batch(rows)
 
 
 @inputs_of_each

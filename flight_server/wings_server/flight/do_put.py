@@ -130,7 +130,7 @@ class Put:
         """
         answers = Answers(writer, self._stream, self._metrics, room, self._quotas)
         try:
-            for batch, metadata, size in _read(reader, room):
+            for batch, metadata, size in read(reader, room):
                 if self._stream.refused is not None:
                     break
                 answers.give_way()
@@ -452,7 +452,21 @@ class Answers:
             self._silent = True
 
 
-def _read(
+def schema_of(reader: flight.MetadataRecordBatchReader) -> pa.Schema:
+    """Return the schema of a stream; waits for its first message.
+
+    Raises:
+        InvalidArgument: The client sends none.
+    """
+    try:
+        return reader.schema
+    except flight.FlightError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidArgument(f"the stream cannot be read: {error!s:.300}") from None
+
+
+def read(
     reader: flight.MetadataRecordBatchReader, room: ReadRoom
 ) -> Iterator[tuple[pa.RecordBatch | None, pa.Buffer | None, int]]:
     """Yield the batches that the client sends; each is read once it has room.

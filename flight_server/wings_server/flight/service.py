@@ -42,7 +42,7 @@ from wings_server.flight.boundary import flight_errors
 from wings_server.flight.client_watch import ClientGone, ClientWatch
 from wings_server.flight.connections import FlightConnections
 from wings_server.flight.do_get import Get, open_get, stream
-from wings_server.flight.do_put import Put, parse_descriptor
+from wings_server.flight.do_put import Put, parse_descriptor, read
 from wings_server.flight.get_many import ManyGet
 from wings_server.flight.info import get_info, get_schema, list_flights, parse_info_descriptor
 from wings_server.flight.running import Running
@@ -148,7 +148,9 @@ class FlightService(flight.FlightServerBase):
                     put = Put(self._log, command, self._metrics, principal.check, quotas)
                     put.run(reader, answers, self._stopping, room_of(context))
 
-                answer = self._flight_sql.put(descriptor, reader, principal, named, pushed)
+                sent = (batch for batch, _, _ in read(reader, room_of(context)))
+                batches = (batch for batch in sent if batch is not None)
+                answer = self._flight_sql.put(descriptor, reader, batches, principal, named, pushed)
                 writer.write(pa.py_buffer(answer))
                 return
             command = parse_descriptor(descriptor)

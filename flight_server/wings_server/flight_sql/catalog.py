@@ -8,6 +8,7 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from wings_core.contracts.sql import SYSTEM, schema_of
+from wings_core.errors import InvalidArgument
 from wings_core.log import Log
 from wings_core.model import Topic
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
@@ -21,6 +22,9 @@ from wings_server.reach import topics_in_reach
 
 TABLE = "TABLE"
 SYSTEM_TABLE = "SYSTEM TABLE"
+
+PATTERN_LENGTH_MAX = 1024
+"""Characters of a pattern of names."""
 
 Rows = Sequence[tuple[Any, ...]]
 
@@ -184,15 +188,28 @@ def _is_ours(command: Any) -> bool:
 
 
 def _matcher(command: Any, name: str) -> Callable[[str], bool]:
-    """Return what tells whether a name is of a pattern, in which `%` and `_` stand for others."""
+    """Return what tells whether a name is of a pattern, in which `%` and `_` stand for others.
+
+    Raises:
+        InvalidArgument: The pattern is too long.
+    """
     if not command.HasField(name):
         return lambda _: True
-    parts = re.split(r"(\\.|[%_])", getattr(command, name))
-    wild = {"%": ".*", "_": "."}
-    pattern = "".join(
-        wild.get(part) or re.escape(part[1:] if part.startswith("\\") else part) for part in parts
-    )
-    return lambda text: re.fullmatch(pattern, text, re.DOTALL) is not None
+    given: str = getattr(command, name)
+    if len(given) > PATTERN_LENGTH_MAX:
+        raise InvalidArgument(f"key {name!r}: at most {PATTERN_LENGTH_MAX} characters")
+    between = [""]
+    for part in re.split(r"(\\.|[%_])", given, flags=re.DOTALL):
+        if part == "%":
+            between.append("")
+        else:
+            plain = re.escape(part[1:] if part.startswith("\\") else part)
+            between[-1] += "." if part == "_" else plain
+    *others, last = between
+    # Each is found where it comes first, and no further place is tried, which could take for ever.
+    rest = "".join(f"(?>.*?{part})" for part in others[1:])
+    compiled = re.compile(f"{others[0]}{rest}.*{last}" if others else last, re.DOTALL)
+    return lambda text: compiled.fullmatch(text) is not None
 
 
 def _table_types(command: Any, log: Log, principal: Principal) -> pa.Table:

@@ -2,7 +2,11 @@
 
 import base64
 import secrets
-from typing import Any, cast
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, cast
 
 import pyarrow as pa
 from pydantic import Field
@@ -14,14 +18,35 @@ from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 PARAMETER_BYTES_MAX = 1024 * 1024
 """Bytes of the values of a statement's parameters, as Arrow has them."""
 
+_MICROSECOND = timedelta(microseconds=1)
+
+_READ: Mapping[str, Callable[[str], Any]] = {
+    "NoneType": lambda _: None,
+    "bool": lambda text: text == "True",
+    "int": int,
+    "float": float,
+    "str": str,
+    "bytes": base64.b64decode,
+    "Decimal": Decimal,
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
+    "timedelta": lambda text: int(text) * _MICROSECOND,
+    "UUID": uuid.UUID,
+}
+"""By the name of a parameter's type in Python, what makes the value of its text."""
+
 
 class Handle(Message):
     """A statement, what its parameters stand for, and where its tables are looked for."""
 
     sql: str
     namespace: str | None = None
-    parameters: str | None = None
-    """A batch of one row in base64, as an IPC stream."""
+    parameters: Annotated[
+        tuple[Annotated[tuple[str, str], Field(strict=False)], ...], Field(strict=False)
+    ] = ()
+    """The type and the text of each value, in order. Not as Arrow data: a client may send any
+    handle, and compressed data tells its size only once it is unpacked."""
     run: str = Field(default_factory=lambda: secrets.token_hex(8))
     """Which run of it, to cancel it by."""
 
@@ -46,38 +71,61 @@ class Handle(Message):
         """The values of the parameters, in order.
 
         Raises:
-            InvalidArgument: A time is finer than microseconds, which Python's are not.
+            InvalidArgument: No handle that `bound` made.
         """
-        if self.parameters is None:
-            return []
-        with pa.ipc.open_stream(base64.b64decode(self.parameters)) as reader:
-            table = reader.read_all()
         try:
-            return [_in_microseconds(column)[0].as_py() for column in cast("Any", table).columns]
-        except pa.ArrowInvalid as error:
-            raise InvalidArgument(f"a parameter: {error!s:.200}; send it as a text") from None
+            return [_READ[kind](text) for kind, text in self.parameters]
+        except (ArithmeticError, LookupError, ValueError):
+            raise InvalidArgument("statement handle: a bad value of a parameter") from None
 
-    def bound(self, rows: pa.Table) -> "Handle":
+    def bound(self, batches: Iterable[pa.RecordBatch]) -> "Handle":
         """Return the handle of the statement with these values.
 
+        Args:
+            batches: One row, in any number of them; no more are read than tell that there is one.
+                Their data may hold anything.
+
         Raises:
-            InvalidArgument: They are not one row, or too many bytes.
+            InvalidArgument: They are not one row, too many bytes, not valid, or of a type that a
+                parameter cannot have; or a time is finer than microseconds, which Python's are not.
         """
-        if rows.num_columns == 0:
-            return self
-        if rows.num_rows != 1:
-            raise InvalidArgument(f"a statement takes one row of parameters; got {rows.num_rows}")
-        if rows.nbytes > PARAMETER_BYTES_MAX:
-            raise InvalidArgument(f"parameters have at most {PARAMETER_BYTES_MAX} bytes")
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema) as writer:
-            writer.write_table(rows)
-        text = base64.b64encode(sink.getvalue().to_pybytes()).decode("ascii")
-        return self.model_copy(update={"parameters": text, "run": secrets.token_hex(8)})
+        found: pa.RecordBatch | None = None
+        for batch in batches:
+            if batch.num_rows > (found is None):
+                rows = batch.num_rows + (found is not None)
+                raise InvalidArgument(f"a statement takes one row of parameters; got {rows}")
+            found = batch if batch.num_rows else found
+        if found is None:
+            raise InvalidArgument("a statement takes one row of parameters; got 0")
+        try:
+            found.validate(full=True)  # Before its bytes are counted, which reads its offsets.
+            if found.nbytes > PARAMETER_BYTES_MAX:
+                raise InvalidArgument(f"parameters have at most {PARAMETER_BYTES_MAX} bytes")
+            values = tuple(_text(column) for column in cast("Any", found).columns)
+        except (pa.ArrowException, ArithmeticError, LookupError, ValueError) as error:
+            raise InvalidArgument(f"a parameter: {error!s:.200}; send it as a text") from None
+        return self.model_copy(update={"parameters": values, "run": secrets.token_hex(8)})
 
     def to_bytes(self) -> bytes:
         """Return the handle as a client keeps it."""
         return self.model_dump_json(exclude_none=True).encode()
+
+
+def _text(column: Any) -> tuple[str, str]:
+    """Return the type and the text of a column's one value."""
+    kind = column.type
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        kind = kind.value_type
+    nested = pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType)
+    if nested and kind != cast("Any", pa).uuid():
+        raise ValueError(f"it cannot be of type {kind!s:.80}")
+    value = _in_microseconds(column)[0].as_py()
+    name = type(value).__name__
+    if isinstance(value, bytes):
+        return name, base64.b64encode(value).decode("ascii")
+    if isinstance(value, (date, time)):
+        return name, value.isoformat()
+    return name, str(value // _MICROSECOND if isinstance(value, timedelta) else value)
 
 
 def _in_microseconds(column: Any) -> Any:

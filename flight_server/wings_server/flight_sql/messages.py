@@ -1,12 +1,12 @@
 """Messages of Flight SQL on the wire: each packed in an Any, which names its type."""
 
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import pyarrow as pa
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import DecodeError, Message
 
-from wings_core.contracts.messages import to_bytes
+from wings_core.contracts.messages import JSON_BYTES_MAX, to_bytes
 from wings_core.errors import InvalidArgument
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 
@@ -18,23 +18,25 @@ M = TypeVar("M", bound=Message)
 
 def is_flight_sql(raw: "bytes | pa.Buffer | None") -> bool:
     """Tell whether a command or ticket is a message of Flight SQL, and not JSON."""
-    return to_bytes(raw)[:80].find(_MARK) in (2, 3)  # After the field's number and length.
+    # After the field's number and length.
+    return raw is not None and bytes(memoryview(raw)[:80]).find(_MARK) in (2, 3)
 
 
 def unpack(raw: "bytes | pa.Buffer | None") -> Message:
     """Return the message in an Any.
 
     Raises:
-        InvalidArgument: It is no such message, or one that is not served.
+        InvalidArgument: It is no such message, one that is not served, or too long.
     """
+    if raw is not None and memoryview(raw).nbytes > JSON_BYTES_MAX:
+        raise InvalidArgument(f"a message of Flight SQL has at most {JSON_BYTES_MAX} bytes")
     packed = AnyMessage()
     try:
         packed.ParseFromString(to_bytes(raw))
         name = packed.type_url.removeprefix(_PREFIX)
-        cls = cast("Any", getattr(pb, name, None))
-        if cls is None or not packed.type_url.startswith(_PREFIX):
+        if name not in pb.DESCRIPTOR.message_types_by_name or name == packed.type_url:
             raise InvalidArgument(f"Flight SQL's {name!r:.80} is not served")
-        found: Message = cls()
+        found: Message = getattr(pb, name)()
         found.ParseFromString(packed.value)
     except DecodeError:
         raise InvalidArgument("this is no message of Flight SQL") from None

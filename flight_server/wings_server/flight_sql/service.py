@@ -1,7 +1,7 @@
 """The calls of Flight SQL: each unpacks its message, calls one plain function, and packs."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.security.principal import Principal
 from wings_core.sql import Query
 from wings_core.sql.names import namespace_of
+from wings_server.flight.do_put import schema_of
 from wings_server.flight_sql.catalog import table_of
 from wings_server.flight_sql.handles import Handle
 from wings_server.flight_sql.ingest import CountedRows, creation_of, ingest_topic
@@ -131,25 +132,36 @@ class FlightSql:
         self,
         descriptor: flight.FlightDescriptor,
         reader: flight.MetadataRecordBatchReader,
+        batches: Iterable[pa.RecordBatch],
         principal: Principal,
         schema_name: str | None,
         push: PutRows,
     ) -> bytes:
         """Bind parameters, or push rows; returns the answer.
 
+        Args:
+            descriptor: With the command.
+            reader: The call's stream.
+            batches: Its batches, each read once it is asked for.
+            principal: Who calls.
+            schema_name: As of `info`.
+            push: Pushes them instead.
+
         Raises:
             InvalidSql: A statement that would write.
         """
         command = unpack(descriptor.command)
         if isinstance(command, pb.CommandPreparedStatementQuery):
-            handle = Handle.of(command.prepared_statement_handle).bound(reader.read_all())
+            handle = Handle.of(command.prepared_statement_handle)
+            if schema_of(reader).names:
+                handle = handle.bound(batches)
             answer = pb.DoPutPreparedStatementResult(prepared_statement_handle=handle.to_bytes())
             return answer.SerializeToString()
         if not isinstance(command, pb.CommandStatementIngest):
             raise InvalidSql("SQL reads topics: push rows, or ingest them in bulk")
         name = _namespace(schema_name)
         topic = ingest_topic(command, NamespaceName.parse(name or _DEFAULT))
-        creation = creation_of(command, topic, reader.schema)
+        creation = creation_of(command, topic, schema_of(reader))
         if creation is not None:
             self._gate.run(principal, "create-topic", creation)
         self._gate.allow(principal, "push", str(topic))
@@ -188,7 +200,10 @@ class FlightSql:
         return pack(result)
 
     def _cancel(self, raw: bytes) -> bytes:
-        info = flight.FlightInfo.deserialize(raw)
+        try:
+            info = flight.FlightInfo.deserialize(raw)
+        except (pa.ArrowException, ValueError):
+            raise InvalidArgument("CancelQuery is of no FlightInfo") from None
         outcome = pb.ActionCancelQueryResult.CANCEL_RESULT_NOT_CANCELLABLE
         for endpoint in info.endpoints:
             ticket = unpack_as(endpoint.ticket.ticket, pb.TicketStatementQuery)
