@@ -94,7 +94,7 @@ class Log:
         shares: Share groups.
         sql: Runs SQL over the topics.
         backups: Those that are being taken; None: this process has not all that they are of.
-        table_states: What metadata keeps of tables; None: nothing.
+        table_states: What metadata keeps of tables.
         tables: Commits segments to the tables of topics; None: topics cannot be tables here.
         limits: The bounds in force.
         maintainer: Moves what is old, and drops what is kept no longer.
@@ -170,7 +170,7 @@ class Log:
         self.tables: Tables | None = None
         catalog = None if open_tables is None else open_tables(storage.remote.objects.url)
         self.table_states = metadata.tables
-        if metadata.tables is not None and catalog is not None:
+        if catalog is not None:
             self.tables = Tables(metadata, metadata.tables, catalog, storage.remote.objects)
         try:
             self.shares = _open_shares(metadata.groups, self, open_coordinator)
@@ -295,7 +295,7 @@ class Log:
         # The only process of this metadata: after a crash it drains at once.
         tables = partial(
             open_catalog,
-            sqlite=str(directory.path.absolute() / "iceberg.sqlite"),
+            sqlite=_sqlite_catalog(directory),
             postgres=metadata_url,
             rest=iceberg_catalog,
         )
@@ -330,6 +330,8 @@ class Log:
         hold_replicas: Sequence[str] = (),
         remote_url: str | None = None,
         access: "PeerAccess | None" = None,
+        *,
+        iceberg_catalog: str | None = None,
     ) -> Self:
         """Open the log of a node: metadata at a service, pages in a directory shared with others.
 
@@ -346,6 +348,9 @@ class Log:
                 nodes. None: share groups are refused.
             remote_url: The one that old pages go to; the same for all nodes.
             access: What is presented to replicas of holds.
+            iceberg_catalog: The URL of a REST catalog of the tables of topics, the same for all
+                nodes. None: it is `iceberg.sqlite` in the directory; with an object store for new
+                pages the directory may be each node's own, and topics cannot be tables.
 
         Raises:
             Unavailable: The service or the object store cannot be reached.
@@ -374,7 +379,19 @@ class Log:
             elsewhere=lambda: metadata.nodes.refusal,
         )
         try:
-            return cls(metadata, storage, limits, on_flush, open_coordinator, disk=disk)
+            return cls(
+                metadata,
+                storage,
+                limits,
+                on_flush,
+                open_coordinator,
+                disk=disk,
+                open_tables=(
+                    partial(open_catalog, sqlite=_sqlite_catalog(directory), rest=iceberg_catalog)
+                    if iceberg_catalog is not None or "hot" not in storage.objects
+                    else None
+                ),
+            )
         except BaseException:
             disk.close()
             raise
@@ -483,6 +500,10 @@ _HOLDS_ELSEWHERE = (
     "what share groups have finished is at replicas in other processes, of which no backup is "
     "taken: back up a server that holds it itself, or delete the groups"
 )
+
+
+def _sqlite_catalog(directory: DataDirectory) -> str:
+    return str(directory.path.absolute() / "iceberg.sqlite")
 
 
 def _no_refusal() -> None:

@@ -91,10 +91,10 @@ def alter_topic(log: Log, body: AlterTopic) -> Json:
     """Replace a topic's configuration, change its schema, or both; returns its description."""
     name = TopicName.parse(body.topic)
     topic: Topic | None = None
+    _check_table(log, body.config)  # Before the schema is changed, which stays.
     if body.changes is not None:
         topic = log.admin.alter_schema(name, body.changes.change())
     if body.config is not None:
-        _check_table(log, body.config)
         topic = log.admin.alter_topic(name, body.config, None if topic is None else topic.uuid)
     assert topic is not None
     return describe_topic(topic)
@@ -103,8 +103,8 @@ def alter_topic(log: Log, body: AlterTopic) -> Json:
 def _check_table(log: Log, config: TopicConfig | None) -> None:
     if config is not None and config.table is not None and log.tables is None:
         raise InvalidArgument(
-            "topics cannot be tables here: that takes the extra `iceberg`, and a server that has "
-            "its metadata itself or in PostgreSQL, not at a metadata service"
+            "topics cannot be tables here: that takes the extra `iceberg`, and of nodes of a "
+            "metadata service whose new messages go to an object store, --iceberg-catalog"
         )
 
 
@@ -296,7 +296,9 @@ def sql_live(log: Log, body: LiveBody) -> Json:
 @ACTIONS.add("maintain", Maintain)
 def maintain(log: Log, body: Maintain) -> Json:
     """Run due maintenance now, of one topic or of all; returns its counts."""
-    topic = None if body.topic is None else _topic(log, body.topic)
+    topic = None
+    if body.topic is not None:  # As its configuration is now, changed by another node too.
+        topic = log.admin.get_topic(TopicName.parse(body.topic), fresh=True)
     return asdict(log.maintainer.run(topic))
 
 

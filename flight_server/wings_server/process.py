@@ -241,6 +241,7 @@ def _open_log(settings: Settings, started: ExitStack, metrics: Metrics, tls: Tls
         replicas,
         settings.remote,
         access,
+        iceberg_catalog=settings.iceberg_catalog,
     )
 
 

@@ -6,8 +6,9 @@ from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from flight_calls import act, create_topic, get, numbers, push
+from flight_calls import act, create_topic, error_of, get, numbers, push
 
 from wings_core.storage.objects import open_objects
 from wings_server.testing import ServerProcess, metadata_process, server_process
@@ -31,6 +32,10 @@ def test_nodes_with_directories_of_their_own_share_a_bucket(s3_url: str, tmp_pat
         assert get(two, topic="events", offset=0, timeout_ms=20_000).column("n") == [1, 2]
         push(two, "events", numbers(3))
         assert get(one, kind="scan", topic="events").column("n") == [1, 2, 3]
+        # Each would have a catalog of its own in its directory.
+        with pytest.raises(pa.ArrowException) as caught:
+            act(one, "alter-topic", topic="events", config={"table": "iceberg"})
+        assert "--iceberg-catalog" in error_of(caught.value)["message"]
         # The last node looks for objects that no page refers to, and finds none of the others.
         third = stack.enter_context(server_process(tmp_path / "three", flags=flags)).client()
         assert get(third, kind="scan", topic="events").column("n") == [1, 2, 3]

@@ -98,6 +98,24 @@ def test_http_is_one_port_and_answers_for_all(server: ServerProcess, new_topic_i
     assert len(heads) == len(set(heads))
 
 
+def test_each_process_commits_to_the_tables_of_topics(
+    server: ServerProcess, new_topic_id: str
+) -> None:
+    pytest.importorskip("pyiceberg")
+    addresses = nodes_of(server)
+    config = {"table": "iceberg", "tier_after_ms": 0}
+    create_topic(server.client(), new_topic_id, ["n: int64"])
+    act(server.client(), "alter-topic", topic=new_topic_id, config=config)
+    for number, address in enumerate(addresses):
+        with flight.FlightClient(address) as client:
+            push(client, new_topic_id, numbers(number))
+            assert act(client, "maintain", topic=new_topic_id)["failures"] == 0
+            told = act(client, "describe-topic", topic=new_topic_id)["table"]
+            assert (told["rows"], told["lag_rows"]) == (number + 1, 0)
+    with wings_client.connect(addresses) as client:
+        assert set(client.table(new_topic_id).scan().to_arrow()["n"].to_pylist()) == {0, 1}
+
+
 def test_a_process_that_was_killed_serves_again_where_it_was(
     server: ServerProcess, new_topic_id: str
 ) -> None:

@@ -11,6 +11,7 @@ from itertools import zip_longest
 import pyarrow as pa
 
 from wings_core.errors import InvalidArgument, WingsError, error_from_json
+from wings_core.metadata.tables import TableSegment
 from wings_core.model import (
     Aborted,
     Accepted,
@@ -62,6 +63,7 @@ from wings_core.protocol.v1 import groups_pb2 as groups
 from wings_core.protocol.v1 import maintenance_pb2 as maintenance
 from wings_core.protocol.v1 import offset_registry_pb2 as registry
 from wings_core.protocol.v1 import shards_pb2 as shards
+from wings_core.protocol.v1 import tables_pb2 as tables
 from wings_core.protocol.v1 import tokens_pb2 as tokens
 from wings_core.schema_changes import SchemaChange
 from wings_core.security.quotas import Quotas
@@ -223,6 +225,7 @@ TIER_STATE = Codec(TierState, maintenance.TierState)
 PARTITION_SUMS = Codec(PartitionSums, maintenance.PartitionSums)
 TOPIC_SUMS = Codec(TopicSums, maintenance.TopicSums)
 LARGEST_TOPICS = Codec(LargestTopics, maintenance.LargestTopics)
+TABLE_SEGMENT = Codec(TableSegment, tables.TableSegment)
 
 QUOTAS = Codec(Quotas, tokens.Quotas)
 TOKEN = Codec(Token, tokens.Token, digest=Convert())

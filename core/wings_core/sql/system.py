@@ -180,8 +180,6 @@ def _groups(log: "Log", principal: Principal) -> Columns:
 
 
 def _files(log: "Log", principal: Principal) -> Columns:
-    if log.table_states is None:
-        return []
     known = log.table_states.tables()
     rows: list[tuple[Any, ...]] = []
     for topic in _topics_of(log, principal, (Right.READ,)):

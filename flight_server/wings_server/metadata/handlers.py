@@ -22,6 +22,7 @@ from wings_core.protocol.v1 import groups_pb2 as groups_pb
 from wings_core.protocol.v1 import maintenance_pb2 as maintenance_pb
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.protocol.v1 import shards_pb2 as shards_pb
+from wings_core.protocol.v1 import tables_pb2 as tables_pb
 from wings_core.protocol.v1 import tokens_pb2 as tokens_pb
 from wings_core.schemas import check_topic_schema
 from wings_core.share.model import ShareConfig, ShareGroup
@@ -33,6 +34,7 @@ from wings_server.metadata.paging import (
     page_size_of,
     step,
 )
+from wings_server.metadata.tables import TableHandlers
 from wings_server.metadata.tokens import TokenHandlers
 
 _NO_SCHEMA = pa.schema([])
@@ -61,6 +63,7 @@ def services(
         (maintenance["MaintenanceService"], MaintenanceHandlers(metadata)),
         (groups["GroupService"], _Groups(metadata)),
         (shards["ShardService"], _Shards(metadata)),
+        (tables_pb.DESCRIPTOR.services_by_name["TableService"], TableHandlers(metadata)),
         (tokens_pb.DESCRIPTOR.services_by_name["TokenService"], TokenHandlers(metadata)),
     ]
 
@@ -71,7 +74,9 @@ class _Admin:
         self._store_id = store_id
 
     def get_store(self, _: admin_pb.GetStoreRequest) -> admin_pb.Store:
-        return admin_pb.Store(id=self._store_id, keeps_slices=True, keeps_inline=True)
+        return admin_pb.Store(
+            id=self._store_id, keeps_slices=True, keeps_inline=True, keeps_tables=True
+        )
 
     def get_tenant(self, request: admin_pb.GetTenantRequest) -> admin_pb.Tenant:
         tenants = {f"tenants/{found.name.tenant}" for found in self._admin.list_namespaces()}

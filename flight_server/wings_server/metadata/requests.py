@@ -77,13 +77,16 @@ _RULES: dict[str, tuple[Check, str]] = {
     "position": _within(0, BYTES_MAX),
     "length": _within(1, BYTES_MAX),
     "ShardProgress.position": _COUNT,
+    "TableSegment.end_offset": _within(-1, OFFSET_MAX),
+    "TableSegment.rows": _COUNT,
+    "TableSegment.folio": _ID,  # One of another store is its URL.
     **dict.fromkeys(("start_offset", "end_offset", "first", "last"), _OFFSET),
     "delay_ms": _within(0, DELAY_MS_MAX),
     **dict.fromkeys(("folio", "folios"), _FOLIO),
     **dict.fromkeys(
         ("uuid", "topic_uuid", "group_uuid", "id", "address", "writer", "writing", "lease"), _ID
     ),
-    **dict.fromkeys(("holder", "coordinator", "member_tag"), _ID),
+    **dict.fromkeys(("holder", "coordinator", "member_tag", "identifier", "remove"), _ID),
 }
 """By the name of a field, or of a message and its field."""
 

@@ -1,6 +1,5 @@
 """What stores of metadata keep of tables."""
 
-import pytest
 from fix_metadata import MetadataUnderTest, batch_of
 
 from wings_core.metadata.maintenance import Lease
@@ -16,8 +15,6 @@ def segment(folio: str, added: int = 1, removed: int | None = None) -> TableSegm
 
 def test_a_commit_is_planned_under_a_lease_and_confirmed(metadata: MetadataUnderTest) -> None:
     tables = metadata.opened.tables
-    if tables is None:
-        pytest.skip("topics are no tables over a metadata service")
     topic = metadata.create_topic()
     for folio in ("f", "g"):
         metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 7}, folio=folio)])

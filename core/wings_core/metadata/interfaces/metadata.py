@@ -57,8 +57,8 @@ class Metadata(Protocol):
         ...
 
     @property
-    def tables(self) -> TableStates | None:
-        """The files of topics that are tables; None where no topic can be one."""
+    def tables(self) -> TableStates:
+        """The files of topics that are tables."""
         ...
 
     def close(self) -> None:

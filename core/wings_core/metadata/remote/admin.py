@@ -139,7 +139,7 @@ class RemoteAdmin(Admin):
                 f"no metadata service answers at {self._channel.target} within {seconds_max:g} s; "
                 f"is the address right? ({error.message})"
             ) from error
-        if not (store.keeps_slices and store.keeps_inline):
+        if not (store.keeps_slices and store.keeps_inline and store.keeps_tables):
             raise Internal(
                 f"the metadata service at {self._channel.target} is of an earlier version of "
                 "Wings: bring it up to date before its nodes"

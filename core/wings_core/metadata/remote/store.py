@@ -13,6 +13,7 @@ from wings_core.metadata.remote.registry import RemoteRegistry
 from wings_core.metadata.remote.retries import Retries
 from wings_core.metadata.remote.shards import RemoteShards
 from wings_core.metadata.remote.staging import RemoteStages
+from wings_core.metadata.remote.tables import RemoteTables
 from wings_core.metadata.remote.tokens import RemoteTokens
 from wings_core.security.peers import PeerAccess
 from wings_core.times import now_us
@@ -44,6 +45,7 @@ class RemoteMetadata(Metadata):
         self._registry = RemoteRegistry(self._channel, topics, self._retries, clock)
         self._stages = RemoteStages(self._channel)
         self._maintenance = RemoteMaintenance(self._channel)
+        self._tables = RemoteTables(self._channel)
         self._groups = RemoteGroups(self._channel)
         self._shards = RemoteShards(self._channel)
         self._nodes = RemoteNodes(self._channel)
@@ -76,9 +78,9 @@ class RemoteMetadata(Metadata):
         return self._stages
 
     @property
-    def tables(self) -> None:
-        """Topics are no tables here: a service does not say what their files are."""
-        return
+    def tables(self) -> RemoteTables:
+        """The files of topics that are tables."""
+        return self._tables
 
     @property
     def maintenance(self) -> RemoteMaintenance:

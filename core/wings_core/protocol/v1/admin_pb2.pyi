@@ -197,6 +197,7 @@ class Store(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     KEEPS_SLICES_FIELD_NUMBER: _builtins.int
     KEEPS_INLINE_FIELD_NUMBER: _builtins.int
+    KEEPS_TABLES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     keeps_slices: _builtins.bool
     """Whether the service keeps slices of pages: one of an earlier version would take them for whole
@@ -204,16 +205,19 @@ class Store(_message.Message):
     """
     keeps_inline: _builtins.bool
     """Whether it takes inline folios, and pages drained from them."""
+    keeps_tables: _builtins.bool
+    """Whether it keeps which files tables have."""
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         keeps_slices: _builtins.bool = ...,
         keeps_inline: _builtins.bool = ...,
+        keeps_tables: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keeps_inline", b"keeps_inline", "keeps_slices", b"keeps_slices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keeps_inline", b"keeps_inline", "keeps_slices", b"keeps_slices", "keeps_tables", b"keeps_tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
