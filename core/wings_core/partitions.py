@@ -146,7 +146,7 @@ def partitions_of_keys(keys: "pa.Array[Any]") -> list[Partition]:
     """
     values = cast("list[Any]", keys.to_pylist())
     if pa.types.is_integer(keys.type):
-        return [Partition(str(value)) for value in values]
+        return cast("list[Partition]", list(map(str, values)))
     if pa.types.is_boolean(keys.type):
         return [Partition("true" if value else "false") for value in values]
     if _is_binary(keys.type):

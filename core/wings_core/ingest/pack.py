@@ -21,9 +21,9 @@ ENCODERS_KEPT_MAX = 1_024
 """Topics whose encoder is kept for their next flush."""
 
 
-_Place = tuple[int, int, int, int]
-"""Where a run is: number of the page in the flush, first row in it (0-based), and how many bytes of
-the page's runs come before it, and before the next."""
+_Span = tuple[int, int, int, int]
+"""Where neighbouring runs of a batch are that share a page: the page's number in the flush, the
+first row in it (0-based), how many bytes of its runs come before, and how many runs these are."""
 
 
 class PackedFlush:
@@ -36,39 +36,27 @@ class PackedFlush:
     def __init__(self, batches: Sequence[PreparedBatch]) -> None:
         self.pages: list[EncodedPage] = []
         self._batches = batches
-        self._places: list[list[_Place]] = [[] for _ in batches]
+        self._spans: list[list[_Span]] = [[] for _ in batches]
         self._sizes: list[int] = []
         """About how many bytes the runs of each page have together."""
 
     def add_encoded(self, index: int) -> None:
         """Add the pages of batch `index`, which was encoded before."""
         batch = self._batches[index]
-        places = self._places[index]
-        pages = iter(batch.pages)
-        first_row = page_rows = end = 0
-        for (_, rows), size in zip(batch.runs, batch.run_bytes, strict=True):
-            if first_row == page_rows:
-                page = next(pages)
-                first_row, page_rows, end = 0, page.rows, 0
-                self._begin(page)
-            start, end = end, end + (size or 1)  # Rows of nulls alone may have no bytes.
-            places.append((len(self.pages) - 1, first_row, start, end))
-            self._sizes[-1] = end
-            first_row += rows
+        first = 0
+        for page, runs in zip(batch.pages, batch.page_runs, strict=True):
+            self._begin(page)
+            self._place(index, 0, batch.run_bytes[first : first + runs])
+            first += runs
 
     def add_packed(self, page: EncodedPage, indices: Iterable[int]) -> None:
         """Add a page that holds the rows of these batches, one after another."""
         self._begin(page)
-        number = len(self.pages) - 1
-        first_row = end = 0
+        first_row = 0
         for index in indices:
             batch = self._batches[index]
-            places = self._places[index]
-            for (_, rows), size in zip(batch.runs, batch.run_bytes, strict=True):
-                start, end = end, end + (size or 1)
-                places.append((number, first_row, start, end))
-                first_row += rows
-        self._sizes[number] = end
+            self._place(index, first_row, batch.run_bytes)
+            first_row += sum([rows for _, rows in batch.runs])
 
     def stored(self, addresses: Sequence[PageAddress]) -> Iterator[tuple[StoredPage, ...]]:
         """Yield what is stored of each batch, in order, now that its pages have addresses."""
@@ -76,20 +64,37 @@ class PackedFlush:
             (address, page.rows, size)
             for address, page, size in zip(addresses, self.pages, self._sizes, strict=True)
         ]
-        for batch, places in zip(self._batches, self._places, strict=True):
+        for batch, spans in zip(self._batches, self._spans, strict=True):
             stored: list[StoredPage] = []
             version = batch.topic.schema_version
-            for (partition, rows), (page, first_row, start, end) in zip(
-                batch.runs, places, strict=True
-            ):
-                address, page_rows, size = pages[page]
-                if rows == page_rows:
-                    stored.append(StoredPage(partition, rows, address, schema_version=version))
-                    continue
-                # By where it begins and ends, so that the slices of a page add up to it.
-                share = address.length * end // size - address.length * start // size
-                stored.append(StoredPage(partition, rows, address, first_row, share, version))
+            run = 0
+            for number, first_row, end, runs in spans:
+                address, page_rows, size = pages[number]
+                length = address.length
+                cut = length * end // size
+                places = slice(run, run + runs)
+                run += runs
+                for (partition, rows), run_bytes in zip(
+                    batch.runs[places], batch.run_bytes[places], strict=True
+                ):
+                    if rows == page_rows:
+                        stored.append(StoredPage(partition, rows, address, None, None, version))
+                        continue
+                    # By where it begins and ends, so that the slices of a page add up to it.
+                    end += run_bytes
+                    begin, cut = cut, length * end // size
+                    stored.append(
+                        StoredPage(partition, rows, address, first_row, cut - begin, version)
+                    )
+                    first_row += rows
             yield tuple(stored)
+
+    def _place(self, index: int, first_row: int, run_bytes: Sequence[int]) -> None:
+        """Note where the next runs of a batch are: in the last page, from a row on."""
+        self._spans[index].append(
+            (len(self.pages) - 1, first_row, self._sizes[-1], len(run_bytes))
+        )
+        self._sizes[-1] += sum(run_bytes)
 
     def _begin(self, page: EncodedPage) -> None:
         self.pages.append(page)

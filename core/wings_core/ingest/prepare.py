@@ -58,10 +58,12 @@ class PreparedBatch:
     runs: tuple[Run, ...]
     """By first row of each partition; none for an empty batch."""
     run_bytes: tuple[int, ...]
-    """About how many bytes each run has."""
+    """About how many bytes each run has, one at least."""
     pages: tuple[EncodedPage, ...]
     """Of the runs, one after another, each run in one of them; none where the batch is small, and
     the flush packs it with others."""
+    page_runs: tuple[int, ...]
+    """How many runs each page has."""
     bytes: int
     """Of its rows."""
     sequence: Sequence | None
@@ -108,7 +110,7 @@ class PreparedBatch:
         self.parts.append(rows)
         ((partition, count),) = self.runs
         self.runs = ((partition, count + rows.num_rows),)
-        self.run_bytes = (size,)
+        self.run_bytes = (size or 1,)
         self.bytes = size
         return True
 
@@ -195,7 +197,9 @@ class Preparer:
                 check_single_partition(self._topic, batch, options.partition)
             count = batch.num_rows
             rows, runs = batch, ((options.partition, count),) if count else ()
-        run_bytes = (size,) if len(runs) == 1 else bytes_of_runs(rows, runs)
+        # Rows of nulls alone may have no bytes.
+        run_bytes = (size or 1,) if len(runs) == 1 else bytes_of_runs(rows, runs)
+        pages, page_runs = ((), ()) if small else self._encode(rows, runs, run_bytes)
         expected = None
         if options.expected_offset is not None:
             expected = _expected(self._topic, options.partition, options.expected_offset, runs)
@@ -205,7 +209,8 @@ class Preparer:
             parts=[rows],
             runs=runs,
             run_bytes=run_bytes,
-            pages=() if small else self._encode(rows, runs, run_bytes),
+            pages=pages,
+            page_runs=page_runs,
             bytes=size,
             sequence=options.sequence,
             expected=expected,
@@ -216,21 +221,29 @@ class Preparer:
 
     def _encode(
         self, rows: pa.RecordBatch, runs: tuple[Run, ...], run_bytes: tuple[int, ...]
-    ) -> tuple[EncodedPage, ...]:
-        """Encode a large batch: a page for each run where these are large, else shared ones."""
+    ) -> tuple[tuple[EncodedPage, ...], tuple[int, ...]]:
+        """Encode a large batch: a page for each run where these are large, else shared ones.
+
+        Returns:
+            The pages, and how many runs each of them has.
+        """
         shared = sum(run_bytes) < RUN_BYTES_MIN * len(runs)
         page_bytes = SHARED_PAGE_BYTES if shared else 0
         pages: list[EncodedPage] = []
-        first = count = size = 0
+        page_runs: list[int] = []
+        first = count = size = run = first_run = 0
         for (_, run_rows), run_size in zip(runs, run_bytes, strict=True):
             if count and size + run_size > page_bytes:
                 pages.append(self._encoder.encode(rows.slice(first, count)))
-                first, count, size = first + count, 0, 0
+                page_runs.append(run - first_run)
+                first, count, size, first_run = first + count, 0, 0, run
             count += run_rows
             size += run_size
+            run += 1
         if count:
             pages.append(self._encoder.encode(rows.slice(first, count)))
-        return tuple(pages)
+            page_runs.append(run - first_run)
+        return tuple(pages), tuple(page_runs)
 
 
 def _expected(

@@ -1,5 +1,6 @@
 """Route the rows of a pushed batch to their partitions."""
 
+from itertools import repeat
 from typing import Any, cast
 
 import pyarrow as pa
@@ -52,6 +53,8 @@ def route(
     keys = partitions_of_keys(encoded.dictionary)
     if len(keys) == 1:
         return batch, ((keys[0], batch.num_rows),)
+    if partitions == batch.num_rows:  # Of each one row: they are in order.
+        return batch, tuple(zip(keys, repeat(1)))
     # The sort is stable, so rows of one partition keep their order, and dictionary codes count up
     # by first appearance, so partitions do too.
     codes = encoded.indices

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate, islice
-from operator import add, sub
+from operator import add, itemgetter, sub
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -23,7 +23,9 @@ def bytes_of_runs(rows: pa.RecordBatch, runs: Sequence[Run]) -> tuple[int, ...]:
         rows: In the order of `runs`, and sound.
         runs: Of all rows.
     """
-    borders = [0, *accumulate(count for _, count in runs)]
+    if not runs:
+        return ()
+    borders = [0, *accumulate(map(itemgetter(1), runs))]
     widths = [_fixed_width(data_type) for data_type in rows.schema.types]
     fixed = sum([width for width in widths if width is not None])
     before: list[float] = [fixed * border for border in borders]
@@ -39,7 +41,7 @@ def _bytes_before(array: "ArrowArray", borders: Sequence[int]) -> Sequence[float
     nested = cast("Any", array)
     if _has_offsets(data_type):
         offsets = _offsets(nested)
-        starts = [offsets[border] for border in borders]
+        starts = itemgetter(*borders)(offsets)
         if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
             inside = _bytes_before(nested.values, starts)
         else:

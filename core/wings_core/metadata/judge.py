@@ -25,7 +25,6 @@ from wings_core.model import (
     CommitResult,
     CommittedRange,
     ExpectedOffset,
-    PageAddress,
     Rejected,
     Sequence,
     Staged,
@@ -142,7 +141,7 @@ class PartitionDraft:
         return CommittedRange(self.partition, start_offset, self.next_offset - 1, timestamp)
 
     def copy(self) -> "PartitionDraft":
-        """Return another draft of the same partition."""
+        """Return a draft of the partition for the next flush, once this one is committed."""
         return PartitionDraft(
             self.topic_id,
             self.partition,
@@ -150,7 +149,7 @@ class PartitionDraft:
             self.next_offset,
             self.bytes,
             self.last_timestamp,
-            self.stored_next_offset,
+            self.next_offset,
             self.pages,
         )
 
@@ -168,32 +167,26 @@ class ProducerDraft:
 
 @dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class PageDraft:
-    """A page to be indexed, or a slice of one; its rows got `[start_offset, end_offset]`."""
+    """A page to be indexed, or a slice of one, and what its rows got."""
 
     partition: PartitionDraft
-    start_offset: int
-    end_offset: int
-    timestamp: int
-    address: PageAddress
-    first_row: int | None
-    slice_bytes: int | None
-    schema_version: int
+    stored: StoredPage
+    got: CommittedRange
 
-    def joins(self, page: StoredPage, got: CommittedRange) -> bool:
-        """Tell whether rows are the next slice of the same page, at the same time."""
-        return (
-            self.first_row is not None
-            and page.first_row == self.first_row + self.end_offset - self.start_offset + 1
-            and got.timestamp == self.timestamp
-            and page.address == self.address
+    def join(self, page: StoredPage, got: CommittedRange) -> bool:
+        """Take in what is the next slice of the same page, at the same time.
+
+        Returns:
+            Whether it is that.
+        """
+        joined = self.stored.joined(page) if got.timestamp == self.got.timestamp else None
+        if joined is None:
+            return False
+        self.stored = joined
+        self.got = CommittedRange(
+            got.partition, self.got.start_offset, got.end_offset, got.timestamp
         )
-
-    def join(self, page: StoredPage, got: CommittedRange) -> None:
-        """Take in the next slice."""
-        assert self.slice_bytes is not None
-        assert page.slice_bytes is not None
-        self.end_offset = got.end_offset
-        self.slice_bytes += page.slice_bytes
+        return True
 
 
 class StoredState(Protocol):
@@ -373,25 +366,15 @@ class Judge:
             key = (topic_id, page.partition)
             draft = self.partitions.get(key)
             if draft is None:
-                draft = self.partitions[key] = self._stored.partition(*key)
+                draft = self.partitions[key] = self._stored.partition(topic_id, page.partition)
             got = draft.append(page.rows, page.bytes, timestamp)
             committed.append(got)
             last = draft.last_page
-            if last is not None and last.joins(page, got):
-                last.join(page, got)
+            if last is not None and last.join(page, got):
                 continue
             draft.pages += 1
-            draft.last_page = PageDraft(
-                draft,
-                got.start_offset,
-                got.end_offset,
-                got.timestamp,
-                page.address,
-                page.first_row,
-                page.slice_bytes,
-                page.schema_version,
-            )
-            self.pages.append(draft.last_page)
+            draft.last_page = last = PageDraft(draft, page, got)
+            self.pages.append(last)
         return tuple(committed)
 
     def _partition(self, topic_id: int, partition: Partition) -> PartitionDraft:

@@ -259,7 +259,7 @@ def _write_partitions(
 
 def _write_pages(connection: Connection, judge: Judge) -> None:
     """Count all accepted pages to their folios, and write the visible ones."""
-    counts = Counter(page.address.folio for page in judge.pages)
+    counts = Counter(page.stored.address.folio for page in judge.pages)
     for stage in judge.stages.values():
         counts.update(page.address.folio for page, _ in stage.added)
     count_to_folios(connection, counts)
@@ -268,16 +268,14 @@ def _write_pages(connection: Connection, judge: Judge) -> None:
         [
             (
                 page.partition.partition_id,
-                page.end_offset,
-                page.start_offset,
-                page.timestamp,
-                page.address.folio,
-                page.address.position,
-                page.address.length,
-                page.first_row,
-                page.slice_bytes,
-                int(page.address.pushed_format),
-                page.schema_version,
+                page.got.end_offset,
+                page.got.start_offset,
+                page.got.timestamp,
+                *page.stored.address,
+                page.stored.first_row,
+                page.stored.slice_bytes,
+                int(page.stored.address.pushed_format),
+                page.stored.schema_version,
             )
             for page in judge.pages
         ],

@@ -114,7 +114,7 @@ def judged_call(
         if not isinstance(result, Accepted) or result.replayed or not result.committed:
             return None
         accepted.append(result)
-    folios = {page.address.folio for page in judge.pages}
+    folios = {page.stored.address.folio for page in judge.pages}
     drafts = list(judge.partitions.values())
     if (
         not presumed.hold
@@ -132,7 +132,7 @@ def judged_call(
         _numbers(buckets(presumed.topics)),
         *_partition_arguments(drafts, presumed),
         *folios,
-        int(judge.pages[0].address.pushed_format),
+        int(judge.pages[0].stored.address.pushed_format),
         None if inline is None else inline.data,
         *_page_arguments(judge),
         *_producer_arguments(judge, presumed),
@@ -221,14 +221,14 @@ def _page_arguments(judge: Judge) -> tuple[str, ...]:
     ends = [page.partition.stored_next_offset for page in pages]
     return (
         _numbers([page.partition.partition_id for page in pages]),
-        _numbers([page.start_offset - end for page, end in zip(pages, ends, strict=True)]),
-        _numbers([page.end_offset - end for page, end in zip(pages, ends, strict=True)]),
-        _numbers([page.timestamp for page in pages]),
-        _numbers([page.address.position for page in pages]),
-        _numbers([page.address.length for page in pages]),
-        _numbers([page.first_row for page in pages]),
-        _numbers([page.slice_bytes for page in pages]),
-        _numbers([page.schema_version for page in pages]),
+        _numbers([page.got.start_offset - end for page, end in zip(pages, ends, strict=True)]),
+        _numbers([page.got.end_offset - end for page, end in zip(pages, ends, strict=True)]),
+        _numbers([page.got.timestamp for page in pages]),
+        _numbers([page.stored.address.position for page in pages]),
+        _numbers([page.stored.address.length for page in pages]),
+        _numbers([page.stored.first_row for page in pages]),
+        _numbers([page.stored.slice_bytes for page in pages]),
+        _numbers([page.stored.schema_version for page in pages]),
     )
 
 

@@ -38,7 +38,11 @@ def commit_batches(
     stored.find_ahead(batches)
     judge = Judge(stored, now)
     results = [judge.judge(batch) for batch in batches]
-    changed = {key: draft for key, draft in judge.partitions.items() if draft.changed}
+    changed = {
+        key: draft
+        for key, draft in judge.partitions.items()
+        if draft.next_offset != draft.stored_next_offset
+    }
     write_partitions(connection, changed.values())
     folio_ids = _write_pages(connection, judge)
     if inline is not None:
@@ -99,9 +103,9 @@ class _SqliteState:
         return topic_id
 
     def partition(self, topic_id: int, partition: Partition) -> PartitionDraft:
-        key = (topic_id, partition)
         if topic_id in self._empty:
-            return PartitionDraft(*key)
+            return PartitionDraft(topic_id, partition)
+        key = (topic_id, partition)
         if key in self._asked:
             row = self._asked[key]
             return PartitionDraft(*key) if row is None else _draft_of(topic_id, row)
@@ -205,26 +209,25 @@ def write_partitions(connection: Connection, changed: Iterable[PartitionDraft]) 
     ((last_id,),) = connection.execute("SELECT coalesce(max(id), 0) FROM partitions")
     for partition_id, draft in enumerate(new, last_id + 1):
         draft.partition_id = partition_id
-    connection.cache.note(
-        "partitions", [(draft.partition_id, draft.topic_id, draft.partition) for draft in new]
-    )
+    rows = [
+        (
+            draft.partition_id,
+            draft.topic_id,
+            draft.partition,
+            draft.next_offset,
+            draft.bytes,
+            draft.last_timestamp,
+            draft.pages,
+        )
+        for draft in new
+    ]
+    connection.cache.note("partitions", [row[:3] for row in rows])
     insert_rows(
         connection.raw,
         "INSERT INTO partitions "
         "(id, topic_id, value, log_start_offset, next_offset, bytes, last_timestamp, pages)",
         "(?, ?, ?, 0, ?, ?, ?, ?)",
-        [
-            (
-                draft.partition_id,
-                draft.topic_id,
-                draft.partition,
-                draft.next_offset,
-                draft.bytes,
-                draft.last_timestamp,
-                draft.pages,
-            )
-            for draft in new
-        ],
+        rows,
     )
 
 
@@ -234,27 +237,29 @@ def _write_pages(connection: Connection, judge: Judge) -> dict[str, int]:
     Returns:
         The ids of the folios, by name.
     """
-    counts = Counter([page.address.folio for page in judge.pages])
+    counts = Counter([page.stored.address.folio for page in judge.pages])
     for stage in judge.stages.values():
         counts.update(page.address.folio for page, _ in stage.added)
     folio_ids = count_to_folios(connection, counts)
     formats = {folio: int(PageAddress(folio, 0, 0).pushed_format) for folio in counts}
     rows: list[PageRow] = []
     for page in judge.pages:
-        folio, position, length = page.address
+        page.partition.last_page = None  # Drafts are remembered, and this is not to be.
+        stored, got = page.stored, page.got
+        folio, position, length = stored.address
         rows.append(
             (
                 page.partition.partition_id,
-                page.end_offset,
-                page.start_offset,
-                page.timestamp,
+                got.end_offset,
+                got.start_offset,
+                got.timestamp,
                 folio_ids[folio],
                 position,
                 length,
-                page.first_row,
-                page.slice_bytes,
+                stored.first_row,
+                stored.slice_bytes,
                 formats[folio],
-                page.schema_version,
+                stored.schema_version,
             )
         )
     insert_pages(connection, rows)

@@ -76,9 +76,6 @@ class CommitCache:
         self._learnt = None
         self.topic_ids.update(topic_ids)
         self.folio_ids.update(folio_ids)
-        for draft in partitions.values():
-            draft.stored_next_offset = draft.next_offset
-            draft.last_page = None
         self._partitions.update(partitions)
         for key, producer in producers.items():
             self.producers[key] = producer.next_sequence
