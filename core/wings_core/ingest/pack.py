@@ -91,9 +91,7 @@ class PackedFlush:
 
     def _place(self, index: int, first_row: int, run_bytes: Sequence[int]) -> None:
         """Note where the next runs of a batch are: in the last page, from a row on."""
-        self._spans[index].append(
-            (len(self.pages) - 1, first_row, self._sizes[-1], len(run_bytes))
-        )
+        self._spans[index].append((len(self.pages) - 1, first_row, self._sizes[-1], len(run_bytes)))
         self._sizes[-1] += sum(run_bytes)
 
     def _begin(self, page: EncodedPage) -> None:
