@@ -4,13 +4,20 @@
 
 A bare pyarrow server answers a batch once it is durable, in ways that differ in one thing
 each, and Wings beside it. All are pushed to in turn, one push each, so that what else the machine
-does meets all alike; the last column is against the sum that `benchmarks.small` holds Wings to.
+does meets all alike, in an order that differs each time. The ratio is to the sum that
+`benchmarks.small` holds Wings to, and the last line says whether a server that does the least could
+keep to it on this machine.
+
+Pages are those that a commit writes to SQLite's log, counted in the logs themselves: a server that
+wrote fewer than its index needs would be no floor.
 """
 
 import json
 import os
+import random
 import sqlite3
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -35,18 +42,26 @@ ROUNDS = 5
 
 RECORDS_BYTES = 1024 * 1024
 
+LOG_BYTES = 5 * 1024 * 1024
+"""More than SQLite's log has before it is moved into the database, and written from its start."""
+
 ROW_BYTES = 600
 """About what a page of one row has."""
 
-ANSWERED, RECORDED, COMMITTED = "answered", "recorded", "committed"
-HANDED_OVER, INDEXED = "handed over", "indexed"
+HOLD = 1.25
+"""What `benchmarks.small` holds the ack to."""
+
+ANSWERED, RECORDED, COMMITTED, LEAST = "answered", "recorded", "committed", "least"
+HANDED_OVER, INDEXED, WINGS, SQLITE = "handed over", "indexed", "wings", "sqlite"
 HOWS = {
     ANSWERED: "nothing is kept: the bare round trip",
     RECORDED: "one record, written and synced to a file that does not grow, without SQLite",
     COMMITTED: "one insert, committed by the call's own thread",
-    HANDED_OVER: "the same, committed and answered by a second thread",
-    INDEXED: "as handed over, and the rows that an index of the log needs at least",
+    LEAST: "and where it lies, and where its partition ends: the least that a log needs",
+    HANDED_OVER: "one insert, committed and answered by a second thread, as a group commit is",
+    INDEXED: "as handed over, and all rows and indexes that Wings has of a push",
 }
+"""How each batch is answered, and so the names of the databases."""
 
 
 class Database:
@@ -62,12 +77,17 @@ class Database:
             "CREATE TABLE partitions (id INTEGER PRIMARY KEY, next_offset INTEGER, bytes INTEGER)",
             (
                 "CREATE TABLE pages (partition_id INTEGER, end_offset INTEGER, folio_id INTEGER, "
-                "position INTEGER, length INTEGER, PRIMARY KEY (partition_id, end_offset)) "
-                "WITHOUT ROWID"
+                "position INTEGER, length INTEGER, format INTEGER, "
+                "PRIMARY KEY (partition_id, end_offset)) WITHOUT ROWID"
             ),
+            "CREATE INDEX pages_inline ON pages (partition_id, end_offset) WHERE format = 3",
             "INSERT INTO partitions VALUES (1, 0, 0)",
         ):
             self._database.execute(statement)
+        # Its log has its full size from here on, as that of a server that has run for a while: a
+        # sync of a file that grows takes longer, and few pages would be far from the end.
+        self._database.execute("INSERT INTO inline VALUES (-1, ?)", (bytes(LOG_BYTES),))
+        self._database.execute("DELETE FROM inline")
         self._number = 0
 
     def commit(self) -> None:
@@ -76,19 +96,19 @@ class Database:
         self._insert()
         self._database.execute("COMMIT")
 
+    def commit_least(self) -> None:
+        """Insert the bytes of a page, where they lie in the log, and its partition's end."""
+        self._database.execute("BEGIN IMMEDIATE")
+        self._insert_place(self._insert(), 1)
+        self._database.execute("COMMIT")
+
     def commit_indexed(self) -> None:
-        """Insert the bytes of a page, and where they lie in the log."""
+        """Insert as `commit_least`, a folio with its name, and an entry for the drain."""
         self._database.execute("BEGIN IMMEDIATE")
         number = self._insert()
-        self._database.execute(
-            "UPDATE partitions SET next_offset = ?, bytes = bytes + ? WHERE id = 1",
-            (number, ROW_BYTES),
-        )
+        self._insert_place(number, 3)
         name = f"{time.time_ns():016x}-{number:x}.inline"
         self._database.execute("INSERT INTO folios VALUES (?, ?, 1)", (number, name))
-        self._database.execute(
-            "INSERT INTO pages VALUES (1, ?, ?, 0, ?)", (number, number, ROW_BYTES)
-        )
         self._database.execute("COMMIT")
 
     def close(self) -> None:
@@ -99,6 +119,15 @@ class Database:
         self._number += 1
         self._database.execute("INSERT INTO inline VALUES (?, ?)", (self._number, bytes(ROW_BYTES)))
         return self._number
+
+    def _insert_place(self, number: int, page_format: int) -> None:
+        self._database.execute(
+            "UPDATE partitions SET next_offset = ?, bytes = bytes + ? WHERE id = 1",
+            (number, ROW_BYTES),
+        )
+        self._database.execute(
+            "INSERT INTO pages VALUES (1, ?, ?, 0, ?, ?)", (number, number, ROW_BYTES, page_format)
+        )
 
 
 class Records:
@@ -142,16 +171,18 @@ class AckServer(flight.FlightServerBase):
             closing(Database(self._directory / how)) as database,
             closing(Records(self._directory / "records")) as records,
         ):
-            commit = database.commit_indexed if how == INDEXED else database.commit
-            if how == RECORDED:
-                commit = records.commit
+            commit = {
+                ANSWERED: lambda: None,
+                RECORDED: records.commit,
+                LEAST: database.commit_least,
+                INDEXED: database.commit_indexed,
+            }.get(how, database.commit)
 
             def answer() -> None:
-                if how != ANSWERED:
-                    commit()
+                commit()
                 writer.write(pa.py_buffer(b"{}"))
 
-            if how in (ANSWERED, RECORDED, COMMITTED):
+            if how not in (HANDED_OVER, INDEXED):
                 for _ in iter(lambda: _next(reader), None):
                     answer()
                 return
@@ -176,27 +207,41 @@ def _next(reader: flight.MetadataRecordBatchReader) -> pa.RecordBatch | None:
         return None
 
 
+def _pages_of_a_commit(database: Path) -> float:
+    """Return how many pages a commit wrote, on average, to the log beside a database in use."""
+    data = Path(f"{database}-wal").read_bytes()
+    page_bytes, salts = struct.unpack(">I", data[8:12])[0], data[16:24]
+    frames = commits = 0
+    for at in range(32, len(data) - 23, 24 + page_bytes):
+        if data[at + 8 : at + 16] != salts:
+            break  # From here on it is older.
+        frames += 1
+        commits += data[at + 4 : at + 8] != bytes(4)
+    return frames / max(1, commits)
+
+
 @contextmanager
-def _ack_server() -> Generator[tuple[flight.FlightClient, int]]:
+def _ack_server() -> Generator[tuple[flight.FlightClient, int, Path]]:
     child = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.ack_floor", "serve"], stdout=subprocess.PIPE, text=True
     )
     try:
         assert child.stdout is not None
-        with flight.connect(f"grpc://127.0.0.1:{int(child.stdout.readline())}") as client:
-            yield client, child.pid
+        port, directory = child.stdout.readline().split()
+        with flight.connect(f"grpc://127.0.0.1:{port}") as client:
+            yield client, child.pid, Path(directory)
     finally:
         child.terminate()
         child.wait(timeout=10)
 
 
 def measure(rounds: int) -> None:
-    """Print the ack's median of each way, the server's CPU, and the ratio to the sum."""
+    """Print the ack's median of each way, its ratio to the sum, CPU and pages; and what follows."""
     batch = people(1)
     seconds: dict[str, list[float]] = {}
     cpu: dict[str, float] = {}
     with ExitStack() as stack:
-        bare, bare_pid = stack.enter_context(_ack_server())
+        bare, bare_pid, databases = stack.enter_context(_ack_server())
         wings = stack.enter_context(server_process())
         client = stack.enter_context(wings.client())
         create_topic(client, "acks", batch.schema)
@@ -219,10 +264,13 @@ def measure(rounds: int) -> None:
             how: (pushing(bare, flight.FlightDescriptor.for_command(json.dumps(how))), bare_pid)
             for how in HOWS
         }
-        calls["wings"] = pushing(client, flight.FlightDescriptor.for_path("acks")), wings.pid
-        calls["sqlite"] = database.commit, 0
+        calls[WINGS] = pushing(client, flight.FlightDescriptor.for_path("acks")), wings.pid
+        calls[SQLITE] = database.commit, 0
+        order = list(calls.items())
+        shuffle = random.Random(0).shuffle
         for number in range(PUSHES * (rounds + 1)):
-            for name, (call, pid) in calls.items():
+            shuffle(order)  # What one leaves to the disk, another waits for.
+            for name, (call, pid) in order:
                 used = cpu_seconds(pid) if pid else time.process_time()
                 started = time.perf_counter()
                 call()
@@ -231,13 +279,24 @@ def measure(rounds: int) -> None:
                 if number >= PUSHES:  # The first round does not count.
                     seconds.setdefault(name, []).append(took)
                     cpu[name] = cpu.get(name, 0.0) + used
+        logs = {name: databases / name for name in HOWS if name not in (ANSWERED, RECORDED)}
+        logs |= {WINGS: wings.data_dir / "metadata.sqlite", SQLITE: Path(directory) / "client"}
+        pages = {name: _pages_of_a_commit(log) for name, log in logs.items()}
     medians = {name: statistics.median(values) for name, values in seconds.items()}
-    parts = medians[ANSWERED] + medians["sqlite"]
-    print(f"{'':12} {'p50, ms':>8} {'CPU, µs':>8} {'ratio':>6}")  # noqa: T201
-    for name, median in medians.items():
+    parts = medians[ANSWERED] + medians[SQLITE]
+    print(f"{'':12} {'p50, ms':>8} {'CPU, µs':>8} {'pages':>6} {'ratio':>6}")  # noqa: T201
+    for name in calls:
+        median = medians[name]
         used = cpu[name] / (PUSHES * rounds) * 1e6
-        what = HOWS.get(name, "")
-        print(f"{name:12} {median * 1e3:8.3f} {used:8.0f} {median / parts:6.2f}  {what}")  # noqa: T201
+        print(  # noqa: T201
+            f"{name:12} {median * 1e3:8.3f} {used:8.0f} {pages.get(name, 0):6.1f} "
+            f"{median / parts:6.2f}  {HOWS.get(name, '')}"
+        )
+    least, indexed, ours = (medians[name] / parts for name in (LEAST, INDEXED, WINGS))
+    print(  # noqa: T201
+        f"{HOLD} can{'' if least <= HOLD else 'not'} be held here by Python over SQLite: the least "
+        f"takes {least:.2f} of the sum, with Wings' own rows {indexed:.2f}, Wings {ours:.2f}"
+    )
 
 
 def main() -> None:
@@ -245,7 +304,7 @@ def main() -> None:
     if sys.argv[1:] == ["serve"]:
         with tempfile.TemporaryDirectory() as directory:
             server = AckServer(Path(directory))
-            print(server.port, flush=True)  # noqa: T201 - told to the parent process
+            print(server.port, directory, flush=True)  # noqa: T201 - told to the parent process
             threading.Event().wait()
     measure(int(sys.argv[1]) if sys.argv[1:] else ROUNDS)
 
