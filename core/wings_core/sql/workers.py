@@ -25,6 +25,7 @@ import pyarrow.dataset as ds
 
 from wings_core.errors import ResourceExhausted
 from wings_core.limits import MIB, Limits
+from wings_core.sql.engines import INTERRUPT_SECONDS
 from wings_core.sql_process.channel import Channel, Message
 from wings_core.sql_process.engine import EngineFailed, View, spill_directory
 from wings_core.sql_process.rows import expression_of, open_pipe, writer_to
@@ -34,9 +35,6 @@ IDLE_MAX = 2
 
 BEYOND_BYTES = 512 * MIB
 """Memory that a process may use beyond what it has at its start and what DuckDB counts."""
-
-LOOK_SECONDS = 0.02
-"""How often it is looked whether a query is to end."""
 
 _ENVIRONMENT = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR", "VIRTUAL_ENV")
 """What a process is told of the server's environment: no secrets."""
@@ -240,7 +238,7 @@ class RemoteRun:
         """Take what the process says, and end it where the query is to end."""
         channel = self._worker.channel
         while True:
-            ready = select.select([channel, self._ended], [], [], LOOK_SECONDS)[0]
+            ready = select.select([channel, self._ended], [], [], INTERRUPT_SECONDS)[0]
             if self._ended in ready:
                 return
             if self._ends():
