@@ -28,7 +28,7 @@ SCHEMA = pa.schema([("k", pa.string()), ("who", pa.string()), ("n", pa.int64())]
 
 KEYS = 4
 SECONDS = 120.0
-BETWEEN = 40
+BETWEEN = 10
 """Rounds of each producer between two restarts, at the least."""
 
 Start = Callable[[ExitStack], ServerProcess | MetadataProcess]

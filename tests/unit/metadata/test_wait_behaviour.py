@@ -55,7 +55,8 @@ class Calls:
     def reach(self, count: int, metadata: MetadataUnderTest) -> None:
         """Wait until it was called so often; exactly that, unless calls come over a network."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self._count >= count, LONG)
+            reached = self._changed.wait_for(lambda: self._count >= count, LONG)
+            assert reached, f"it was called {self._count} times in {LONG} s, not {count}"
         assert self._count == count or metadata.across_a_network
 
 
@@ -117,10 +118,13 @@ def test_a_wait_without_an_end_in_sight_ends_when_woken_by_somebody_else(
     future.result(LONG)
 
 
-def test_a_wait_whose_wake_is_set_already_returns_at_once(metadata: MetadataUnderTest) -> None:
+def test_a_wait_whose_wake_is_set_already_returns_at_once(
+    metadata: MetadataUnderTest, threads: ThreadPoolExecutor
+) -> None:
     wake = Wake()
     wake.set()
-    metadata.registry.wait([at(metadata.create_topic())], Deadline.never(), wake)
+    positions = [at(metadata.create_topic())]
+    threads.submit(metadata.registry.wait, positions, Deadline.never(), wake).result(LONG)
 
 
 def test_a_wait_is_woken_by_a_commit(metadata: MetadataUnderTest) -> None:
