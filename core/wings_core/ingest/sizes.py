@@ -62,9 +62,10 @@ def _bytes_before(array: "ArrowArray", borders: Sequence[int]) -> Sequence[float
 def _fixed_width(data_type: pa.DataType) -> float | None:
     """Return the bytes of each value, None where they differ."""
     try:
-        return data_type.bit_width / 8
+        bits = data_type.bit_width
     except ValueError:
         return None
+    return bits / 8 if bits % 8 else bits // 8  # Integers are quicker to add.
 
 
 def _has_offsets(data_type: pa.DataType) -> bool:

@@ -135,10 +135,10 @@ class PartitionDraft:
         if last is not None and last > timestamp:
             timestamp = last
         start_offset = self.next_offset
-        self.next_offset = start_offset + rows
+        self.next_offset = next_offset = start_offset + rows
         self.bytes += size
         self.last_timestamp = timestamp
-        return CommittedRange(self.partition, start_offset, self.next_offset - 1, timestamp)
+        return CommittedRange(self.partition, start_offset, next_offset - 1, timestamp)
 
     def copy(self) -> "PartitionDraft":
         """Return a draft of the partition for the next flush, once this one is committed."""
@@ -362,19 +362,20 @@ class Judge:
     ) -> tuple[CommittedRange, ...]:
         """Give offsets to the pages of a batch: one loop, as they may be thousands."""
         committed: list[CommittedRange] = []
+        drafts, stored, added = self.partitions, self._stored, self.pages
         for page in pages:
-            key = (topic_id, page.partition)
-            draft = self.partitions.get(key)
+            partition = page.partition
+            key = (topic_id, partition)
+            draft = drafts.get(key)
             if draft is None:
-                draft = self.partitions[key] = self._stored.partition(topic_id, page.partition)
+                draft = drafts[key] = stored.partition(topic_id, partition)
             got = draft.append(page.rows, page.bytes, timestamp)
             committed.append(got)
             last = draft.last_page
-            if last is not None and last.join(page, got):
-                continue
-            draft.pages += 1
-            draft.last_page = last = PageDraft(draft, page, got)
-            self.pages.append(last)
+            if last is None or not last.join(page, got):
+                draft.pages += 1
+                draft.last_page = last = PageDraft(draft, page, got)
+                added.append(last)
         return tuple(committed)
 
     def _partition(self, topic_id: int, partition: Partition) -> PartitionDraft:

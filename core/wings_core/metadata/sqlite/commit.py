@@ -38,12 +38,12 @@ def commit_batches(
     stored.find_ahead(batches)
     judge = Judge(stored, now)
     results = [judge.judge(batch) for batch in batches]
-    changed = {
-        key: draft
-        for key, draft in judge.partitions.items()
+    changed = [
+        draft
+        for draft in judge.partitions.values()
         if draft.next_offset != draft.stored_next_offset
-    }
-    write_partitions(connection, changed.values())
+    ]
+    write_partitions(connection, changed)
     folio_ids = _write_pages(connection, judge)
     if inline is not None:
         folio_id = folio_ids.get(inline.name)
@@ -54,12 +54,10 @@ def commit_batches(
     if judge.stages:
         write_stages(connection, judge.stages.values(), folio_ids, now)
     uuids = {topic_id: topic_uuid for topic_uuid, topic_id in stored.topic_ids.items()}
-    ends = {
-        (uuids[topic_id], value): each.next_offset for (topic_id, value), each in changed.items()
-    }
+    ends = {(uuids[draft.topic_id], draft.partition): draft.next_offset for draft in changed}
     if inline is not None:
         folio_ids.pop(inline.name, None)  # No other flush will refer to it.
-    connection.cache.learn(stored.topic_ids, folio_ids, changed, judge.producers)
+    connection.cache.learn(stored.topic_ids, folio_ids, judge.partitions, judge.producers)
     return Committed(results, ends)
 
 
@@ -207,20 +205,20 @@ def write_partitions(connection: Connection, changed: Iterable[PartitionDraft]) 
     if not new:
         return
     ((last_id,),) = connection.execute("SELECT coalesce(max(id), 0) FROM partitions")
+    rows: list[tuple[int, int, Partition, int, int, int | None, int]] = []
     for partition_id, draft in enumerate(new, last_id + 1):
         draft.partition_id = partition_id
-    rows = [
-        (
-            draft.partition_id,
-            draft.topic_id,
-            draft.partition,
-            draft.next_offset,
-            draft.bytes,
-            draft.last_timestamp,
-            draft.pages,
+        rows.append(
+            (
+                partition_id,
+                draft.topic_id,
+                draft.partition,
+                draft.next_offset,
+                draft.bytes,
+                draft.last_timestamp,
+                draft.pages,
+            )
         )
-        for draft in new
-    ]
     connection.cache.note("partitions", [row[:3] for row in rows])
     insert_rows(
         connection.raw,
@@ -241,24 +239,28 @@ def _write_pages(connection: Connection, judge: Judge) -> dict[str, int]:
     for stage in judge.stages.values():
         counts.update(page.address.folio for page, _ in stage.added)
     folio_ids = count_to_folios(connection, counts)
-    formats = {folio: int(PageAddress(folio, 0, 0).pushed_format) for folio in counts}
     rows: list[PageRow] = []
+    address: PageAddress | None = None
+    folio_id = position = length = page_format = 0
     for page in judge.pages:
         page.partition.last_page = None  # Drafts are remembered, and this is not to be.
         stored, got = page.stored, page.got
-        folio, position, length = stored.address
+        if stored.address is not address:  # Neighbours are often slices of one page.
+            address = stored.address
+            folio, position, length = address
+            folio_id, page_format = folio_ids[folio], int(address.pushed_format)
         rows.append(
             (
                 page.partition.partition_id,
                 got.end_offset,
                 got.start_offset,
                 got.timestamp,
-                folio_ids[folio],
+                folio_id,
                 position,
                 length,
                 stored.first_row,
                 stored.slice_bytes,
-                formats[folio],
+                page_format,
                 stored.schema_version,
             )
         )
