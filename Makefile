@@ -34,7 +34,7 @@ demo: $(VENV)/.server ## the main job end to end: a server, a million rows, a lo
 cluster: $(VENV)/.dev ## S3, PostgreSQL and three nodes, until Ctrl-C
 	$(BIN)/python examples/cluster
 
-test: $(VENV)/.dev ## all tests but the soak tests
+test: $(VENV)/.dev $(VENV)/spark.jsa ## all tests but the soak tests
 	$(BIN)/python -m pytest -m "not soak" --numprocesses $(PROCESSES) --no-loadscope-reorder
 
 fast: $(VENV)/.dev ## the unit tests but those of PostgreSQL: at each change, in under 90 seconds
@@ -105,6 +105,10 @@ $(VENV)/.%: requirements/%.txt pyproject.toml | $(BIN)/python
 	$(PIP) install --quiet --require-hashes --requirement $<
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# Java of the tests maps Spark's classes from it; without one they take longer, and are the same.
+$(VENV)/spark.jsa: $(VENV)/.dev tests/spark/archive_classes.py
+	-$(BIN)/python -W ignore tests/spark/archive_classes.py $@ 2> /dev/null
 
 $(VENV)/spark-%/.installed: requirements/spark-%.txt pyproject.toml | $(BIN)/python
 	$(BIN)/python -m venv $(@D)
