@@ -21,8 +21,14 @@ SPARK_BASICS := tests/spark/test_read.py tests/spark/test_write.py tests/spark/t
 # Spark 4.1 leaves sockets open.
 SPARK_WARNINGS := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
+# Arrow's driver of JDBC, of 45 MB, by its version and SHA-256: its test is skipped without it.
+JDBC := 18.3.0
+JDBC_SHA256 := 3f418b46c880e263558c5de669bdbede2c5d4375527ced116fb29f795b03704c
+JDBC_JAR := $(VENV)/flight-sql-jdbc-driver.jar
+MAVEN := https://repo1.maven.org/maven2
+
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster test fast soak $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
+.PHONY: help demo cluster test fast soak jdbc $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -46,6 +52,15 @@ soak: $(VENV)/.dev $(SPARKS:%=spark-%) ## the tests that run for minutes, proper
 
 $(SPARKS:%=spark-%): spark-%: $(VENV)/spark-%/.installed
 	$(VENV)/$@/bin/python -m pytest $(SPARK_BASICS) -m "not soak" $(SPARK_WARNINGS)
+
+jdbc: $(VENV)/.dev $(JDBC_JAR) ## the test of SQL by JDBC, which needs a JDK of 11 or later
+	$(BIN)/python -m pytest tests/integration/test_jdbc.py
+
+$(JDBC_JAR): | $(BIN)/python
+	curl --fail --silent --show-error --location --output $@.part \
+		$(MAVEN)/org/apache/arrow/flight-sql-jdbc-driver/$(JDBC)/flight-sql-jdbc-driver-$(JDBC).jar
+	echo "$(JDBC_SHA256)  $@.part" | sha256sum --check --quiet
+	mv $@.part $@
 
 check: $(VENV)/.dev ## lint, formatting and types
 	$(BIN)/ruff check

@@ -1,5 +1,8 @@
 """Flight SQL with a real driver: ADBC's, and what is built on it."""
 
+# Newer clients than those of CancelQuery cancel by Flight itself.
+# pyright: reportDeprecated=false
+
 import base64
 import json
 from collections import deque
@@ -291,6 +294,7 @@ def sql_info(client: flight.FlightClient, *numbers: int) -> pa.Table:
 
 
 def test_every_info_is_answered_with_its_kind(client: flight.FlightClient) -> None:
+    assert SQL_INFO.keys() == set(pb.SqlInfo.values())
     found = sql_info(client)
     values: Any = found["value"].combine_chunks()
     kinds = values.type_codes.to_pylist()
@@ -400,6 +404,8 @@ def test_what_is_not_served_is_refused(client: flight.FlightClient) -> None:
         pack(pb.CommandStatementUpdate(query="select 1")),
         pack(pb.CommandStatementQuery(query="select 1", transaction_id=b"x")),
         b"\x0a\x40type.googleapis.com/arrow.flight.protocol.sql.CommandNothing\x12",
+        pack(pb.CommandStatementSubstraitPlan()),
+        pack(pb.SubstraitPlan()),
         pack(pb.CommandPreparedStatementQuery(prepared_statement_handle=b"none")),
         pack(pb.TicketStatementQuery(statement_handle=b"x" * 5_000_000)),
         AnyMessage(

@@ -1,5 +1,8 @@
 """Workers of SQL: statements that take memory which DuckDB does not count, in processes."""
 
+# Newer clients than those of CancelQuery cancel by Flight itself.
+# pyright: reportDeprecated=false
+
 import json
 import os
 import signal
@@ -7,9 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
@@ -22,7 +27,8 @@ from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.sql import Query
 from wings_core.sql.workers import BEYOND_BYTES
 from wings_server.flight.client_watch import ClientGone
-from wings_server.flight_sql.messages import pack
+from wings_server.flight_sql.handles import Handle
+from wings_server.flight_sql.messages import pack, unpack_as
 from wings_server.testing import RunningServer, running_server, server_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells of processes")
@@ -165,6 +171,26 @@ def test_a_client_that_goes_away_ends_the_planning(
         calls[call]()
     until(lambda: bool(failed))
     assert isinstance(failed[0], ClientGone)
+    assert answers(bounded)
+
+
+def test_a_statement_is_cancelled_by_its_info_while_it_is_planned(bounded: RunningServer) -> None:
+    ticket = flight.Ticket(
+        pack(pb.TicketStatementQuery(statement_handle=Handle(sql=WIDE).to_bytes()))
+    )
+    endpoint = flight.FlightEndpoint(ticket, [])
+    descriptor = flight.FlightDescriptor.for_command(b"")
+    info = flight.FlightInfo(pa.schema([]), descriptor, [endpoint], -1, -1)
+    action = flight.Action("CancelQuery", pack(pb.ActionCancelQueryRequest(info=info.serialize())))
+    client = bounded.client()
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(lambda: client.do_get(ticket).read_all())
+        until(lambda: bounded.server.log.sql.running == 1)
+        (answer,) = client.do_action(action)
+        with pytest.raises(flight.FlightUnavailableError, match="cancelled"):
+            read.result()
+    outcome = unpack_as(answer.body, pb.ActionCancelQueryResult).result
+    assert outcome == pb.ActionCancelQueryResult.CANCEL_RESULT_CANCELLED
     assert answers(bounded)
 
 

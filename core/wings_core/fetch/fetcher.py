@@ -50,7 +50,7 @@ UNLIMITED = 1 << 62
 """The budget of a follow: more messages than a partition can hold."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Cancel:
     """Ends a read from another thread: its client disconnected, or the server stops."""
 

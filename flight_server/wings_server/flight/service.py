@@ -314,12 +314,9 @@ class FlightService(flight.FlightServerBase):
             opened = self._flight_sql.open(ticket.ticket, principal, cancel)
         if isinstance(opened, pa.Table):
             return flight.RecordBatchStream(opened)
-        query, handle = opened
-        rows = stream_sql(query, cancel, context, self._watch, self._metrics)
-        chunks = self._flight_sql.running(
-            self._stream(rows, principal, refuses=True), handle, cancel
-        )
-        return flight.GeneratorStream(query.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
+        rows = stream_sql(opened, cancel, context, self._watch, self._metrics)
+        chunks = self._stream(rows, principal, refuses=True)
+        return flight.GeneratorStream(opened.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
 
     def _stream_get(
         self,

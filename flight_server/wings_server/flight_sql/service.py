@@ -1,10 +1,13 @@
 """The calls of Flight SQL: each unpacks its message, calls one plain function, and packs."""
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+# Newer clients than those of CancelQuery cancel by Flight itself.
+# pyright: reportDeprecated=false
+
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -47,8 +50,8 @@ class FlightSql:
     def __init__(self, log: Log, gate: Gate) -> None:
         self._log = log
         self._gate = gate
-        self._lock = threading.Lock()
-        self._runs: dict[str, Cancel] = {}
+        self._runs: WeakValueDictionary[str, Cancel] = WeakValueDictionary()
+        """What ends a run, as long as its call knows it: from before it is planned."""
 
     def info(
         self,
@@ -82,8 +85,11 @@ class FlightSql:
 
     def open(
         self, ticket: "bytes | pa.Buffer", principal: Principal, cancel: Cancel
-    ) -> "tuple[Query, Handle] | pa.Table":
-        """Return the query that a ticket runs, or the rows of the catalog that it asks for."""
+    ) -> "Query | pa.Table":
+        """Return the query that a ticket runs, or the rows of the catalog that it asks for.
+
+        `CancelQuery` ends it by `cancel`, also while it is planned.
+        """
         command = unpack(ticket)
         table = table_of(command, self._log, principal)
         if table is not None:
@@ -93,22 +99,8 @@ class FlightSql:
         else:
             prepared = unpack_as(ticket, pb.CommandPreparedStatementQuery)
             handle = Handle.of(prepared.prepared_statement_handle)
-        return self._query(handle, principal, cancel), handle
-
-    def running(
-        self,
-        chunks: Iterator[tuple[pa.RecordBatch, bytes]],
-        handle: Handle,
-        cancel: Cancel,
-    ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        """Yield chunks of a query that `CancelQuery` can end meanwhile."""
-        with self._lock:
-            self._runs[handle.run] = cancel
-        try:
-            yield from chunks
-        finally:
-            with self._lock:
-                self._runs.pop(handle.run, None)
+        self._runs[handle.run] = cancel
+        return self._query(handle, principal, cancel)
 
     def act(
         self,
@@ -207,8 +199,7 @@ class FlightSql:
         outcome = pb.ActionCancelQueryResult.CANCEL_RESULT_NOT_CANCELLABLE
         for endpoint in info.endpoints:
             ticket = unpack_as(endpoint.ticket.ticket, pb.TicketStatementQuery)
-            with self._lock:
-                cancel = self._runs.get(Handle.of(ticket.statement_handle).run)
+            cancel = self._runs.get(Handle.of(ticket.statement_handle).run)
             if cancel is not None:
                 cancel.cancel(Unavailable("the query was cancelled"))
                 outcome = pb.ActionCancelQueryResult.CANCEL_RESULT_CANCELLED

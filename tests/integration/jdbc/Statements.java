@@ -1,3 +1,4 @@
+import java.io.IOException;
 import java.sql.Connection;
 import java.sql.DatabaseMetaData;
 import java.sql.DriverManager;
@@ -7,9 +8,16 @@ import java.sql.SQLException;
 import java.sql.Statement;
 import java.sql.Types;
 
-/** Says what a server answers to Arrow's driver of JDBC: a line for each step. */
+/** Says what a server answers to Arrow's driver of JDBC: a line for each step; waits for one where it says so. */
 public final class Statements {
-  public static void main(String[] arguments) throws SQLException {
+  private static void waitForLine(String told) throws IOException {
+    System.out.println(told);
+    if (System.in.read() < 0) {
+      System.exit(1);
+    }
+  }
+
+  public static void main(String[] arguments) throws IOException, SQLException {
     String table = arguments[1];
     try (Connection connection = DriverManager.getConnection(arguments[0])) {
       DatabaseMetaData metadata = connection.getMetaData();
@@ -57,6 +65,22 @@ public final class Statements {
         statement.executeQuery("delete from \"" + table + "\"");
       } catch (SQLException refused) {
         System.out.println("refused " + refused.getMessage().contains("SQL reads topics"));
+      }
+      try (Statement statement = connection.createStatement();
+          ResultSet rows = statement.executeQuery("select a.i + b.i from range(10000000) a(i), range(10000000) b(i)")) {
+        rows.next();
+        statement.cancel();
+        while (rows.next()) {
+        }
+        waitForLine("ended");
+      } catch (SQLException cancelled) {
+        waitForLine("cancelled");
+      }
+      try (Statement statement = connection.createStatement()) {
+        statement.setQueryTimeout(1);
+        statement.executeQuery("select sum(a.i * b.i) from range(10000000) a(i), range(10000000) b(i)");
+      } catch (SQLException late) {
+        waitForLine(late.getMessage().contains("SQLTimeoutException") ? "timed out" : late.toString());
       }
     }
   }
