@@ -26,7 +26,7 @@ import wings_client
 from wings_client import Client, InvalidSql, PermissionDenied, ResourceExhausted, TopicNotFound
 from wings_client.cli.sql_run import SqlFormat
 from wings_core.limits import Limits
-from wings_core.sql import engines
+from wings_core.sql import engines, moment, query
 from wings_server.testing import RunningServer, running_server
 
 DAY = "tenants/default/namespaces/day"
@@ -117,11 +117,11 @@ def test_parameters_stand_for_values_of_any_kind(wings: Client, flights: str) ->
 
 def test_a_query_reads_no_more_than_it_needs(server: RunningServer, flights: str) -> None:
     def read(text: str) -> int:
-        query = server.server.log.sql.open(
+        opened = server.server.log.sql.open(
             text.replace("from t", f'from "{flights}"'), lambda _: None
         )
-        list(query.batches())
-        return query.count.rows
+        list(opened.batches())
+        return opened.count.rows
 
     assert read("select count(*), max(__offset) from t where __partition = '\"JFK\"'") == 0
     assert read("select delay from t where origin = 'JFK' and __offset = 7") == 1
@@ -130,12 +130,78 @@ def test_a_query_reads_no_more_than_it_needs(server: RunningServer, flights: str
     assert read("select delay from t where origin = 'JFK' or __offset < 2") == 30
 
 
+LOOKED_UP: list[tuple[str, tuple[Any, ...], int]] = [
+    ("k = 'b'", (), 1),
+    ("'b' = k and n > 0", (), 1),
+    ("K in ('b', ?, 'never')", ("c",), 3),
+    ("k = ? and n = ?", ("b", 5), 1),
+    ("__partition = '\"b\"'", (), 1),
+    ("__partition = 'no JSON'", (), 0),
+    ("k = 'b' or n = 1", (), 4),
+    ("k = null", (), 4),
+    ("k = '7' and n > ?", (3,), 1),
+    ("upper(k) = 'B'", (), 4),
+    ("n = 3", (), 4),
+    ("k = 'b' and n in (select 5)", (), 1),
+    ("k = 'b' and n in (select n from {t})", (), 4),
+]
+
+
+@pytest.mark.parametrize(("where", "values", "looked_at"), LOOKED_UP)
+def test_a_look_up_by_key_looks_at_no_other_partitions(
+    server: RunningServer,
+    wings: Client,
+    new_topic: NewTopic,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    values: tuple[Any, ...],
+    looked_at: int,
+) -> None:
+    topic = new_topic("k: string", "n: int64", partition_key="k")
+    wings.push(topic, [{"k": "abc7"[n % 4], "n": n} for n in range(40)])
+    table = f'"{topic.name.rpartition("/")[2]}"'
+    with duckdb.connect() as there:
+        there.register("t", wings.scan(topic, system_columns=True).read_all())
+        text = f"select 'b' as k, n from t where {where.format(t='t')} order by n"
+        expected = there.execute(text, values).fetchall()
+    looked: list[int] = []
+    make = moment.states_of
+
+    def counted(*arguments: Any) -> Any:
+        found = make(*arguments)
+        looked.append(sum(map(len, found.values())))
+        return found
+
+    monkeypatch.setattr(query, "states_of", counted)
+    text = f"select 'b' as k, n from {table} where {where.format(t=table)} order by n"
+    assert rows(wings, text, values) == expected
+    assert looked[0] == looked_at
+
+
+def test_a_whole_number_is_looked_up_by_its_text_too(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic("k: int16", "n: int64", partition_key="k")
+    wings.push(topic, [{"k": n % 3 - 1, "n": n} for n in range(6)])
+    table = f'"{topic.name.rpartition("/")[2]}"'
+    for where, value, found in (
+        ("k = ?", 1, [2, 5]),
+        ("k = ?", "1", [2, 5]),
+        ("k = ?", "-01", [0, 3]),
+        ("k = ?", 1.0, [2, 5]),
+        ("k in (0, ?)", "1", [1, 2, 4, 5]),
+        ("k = ?", 40_000, []),
+        ("k = ?::int + 1", 0, [2, 5]),
+    ):
+        assert rows(wings, f"select n from {table} where {where} order by 1", [value]) == [
+            (n,) for n in found
+        ]
+
+
 def test_one_query_sees_one_moment_of_its_topics(
     server: RunningServer, wings: Client, flights: str
 ) -> None:
-    query = server.server.log.sql.open(f'select delay from "{flights}"', lambda _: None)
+    opened = server.server.log.sql.open(f'select delay from "{flights}"', lambda _: None)
     wings.push(flights, [{"origin": "JFK", "delay": 99, "carrier": "late"}])
-    assert sum(batch.num_rows for batch in query.batches()) == 30
+    assert sum(batch.num_rows for batch in opened.batches()) == 30
 
 
 def test_a_namespace_named_as_a_catalog_of_duckdb_is_a_schema(wings: Client) -> None:
@@ -616,9 +682,9 @@ def test_what_retention_has_taken_is_skipped(
     for n in range(4):
         wings.push(topic, [{"n": n}])
     name = topic.name.rpartition("/")[2]
-    query = server.server.log.sql.open(f'select n from "{name}"', lambda _: None)
+    opened = server.server.log.sql.open(f'select n from "{name}"', lambda _: None)
     trim(topic, 2)
-    assert [row for batch in query.batches() for row in batch.column(0).to_pylist()] == [2, 3]
+    assert [row for batch in opened.batches() for row in batch.column(0).to_pylist()] == [2, 3]
 
 
 def test_the_command_writes_rows_in_each_format(server: RunningServer, flights: str) -> None:

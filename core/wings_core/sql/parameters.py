@@ -42,7 +42,7 @@ def bind(statement: Statement, parameters: Parameters) -> Bound:
     Raises:
         InvalidSql: A value is missing, there is one too many, or it is of a kind that SQL lacks.
     """
-    given = _named(parameters)
+    given = named(parameters)
     wanted = {parameter.name for parameter in statement.parameters}
     if extra := sorted(set(given) - wanted):
         raise InvalidSql(f"the statement has no parameter {extra[0]:.80}")
@@ -63,7 +63,8 @@ def bind(statement: Statement, parameters: Parameters) -> Bound:
     return Bound(b"".join(pieces).decode(), tuple(shifts))
 
 
-def _named(parameters: Parameters) -> Mapping[str, Any]:
+def named(parameters: Parameters) -> Mapping[str, Any]:
+    """Return the values by the names of the parameters."""
     if isinstance(parameters, Mapping):
         return parameters
     return {str(index): value for index, value in enumerate(parameters, 1)}

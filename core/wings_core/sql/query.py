@@ -17,14 +17,15 @@ import pyarrow as pa
 
 from wings_core.contracts.sql import DEAD_LETTERS, SYSTEM
 from wings_core.errors import InvalidSql, ResourceExhausted, WingsError
-from wings_core.fetch.fetcher import Cancel
-from wings_core.model import PartitionState, Topic
+from wings_core.fetch.fetcher import Cancel, Fetcher
+from wings_core.model import PartitionState
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.security.principal import ANYONE, Principal
 from wings_core.sql.bounded import COLUMNS_MAX, is_bounded
 from wings_core.sql.engines import Engines, LocalRun
 from wings_core.sql.failures import check_types, translated
 from wings_core.sql.live import LiveView, live_view
+from wings_core.sql.moment import looked_up, states_of
 from wings_core.sql.names import topic_of
 from wings_core.sql.parameters import Bound, Parameters, bind
 from wings_core.sql.statement import Statement, TableName, parse
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
 _MAIN = "main"
 """The schema of names without one."""
 
-LOOKS_MAX = 8
-"""How often it is looked where the logs of several topics end, until no commit came between."""
-
 BATCH_ROWS = 65_536
 
 BATCH_BYTES = 16 << 20
 """Of rows as long as those of a topic are on average, a batch has no more."""
+
+SCAN_ROWS = 131_072
+"""A scan hands on no larger batches: each costs a call of Python, amid DuckDB's own work."""
 
 Authorize = Callable[[str], None]
 """Raises `PermissionDenied` where the caller may not read a topic, by its full name."""
@@ -62,6 +63,8 @@ class Sql:
         self._log = log
         self._engines = Engines(log.limits)
         self._workers = Workers(log.limits)
+        limits = log.limits.model_copy(update={"wire_rows_max": SCAN_ROWS})
+        self._fetcher = Fetcher(log.store, log.registry, limits, log.versions)
 
     @property
     def running(self) -> int:
@@ -105,7 +108,9 @@ class Sql:
         """
         limit = self._log.limits.sql_seconds_max
         seconds = limit if seconds_max is None else min(limit, seconds_max)
-        query = Query(self._log, self._engines, self._workers, cancel or Cancel(), seconds)
+        query = Query(
+            self._log, self._fetcher, self._engines, self._workers, cancel or Cancel(), seconds
+        )
         try:
             query.prepare(text, authorize, parameters, namespace, principal, sent or {})
         except BaseException:
@@ -118,8 +123,7 @@ class Sql:
 
         Raises: as `open`, of the statement alone.
         """
-        limit = self._log.limits.sql_seconds_max
-        query = Query(self._log, self._engines, self._workers, Cancel(), limit)
+        query = self._query(Cancel(), self._log.limits.sql_seconds_max)
         try:
             return query.parameters(text)
         finally:
@@ -130,12 +134,14 @@ class Sql:
 
         Raises: as `open`, of the statement alone; `InvalidSql` too where no follow can serve it.
         """
-        limit = self._log.limits.sql_seconds_max
-        query = Query(self._log, self._engines, self._workers, Cancel(), limit)
+        query = self._query(Cancel(), self._log.limits.sql_seconds_max)
         try:
             return query.live(text, namespace)
         finally:
             query.close()
+
+    def _query(self, cancel: Cancel, seconds: float) -> "Query":
+        return Query(self._log, self._fetcher, self._engines, self._workers, cancel, seconds)
 
     def close(self) -> None:
         """Close the engines, and end the workers; queries must have ended."""
@@ -148,6 +154,7 @@ class Query:
 
     Args:
         log: What it reads.
+        fetcher: Reads topics.
         engines: Where it borrows its engine.
         workers: Where it borrows a worker, if it needs one.
         cancel: Ends it.
@@ -155,9 +162,16 @@ class Query:
     """
 
     def __init__(
-        self, log: "Log", engines: Engines, workers: Workers, cancel: Cancel, seconds_max: float
+        self,
+        log: "Log",
+        fetcher: Fetcher,
+        engines: Engines,
+        workers: Workers,
+        cancel: Cancel,
+        seconds_max: float,
     ) -> None:
         self._log = log
+        self._fetcher = fetcher
         self._engines = engines
         self._workers = workers
         self._cancel = cancel
@@ -222,7 +236,7 @@ class Query:
             self._bound = bind(statement, parameters)
             system = SystemReader(self._log, principal, self._cancel, self.count)
             self._show_system(statement, system, authorize, namespace)
-            self._show_topics(statement, authorize, namespace)
+            self._show_topics(statement, parameters, authorize, namespace)
             self._run = self._placed(statement, self._bound, sent)
             found = self._run.prepare(self._views, self._bound.text)
             if found is None:
@@ -332,7 +346,11 @@ class Query:
             self._view(table, f"FROM {name}")
 
     def _show_topics(
-        self, statement: Statement, authorize: Authorize, namespace: NamespaceName
+        self,
+        statement: Statement,
+        parameters: Parameters,
+        authorize: Authorize,
+        namespace: NamespaceName,
     ) -> None:
         """Make views of the topics that a statement names."""
         tables = [table for table in statement.tables if table.schema != SYSTEM]
@@ -340,12 +358,16 @@ class Query:
         for name in dict.fromkeys(topic for _, topic in named):
             authorize(str(name))
         topics = {name: self._log.admin.get_topic(name) for _, name in named}
-        states = _states(self._log, list(topics.values()))
+        wanted = None
+        if len(topics) == 1:
+            wanted = looked_up(statement, parameters, *topics.values())
+        states = states_of(self._log, list(topics.values()), wanted)
         for found in states.values():
             self._batch_rows = min(self._batch_rows, _batch_rows(found))
         for index, (table, name) in enumerate(named):
             topic = topics[name]
-            shown = TopicTable(self._log, topic, states[topic.uuid], self._cancel, self.count)
+            found = states[topic.uuid]
+            shown = TopicTable(self._log, self._fetcher, topic, found, self._cancel, self.count)
             self._tables[f"__scan{index}"] = shown
             columns = ", ".join(
                 f"{quoted(column.scanned_as)} AS {quoted(column.name)}" for column in shown.columns
@@ -379,22 +401,6 @@ class _Translated:
 def quoted(name: str) -> str:
     """Return a name as SQL quotes it."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def _states(log: "Log", topics: Sequence[Topic]) -> Mapping[str, Sequence[PartitionState]]:
-    """Return where the partitions of topics stand, by their UUIDs, all at one moment.
-
-    Of several topics the same answers twice in a row were all true between the two looks.
-    """
-    found: Mapping[str, Sequence[PartitionState]] = {}
-    for _ in range(LOOKS_MAX):
-        before, found = (
-            found,
-            {topic.uuid: log.registry.partition_states(topic.uuid) for topic in topics},
-        )
-        if len(topics) < 2 or found == before:
-            break
-    return found
 
 
 def _batch_rows(states: Sequence[PartitionState]) -> int:

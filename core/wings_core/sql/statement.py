@@ -81,6 +81,8 @@ class Statement:
     """Where, in bytes, a table is named that DuckDB would take for another without its catalog."""
     root: Mapping[str, Any]
     """Its syntax tree, as DuckDB tells it."""
+    references: int
+    """How often it names tables."""
 
 
 def parse(
@@ -113,7 +115,9 @@ def parse(
     if len(walk.tables) > TABLES_MAX:
         raise ResourceExhausted(f"a statement names at most {TABLES_MAX} tables")
     parameters = tuple(sorted(walk.parameters, key=lambda parameter: parameter.start))
-    statement = Statement(text, tuple(walk.tables), parameters, tuple(walk.qualified), root)
+    statement = Statement(
+        text, tuple(walk.tables), parameters, tuple(walk.qualified), root, walk.references
+    )
     if size <= TREE_KEPT_BYTES_MAX:
         _kept.put((text, known), statement, size)
     return statement
@@ -184,6 +188,7 @@ class _Walk:
     concatenations: int = 0
     casts: int = 0
     columns: int = 0
+    references: int = 0
 
     def visit(self, value: object, known: frozenset[str]) -> None:
         """Visit a node and all below it; `known` are the names of WITH that it may use."""
@@ -254,6 +259,7 @@ class _Walk:
         if catalog not in ("", CATALOG) or (catalog and not schema):
             self._refuse(node, f"there is no catalog {catalog!r:.80}: it is named {CATALOG!r}")
         self.tables[TableName(schema, table)] = None
+        self.references += 1
         if schema in CATALOGS and not catalog and node["query_location"] != _NOWHERE:
             self.qualified.append(node["query_location"])
 

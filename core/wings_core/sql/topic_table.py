@@ -6,7 +6,7 @@ A dataset of Arrow is what DuckDB tells of the columns and rows that it needs. W
 ends is fixed once for all scans of a query.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 
 from wings_core.arrow_types import fields_of
 from wings_core.errors import Internal, InvalidArgument, OffsetOutOfRange, WingsError
-from wings_core.fetch.fetcher import Cancel, Cursor
+from wings_core.fetch.fetcher import Cancel, Cursor, Fetcher
 from wings_core.fetch.filter import unreadable
 from wings_core.fetch.many import ManyRead, PartitionCursor, Rotation
 from wings_core.fetch.selection import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD, Selection
@@ -99,6 +99,7 @@ class TopicTable(ds.Dataset):
 
     Args:
         log: Where it is read.
+        fetcher: Reads the log, in batches that suit DuckDB.
         topic: The topic.
         states: Where its partitions begin and end, for this query.
         cancel: Ends the scans.
@@ -110,6 +111,7 @@ class TopicTable(ds.Dataset):
     def __init__(
         self,
         log: "Log",
+        fetcher: Fetcher,
         topic: Topic,
         states: Sequence[PartitionState],
         cancel: Cancel,
@@ -118,6 +120,7 @@ class TopicTable(ds.Dataset):
         self.topic = topic
         self.columns = shown_columns(topic)
         self._log = log
+        self._fetcher = fetcher
         self._states: Mapping[Partition, PartitionState] = {each.partition: each for each in states}
         self._cancel = cancel
         self._count = count
@@ -152,55 +155,56 @@ class TopicTable(ds.Dataset):
             needed = set(schema.names) | (predicate.columns if predicate else set[str]())
             bounds = ANY_ROW if predicate is None else predicate.bounds(self._names)
             for rows in self._read(needed, self._cursors(bounds)):
-                passed = rows if predicate is None else predicate.filter(rows)
-                if passed.num_rows:
-                    yield passed.select(schema.names)
+                passed = rows if predicate is None else map(predicate.filter, rows)
+                yield from [each.select(schema.names) for each in passed if each.num_rows]
         except WingsError as error:
             self._count.error = self._count.error or error
             raise
 
     def _read(
         self, needed: set[str], cursors: Sequence[PartitionCursor]
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Iterable[pa.RecordBatch]]:
+        """Yield rows some batches at a time: DuckDB clears the processor's caches between them."""
         stored = [c for c in self.columns if c.scanned_as in needed and c.name[:2] != "__"]
         made_up = [name for name in (ROWS_COLUMN, _PARTITION, _OFFSET) if name in needed]
         with_times = _TIMESTAMP in needed
         if not stored and not with_times:
-            yield from _made_up(cursors, made_up)
+            yield from ([rows] for rows in _made_up(cursors, made_up))
             return
         # With no column of its own a topic has none to leave out.
         columns = [column.name for column in stored] or [self.topic.schema.names[0]]
         few = len(cursors) <= FEW_PARTITIONS
         selection = Selection.of(self.topic, columns, system_columns=with_times, many=not few)
         read = self._read_each if few else self._read_many
-        for rows, ranges in read(selection, cursors):
-            self._count.rows += rows.num_rows
-            yield _shaped(rows, ranges, stored, made_up, with_times)
+        for some in read(selection, cursors):
+            self._count.rows += sum(rows.num_rows for rows, _ in some)
+            yield [_shaped(*each, stored, made_up, with_times) for each in some]
 
     def _read_each(
         self, selection: Selection, cursors: Sequence[PartitionCursor]
-    ) -> Iterator[tuple[pa.RecordBatch, Sequence[_Range]]]:
+    ) -> Iterator[Sequence[tuple[pa.RecordBatch, Sequence[_Range]]]]:
         """Yield the rows of one partition after another: a tenth of the cost of mixed ones."""
         for each in cursors:
             cursor = Cursor(self.topic, each.partition, each.offset, selection)
             while cursor.offset < each.stop:
                 try:
-                    for chunks in self._log.fetcher.scan(cursor, each.stop, self._cancel):
-                        for chunk in chunks:
-                            self._count.bytes += chunk.bytes
-                            end = chunk.end_offset + 1
-                            yield chunk.batch, [(each.partition, chunk.start_offset, end)]
+                    for chunks in self._fetcher.scan(cursor, each.stop, self._cancel):
+                        self._count.bytes += sum(chunk.bytes for chunk in chunks)
+                        yield [
+                            (batch, [(each.partition, start, end + 1)])
+                            for batch, start, end, _ in chunks
+                        ]
                 except OffsetOutOfRange as error:
                     # What retention takes meanwhile is skipped.
                     cursor.offset = max(cursor.offset + 1, int(error.log_start_offset))
 
     def _read_many(
         self, selection: Selection, cursors: Sequence[PartitionCursor]
-    ) -> Iterator[tuple[pa.RecordBatch, Sequence[_Range]]]:
+    ) -> Iterator[Sequence[tuple[pa.RecordBatch, Sequence[_Range]]]]:
         many = ManyRead(self.topic, selection, None, Rotation(cursors))
         for chunk in self._log.many.scan(many, self._cancel):
             self._count.bytes += chunk.bytes
-            yield chunk.batch, [(name, start, end + 1) for name, start, end, _ in chunk.ranges]
+            yield [(chunk.batch, [(name, start, end + 1) for name, start, end, _ in chunk.ranges])]
 
     def _cursors(self, bounds: Bounds) -> list[PartitionCursor]:
         """Return the ranges of partitions whose rows may pass."""
@@ -235,7 +239,7 @@ class TopicTable(ds.Dataset):
         self, state: PartitionState, times: tuple[int, int], start: int, stop: int
     ) -> tuple[int, int]:
         """Return the offsets of a range of times; timestamps never decrease within a partition."""
-        offset_of = self._log.fetcher.offset_for_timestamp
+        offset_of = self._fetcher.offset_for_timestamp
         if times[0] > 0:
             start = max(start, offset_of(self.topic, state.partition, times[0]))
         if start < stop and state.last_timestamp is not None and times[1] < state.last_timestamp:

@@ -1,0 +1,159 @@
+"""The moment that a query sees: where the partitions of its topics stand when it starts.
+
+Of very many partitions that takes long, so where a statement looks up some by their key, known from
+its text before it is planned, it is these alone.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from wings_core.errors import InvalidArgument
+from wings_core.fetch.selection import PARTITION_FIELD
+from wings_core.model import PartitionState, Topic
+from wings_core.partitions import Partition, canonical_partition, partition_of
+from wings_core.sql.parameters import Parameters, named
+from wings_core.sql.statement import Statement
+from wings_core.sql.topic_table import shown_columns
+
+if TYPE_CHECKING:
+    from wings_core.log import Log
+
+LOOKS_MAX = 8
+"""How often it is looked where the logs of several topics end, until no commit came between."""
+
+PARTITIONS_MAX = 1_000
+"""Of more values all partitions are listed."""
+
+_INTEGER = re.compile(r"-?[0-9]{1,20}")
+
+_Node = Mapping[str, Any]
+
+
+def states_of(
+    log: "Log", topics: Sequence[Topic], wanted: frozenset[Partition] | None
+) -> Mapping[str, Sequence[PartitionState]]:
+    """Return where the partitions of topics stand, by their UUIDs, all at one moment.
+
+    Of several topics the same answers twice in a row were all true between the two looks.
+
+    Args:
+        log: That has the topics.
+        topics: Each once.
+        wanted: Of one topic, the partitions that are enough; None: all are wanted.
+    """
+    if wanted is not None:
+        (topic,) = topics
+        positions = [(partition, 0) for partition in sorted(wanted)]
+        located = log.registry.locate_many(topic.uuid, positions, 0) if positions else []
+        return {topic.uuid: [each.state for each in located]}
+    found: Mapping[str, Sequence[PartitionState]] = {}
+    for _ in range(LOOKS_MAX):
+        before, found = (
+            found,
+            {topic.uuid: log.registry.partition_states(topic.uuid) for topic in topics},
+        )
+        if len(topics) < 2 or found == before:
+            break
+    return found
+
+
+def looked_up(
+    statement: Statement, parameters: Parameters, topic: Topic
+) -> frozenset[Partition] | None:
+    """Return the partitions out of which alone rows can come; None: any.
+
+    Args:
+        statement: Of the table of the topic alone.
+        parameters: The values of its parameters.
+        topic: The topic.
+    """
+    root = statement.root
+    if statement.references != 1 or root["type"] != "SELECT_NODE" or root["cte_map"]["map"]:
+        return None
+    source = root["from_table"]
+    if source["type"] != "BASE_TABLE" or source["column_name_alias"]:
+        return None
+    given = named(parameters)
+    for condition in _conditions(root["where_clause"]):
+        found = _partitions(condition, given, topic)
+        if found is not None:
+            return found
+    return None
+
+
+def _conditions(node: _Node | None) -> Iterator[_Node]:
+    """Yield conditions that each row must pass."""
+    if node is not None and node["type"] == "CONJUNCTION_AND":
+        for child in node["children"]:
+            yield from _conditions(child)
+    elif node is not None:
+        yield node
+
+
+def _partitions(
+    condition: _Node, given: Mapping[str, Any], topic: Topic
+) -> frozenset[Partition] | None:
+    """Return the partitions of a column's values: `column = value`, or `column IN (values)`."""
+    if condition["type"] == "COMPARE_EQUAL":
+        column, *values = condition["left"], condition["right"]
+        if column["class"] != "COLUMN_REF":
+            column, values = condition["right"], [column]
+    elif condition["type"] == "COMPARE_IN":
+        column, *values = condition["children"]
+    else:
+        return None
+    # A name of two parts may be that of a field of a column.
+    if column["class"] != "COLUMN_REF" or len(column["column_names"]) != 1:
+        return None
+    if len(values) > PARTITIONS_MAX:
+        return None
+    name = str(column["column_names"][0]).lower()
+    found = [_value(value, given) for value in values]
+    if name == PARTITION_FIELD.name:
+        texts = [value for value in found if isinstance(value, str)]
+        return _of_texts(texts) if len(texts) == len(found) else None
+    key = next((c.name for c in shown_columns(topic) if c.name == topic.partition_key), None)
+    if key is None or name != key.lower():
+        return None
+    try:
+        return frozenset(partition_of(_as_key(each, topic), topic.key_type) for each in found)
+    except InvalidArgument:
+        return None
+
+
+def _of_texts(texts: Sequence[str]) -> frozenset[Partition]:
+    """Return the partitions that texts are; other texts are equal to none's."""
+    partitions: set[Partition] = set()
+    for text in texts:
+        with suppress(InvalidArgument):
+            partitions.add(canonical_partition(text))
+    return frozenset(partitions)
+
+
+def _value(node: _Node, given: Mapping[str, Any]) -> Any:
+    """Return the value of a text or a whole number, None of anything else."""
+    if node["class"] == "PARAMETER":
+        return given.get(str(node["identifier"]))
+    if node["class"] != "CONSTANT":
+        return None
+    kind, text = node["literal"]["kind"], node["literal"].get("text")
+    if kind == "STRING":
+        return text
+    return int(text) if kind == "INTEGER" and _INTEGER.fullmatch(text) else None
+
+
+def _as_key(value: Any, topic: Topic) -> Any:
+    """Return a value as the key's column compares it; None where it is not known how."""
+    key_type: Any = topic.key_type
+    if isinstance(value, bool):
+        return None
+    if pa.types.is_integer(key_type):
+        if isinstance(value, str):  # SQL casts it; drivers send all values as texts.
+            return int(value) if _INTEGER.fullmatch(value) else None
+        return value
+    is_text = pa.types.is_string(key_type) or pa.types.is_large_string(key_type)
+    return value if is_text and isinstance(value, str) else None
