@@ -242,6 +242,40 @@ REFUSED = (
     "select current_setting('threads'), getenv('HOME')",
     "select pg_sleep(1)",
     "select repeat('x', 1000000000)",
+    "select * from read_text('/etc/passwd')",
+    "select (select content from read_blob('/etc/passwd'))",
+    "select * from sniff_csv('/etc/passwd')",
+    "from read_parquet('x'), read_json('x')",
+    'from "s3://bucket/x.parquet"',
+    "with read_text as (select 1) from read_text('/etc/passwd')",
+    "select * from duckdb_secrets()",
+    "select * from pragma_table_info('x')",
+    "select * from arrow_scan_dumb(1, 1, 1)",
+    "select * from query_table('x')",
+    "select json_execute_serialized_sql('{}')",
+    "from system.main.duckdb_settings",
+    "from __scan0",
+    "select main.getenv('HOME')",
+    "select 'HOME'.getenv()",
+    "select \"getenv\"('HOME')",
+    "select list_transform(['HOME'], lambda x: getenv(x))",
+    "select [getenv(x) for x in ['HOME']]",
+    "select list_aggregate(['HOME'], 'getenv')",
+    "values (1) order by getenv('HOME')",
+    "select 1 limit getenv('HOME')",
+    "select count(*) filter (where getenv('HOME') = '') from range(1)",
+    "select * replace (getenv('HOME') as range) from range(1)",
+    "select columns(c -> c = getenv('HOME')) from range(1)",
+    "describe (select getenv('HOME'))",
+    "select getvariable('x')",
+    "set variable x = 1",
+    "prepare p as copy (select 1) to '/tmp/x'",
+    "execute p",
+    "explain analyze select 1",
+    "export database '/tmp/x'",
+    "create secret (type s3)",
+    "update extensions",
+    "select 1; copy (select 1) to '/tmp/x'",
     "copy (select 1) to '/tmp/x'",
     "attach '/tmp/x' as x",
     "install httpfs",
@@ -273,6 +307,14 @@ def test_what_is_no_reading_of_topics_is_refused(wings: Client, subtests: pytest
     for text in REFUSED:
         with subtests.test(text), pytest.raises((InvalidSql, wings_client.InvalidTicket)):
             wings.sql(text).read_all()
+
+
+def test_no_name_is_a_variable_of_python(wings: Client) -> None:
+    table = pa.table({"n": [1]})
+    for name in ("table", "rows", "wings", "self", "text", "df", "os"):
+        with pytest.raises(TopicNotFound):
+            wings.sql(f'select * from "{name}"')
+    assert table.num_rows == 1
 
 
 def test_a_name_of_with_hides_no_view_of_duckdb(wings: Client) -> None:
@@ -387,9 +429,11 @@ BOUNDS = Limits(
     sql_queries_max=1,
 )
 
-SPILLING = """select count(*) from (
-    select hash(i), i::varchar from range(8000000) r(i) group by all
+SPILLING = """select max(r), max(s) from (
+    select row_number() over (order by hash(i)) r, i::varchar || '-------------------------------' s
+    from range(1000000) t(i)
 )"""
+"""It sorts more than its memory holds, and with room to spill it ends: see the tests of engines."""
 
 ENDLESS = "with recursive r as (select 1 n union all select n + 1 from r) select count(*) from r"
 

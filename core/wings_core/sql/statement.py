@@ -166,7 +166,10 @@ def _refuse_statement(
         byte = int(found["position"]) if "position" in found else None
         message = without_hints(str(found["error_message"]).partition("\n")[0])
         raise invalid_sql(message, text, byte)
-    kinds = [statement.type.name for statement in connection.extract_statements(text)]
+    try:
+        kinds = [statement.type.name for statement in connection.extract_statements(text)]
+    except ValueError:  # A kind for which DuckDB's Python has no name, such as UPDATE EXTENSIONS.
+        kinds = []
     kind = next((kind for kind in kinds if kind != "SELECT"), "this")
     if kind == "MULTI":
         kind = "PIVOT without its list of values"

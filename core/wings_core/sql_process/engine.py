@@ -130,8 +130,9 @@ class Engine:
             "python_enable_replacements": "false",
             "memory_limit": f"{bounds.memory_bytes}B",
             "temp_directory": str(Path(directory) / "duckdb"),
-            "max_temp_directory_size": f"{bounds.spill_bytes}B",
         }
+        # As an option of the connection, DuckDB 2.0 shows it and does not heed it.
+        self._spill_bound = f"SET max_temp_directory_size = '{bounds.spill_bytes}B'"
         if bounds.threads:
             self._config["threads"] = str(bounds.threads)
         self._relation: duckdb.DuckDBPyRelation | None = None
@@ -142,7 +143,7 @@ class Engine:
 
     def _connected(self) -> duckdb.DuckDBPyConnection:
         connection = duckdb.connect(":memory:", config=self._config)
-        for setting in _SETTINGS:
+        for setting in (self._spill_bound, *_SETTINGS):
             connection.execute(setting)
         return connection
 

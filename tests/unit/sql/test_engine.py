@@ -71,6 +71,30 @@ def test_a_table_is_let_go_with_its_statement(engine: Engine) -> None:
     assert known() is None
 
 
+SORTED = """select max(r), max(s) from (
+    select row_number() over (order by hash(i)) r, i::varchar || '-------------------------------' s
+    from range(1000000) t(i)
+)"""
+"""It has 40 MB to sort."""
+
+
+@pytest.mark.parametrize("spill_bytes", [0, 16 << 20])
+def test_what_is_spilled_is_bounded(spill_bytes: int) -> None:
+    engine = Engine(EngineBounds(32 << 20, spill_bytes, 2))
+    assert engine.prepare({}, [], SORTED) is not None
+    with pytest.raises(EngineFailed, match="max_temp_directory_size"):
+        list(engine.batches(1))
+    engine.close()
+
+
+def test_what_memory_does_not_hold_is_spilled() -> None:
+    engine = Engine(EngineBounds(32 << 20, 1 << 30, 2))
+    assert engine.prepare({}, [], SORTED) is not None
+    (batch,) = engine.batches(1)
+    assert batch.column(0).to_pylist() == [1_000_000]
+    engine.close()
+
+
 def test_a_watch_interrupts_what_is_to_end_and_has_not_left(engine: Engine) -> None:
     def run() -> None:
         engine.prepare({}, [], ENDLESS)
