@@ -223,7 +223,7 @@ def test_messages_of_flight_sql(client: flight.FlightClient, inputs: int) -> Non
         *(pb.CommandGetTables, pb.CommandGetDbSchemas, pb.CommandGetSqlInfo, pb.CommandGetCatalogs),
         *(pb.CommandGetXdbcTypeInfo, pb.CommandGetPrimaryKeys, pb.CommandStatementQuery),
         *(pb.TicketStatementQuery, pb.CommandPreparedStatementQuery, pb.CommandStatementIngest),
-        *(pb.ActionCreatePreparedStatementRequest, pb.ActionCancelQueryRequest),
+        *(pb.ActionCreatePreparedStatementRequest, pb.ActionCancelQueryRequest),  # pyright: ignore[reportDeprecated]
         pb.ActionClosePreparedStatementRequest,
     ]
     for _ in range(inputs):
