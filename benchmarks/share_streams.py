@@ -1,8 +1,9 @@
 """Share groups over share streams: what a message costs, from its delivery to its acceptance.
 
-Workers are processes of their own that use the client. Their rates are held against what Redis
-Streams did with `appendfsync always` on two quiet cores, and, as that says little of another
-machine, against a bare DoExchange that syncs a row before each answer, in the same run.
+Workers are processes of their own that use the client. Their rates are held against Redis Streams
+with `appendfsync always` in the same run where it is installed (see `redis_streams`), else against
+what it did on two quiet cores once; and against a bare DoExchange that syncs a row before each
+answer.
 """
 
 import json
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 import wings_client
+from benchmarks import redis_streams
 from benchmarks.harness import Row, at_least, at_most, compare, cpu_seconds, median_seconds
 from wings_server.testing import ServerProcess, hold_process, server_process
 
@@ -28,8 +30,13 @@ RUNS = 3
 BACKLOG = 500_000
 """Messages of a topic that workers take, more than they manage in a run."""
 
+WORKER, REDIS_WORKER = "benchmarks.share_worker", "benchmarks.redis_streams"
+
 BOUNDS = ((1, 1, 690), (1, 4, 1_795), (100, 1, 45_600), (100, 4, 69_300))
-"""Messages taken at once, workers, and the messages a second to hold."""
+"""Messages taken at once, workers, and the messages a second of Redis on another machine."""
+
+REDIS_PAYLOAD = b"x" * 58
+"""As many bytes as a row of the topics has."""
 
 IDLE_WORKERS = 50
 PARTITIONS = 1_000
@@ -43,8 +50,7 @@ LEASES = 100
 def run() -> Iterator[Row]:
     """Measure rates of workers, and what idle ones and rejections cost."""
     with server_process() as server:
-        for messages, workers, bound in BOUNDS:
-            yield _rate(server, messages, workers, bound)
+        yield from _rates(server)
         yield _against_bare(server)
         yield _rejections(server)
         yield _leases(server)
@@ -54,11 +60,28 @@ def run() -> Iterator[Row]:
         yield _idle(server)
 
 
-def _rate(server: ServerProcess, messages: int, workers: int, bound: int) -> Row:
-    topic = _backlog(server, f"take-{messages}-workers-{workers}")
-    values = [_take(server.flight, topic, messages, workers) for _ in range(RUNS)]
-    name = f"take {messages} and accept over share streams, {workers} workers"
-    return at_least(name, "messages/s", bound, values)
+def _rates(server: ServerProcess) -> Iterator[Row]:
+    """Measure workers beside those of Redis, or its figures of another machine without it."""
+    if not redis_streams.is_installed():
+        for messages, workers, bound in BOUNDS:
+            topic = _backlog(server, f"take-{messages}-workers-{workers}")
+            values = [_take(server.flight, topic, messages, workers) for _ in range(RUNS)]
+            name = f"take {messages} and accept, {workers} workers (Redis is not installed here)"
+            yield at_least(name, "messages/s", bound, values)
+        return
+    for messages, workers, _ in BOUNDS:
+        with redis_streams.redis_process() as port:
+            name = f"take-{messages}-workers-{workers}"
+            topic = _backlog(server, name)
+            redis_streams.backlog(port, name, REDIS_PAYLOAD, BACKLOG)
+            yield compare(
+                f"take {messages} and accept, {workers} workers: against Redis, fsync always",
+                "messages/s",
+                1.0,
+                lambda: _take(server.flight, topic, messages, workers),  # noqa: B023
+                lambda: _take(str(port), topic, messages, workers, REDIS_WORKER),  # noqa: B023
+                runs=RUNS,
+            )
 
 
 def _against_bare(server: ServerProcess) -> Row:
@@ -243,9 +266,11 @@ def _cpu_ms(server: ServerProcess, call: Callable[[], object]) -> float:
     return (cpu_seconds(server.pid) - before) * 1e3
 
 
-def _take(address: str, topic: str, messages: int, workers: int) -> float:
+def _take(
+    address: str, topic: str, messages: int, workers: int, worker_module: str = WORKER
+) -> float:
     """Return the messages a second that workers take and accept."""
-    command = [sys.executable, "-m", "benchmarks.share_worker", address, topic]
+    command = [sys.executable, "-m", worker_module, address, topic]
     command += [str(messages), str(SECONDS)]
     with ExitStack() as stack:
         started = [

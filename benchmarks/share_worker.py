@@ -9,10 +9,34 @@ seconds.
 import json
 import sys
 import time
+from collections.abc import Iterator
 
 import wings_client
 
 TIMEOUT_SECONDS = 5.0
+
+
+def work(accepted: Iterator[int], seconds: float) -> None:
+    """Say `ready`, wait for a line, work until the time is up, and say what was done.
+
+    Args:
+        accepted: Takes and accepts messages; yields how many.
+        seconds: After so many it ends.
+    """
+    print("ready", flush=True)  # noqa: T201
+    sys.stdin.readline()
+    done, started = 0, time.perf_counter()
+    for messages in accepted:
+        done += messages
+        if time.perf_counter() - started > seconds:
+            break
+    print(json.dumps([done, time.perf_counter() - started]), flush=True)  # noqa: T201
+
+
+def _accept(consumer: wings_client.ShareConsumer) -> Iterator[int]:
+    for delivery in consumer:
+        consumer.accept(delivery)
+        yield len(delivery)
 
 
 def main(address: str, topic: str, messages: int, seconds: float) -> None:
@@ -24,15 +48,7 @@ def main(address: str, topic: str, messages: int, seconds: float) -> None:
         ) as consumer,
     ):
         client.topic(topic)  # Connected before the time begins.
-        print("ready", flush=True)  # noqa: T201
-        sys.stdin.readline()
-        done, started = 0, time.perf_counter()
-        for delivery in consumer:
-            consumer.accept(delivery)
-            done += len(delivery)
-            if time.perf_counter() - started > seconds:
-                break
-        print(json.dumps([done, time.perf_counter() - started]), flush=True)  # noqa: T201
+        work(_accept(consumer), seconds)
 
 
 if __name__ == "__main__":
