@@ -168,9 +168,12 @@ def _convert(array: "ArrowArray", target: pa.DataType) -> "ArrowArray":
     if _types.is_integer(source) and _types.is_decimal(target):
         # Arrow requires room for every integer of the type, whatever the values are.
         found = found.cast(pa.decimal256(76, max(0, cast("Any", target).scale)))
+    if _types.is_time32(source):
+        found.validate(full=True)  # Seconds that no day has may overflow as milliseconds.
     casted = found.cast(target)
     if conversion(source, target) is Conversion.CHECKED:
-        _check_unchanged(array, casted)
+        # With the wide decimal of an integer: back as an unsigned one, -1 would be the greatest.
+        _check_unchanged(found, casted)
     return casted
 
 

@@ -5,6 +5,7 @@ import threading
 import time
 from typing import Any
 
+import grpc
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
@@ -20,6 +21,7 @@ from flight_calls import (
     push,
     put_stream,
 )
+from fuzz import first_message, path_descriptor
 
 from wings_server.testing import RunningServer
 
@@ -303,6 +305,13 @@ def test_bad_batch_metadata_refuses_the_batch(
     assert answer["error"]["code"] == "INVALID_ARGUMENT"
     with pytest.raises(flight.FlightError):
         stream.close()
+
+
+def test_a_stream_that_ends_before_its_schema_is_refused(server: RunningServer, topic: str) -> None:
+    with grpc.insecure_channel(server.flight.removeprefix("grpc://")) as channel:
+        put = channel.stream_stream("/arrow.flight.protocol.FlightService/DoPut")
+        with pytest.raises(grpc.RpcError, match="the stream cannot be read"):
+            list(put(iter([first_message(path_descriptor(topic))]), timeout=20))
 
 
 def test_a_message_without_a_batch_is_refused(client: flight.FlightClient, topic: str) -> None:

@@ -67,7 +67,7 @@ class CsvCaster:
         for index, data_type in self._texts.items():
             texts = columns[index]
             try:
-                columns[index] = _values(pc.ascii_trim_whitespace(texts), data_type)
+                columns[index] = values_of(pc.ascii_trim_whitespace(texts), data_type)
             except (pa.ArrowException, ValueError):
                 name = batch.schema.names[index]
                 raise SchemaMismatch(
@@ -78,11 +78,11 @@ class CsvCaster:
         return self._caster.cast(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
 
-def _values(texts: Any, data_type: pa.DataType) -> Any:
-    """Return the values that texts stand for.
+def values_of(texts: Any, data_type: pa.DataType) -> Any:
+    """Return the values that texts stand for, of any type that Arrow reads from text.
 
     Raises:
-        ValueError: One stands for none of the type.
+        ArrowException, ValueError: One stands for none of the type.
     """
     if pa.types.is_decimal(data_type):
         _refuse(texts, pc.invert(pc.match_substring_regex(texts, _DECIMAL)))
@@ -94,7 +94,7 @@ def _values(texts: Any, data_type: pa.DataType) -> Any:
         if infinite.true_count:
             named = pc.match_substring_regex(texts, _INFINITY)
             _refuse(texts, pc.and_not(infinite, named))
-    else:
+    elif pa.types.is_signed_integer(data_type):
         negative = pc.less(values, 0)
         if negative.true_count:
             _refuse(texts, pc.and_(negative, pc.match_substring_regex(texts, _HEXADECIMAL)))

@@ -138,7 +138,7 @@ class Put:
         finally:
             answers.finish()
         if self._batches == 0:
-            self._check_unsent(reader.schema)
+            self._check_unsent(schema_of(reader))
         if self._stream.refused is not None:
             # A copy: an error that this call refers to, and that refers to this call by its
             # traceback, would keep the last batch in memory until garbage is collected.

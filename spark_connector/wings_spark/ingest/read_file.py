@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from wings_client.files import FileFormat
 from wings_client.files.csv_rows import CsvRows
+from wings_client.files.csv_values import values_of
 from wings_client.files.formats import format_by_name
 from wings_client.files.opened import OpenFile, open_file
 from wings_client.files.parts import Part, PartCheck
@@ -198,7 +199,7 @@ class FileReader:
             if text is None and not field.nullable:
                 raise FileError(f"{file.uri!a:.300}: {name!r:.80} must not be null in the topic")
             try:
-                found[name] = arrow.scalar(text, pa.string()).cast(field.type)
+                found[name] = values_of(pa.array([text], pa.string()), field.type)[0]
             except (pa.ArrowException, ValueError) as error:
                 raise FileError(f"{file.uri!a:.300}: {name}={text!r:.80}: {error!s:.200}") from None
         return found

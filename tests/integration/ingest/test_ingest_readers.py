@@ -1,5 +1,7 @@
 """Options of the readers in `[files]`: CSV's forms, paths, patterns and ORC, without Spark."""
 
+import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,36 @@ def test_columns_of_a_path_have_the_types_of_the_topic(
     assert any("has no folder 'day=" in error for error in errors)
     with pytest.raises(InvalidArgument, match="'land', which 'partition_columns' names"):
         check(source(files={"partition_columns": ["land"]}))
+
+
+def test_a_number_of_a_path_that_its_type_cannot_hold_is_refused(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    new_topic_id: str,
+    tmp_path: Path,
+) -> None:
+    types = {"price": "decimal128(38, 2)", "size": "double", "code": "int64"}
+    wings.create_topic(new_topic_id, {"n": "int64", **types})
+    fits = f"price={'9' * 36}.99/size=inf/code=-7"
+    bad = {
+        "price": f"price={'1' * 38}/size=1/code=1",
+        "size": "price=1/size=1e400/code=1",
+        "code": "price=1/size=1/code=0xFFFFFFFFFFFFFFFF",
+    }
+    for folders in (fits, *bad.values()):
+        folder = tmp_path / "files" / folders
+        folder.mkdir(parents=True)
+        queue.send([str(write_jsonl(folder / "a.jsonl", range(1)))])
+    settings = source(files={"partition_columns": list(types)}, limits={"max_delivery_attempts": 1})
+    start(settings).drain()
+    assert rows_of(wings, new_topic_id) == [
+        {"n": 0, "price": Decimal(f"{'9' * 36}.99"), "size": math.inf, "code": -7}
+    ]
+    errors = [dead.error or "" for dead in wings.list_shards(settings.name, "dead")]
+    assert len(errors) == len(bad)
+    assert all(any(f"{name}='" in error for error in errors) for name in bad), errors
 
 
 def test_only_files_that_match_the_patterns_are_read_and_others_are_acknowledged(

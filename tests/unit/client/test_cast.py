@@ -119,6 +119,8 @@ LOSING: list[tuple[str, Any, pa.DataType]] = [
     ("digits for the scale", pa.array([decimal.Decimal("1" * 38)]), pa.decimal128(38, 2)),
     ("bits of a decimal", pa.array([decimal.Decimal(2**32 + 1)]), pa.decimal32(9, 0)),
     ("bits of an integer", pa.array([2**32 + 1]), pa.decimal32(9, 0)),
+    ("the greatest as decimal", pa.array([2**64 - 1], pa.uint64()), pa.decimal32(9, 2)),
+    ("a time that no day has", pa.array([-(2**31)], pa.time32("s")), pa.time32("ms")),
     ("a day beyond dates", pa.array([1 << 62], arrow.timestamp("s")), pa.date32()),
     ("a day beyond times", pa.array([200_000], pa.date32()), arrow.timestamp("ns")),
     ("a duration beyond units", pa.array([1 << 62], arrow.duration("s")), arrow.duration("ns")),
