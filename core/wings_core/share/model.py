@@ -7,6 +7,7 @@ Ranges of offsets are inclusive at both ends, `[first, last]`, as in all results
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Literal, Self
 
 import pyarrow as pa
@@ -36,6 +37,8 @@ ROWS_MAX = 100_000
 """The most messages that one acquire leases, whole batches among them."""
 
 _MEMBER_TAG_BYTES = 6
+_MEMBER_TAGS_MAX = 1_024
+"""Tags that are remembered: one is asked for at each lease, and at each acknowledgement."""
 
 
 def _start(value: object, handler: ValidatorFunctionWrapHandler) -> object:
@@ -218,6 +221,7 @@ class Lease:
         raise InvalidArgument(f"{text[:80]!r} is not a lease")
 
 
+@lru_cache(_MEMBER_TAGS_MAX)
 def member_tag(member: str) -> str:
     """Return what stands for a member in its leases."""
     return hashlib.blake2b(member.encode("utf-8"), digest_size=_MEMBER_TAG_BYTES).hexdigest()

@@ -78,9 +78,10 @@ class StreamHolds:
 
     def _put(self, partition: Partition, first: int, last: int, held: _Held) -> None:
         ranges = self._partitions.setdefault(partition, RangeMap())
-        before = sum(end - begin + 1 for begin, end, _ in ranges.parts(first, last))
+        self.messages += last - first + 1
+        for begin, end, _ in ranges.parts(first, last):
+            self.messages -= end - begin + 1
         ranges.put(first, last, held)
-        self.messages += last - first + 1 - before
         heapq.heappush(self._expiries, (held.until, partition, first, last))
         if len(self._expiries) > 2 * self.messages + STALE_MAX:
             self._expiries = [

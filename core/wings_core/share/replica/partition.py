@@ -87,8 +87,9 @@ class ReplicaPartition:
 
     def hold(self, first: int, last: int, hold: Hold) -> None:
         """Let a lease hold a range that is not finished."""
-        held = sum(end - begin + 1 for begin, end, _ in self.holds.parts(first, last))
-        self.held += last - first + 1 - held
+        self.held += last - first + 1
+        for begin, end, _ in self.holds.parts(first, last):
+            self.held -= end - begin + 1
         self._holds_changes.append(self.holds.put(first, last, hold))
         if self.delays.parts(first, last):
             self._delays_changes.append(self.delays.remove(first, last))
@@ -172,7 +173,8 @@ class ReplicaPartition:
     def _unhold(self, first: int, last: int) -> None:
         parts = self.holds.parts(first, last)
         if parts:
-            self.held -= sum(end - begin + 1 for begin, end, _ in parts)
+            for begin, end, _ in parts:
+                self.held -= end - begin + 1
             self._holds_changes.append(self.holds.remove(first, last))
 
     def _unfinished(self, first: int, last: int) -> list[Piece]:

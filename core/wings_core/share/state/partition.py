@@ -238,11 +238,12 @@ class SharePartition(RecordStates):
 
     def is_held(self, first: int, last: int, lease: Lease, now: float) -> bool:
         """Tell whether a lease holds all of `[first, last]` and has not expired."""
-        parts = self._ranges.parts(first, last)
-        return sum(end - begin + 1 for begin, end, _ in parts) == last - first + 1 and all(
-            record.state is State.HELD and record.lease == lease and record.until > now
-            for _, _, record in parts
-        )
+        messages = 0
+        for begin, end, record in self._ranges.parts(first, last):
+            if record.state is not State.HELD or record.lease != lease or record.until <= now:
+                return False
+            messages += end - begin + 1
+        return messages == last - first + 1
 
     def renew(self, first: int, last: int, lease: Lease, until: float) -> None:
         """Let what a lease holds expire later."""

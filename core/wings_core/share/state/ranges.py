@@ -130,35 +130,47 @@ class RangeMap(Generic[V]):
 
     def put(self, first: int, last: int, value: V) -> Change[V]:
         """Give `[first, last]` a value, whatever was there."""
-        low, high = self._overlapped(first, last)
-        removed = self._between(low, high)
-        left, right = _rest_of(removed, first, last)
-        # Neighbours of the same value are one range with it, whether they were cut or touch it.
+        low, high, removed = self._overlapped(first, last)
         firsts, rest = self._firsts, self._rest
-        if left:
-            if left[0][2] == value:
-                first, left = left[0][0], []
+        added: list[Range[V]] = []
+        # Neighbours of the same value are one range with it, whether they were cut or touch it.
+        if removed and removed[0][0] < first:
+            if removed[0][2] == value:
+                first = removed[0][0]
+            else:
+                added.append((removed[0][0], first - 1, removed[0][2]))
         elif low > 0 and rest[firsts[low - 1]] == (first - 1, value):
             low -= 1
             removed.insert(0, (firsts[low], first - 1, value))
             first = firsts[low]
-        if right:
-            if right[0][2] == value:
-                last, right = right[0][1], []
+        right: Range[V] | None = None
+        if removed and removed[-1][1] > last:
+            if removed[-1][2] == value:
+                last = removed[-1][1]
+            else:
+                right = (last + 1, removed[-1][1], removed[-1][2])
         elif high < len(firsts) and firsts[high] == last + 1 and rest[last + 1][1] == value:
             high += 1
             removed.append((last + 1, rest[last + 1][0], value))
             last = rest[last + 1][0]
-        return self._swap(low, high, removed, [*left, (first, last, value), *right])
+        added.append((first, last, value))
+        if right is not None:
+            added.append(right)
+        return self._swap(low, high, removed, added)
 
     def remove(self, first: int, last: int) -> Change[V]:
         """Take `[first, last]` out."""
-        low, high = self._overlapped(first, last)
-        if low == high:
+        low, high, removed = self._overlapped(first, last)
+        if not removed:
             return Change()
-        removed = self._between(low, high)
-        left, right = _rest_of(removed, first, last)
-        return self._swap(low, high, removed, left + right)
+        added: list[Range[V]] = []
+        begin, _, value = removed[0]
+        if begin < first:
+            added.append((begin, first - 1, value))
+        _, end, value = removed[-1]
+        if end > last:
+            added.append((last + 1, end, value))
+        return self._swap(low, high, removed, added)
 
     def undo(self, change: Change[V]) -> None:
         """Take the last change back."""
@@ -167,41 +179,32 @@ class RangeMap(Generic[V]):
         for first, last, value in change.removed:
             self.put(first, last, value)
 
-    def _overlapped(self, first: int, last: int) -> tuple[int, int]:
-        """Return where the ranges lie that have an offset in `[first, last]`, the end exclusive."""
-        assert first <= last
-        low = bisect_right(self._firsts, first) - 1
-        if low < 0 or self._rest[self._firsts[low]][0] < first:
-            low += 1  # It ends before.
-        return low, bisect_right(self._firsts, last, low)
+    def _overlapped(self, first: int, last: int) -> tuple[int, int, list[Range[V]]]:
+        """Return the ranges that have an offset in `[first, last]`, and where they lie.
 
-    def _between(self, low: int, high: int) -> list[Range[V]]:
-        if low == high:
-            return []
-        return [(begin, *self._rest[begin]) for begin in self._firsts[low:high]]
+        The end is exclusive.
+        """
+        assert first <= last
+        firsts, rest = self._firsts, self._rest
+        low = bisect_right(firsts, first) - 1
+        if low < 0 or rest[firsts[low]][0] < first:
+            low += 1  # It ends before.
+        high = low
+        found: list[Range[V]] = []
+        if low < len(firsts) and firsts[low] <= last:
+            high = bisect_right(firsts, last, low)
+            found = [(begin, *rest[begin]) for begin in firsts[low:high]]
+        return low, high, found
 
     def _swap(
         self, low: int, high: int, removed: list[Range[V]], added: list[Range[V]]
     ) -> Change[V]:
         if added == removed:
             return Change()
+        rest = self._rest
         for begin, _, _ in removed:
-            del self._rest[begin]
+            del rest[begin]
         for begin, end, value in added:
-            self._rest[begin] = (end, value)
+            rest[begin] = (end, value)
         self._firsts[low:high] = [begin for begin, _, _ in added] if added else ()
         return Change(removed, added)
-
-
-def _rest_of(
-    removed: list[Range[V]], first: int, last: int
-) -> tuple[list[Range[V]], list[Range[V]]]:
-    """Return what is left of ranges before `first` and behind `last`: one range each, or none."""
-    if not removed:
-        return [], []
-    begin, _, before = removed[0]
-    _, end, behind = removed[-1]
-    return (
-        [(begin, first - 1, before)] if begin < first else [],
-        [(last + 1, end, behind)] if end > last else [],
-    )
