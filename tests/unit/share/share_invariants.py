@@ -14,6 +14,7 @@
 11. In a group that is ordered a message is delivered when all before it are finished, or come with
     it, and no other lease holds any.
 12. A message is not delivered before its time.
+13. What was released for later is not delivered earlier, unless a crash forgot it.
 """
 
 from collections import Counter, defaultdict
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 FINAL: tuple[AcknowledgeType, ...] = ("accept", "reject")
 
+SLOWEST = 0.99
+"""The least that passes of a second by a clock that runs fast."""
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -42,6 +46,7 @@ class Attempt:
     number: int
     leased: LeasedRange
     entry: Acknowledgement
+    asked_at: float
 
 
 @dataclass
@@ -65,6 +70,7 @@ class Observer:
         self.in_doubt: dict[int, dict[int, AcknowledgeType]] = defaultdict(dict)
         self.promised: dict[int, set[int]] = defaultdict(set)
         self.forgotten: Counter[int] = Counter()
+        self.delayed: dict[int, float] = {}
         self._numbers = count()
 
     # Replicas.
@@ -75,6 +81,7 @@ class Observer:
         for first, last, _ in [] if partition is None else partition.holds:
             for offset in range(first, last + 1):
                 self.forgotten[offset] += 1
+        self.delayed.clear()
 
     def replica_started(self, node: "ReplicaNode") -> None:
         self._check_promises(node)
@@ -118,6 +125,8 @@ class Observer:
             assert due_us is None or due_us <= world.time * 1_000_000 + 1, (
                 f"{offset} was delivered before its time"
             )
+            delayed_until = self.delayed.pop(offset, 0.0)
+            assert world.time >= delayed_until, f"{offset} was to be delivered later"
             active = self.active.get(offset)
             assert active is None or active.until <= world.time, (
                 f"{offset} is held with {active} and with {leased.lease}"
@@ -150,7 +159,7 @@ class Observer:
             )
 
     def acknowledging(self, leased: LeasedRange, entry: Acknowledgement) -> Attempt:
-        attempt = Attempt(next(self._numbers), leased, entry)
+        attempt = Attempt(next(self._numbers), leased, entry, self.world.time)
         for offset in range(entry.first, entry.last + 1):
             if entry.type in FINAL:
                 self.in_doubt[offset][attempt.number] = entry.type
@@ -180,6 +189,9 @@ class Observer:
                     self.in_doubt[offset].pop(attempt.number, None)
                 if error is None and offset >= self.world.log_start:
                     self._succeeded(offset, attempt)
+                    if attempt.entry.delay_ms:
+                        seconds = attempt.entry.delay_ms / 1_000 * SLOWEST
+                        self.delayed[offset] = attempt.asked_at + seconds
             if attempt.entry.type == "renew" and error is None:
                 self._renewed(core, clock, attempt)
 

@@ -1,6 +1,7 @@
 """The simulation is tried: each of these bugs must make it fail, and soon."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,6 +123,26 @@ class AnyoneReleases(Replica):
         return [Part(entry.first, entry.last, Outcome.OK) for entry in request.entries]
 
 
+class DelayNotKept(Replica):
+    def _release(self, request: ReleaseRequest, now: float) -> list[Part]:
+        at_once = tuple(replace(entry, delay_ms=0) for entry in request.entries)
+        return super()._release(replace(request, entries=at_once), now)
+
+
+class OrderNotTold(HoldQuorum):
+    def hold(
+        self,
+        key: ShareKey,
+        ranges: Sequence[OffsetRange],
+        lease: Lease,
+        ttl_ms: int,
+        in_flight_max: int,
+        member: str = "",
+        next_offset: int | None = None,
+    ) -> Procedure[Held]:
+        return super().hold(key, ranges, lease, ttl_ms, in_flight_max, member)
+
+
 class AcquirerWithoutTimes(Acquirer):
     def _check_times(
         self, request: AcquireRequest, tracked: TrackedPartition, bounds: Bounds
@@ -239,6 +260,8 @@ BUGS = {
     "times are not looked at": Parts(core=CoreThatLooksAtNoTimes),
     "what was not looked at is available before its time": Parts(core=CoreThatSkipsTimes),
     "anyone releases": Parts(replica=AnyoneReleases),
+    "what is released for later is held at once": Parts(replica=DelayNotKept),
+    "replicas are not told that order matters": Parts(quorum=OrderNotTold),
     "a dead letter is not awaited": Parts(core=CoreThatAwaitsNoDeadLetter),
     "a replica that missed deliveries is believed": Parts(quorum=CountOfOneReplica),
     "a refusal is answered with OK": Parts(replica=TombstoneInPart),
