@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from wings_core import tracing
@@ -45,6 +46,7 @@ from wings_core.share.open import (
     all_groups,
     open_remote,
 )
+from wings_core.share.replica.copies import FileCopies, HoldsCopies, ReplicaCopies
 from wings_core.share.shares import Shares
 from wings_core.sql import Sql
 from wings_core.storage.disk import DiskGuard
@@ -93,7 +95,7 @@ class Log:
         many: The way out of many partitions as one stream.
         shares: Share groups.
         sql: Runs SQL over the topics.
-        backups: Those that are being taken; None: this process has not all that they are of.
+        backups: Those that are being taken at this process.
         table_states: What metadata keeps of tables.
         tables: Commits segments to the tables of topics; None: topics cannot be tables here.
         limits: The bounds in force.
@@ -111,6 +113,8 @@ class Log:
         drain_holder: str | None = None,
         disk: DiskGuard | None = None,
         open_tables: Callable[[str], Catalog | None] | None = None,
+        holds: HoldsCopies | None = None,
+        scratch: Path | None = None,
     ) -> None:
         store = storage.store
         self.disk = disk
@@ -166,7 +170,6 @@ class Log:
             versions=self.versions,
         )
         self.sql = Sql(self)
-        self.backups: Backups | None = None
         self.tables: Tables | None = None
         catalog = None if open_tables is None else open_tables(storage.remote.objects.url)
         self.table_states = metadata.tables
@@ -177,6 +180,9 @@ class Log:
         except BaseException:
             self._close_parts()
             raise
+        groups = partial(all_groups, metadata.admin, metadata.groups)
+        holds = holds or ReplicaCopies(groups, self.shares.stored)
+        self.backups = Backups(metadata, holds, storage.places, self.reclaimer.wake, scratch)
         self.maintainer = Maintainer(
             metadata,
             limits.maintenance_seconds,
@@ -299,7 +305,7 @@ class Log:
             postgres=metadata_url,
             rest=iceberg_catalog,
         )
-        log = cls(
+        return cls(
             metadata,
             storage,
             limits,
@@ -308,16 +314,9 @@ class Log:
             "embedded",
             disk,
             tables if with_tables else None,
+            None if hold_replicas else FileCopies(directory.holds),
+            directory.path,
         )
-        if metadata_url is None:
-            log.backups = Backups(
-                directory,
-                metadata.store_id,
-                storage.places,
-                log.reclaimer,
-                (lambda: _HOLDS_ELSEWHERE if groups() else None) if hold_replicas else _no_refusal,
-            )
-        return log
 
     @classmethod
     def join(
@@ -407,6 +406,7 @@ class Log:
         open_coordinator: OpenCoordinator | None = None,
         remote_url: str | None = None,
         open_tables: Callable[[str], Catalog | None] | None = None,
+        holds: HoldsCopies | None = None,
     ) -> Self:
         """Open the log of a node without a data directory: PostgreSQL and an object store hold all.
 
@@ -422,6 +422,8 @@ class Log:
                 first that of new ones.
             open_tables: Opens the catalog of tables, given the URL of the store of old pages; None:
                 topics cannot be tables.
+            holds: What share groups have finished, for backups; None: it is at the coordinator's
+                replicas.
 
         Raises:
             Unavailable: PostgreSQL or the object store cannot be reached.
@@ -437,7 +439,15 @@ class Log:
             inline=InlineFolios(metadata.registry.read_inline),
             store_id=lambda: store_id,
         )
-        return cls(metadata, storage, limits, on_flush, open_coordinator, open_tables=open_tables)
+        return cls(
+            metadata,
+            storage,
+            limits,
+            on_flush,
+            open_coordinator,
+            open_tables=open_tables,
+            holds=holds,
+        )
 
     def live_nodes(self) -> list[Node]:
         """Return the processes that serve this log, by address."""
@@ -476,8 +486,7 @@ class Log:
 
     def close(self) -> None:
         """Commit what was received, then close every part; readers must have ended."""
-        if self.backups is not None:
-            self.backups.close()
+        self.backups.close()
         self.shares.close()
         self.maintainer.close()
         self._close_parts()
@@ -496,18 +505,8 @@ class Log:
             self.disk.close()
 
 
-_HOLDS_ELSEWHERE = (
-    "what share groups have finished is at replicas in other processes, of which no backup is "
-    "taken: back up a server that holds it itself, or delete the groups"
-)
-
-
 def _sqlite_catalog(directory: DataDirectory) -> str:
     return str(directory.path.absolute() / "iceberg.sqlite")
-
-
-def _no_refusal() -> None:
-    """Refuse no backup."""
 
 
 def _unbounded() -> None:

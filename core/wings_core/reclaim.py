@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Sequence
 
 from wings_core.errors import WingsError
@@ -59,10 +58,6 @@ class Reclaimer:
         self._closing = False
         self._running = threading.Lock()
         """Nothing else is locked before it."""
-        self._pauses: dict[str, float] = {}
-        """By name, until when by the monotonic clock no folio is deleted."""
-        self._pauses_lock = threading.Lock()
-        """Of the dictionary; no other lock is taken under it."""
         self._thread = threading.Thread(target=self._run, name="wings-reclaimer", daemon=True)
         self._thread.start()
 
@@ -78,29 +73,6 @@ class Reclaimer:
         """
         with self._running:
             self._reclaim()
-
-    def pause(self, name: str, seconds: float, *, again: bool = False) -> bool:
-        """Delete no folio for a time that metadata refers to now, whatever it forgets meanwhile.
-
-        Args:
-            name: Of the caller, who may prolong it.
-            seconds: How long, from now.
-            again: Only if the last such time has not ended.
-
-        Returns:
-            False where it has.
-        """
-        now = time.monotonic()
-        with self._pauses_lock:
-            if again and self._pauses.get(name, 0.0) <= now:
-                return False
-            self._pauses[name] = now + seconds
-        return True
-
-    def resume(self, name: str) -> None:
-        """End a pause; does nothing where it has ended."""
-        with self._pauses_lock:
-            self._pauses.pop(name, None)
 
     def close(self) -> None:
         """Stop after the step under way; what is left is done at the next start."""
@@ -131,18 +103,8 @@ class Reclaimer:
         # Folios are listed before references are.
         listed = [(store, self._folios(store)) for store in self._stores]
         live = self._registry.live_folios()
-        # Looked at after the references: what a caller found referred to since it began to pause
-        # is live here, or the pause is seen.
-        if self._is_paused():
-            return
         for store, folios in listed:
             self._delete(store, sorted(folios - live))
-
-    def _is_paused(self) -> bool:
-        now = time.monotonic()
-        with self._pauses_lock:
-            self._pauses = {name: end for name, end in self._pauses.items() if end > now}
-            return bool(self._pauses)
 
     def _folios(self, store: FolioStore) -> set[str]:
         if self._closing:
@@ -159,6 +121,7 @@ class Reclaimer:
             if self._closing:
                 return
             # One that is committed to in between is kept; a commit that comes later is refused.
+            # While a backup is taken, all are kept.
             retired = self._registry.retire(unused[first : first + RETIRE_MAX])
             try:
                 for folio in retired:

@@ -259,10 +259,11 @@ def _share_log(
     # Closed with the log, and here where that is not opened.
     metadata = started.enter_context(closing(open_postgres(url)))
     store_id = metadata.claim_for_nodes()  # Before anything is written to it.
+    holds = None
     if replicas:
         open_coordinator = partial(open_remote, replicas, access)
     else:
-        open_coordinator = serve_holds(settings, started, url, metadata.node_token(), tls)
+        open_coordinator, holds = serve_holds(settings, started, url, metadata.node_token(), tls)
     return Log.share(
         metadata,
         store_id,
@@ -272,6 +273,7 @@ def _share_log(
         open_coordinator,
         settings.remote,
         partial(open_catalog, postgres=url, rest=settings.iceberg_catalog),
+        holds,
     )
 
 

@@ -94,13 +94,17 @@ LINES_MAX = 150
 
 
 @pytest.fixture(
-    scope="module", params=[(600, 3_000), pytest.param((10_000, 100_000), marks=pytest.mark.soak)]
+    scope="module",
+    params=[
+        (600, 3_000),
+        pytest.param((10_000, 100_000), marks=[pytest.mark.soak, pytest.mark.timeout(1_800)]),
+    ],
 )
 def large(request: pytest.FixtureRequest) -> Generator[tuple[RunningServer, int, int]]:
     """A server with so many topics, one of them with so many partitions."""
     topics, partitions = request.param
     with running_server(limits=Limits(maintenance_seconds=100_000)) as running:
-        with wings_client.connect(running.flight, timeout=60) as client:
+        with wings_client.connect(running.flight, timeout=600) as client:
             client.create_topic("wide", {"k": "int64", "n": "int64"}, partition_key="k")
             for first in range(0, partitions, 1_000):
                 rows = range(first, first + 1_000)

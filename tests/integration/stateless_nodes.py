@@ -18,20 +18,20 @@ class Nodes:
 
     Args:
         url: Of PostgreSQL.
-        objects: The directory that is their object store.
+        objects: Their object store: a directory, or a URL.
         stack: Stops them.
     """
 
-    def __init__(self, url: str, objects: Path, stack: ExitStack) -> None:
+    def __init__(self, url: str, objects: Path | str, stack: ExitStack) -> None:
         self.url = url
-        self._objects = objects
+        self._hot = objects if isinstance(objects, str) else objects.as_uri()
         self._stack = stack
 
     def settings(self, **others: Any) -> Settings:
         """Return the settings of a node, some of them other than usual."""
         given: dict[str, Any] = {
             "metadata_url": SecretStr(self.url),
-            "hot": self._objects.as_uri(),
+            "hot": self._hot,
             "flight": ANY_PORT,
             "http": ANY_PORT,
             "drain_seconds": 0,

@@ -1,16 +1,13 @@
 """Backups of a real server, and what is restored of them, compared row by row."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from backup_world import back_up, command, fill, rows, rows_of, seen
-from fix_postgres import PostgresServer
 from flight_calls import act, create_topic
-from stateless_nodes import Nodes
 from token_calls import ROOT, client_of, names_of, new_token
 
 import wings_client
@@ -183,13 +180,3 @@ def look(client: Client) -> object:
         client.list_shards("files"),
         client.share_group("workers", "grown"),
     )
-
-
-def test_nodes_over_postgresql_say_what_to_use_instead(
-    postgres: PostgresServer, tmp_path: Path, wings: Callable[..., tuple[int, str, str]]
-) -> None:
-    with ExitStack() as stack:
-        node = Nodes(postgres.new_database(), tmp_path / "objects", stack).start()
-        status, _, err = wings("backup", tmp_path / "dest", "--endpoint", node.flight)
-    assert status == 1
-    assert "use PostgreSQL's own backup" in err

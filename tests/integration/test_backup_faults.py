@@ -142,6 +142,25 @@ def test_a_backup_is_of_its_moment_whatever_is_pushed_merged_dropped_and_deleted
     assert not list(server.data_dir.glob("backup-*"))
 
 
+def test_files_that_a_table_alone_refers_to_are_not_missed(
+    server: RunningServer, client: Client, dest: Path, tmp_path: Path
+) -> None:
+    fill(client)
+    config = {"table": "iceberg", "segment_format": "parquet", "tier_after_ms": 0}
+    client.create_topic("table", pa.schema([("n", pa.int64())]), config=config)
+    client.push("table", {"n": [1, 2, 3]})
+    maintain(client)
+    log = server.server.log
+    client.delete_topic("table")
+    log.reclaimer.run()
+    # Until the table is dropped it refers to a file whose pages the log has forgotten.
+    (topic_uuid,) = log.table_states.tables()
+    assert log.table_states.segments(topic_uuid)
+    before = seen(client)
+    back_up(client, dest)
+    assert seen_in(restored(dest, tmp_path / "restored")) == before
+
+
 def killed(arguments: list[str], is_far_enough: Callable[[], bool]) -> int:
     """Run `wings` in a process of its own, and kill it when it has come so far."""
     with subprocess.Popen([sys.executable, "-m", "wings_client.cli", *arguments]) as child:

@@ -4,9 +4,11 @@ import contextlib
 import secrets
 import shutil
 import struct
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +17,12 @@ import pyarrow as pa
 
 from wings_core.backup.snapshot import Snapshot, take_snapshot
 from wings_core.contracts.backup import DATA_SCHEMA, FILES_SCHEMA
-from wings_core.data_directory import FORMAT_VERSION, DataDirectory
-from wings_core.errors import InvalidArgument, ResourceExhausted
+from wings_core.data_directory import FORMAT_VERSION
+from wings_core.errors import InvalidArgument, ResourceExhausted, WingsError
+from wings_core.metadata.interfaces import Metadata
+from wings_core.metadata.maintenance import KEEPS_FOLIOS
 from wings_core.metadata.sqlite.migrations import MIGRATIONS
-from wings_core.reclaim import Reclaimer
+from wings_core.share.replica.copies import HoldsCopies
 from wings_core.storage.folio_places import FolioPlaces
 
 if TYPE_CHECKING:
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
 
 SILENT_SECONDS_MAX = 600.0
 """A backup of which nothing was read for so long is ended: its client is gone."""
+
+RENEW_SECONDS = 30.0
+"""How long after the lease of its files was renewed a read renews it again."""
 
 BACKUPS_MAX = 4
 """Backups at a time; each has a copy of the metadata on the disk."""
@@ -40,7 +47,7 @@ BATCH_FILES = 4_096
 """Files that a batch of the list names."""
 
 _SCRATCH = "backup-"
-"""How directories of copies are named, in the data directory."""
+"""How the names of directories of copies begin."""
 
 
 @dataclass(slots=True)
@@ -48,7 +55,10 @@ class _Backup:
     id: str
     snapshot: Snapshot
     directory: Path
+    lease: int | None
+    """The token of the lease that keeps its files."""
     used_at: float = field(default_factory=time.monotonic)
+    """When that was renewed, by the monotonic clock."""
 
 
 class Backups:
@@ -57,31 +67,32 @@ class Backups:
     While one is being taken, no file with messages is deleted, whatever metadata forgets.
 
     Args:
-        directory: The log's, whose databases this process has open.
-        store_id: Of the metadata.
+        metadata: The log's.
+        holds: What share groups have finished.
         places: Where files with messages are.
-        reclaimer: Pauses meanwhile.
-        refusal: Returns why none can be taken; None where one can.
+        reclaim: Called when files may be deleted again.
+        directory: For the copies of databases; None: that of the system's temporary files.
     """
 
     def __init__(
         self,
-        directory: DataDirectory,
-        store_id: str,
+        metadata: Metadata,
+        holds: HoldsCopies,
         places: FolioPlaces,
-        reclaimer: Reclaimer,
-        refusal: Callable[[], str | None],
+        reclaim: Callable[[], None],
+        directory: Path | None = None,
     ) -> None:
-        self._directory = directory
-        self._store_id = store_id
+        self._metadata = metadata
+        self._holds = holds
         self._places = places
-        self._reclaimer = reclaimer
-        self._refusal = refusal
+        self._reclaim = reclaim
+        self._directory = directory
         self._lock = threading.Lock()
         """Of the table; taken for a moment, and no other lock is under it."""
         self._running: dict[str, _Backup] = {}
-        for left in directory.path.glob(f"{_SCRATCH}*"):
-            shutil.rmtree(left, ignore_errors=True)  # Of a process that crashed.
+        if directory is not None:
+            for left in directory.glob(f"{_SCRATCH}*"):
+                shutil.rmtree(left, ignore_errors=True)  # Of a process that crashed.
 
     def begin(self) -> dict[str, object]:
         """Begin a backup: copies the databases, which takes as long as reading them.
@@ -90,33 +101,28 @@ class Backups:
             What `backup-begin` answers.
 
         Raises:
-            InvalidArgument: This server cannot be backed up; says why.
             ResourceExhausted: There are `BACKUPS_MAX`, or there is no room for the copies.
             WingsError: The databases cannot be read.
         """
-        refusal = self._refusal()
-        if refusal is not None:
-            raise InvalidArgument(refusal)
         self._end_silent()
         with self._lock:
             if len(self._running) >= BACKUPS_MAX:
                 raise ResourceExhausted(f"{BACKUPS_MAX} backups are being taken already")
         backup_id = secrets.token_hex(16)
-        # Before the snapshot: what it refers to must not be deleted from then on.
-        self._reclaimer.pause(backup_id, SILENT_SECONDS_MAX)
-        scratch = self._directory.path / f"{_SCRATCH}{backup_id}"
-        try:
-            scratch.mkdir(mode=0o700)
-            snapshot = take_snapshot(self._directory.metadata, self._directory.holds, scratch)
-        except BaseException:
-            self._reclaimer.resume(backup_id)
-            shutil.rmtree(scratch, ignore_errors=True)
-            raise
+        # Before the snapshot: what it refers to is deleted by no process from then on.
+        lease = self._renew(backup_id)
+        with ExitStack() as failed:
+            failed.callback(self._release, backup_id)
+            scratch = _new_directory(self._directory)
+            failed.callback(shutil.rmtree, scratch, ignore_errors=True)
+            snapshot = take_snapshot(self._metadata, self._holds, scratch)
+            failed.pop_all()
         with self._lock:
-            self._running[backup_id] = _Backup(backup_id, snapshot, scratch)
+            self._running[backup_id] = _Backup(backup_id, snapshot, scratch, lease)
+        self._get(backup_id)
         return {
             "backup": backup_id,
-            "log": self._store_id,
+            "log": snapshot.store_id,
             "at_us": snapshot.at,
             "format": FORMAT_VERSION,
             "metadata_version": len(MIGRATIONS),
@@ -168,11 +174,11 @@ class Backups:
         """End a backup, and delete its copies; False where there is none, or not any more."""
         with self._lock:
             backup = self._running.pop(backup_id, None)
-        self._reclaimer.resume(backup_id)
         if backup is None:
             return False
         shutil.rmtree(backup.directory, ignore_errors=True)
-        self._reclaimer.wake()
+        self._release(backup_id)
+        self._reclaim()
         return True
 
     def close(self) -> None:
@@ -187,14 +193,29 @@ class Backups:
         self._end_silent()
         with self._lock:
             backup = self._running.get(backup_id)
-            if backup is not None:
-                backup.used_at = time.monotonic()
-        if backup is None or not self._reclaimer.pause(backup_id, SILENT_SECONDS_MAX, again=True):
-            raise InvalidArgument(
-                f"there is no backup {backup_id:.40} any more: the server was started again, or "
-                f"nothing was read of it for {SILENT_SECONDS_MAX:.0f} s"
-            )
-        return backup
+        if backup is not None:
+            now = time.monotonic()
+            if now - backup.used_at < RENEW_SECONDS:
+                return backup
+            if self._renew(backup_id) == backup.lease:
+                backup.used_at = now
+                return backup
+            self.end(backup_id)
+        raise InvalidArgument(
+            f"there is no backup {backup_id:.40} here, or not any more: the server was started "
+            f"again, nothing was read of it for {SILENT_SECONDS_MAX:.0f} s, or another node has it"
+        )
+
+    def _renew(self, backup_id: str) -> int | None:
+        """Keep all files for another while; returns the same number as long as they were kept."""
+        return self._metadata.maintenance.acquire_lease(
+            _lease_of(backup_id), backup_id, SILENT_SECONDS_MAX
+        )
+
+    def _release(self, backup_id: str) -> None:
+        """Let files be deleted again."""
+        with suppress(WingsError):  # Then the lease ends by itself, later.
+            self._metadata.maintenance.release_lease(_lease_of(backup_id), backup_id)
 
     def _end_silent(self) -> None:
         oldest = time.monotonic() - SILENT_SECONDS_MAX
@@ -202,6 +223,19 @@ class Backups:
             silent = [each.id for each in self._running.values() if each.used_at < oldest]
         for each in silent:
             self.end(each)
+
+
+def _lease_of(backup_id: str) -> str:
+    return f"{KEEPS_FOLIOS}{backup_id}"
+
+
+def _new_directory(parent: Path | None) -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=parent))
+    except OSError as error:
+        raise ResourceExhausted(
+            f"there is no place for the copies of a backup: {error.strerror or error}"
+        ) from error
 
 
 def _files_batch(names: list[str], ends: list[int | None]) -> pa.RecordBatch:

@@ -110,11 +110,12 @@ class _Restore:
         for file in self._manifest.databases:
             self._write(file, {METADATA_FILE: directory.metadata, HOLDS_FILE: directory.holds})
         cut = 0
+        _make_own(directory.metadata)
         with closing(SqliteMetadata(directory.metadata)) as metadata:
             left_out = _leave_out(metadata, topics)
             kept = metadata.registry.live_folios()
         self._free_holds(left_out)
-        _make_own(directory.metadata, kept)
+        _rename(directory.metadata, kept)
         files = self._write_folios(kept)
         if until is not None:
             cut = cut_log(directory, until)
@@ -218,15 +219,22 @@ def _leave_out(metadata: SqliteMetadata, topics: Sequence[TopicName]) -> list[To
     return left_out
 
 
-def _make_own(path: Path, folios: set[str]) -> None:
-    """Make metadata that of another log, all of whose files are in its directory."""
-    renamed = [(local_name(name), name) for name in folios if local_name(name) != name]
+def _make_own(path: Path) -> None:
+    """Make metadata that of another log, without what is of the first one's processes."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         # Another log from here on: the two may not take each other's files for their own.
         connection.execute("UPDATE identity SET id = lower(hex(randomblob(16)))")
         for table in _OF_NODES:
             connection.execute(f"DELETE FROM {table}")
+        connection.execute("COMMIT")
+
+
+def _rename(path: Path, folios: set[str]) -> None:
+    """Give folios the names that they have in a directory."""
+    renamed = [(local_name(name), name) for name in folios if local_name(name) != name]
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
         connection.executemany("UPDATE folios SET name = ? WHERE name = ?", renamed)
         connection.execute("COMMIT")
 

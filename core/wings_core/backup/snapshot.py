@@ -1,31 +1,28 @@
-"""A snapshot: the databases of a data directory, copied as they are at one moment.
+"""A snapshot: the databases of a log, copied as they are at one moment.
 
-    lock writes of holds ─▶ metadata: begin to read ─▶ holds: begin to read ─▶ unlock ─▶ copy both
+    lock writes of holds ─▶ holds: begin to read ─▶ metadata: begin to read ─▶ unlock ─▶ copy both
 
-Two SQLite files have no transaction in common. But what is acknowledged to a share group is written
-to the holds alone, so while that file's one writer waits, the moment at which metadata is read is
-one of the holds as well. It waits for two statements; the copying comes after, from transactions
-that read, which keep no writer.
+The two have no transaction in common. But what is acknowledged to a share group is written to the
+holds alone, so while their one writer waits, the moment at which metadata is read is one of the
+holds as well. It waits for a few statements; the copying comes after, from transactions that read,
+which keep no writer.
 
 So a message whose acknowledgement was answered before the moment is finished in the snapshot, and
 one whose acknowledgement came after it is not; a dead letter is in it with the rejected message.
 """
 
-import os
 import sqlite3
 from collections.abc import Generator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from wings_core.contracts.backup import HOLDS_FILE, METADATA_FILE
-from wings_core.metadata.sqlite.faults import translated
-from wings_core.metadata.sqlite.integrity import is_empty
+from wings_core.errors import ResourceExhausted
+from wings_core.metadata.interfaces import Metadata
 from wings_core.model import INLINE_SUFFIX
+from wings_core.share.replica.copies import HoldsCopies
 from wings_core.times import now_us
-
-LOCK_SECONDS_MAX = 10.0
-"""How long a lock of another writer is waited for."""
 
 _FILES = f"""
 SELECT folios.name, max(used.end_position) FROM (
@@ -46,6 +43,12 @@ class Snapshot:
     databases: dict[str, Path]
     """By name; without that of holds where there are none."""
 
+    @property
+    def store_id(self) -> str:
+        """What tells the metadata from any other."""
+        with closing(open_copy(self.databases[METADATA_FILE])) as connection:
+            return connection.execute("SELECT id FROM identity").fetchone()[0]
+
     def folios(self) -> Generator[tuple[str, int]]:
         """Yield the folios with pages that are not in the databases, and where the last page ends.
 
@@ -55,67 +58,43 @@ class Snapshot:
             yield from connection.execute(_FILES)
 
 
-def take_snapshot(metadata: Path, holds: Path, into: Path) -> Snapshot:
-    """Copy the databases of a directory that this process has open; blocks while it copies.
+def take_snapshot(metadata: Metadata, holds: HoldsCopies, into: Path) -> Snapshot:
+    """Copy the databases of a log, whatever they are in; blocks while it copies.
 
-    Nothing is kept from being written but acknowledgements, for the time of two statements.
+    Nothing is kept from being written but acknowledgements, for the time of a few statements.
 
     Args:
-        metadata: The file of the metadata.
-        holds: That of the holds, which need not be there.
+        metadata: The log's.
+        holds: What its share groups have finished.
         into: A directory for the copies.
 
     Raises:
         ResourceExhausted: There is no room for them.
-        WingsError: SQLite failed, or the writer of the holds did not let go of its lock.
+        WingsError: A database cannot be read, or the writer of the holds did not let go of its
+            lock.
     """
-    sources = {METADATA_FILE: metadata}
-    if not is_empty(holds):
-        sources[HOLDS_FILE] = holds
-    try:
-        with ExitStack() as opened:
-            readers = {
-                name: opened.enter_context(closing(_reader(path))) for name, path in sources.items()
+    with ExitStack() as opened:
+        with holds.locked():
+            copies = {
+                HOLDS_FILE: opened.enter_context(holds.copying()),
+                METADATA_FILE: opened.enter_context(metadata.copying()),
             }
-            with _locked(holds) if HOLDS_FILE in sources else nullcontext():
-                for reader in readers.values():
-                    reader.execute("BEGIN")
-                    # SQLite fixes what a transaction sees when it first reads.
-                    reader.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-                at = now_us()
-            for name, reader in readers.items():
-                _copy(reader, into / name)
-    except sqlite3.Error as error:
-        raise translated(error, "the databases to be backed up") from error
-    return Snapshot(at, {name: into / name for name in sources})
+            at = now_us()
+        databases: dict[str, Path] = {}
+        try:
+            for name in (METADATA_FILE, HOLDS_FILE):
+                copy = copies[name]
+                if copy is not None:
+                    databases[name] = into / name
+                    copy(databases[name])
+        except OSError as error:
+            raise ResourceExhausted(
+                f"there is no room for a copy of the databases: {error.strerror or error}"
+            ) from error
+    return Snapshot(at, databases)
 
 
 def open_copy(path: Path) -> sqlite3.Connection:
     """Open a copy that is not written to, to read it; leaves no trace beside it."""
     uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-
-
-def _reader(path: Path) -> sqlite3.Connection:
-    uri = f"{path.absolute().as_uri()}?mode=ro"
-    return sqlite3.connect(uri, uri=True, timeout=LOCK_SECONDS_MAX, isolation_level=None)
-
-
-@contextmanager
-def _locked(path: Path) -> Generator[None]:
-    """Keep others from writing to a database."""
-    writer = sqlite3.connect(path, timeout=LOCK_SECONDS_MAX, isolation_level=None)
-    with closing(writer):
-        writer.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        finally:
-            writer.execute("ROLLBACK")
-
-
-def _copy(reader: sqlite3.Connection, into: Path) -> None:
-    """Copy what a reader's transaction sees, page by page."""
-    os.close(os.open(into, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    with closing(sqlite3.connect(into, isolation_level=None)) as copy:
-        copy.execute("PRAGMA synchronous=OFF")  # It is thrown away after a crash.
-        reader.backup(copy)

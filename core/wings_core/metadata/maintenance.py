@@ -37,6 +37,10 @@ class Finished:
     """The UUIDs of all groups."""
 
 
+KEEPS_FOLIOS = "backup/"
+"""How the names of leases begin while one of which no folio is retired."""
+
+
 class Maintenance(Protocol):
     """Expires old pages, replaces pages by merged ones, and grants leases."""
 

@@ -26,6 +26,7 @@ from wings_core.share.model import (
     SharePartitionState,
 )
 from wings_core.share.replica.interfaces import HeldRange
+from wings_core.share.replica.store import StoredPartition
 from wings_core.times import Deadline
 
 
@@ -270,6 +271,17 @@ class ShareCoordinator(Protocol):
 
     def describe(self, group: ShareGroup) -> list[SharePartitionState]:
         """Return where the group stands in each partition written to, by value.
+
+        Blocks for the replicas.
+
+        Raises:
+            Unavailable: No majority of the replicas answered.
+            TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def stored(self, group: ShareGroup) -> list[StoredPartition]:
+        """Return what a majority of the replicas keeps of the group, of each partition written to.
 
         Blocks for the replicas.
 

@@ -30,9 +30,11 @@ from wings_core.share.model import (
     ShareGroup,
     SharePartitionState,
 )
+from wings_core.share.replica.copies import PostgresCopies
 from wings_core.share.replica.interfaces import HeldRange
 from wings_core.share.replica.sqlite_store import SqliteHoldStore, damaged
 from wings_core.share.replica.standby import StandbyReplica
+from wings_core.share.replica.store import StoredPartition
 from wings_core.times import Deadline
 
 if TYPE_CHECKING:
@@ -166,6 +168,8 @@ class SharedHolds:
         """To be served to the other nodes."""
         self._connections = Connections(url, SCHEMA)
         self._owner = OwnerLookup(self._connections)
+        self.copies = PostgresCopies(self._connections)
+        """Of its durable state, whichever node has it."""
 
     def open_coordinator(self, address: str) -> OpenCoordinator:
         """Return what opens the coordinator of a node.
@@ -313,6 +317,10 @@ class NoCoordinator(ShareCoordinator):
         """Do nothing: nothing was leased."""
 
     def describe(self, group: ShareGroup) -> list[SharePartitionState]:
+        """Refuse."""
+        self._refuse()
+
+    def stored(self, group: ShareGroup) -> list[StoredPartition]:
         """Refuse."""
         self._refuse()
 

@@ -44,6 +44,7 @@ from wings_core.share.model import (
     SharePartitionState,
 )
 from wings_core.share.replica.interfaces import HeldRange
+from wings_core.share.replica.store import StoredPartition
 from wings_core.times import Deadline
 
 
@@ -211,6 +212,10 @@ class Shares:
             TopicNotFound: The topic was deleted.
         """
         return self._coordinator.describe(group)
+
+    def stored(self, group: ShareGroup) -> list[StoredPartition]:
+        """Return what is kept of a group; see `ShareCoordinator.stored`."""
+        return self._coordinator.stored(group)
 
     def held(self, group: ShareGroup) -> Mapping[Partition, Sequence[HeldRange]]:
         """Return what members hold, by partition; see `ShareCoordinator.held`."""

@@ -7,21 +7,15 @@ import pyarrow as pa
 
 from wings_core.contracts.backup import DATA_SCHEMA, FILES_SCHEMA, BackupFiles, BackupRead
 from wings_core.log import Log
-from wings_server.backup_actions import backups_of
 
 
 def open_backup(
     log: Log, ticket: BackupFiles | BackupRead
 ) -> tuple[pa.Schema, Generator[tuple[pa.RecordBatch, bytes]]]:
-    """Return the schema of what a ticket reads, and what yields it, without metadata.
-
-    Raises:
-        InvalidArgument: This server cannot be backed up.
-    """
-    backups = backups_of(log)
+    """Return the schema of what a ticket reads, and what yields it, without metadata."""
     if isinstance(ticket, BackupFiles):
-        return FILES_SCHEMA, _without_metadata(backups.files(ticket.backup))
-    return DATA_SCHEMA, _without_metadata(backups.read(ticket))
+        return FILES_SCHEMA, _without_metadata(log.backups.files(ticket.backup))
+    return DATA_SCHEMA, _without_metadata(log.backups.read(ticket))
 
 
 def _without_metadata(

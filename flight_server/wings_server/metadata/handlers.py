@@ -18,6 +18,7 @@ from wings_core.partitions import Partition, canonical_partition
 from wings_core.protocol import messages
 from wings_core.protocol.codec import text_of
 from wings_core.protocol.v1 import admin_pb2 as admin_pb
+from wings_core.protocol.v1 import copies_pb2 as copies_pb
 from wings_core.protocol.v1 import groups_pb2 as groups_pb
 from wings_core.protocol.v1 import maintenance_pb2 as maintenance_pb
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
@@ -26,6 +27,7 @@ from wings_core.protocol.v1 import tables_pb2 as tables_pb
 from wings_core.protocol.v1 import tokens_pb2 as tokens_pb
 from wings_core.schemas import check_topic_schema
 from wings_core.share.model import ShareConfig, ShareGroup
+from wings_server.metadata.copies import CopyHandlers
 from wings_server.metadata.maintenance import MaintenanceHandlers
 from wings_server.metadata.paging import (
     TOPICS_BYTES_MAX,
@@ -64,6 +66,7 @@ def services(
         (groups["GroupService"], _Groups(metadata)),
         (shards["ShardService"], _Shards(metadata)),
         (tables_pb.DESCRIPTOR.services_by_name["TableService"], TableHandlers(metadata)),
+        (copies_pb.DESCRIPTOR.services_by_name["CopyService"], CopyHandlers(metadata)),
         (tokens_pb.DESCRIPTOR.services_by_name["TokenService"], TokenHandlers(metadata)),
     ]
 

@@ -7,6 +7,7 @@ from fix_metadata import DAY, A, B, MetadataUnderTest, batch_of, offsets_of
 
 from wings_core.errors import Internal, InvalidArgument
 from wings_core.metadata.interfaces import RETIRE_MAX
+from wings_core.metadata.maintenance import KEEPS_FOLIOS
 from wings_core.model import Accepted, StageEntry, Topic
 from wings_core.partitions import UNPARTITIONED
 
@@ -122,6 +123,19 @@ def test_only_folios_without_pages_are_retired(metadata: MetadataUnderTest) -> N
     assert metadata.registry.retire([]) == []
     with pytest.raises(InvalidArgument, match="1001 folios"):
         metadata.registry.retire([f"folio-{number}" for number in range(RETIRE_MAX + 1)])
+
+
+def test_nothing_is_retired_while_a_backup_keeps_all(metadata: MetadataUnderTest) -> None:
+    maintenance = metadata.opened.maintenance
+    assert maintenance.acquire_lease("another", "me", 1_000) is not None
+    assert maintenance.acquire_lease(f"{KEEPS_FOLIOS}1", "me", 60) is not None
+    assert maintenance.acquire_lease(f"{KEEPS_FOLIOS}2", "me", 90) is not None
+    assert metadata.registry.retire(["unused"]) == []
+    maintenance.release_lease(f"{KEEPS_FOLIOS}1", "me")
+    assert metadata.registry.retire(["unused"]) == []
+    fill(metadata, metadata.create_topic("key"), 1, "unused")  # It was not fenced.
+    metadata.clock.time += 90 * 1_000_000
+    assert metadata.registry.retire(["unused", "other"]) == ["other"]
 
 
 @pytest.mark.parametrize("known", [False, True])

@@ -1,5 +1,8 @@
 """A store as a whole."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 from wings_core.metadata.interfaces.admin import Admin
@@ -59,6 +62,19 @@ class Metadata(Protocol):
     @property
     def tables(self) -> TableStates:
         """The files of topics that are tables."""
+        ...
+
+    def copying(self) -> AbstractContextManager[Callable[[Path], None]]:
+        """Fix the state of the store at one moment; no writer waits for it.
+
+        Returns:
+            A context that yields a function, which writes that state into a new file: the SQLite
+            database of an embedded server, of this code's version. It blocks while it writes.
+
+        Raises:
+            ResourceExhausted: There is no room for the file.
+            WingsError: The store cannot be read.
+        """
         ...
 
     def close(self) -> None:

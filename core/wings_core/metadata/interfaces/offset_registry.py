@@ -356,6 +356,7 @@ class OffsetRegistry(Protocol):
 
         Returns:
             Those that may be deleted now, in the order given: the ones to which no page refers,
-            visible or staged.
+            visible or staged. None, and nothing is changed, while a lease is held whose name begins
+            with `maintenance.KEEPS_FOLIOS`.
         """
         ...

@@ -592,15 +592,34 @@ def check_version(database: PostgresDatabase, schema: str) -> None:
     Raises:
         Internal: It is not there, newer or older, or holds tables of something else.
     """
-    version = database.read(lambda connection: _version(connection, schema))
+    database.read(lambda connection: check_tables(connection, schema))
+
+
+def check_tables(connection: Connection, schema: str, migrations: Migrations | None = None) -> None:
+    """Make sure that the tables that a connection sees are of this code's version.
+
+    Args:
+        connection: To the database.
+        schema: Of the tables.
+        migrations: None: those of metadata.
+
+    Raises: as `check_version`.
+    """
+    migrations = MIGRATIONS if migrations is None else migrations
+    version = _version(connection, schema)
     if version is None:
         raise Internal(f"the database has no metadata of Wings: there is no schema {schema!r}")
-    _refuse_newer(version, len(MIGRATIONS))
-    if version < len(MIGRATIONS):
+    _refuse_newer(version, len(migrations))
+    if version < len(migrations):
         raise Internal(
-            f"the metadata is of version {version}, this code reads {len(MIGRATIONS)}: "
+            f"the metadata is of version {version}, this code reads {len(migrations)}: "
             "start the server once, which brings it up to date"
         )
+
+
+def has_schema(connection: Connection, schema: str) -> bool:
+    """Tell whether a schema is there, with tables."""
+    return bool(_version(connection, schema))
 
 
 def step(

@@ -8,6 +8,8 @@ transactions of all nodes lock in the database, and in which order, is written d
 
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Literal
 from uuid import UUID
 
@@ -15,8 +17,9 @@ from wings_core.errors import InvalidArgument
 from wings_core.metadata.postgres import dialect
 from wings_core.metadata.postgres.connections import Connection, Connections
 from wings_core.metadata.postgres.database import RETRY_SECONDS_MAX, PostgresDatabase
+from wings_core.metadata.postgres.export import exporting
 from wings_core.metadata.postgres.listener import Listener
-from wings_core.metadata.postgres.migrations import check_version, migrate
+from wings_core.metadata.postgres.migrations import check_tables, check_version, migrate
 from wings_core.metadata.postgres.registry import PostgresRegistry
 from wings_core.metadata.store import DatabaseMetadata
 from wings_core.metadata.store.notifications import Notification
@@ -197,6 +200,11 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
             InvalidArgument: It belongs to something else, or to no server yet.
         """
         self.check_claim(OF_NODES, None)
+
+    def copying(self) -> AbstractContextManager[Callable[[Path], None]]:
+        """Fix the state of the tables at one moment; see `Metadata.copying`."""
+        schema = self._connections.schema
+        return exporting(self._connections, lambda connection: check_tables(connection, schema))
 
     def close(self) -> None:
         """Close the connections, once calls under way have ended; later calls raise `Unavailable`.

@@ -1,11 +1,14 @@
 """Metadata that a service keeps: its interfaces over one connection."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Self
 
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.remote.admin import RemoteAdmin, TopicCache
 from wings_core.metadata.remote.channel import ServiceChannel
+from wings_core.metadata.remote.copies import copying
 from wings_core.metadata.remote.groups import RemoteGroups
 from wings_core.metadata.remote.maintaining import RemoteMaintenance
 from wings_core.metadata.remote.nodes import RemoteNodes
@@ -106,6 +109,10 @@ class RemoteMetadata(Metadata):
     def tokens(self) -> RemoteTokens:
         """The tokens that principals present."""
         return self._tokens
+
+    def copying(self) -> AbstractContextManager[Callable[[Path], None]]:
+        """Have the service fix its state at one moment; see `Metadata.copying`."""
+        return copying(self._channel)
 
     def close(self) -> None:
         """End the connection and the calls on it; later calls raise `Unavailable`."""

@@ -12,11 +12,13 @@ for a pool's turn waits on another.
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from wings_core.errors import Internal
 from wings_core.metadata.sqlite import dialect
 from wings_core.metadata.sqlite.connections import Connections
+from wings_core.metadata.sqlite.copies import copying
 from wings_core.metadata.sqlite.database import Connection, SqliteDatabase
 from wings_core.metadata.sqlite.migrations import check_version, migrate
 from wings_core.metadata.sqlite.notes import Notes
@@ -65,6 +67,7 @@ class SqliteMetadata(DatabaseMetadata[Connection]):
         except BaseException:
             self._connections.close()
             raise
+        self._path = path
         self._notes: Notes | None = None
         if notes is not None and not read_only:
             self._notes = Notes(notes, self._connections)
@@ -80,6 +83,10 @@ class SqliteMetadata(DatabaseMetadata[Connection]):
             lambda connection: connection.execute("SELECT id FROM identity").fetchone()
         )
         return row[0]
+
+    def copying(self) -> AbstractContextManager[Callable[[Path], None]]:
+        """Fix the state of the file at one moment; see `Metadata.copying`."""
+        return copying(self._path, "metadata")
 
     def close(self) -> None:
         """Close the database, once calls under way have ended; later calls raise `Unavailable`."""

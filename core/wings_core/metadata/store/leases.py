@@ -1,10 +1,13 @@
 """Leases: each names the one holder that may do some work."""
 
-from wings_core.metadata.maintenance import Lease
+from wings_core.metadata.maintenance import KEEPS_FOLIOS, Lease
 from wings_core.metadata.store.database import Connection
 
 LEASES_KEPT_US = 24 * 3600 * 1_000_000
 """A lease that ended is deleted after this, in microseconds."""
+
+_AFTER_KEEPS_FOLIOS = KEEPS_FOLIOS[:-1] + chr(ord(KEEPS_FOLIOS[-1]) + 1)
+"""Greater than every name that begins so, and than no other greater one."""
 
 
 def acquire(connection: Connection, name: str, holder: str, length_us: int, now: int) -> int | None:
@@ -28,6 +31,16 @@ def release(connection: Connection, name: str, holder: str, now: int) -> None:
         "WHERE name = %(name)s AND holder = %(holder)s AND expires_at > %(now)s",
         {"name": name, "holder": holder, "now": now},
     )
+
+
+def keep_folios(connection: Connection, now: int) -> bool:
+    """Tell whether folios are kept that nothing refers to, as some lease has not ended."""
+    row = connection.execute(
+        "SELECT 1 FROM leases WHERE name > %(first)s::text AND name < %(end)s::text "
+        "AND expires_at > %(now)s::bigint LIMIT 1",
+        {"first": KEEPS_FOLIOS, "end": _AFTER_KEEPS_FOLIOS, "now": now},
+    ).fetchone()
+    return row is not None
 
 
 def purge_leases(connection: Connection, rows_max: int, now: int) -> int:

@@ -13,6 +13,7 @@ from wings_core.metadata.store.database import C, Committed, Database, Dialect
 from wings_core.metadata.store.flushes import commit_flush
 from wings_core.metadata.store.folios import live_folios
 from wings_core.metadata.store.inline import read_inline
+from wings_core.metadata.store.leases import keep_folios
 from wings_core.metadata.store.notifications import of_ends
 from wings_core.metadata.waiters import Waiters
 from wings_core.metadata.wake import Wake
@@ -233,8 +234,20 @@ class DatabaseRegistry(OffsetRegistry, Generic[C]):
     def retire(self, folios: Sequence[str]) -> list[str]:
         """Fence folios, so that they can be deleted; see `OffsetRegistry.retire`."""
         check_retired(folios)
-        return self._database.write(
-            lambda connection: self._dialect.retire(
-                connection, folios, self._database.lease_now(connection)
-            )
-        )
+
+        def work(connection: C) -> list[str]:
+            now = self._database.lease_now(connection)
+            retired = self._dialect.retire(connection, folios, now)
+            # Last of all: of whom acquires the lease later, nothing refers to these folios.
+            if keep_folios(connection, now):
+                raise _FoliosKeptError
+            return retired
+
+        try:
+            return self._database.write(work)
+        except _FoliosKeptError:
+            return []
+
+
+class _FoliosKeptError(Exception):
+    """Undoes the transaction."""

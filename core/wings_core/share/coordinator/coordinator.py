@@ -48,6 +48,7 @@ from wings_core.share.model import (
     Lease,
     LeasedRange,
     ShareGroup,
+    ShareKey,
     SharePartitionState,
 )
 from wings_core.share.quorum.effects import Procedure
@@ -55,6 +56,7 @@ from wings_core.share.quorum.links import LocalLink, ReplicaLink, Runner
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import Known
 from wings_core.share.replica.interfaces import HeldRange, HoldReplica, LeaseEntry
+from wings_core.share.replica.store import StoredPartition
 from wings_core.times import Deadline
 
 MAINTENANCE_SECONDS = 1.0
@@ -161,10 +163,8 @@ class Coordinator:
         finished = {partition: self._starts.of_one(group.topic, to, partition)}
         logs = self._registry.partition_states(group.topic.uuid)
         others = [state.partition for state in logs if state.partition != partition]
-        for at in range(0, len(others), READ_PARTITIONS_MAX):
-            some = others[at : at + READ_PARTITIONS_MAX]
-            known = self._runner.run(self._core.read(group, some))
-            finished |= {each: finished_of(known[each]) for each in some}
+        known = self._read(group, others)
+        finished |= {each: finished_of(known[each]) for each in others}
         self._begin(anew, finished)
 
     def delete(self, group: ShareGroup) -> None:
@@ -361,12 +361,21 @@ class Coordinator:
         """See `ShareCoordinator.describe`."""
         self._check(group)
         logs = self._registry.partition_states(group.topic.uuid)
-        described: list[SharePartitionState] = []
-        for at in range(0, len(logs), READ_PARTITIONS_MAX):
-            some = logs[at : at + READ_PARTITIONS_MAX]
-            known = self._runner.run(self._core.read(group, [state.partition for state in some]))
-            described += [_describe(state, known[state.partition]) for state in some]
-        return described
+        known = self._read(group, [state.partition for state in logs])
+        return [_describe(state, known[state.partition]) for state in logs]
+
+    def stored(self, group: ShareGroup) -> list[StoredPartition]:
+        """See `ShareCoordinator.stored`."""
+        logs = self._registry.partition_states(self._check(group).topic.uuid)
+        return [
+            StoredPartition(
+                ShareKey(group.uuid, group.topic.uuid, partition),
+                known.start_offset,
+                [(each.first, each.last, 0) for each in known.finished],
+                [(each.first, each.last, each.count) for each in known.counts],
+            )
+            for partition, known in self._read(group, [each.partition for each in logs]).items()
+        ]
 
     def held(self, group: ShareGroup) -> Mapping[Partition, Sequence[HeldRange]]:
         """See `ShareCoordinator.held`."""
@@ -385,6 +394,14 @@ class Coordinator:
         self._runner.close()
 
     # Inside.
+
+    def _read(self, group: ShareGroup, partitions: Sequence[Partition]) -> dict[Partition, Known]:
+        """Return what a majority knows of partitions, in requests of a bounded number each."""
+        known: dict[Partition, Known] = {}
+        for at in range(0, len(partitions), READ_PARTITIONS_MAX):
+            some = partitions[at : at + READ_PARTITIONS_MAX]
+            known |= self._runner.run(self._core.read(group, some))
+        return known
 
     def _begin(self, group: ShareGroup, finished: Finished) -> None:
         """Make a group that is not known yet begin where so much is finished of partitions."""

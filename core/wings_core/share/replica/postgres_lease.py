@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import LiteralString
 from uuid import uuid4
 
@@ -241,6 +241,20 @@ class OwnerLookup:
     def close(self) -> None:
         """Close its connection."""
         self._session.close()
+
+
+@contextmanager
+def keeping_owner(connections: Connections) -> Generator[None]:
+    """Keep the owner from writing, and others from taking over, for a moment.
+
+    Raises:
+        Unavailable: The server cannot be reached, or what the owner writes took too long.
+    """
+    session = Session(connections)
+    with told_of_holds(), closing(session), session.transaction() as connection:
+        if connection.execute("SELECT to_regclass('owner')").fetchone() != (None,):
+            connection.execute("SELECT 1 FROM owner FOR UPDATE")
+        yield
 
 
 @contextmanager

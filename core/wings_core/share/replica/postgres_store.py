@@ -16,8 +16,8 @@ over; another one does not without a token of its own in the row, which is looke
 the end.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, LiteralString
 
 import psycopg
@@ -181,23 +181,11 @@ class PostgresHoldStore:
         """
         with told_of_holds():
             self._make_sure()  # Nothing that was sent before is on its way any more.
-            finished = self._ranges("finished")
-            counts = self._ranges("counts")
-            ids: dict[ShareKey, int] = {}
-            loaded: list[StoredPartition] = []
-            for row in self._chunks(sql.SQL(_PARTITIONS), (0,)):
-                number, group_uuid, topic_uuid, partition, start_offset = row
-                key = ShareKey(group_uuid, topic_uuid, Partition(partition))
-                ids[key] = number
-                loaded.append(
-                    StoredPartition(
-                        key, start_offset, finished.get(number, []), counts.get(number, [])
-                    )
-                )
+            loaded = read_partitions(self._session.transaction)
             self._make_sure()  # No other process wrote meanwhile.
-        self._ids = ids
+        self._ids = {stored.key: number for number, stored in loaded.items()}
         self._stale = False
-        return loaded
+        return list(loaded.values())
 
     def marks(self) -> dict[str, Mark]:
         """Return the marks of all groups, by UUID."""
@@ -265,27 +253,6 @@ class PostgresHoldStore:
         with self._owned():
             pass
 
-    def _chunks(
-        self, statement: sql.SQL | sql.Composed, after: tuple[int, ...]
-    ) -> Iterator[tuple[Any, ...]]:
-        """Go through rows by their key, which are the first columns, from after one on."""
-        more = True
-        while more:
-            with self._session.transaction() as connection:
-                rows = connection.execute(statement, (*after, CHUNK_ROWS)).fetchall()
-            yield from rows
-            more = len(rows) == CHUNK_ROWS
-            if more:
-                after = rows[-1][: len(after)]
-
-    def _ranges(self, table: LiteralString) -> Mapping[int, list[Row]]:
-        """Return the ranges of all partitions, in order, by the partition's id."""
-        found: dict[int, list[Row]] = {}
-        statement = sql.SQL(_RANGES).format(sql.Identifier(table))
-        for number, first, last, count in self._chunks(statement, (0, 0)):  # Ids begin at 1.
-            found.setdefault(number, []).append((first, last, count))
-        return found
-
     @contextmanager
     def _writing(self) -> Generator[Connection]:
         with told_of_holds():
@@ -306,6 +273,46 @@ class PostgresHoldStore:
         self._closed = True
         self._session.close()
         self._connections.close()
+
+
+def read_partitions(
+    lent: Callable[[], AbstractContextManager[Connection]],
+) -> dict[int, StoredPartition]:
+    """Return all partitions, by their numbers.
+
+    Args:
+        lent: Lends a connection for one chunk of rows; no chunk may see another state.
+    """
+    partitions: dict[int, StoredPartition] = {}
+    for number, group_uuid, topic_uuid, partition, start_offset in _chunks(
+        lent, sql.SQL(_PARTITIONS), (0,)
+    ):
+        key = ShareKey(group_uuid, topic_uuid, Partition(partition))
+        partitions[number] = StoredPartition(key, start_offset)
+    for table in ("finished", "counts"):
+        statement = sql.SQL(_RANGES).format(sql.Identifier(table))
+        for number, *row in _chunks(lent, statement, (0, 0)):  # Ids begin at 1.
+            stored = partitions.get(number)
+            if stored is not None:  # Else of a group that is being forgotten.
+                ranges = stored.finished if table == "finished" else stored.counts
+                ranges.append((row[0], row[1], row[2]))
+    return partitions
+
+
+def _chunks(
+    lent: Callable[[], AbstractContextManager[Connection]],
+    statement: sql.SQL | sql.Composed,
+    after: tuple[int, ...],
+) -> Iterator[tuple[Any, ...]]:
+    """Go through rows by their key, which are the first columns, from after one on."""
+    more = True
+    while more:
+        with lent() as connection:
+            rows = connection.execute(statement, (*after, CHUNK_ROWS)).fetchall()
+        yield from rows
+        more = len(rows) == CHUNK_ROWS
+        if more:
+            after = rows[-1][: len(after)]
 
 
 def _forget_some(connection: Connection, group_uuid: str) -> bool:
