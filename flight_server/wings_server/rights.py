@@ -99,6 +99,11 @@ _NAME_IN_TEXT = re.compile(
 )
 
 
+def may_write_source(principal: Principal, source: str) -> bool:
+    """Tell whether a principal may know of a source; see `_named_in`."""
+    return all(principal.may(Right.WRITE, name) for name in _named_in(source))
+
+
 def _named_in(text: str) -> list[str]:
     """The full names in what a client chose as the name of a source or a writer.
 
@@ -230,6 +235,7 @@ ACTION_RULES: Mapping[str, Rule] = {
     "shard-reset": Rule(_WRITE, _shards),
     "shard-get": Rule(_WRITE, _shards),
     "shard-list": Rule(_WRITE, _shards),
+    "shard-sources": Rule(_WRITE, _somewhere),
     "shard-count": Rule(_WRITE, _shards),
     "shard-prune": Rule(_WRITE, _shards),
     "share-create": Rule(_ADMIN, _group, creates=_dlq),

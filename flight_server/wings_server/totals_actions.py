@@ -4,11 +4,13 @@ import heapq
 from collections.abc import Iterator
 from contextlib import suppress
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
+from wings_core.contracts.shards import describe_counts
 from wings_core.contracts.totals import (
     ConsumerLag,
     ListConsumers,
+    ShardSources,
     TopicLag,
     TopicTotals,
     TrafficBody,
@@ -25,11 +27,16 @@ from wings_core.partitions import Partition
 from wings_core.security.principal import CALLER
 from wings_core.security.rights import Right
 from wings_server.action import Actions, Json
+from wings_server.rights import may_write_source
 
 TOTALS_ACTIONS = Actions()
 
 _NAMES_AT_ONCE = 1_000
-"""Names of consumers that metadata is asked for at a time."""
+"""Names of consumers or sources that metadata is asked for at a time."""
+
+
+class _Ask(Protocol):
+    def __call__(self, names_max: int, /, *, after: str | None) -> list[str]: ...
 
 
 @TOTALS_ACTIONS.add("topic-totals", TopicTotals)
@@ -73,7 +80,7 @@ def list_consumers(log: Log, body: ListConsumers) -> Json:
     """Return named consumers by name, each with its lag in the topics that it has offsets in."""
     ends = _Ends(log)
     consumers: list[dict[str, object]] = []
-    for name in _names(log, body):
+    for name in _names(body, log.registry.list_consumers):
         lags = _lags(ends, log.registry.get_offsets(name))
         if lags:
             consumers.append(describe_consumer(name, lags))
@@ -91,6 +98,19 @@ def consumer_lag(log: Log, body: ConsumerLag) -> Json:
     lags = _lags(_Ends(log), log.registry.get_offsets(body.consumer, uuid))
     every = (each for of_topic in lags for each in of_topic.largest)
     return describe_lag(body.consumer, lags, heapq.nlargest(body.limit, every, key=itemgetter(2)))
+
+
+@TOTALS_ACTIONS.add("shard-sources", ShardSources)
+def shard_sources(log: Log, body: ShardSources) -> Json:
+    """Return sources that have shards, by name, each with how many of them are in which state."""
+    caller = CALLER.get()
+    sources: list[dict[str, object]] = []
+    for name in _names(body, log.shards.sources):
+        if may_write_source(caller, name):
+            sources.append({"source": name, **describe_counts(log.shards.count(name))})
+        if len(sources) == body.limit:
+            break
+    return sources
 
 
 class _Ends:
@@ -113,9 +133,9 @@ class _Ends:
         return self._ends[topic]
 
 
-def _names(log: Log, body: ListConsumers) -> Iterator[str]:
+def _names(body: ListConsumers | ShardSources, ask: _Ask) -> Iterator[str]:
     after = body.after or None
-    while names := log.registry.list_consumers(_NAMES_AT_ONCE, after=after):
+    while names := ask(_NAMES_AT_ONCE, after=after):
         yield from (name for name in names if body.contains in name)
         after = names[-1]
 

@@ -20,7 +20,7 @@ ROUTES = {
     f"topic/{quote(NAMESPACE + '/topics/payments', safe='')}/groups": "billing",
     "consumers": "reports",
     "groups": "billing",
-    "ingest": "wings ingest run",
+    "ingest": "orders-lake",
     "query": "SQL over topics",
     "nodes": "Serves since",
 }
@@ -145,8 +145,12 @@ def test_a_group_shows_who_holds_what_and_sends_dead_letters_back(
 
 def test_a_source_shows_its_files(page: ConsolePage) -> None:
     page.open("ingest")
-    page.type("input[type=text]", "orders-lake")
-    page.click("form button.primary")
+    page.wait_for("orders-lake", within="table")
+    page.type("input[type=search]", "nothing like it")
+    page.wait_for("No source has this in its name")
+    page.type("input[type=search]", "rders-la")
+    page.wait_for("orders-lake", within="table")
+    page.click("tbody a")
     page.wait_for("s3://lake/orders/2026-11-08.parquet#v1", "open")
 
 

@@ -75,12 +75,19 @@ def test_strange_values_are_seen_as_they_are(page: ConsolePage, server: RunningS
     with httpx.Client(base_url=server.http) as http:
         act(http, "create-topic", topic="strange", schema={"fields": fields}, if_not_exists=True)
         push(http, "strange", [{HOSTILE: RTL, RTL: LONG, "plain": HOSTILE}])
+        act(http, "shard-open", source=f"{MARKUP}{RTL}{LONG}"[:240], token="t", shards=[MARKUP])
     name = quote(f"{NAMESPACE}/topics/strange", safe="")
     for route in (f"topic/{name}", f"topic/{name}/schema", f"message/{name}/null/0"):
         page.open(route)
         page.wait_for(HOSTILE[:20], "txt.evil")
         title, markup, _, _ = page.script(IS_PLAIN)
         assert (title == "owned", markup) == (False, 0)
+    page.open("ingest")
+    page.wait_for("txt.evil", within="table")
+    page.click("tbody a")
+    page.wait_for("<img src=x", within="table")
+    assert page.script(IS_PLAIN)[0] != "owned"
+    assert page.script(IS_PLAIN)[1] == 0
     page.open("query")
     page.type("textarea", "select * from strange")
     page.click("form button.primary")

@@ -76,12 +76,13 @@ OPERATORS: dict[str, Json] = {
 LISTS = {"list-topics", "list-namespaces"}
 """Refused to no one: they show what may be seen."""
 
-SUMS: dict[str, Json] = {
-    "topic-totals": {"topics": [MINE]},
-    "traffic": {},
-    "list-consumers": {},
+SUMS: dict[str, tuple[str, Json]] = {
+    "topic-totals": ("read", {"topics": [MINE]}),
+    "traffic": ("read", {}),
+    "list-consumers": ("read", {}),
+    "shard-sources": ("write", {}),
 }
-"""Need the right to read anything, and show what may be read."""
+"""By action: a right that is needed on anything, and a body; they show what the right is on."""
 
 PARSED: dict[str, Json] = {"sql-live": {"sql": "from t"}}
 """Need the right to read anything: they look nothing up."""
@@ -203,19 +204,21 @@ def test_an_action_needs_its_right_on_its_topic(
 
 
 @pytest.mark.parametrize("action", SUMS)
-def test_a_sum_shows_what_may_be_read(
+def test_a_sum_shows_what_its_right_is_on(
     granted: Granted, root: flight.FlightClient, action: str
 ) -> None:
     push(root, MINE)
     act(root, "commit-offsets", consumer="c", offsets=[{"topic": MINE, "offset": 0}])
+    act(root, "shard-open", source=MINE, token="t", shards=["s"])
+    needed, body = SUMS[action]
     for right in RIGHTS:
         client, _ = granted(f"{right}={MINE}")
-        code = act_code(client, action, SUMS[action])
-        assert (code == "PERMISSION_DENIED") == (right != "read"), (right, code)
-    reader, _ = granted(f"read={MINE}")
-    assert MINE in json.dumps(act(reader, action, **SUMS[action]))
-    stranger, _ = granted(f"read={OTHER}*")
-    assert MINE not in json.dumps(act(stranger, action, **SUMS[action]))
+        code = act_code(client, action, body)
+        assert (code == "PERMISSION_DENIED") == (right != needed), (right, code)
+    allowed, _ = granted(f"{needed}={MINE}")
+    assert MINE in json.dumps(act(allowed, action, **body))
+    stranger, _ = granted(f"{needed}={OTHER}*")
+    assert MINE not in json.dumps(act(stranger, action, **body))
 
 
 @pytest.mark.parametrize("action", PARSED)

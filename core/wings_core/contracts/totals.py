@@ -20,6 +20,10 @@ CONSUMERS_MAX = 1_000
 """The most consumers of one `list-consumers`."""
 
 
+SOURCES_MAX = 1_000
+"""The most sources of one `shard-sources`."""
+
+
 class TopicTotals(ActionBody):
     """The body of `topic-totals`."""
 
@@ -43,6 +47,16 @@ class ListConsumers(ActionBody):
     after: Part = ""
     """Consumers whose name is greater."""
     limit: Annotated[int, Field(ge=1, le=CONSUMERS_MAX)] = 100
+
+
+class ShardSources(ActionBody):
+    """The body of `shard-sources`."""
+
+    contains: Part = ""
+    """Sources with this in their name."""
+    after: Part = ""
+    """Sources whose name is greater."""
+    limit: Annotated[int, Field(ge=1, le=SOURCES_MAX)] = 100
 
 
 class ConsumerLag(ActionBody):

@@ -22,8 +22,8 @@ _READING = frozenset(
     {
         "consumer-lag", "describe-topic", "get-offsets", "list-consumers", "list-namespaces",
         "list-nodes", "list-topics", "offset-for-timestamp", "partition-states", "shard-count",
-        "shard-get", "shard-list", "share-describe", "share-list", "share-members", "sql-live",
-        "tier-states", "token-list", "topic-totals", "traffic",
+        "shard-get", "shard-list", "shard-sources", "share-describe", "share-list", "share-members",
+        "sql-live", "tier-states", "token-list", "topic-totals", "traffic",
     }
 )  # fmt: skip
 """Actions that change nothing and wait for no commit; every other is taken for a change."""

@@ -438,6 +438,15 @@ class _Shards:
         )
         return messages.shards_message(found)
 
+    def list_sources(self, request: shards_pb.ListSourcesRequest) -> shards_pb.ListSourcesResponse:
+        found, token = page(
+            request,
+            BY_TEXT,
+            lambda after, most: self._shards.sources(most, after=after),
+            str,
+        )
+        return shards_pb.ListSourcesResponse(sources=found, next_page_token=token)
+
     def count_shards(self, request: shards_pb.CountShardsRequest) -> shards_pb.CountShardsResponse:
         return messages.SHARD_COUNTS.encode(self._shards.count(text_of(request.source)))
 

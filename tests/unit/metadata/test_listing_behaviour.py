@@ -126,6 +126,17 @@ def test_offsets_and_consumers_come_in_parts(metadata: MetadataUnderTest) -> Non
     assert consumers == ["B", "a", "z", "ä", "\U0001f600"] == registry.list_consumers(10)
 
 
+def test_sources_come_in_parts(metadata: MetadataUnderTest) -> None:
+    shards = metadata.shards
+    assert shards.sources(10) == []
+    for source in ("B", "a", "ä", "\U0001f600", "z"):
+        shards.open(source, "me", ["1", "2"])
+    sources = in_parts(lambda after, most: shards.sources(most, after=after), lambda name: name)
+    assert sources == ["B", "a", "z", "ä", "\U0001f600"] == shards.sources(10)
+    assert shards.sources(2) == ["B", "a"]
+    assert shards.sources(10, after="z") == ["ä", "\U0001f600"]
+
+
 def test_folios_stages_and_groups_come_in_parts(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic()
     for number in range(7):

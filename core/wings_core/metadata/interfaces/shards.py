@@ -85,6 +85,15 @@ class Shards(Protocol):
         """
         ...
 
+    def sources(self, sources_max: int, *, after: str | None = None) -> list[str]:
+        """Return the sources that have shards, by name in UTF-8.
+
+        Args:
+            sources_max: The first so many.
+            after: Of those whose name is greater; None: of all.
+        """
+        ...
+
     def count(self, source: str) -> ShardCounts:
         """Count the shards of a source."""
         ...

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from wings_core.metadata.interfaces import Shards
 from wings_core.metadata.remote.channel import ServiceChannel
+from wings_core.metadata.remote.paging import BY_TEXT, listed
 from wings_core.metadata.shards import (
     SHARDS_MAX,
     check_claims,
@@ -79,6 +80,18 @@ class RemoteShards(Shards):
             shards_max=max(0, min(shards_max, SHARDS_MAX)),
         )
         return _shards(self._channel.look(self._stub.ListShards, request))
+
+    def sources(self, sources_max: int, *, after: str | None = None) -> list[str]:
+        """Return the sources that have shards; see `Shards.sources`."""
+        return listed(
+            self._channel,
+            self._stub.ListSources,
+            pb.ListSourcesRequest(),
+            lambda page: page.sources,
+            BY_TEXT,
+            after,
+            sources_max,
+        )
 
     def count(self, source: str) -> ShardCounts:
         """Count the shards of a source; see `Shards.count`."""

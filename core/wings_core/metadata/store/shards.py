@@ -93,6 +93,22 @@ class DatabaseShards(Shards, Generic[C]):
         )
         return [shard_of(*row) for row in rows]
 
+    def sources(self, sources_max: int, *, after: str | None = None) -> list[str]:
+        """Return the sources that have shards; see `Shards.sources`."""
+        check_text("after", after or "")
+        # One look along the index for each source, however many shards it has; no name is empty.
+        rows = self._database.read(
+            lambda connection: connection.execute(
+                "WITH RECURSIVE found (source) AS ("
+                "SELECT min(source) FROM shards WHERE source > %s::text UNION ALL "
+                "SELECT (SELECT min(source) FROM shards WHERE source > found.source) "
+                "FROM found WHERE found.source IS NOT NULL) "
+                "SELECT source FROM found WHERE source IS NOT NULL LIMIT %s::bigint",
+                (after or "", max(0, sources_max)),
+            ).fetchall()
+        )
+        return [source for (source,) in rows]
+
     def count(self, source: str) -> ShardCounts:
         """Count the shards of a source; see `Shards.count`."""
         check_shards(source, None, ())

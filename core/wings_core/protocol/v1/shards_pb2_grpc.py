@@ -59,6 +59,11 @@ class ShardServiceStub:
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_shards__pb2.ListShardsRequest.SerializeToString,
                 response_deserializer=wings__core_dot_protocol_dot_v1_dot_shards__pb2.ShardsResponse.FromString,
                 _registered_method=True)
+        self.ListSources = channel.unary_unary(
+                '/wings.v1.ShardService/ListSources',
+                request_serializer=wings__core_dot_protocol_dot_v1_dot_shards__pb2.ListSourcesRequest.SerializeToString,
+                response_deserializer=wings__core_dot_protocol_dot_v1_dot_shards__pb2.ListSourcesResponse.FromString,
+                _registered_method=True)
         self.CountShards = channel.unary_unary(
                 '/wings.v1.ShardService/CountShards',
                 request_serializer=wings__core_dot_protocol_dot_v1_dot_shards__pb2.CountShardsRequest.SerializeToString,
@@ -110,6 +115,13 @@ class ShardServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSources(self, request, context):
+        """Those that have shards, by name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CountShards(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -150,6 +162,11 @@ def add_ShardServiceServicer_to_server(servicer, server):
                     servicer.ListShards,
                     request_deserializer=wings__core_dot_protocol_dot_v1_dot_shards__pb2.ListShardsRequest.FromString,
                     response_serializer=wings__core_dot_protocol_dot_v1_dot_shards__pb2.ShardsResponse.SerializeToString,
+            ),
+            'ListSources': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSources,
+                    request_deserializer=wings__core_dot_protocol_dot_v1_dot_shards__pb2.ListSourcesRequest.FromString,
+                    response_serializer=wings__core_dot_protocol_dot_v1_dot_shards__pb2.ListSourcesResponse.SerializeToString,
             ),
             'CountShards': grpc.unary_unary_rpc_method_handler(
                     servicer.CountShards,
@@ -297,6 +314,33 @@ class ShardService:
             '/wings.v1.ShardService/ListShards',
             wings__core_dot_protocol_dot_v1_dot_shards__pb2.ListShardsRequest.SerializeToString,
             wings__core_dot_protocol_dot_v1_dot_shards__pb2.ShardsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSources(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wings.v1.ShardService/ListSources',
+            wings__core_dot_protocol_dot_v1_dot_shards__pb2.ListSourcesRequest.SerializeToString,
+            wings__core_dot_protocol_dot_v1_dot_shards__pb2.ListSourcesResponse.FromString,
             options,
             channel_credentials,
             insecure,

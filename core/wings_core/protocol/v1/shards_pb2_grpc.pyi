@@ -46,6 +46,8 @@ class ShardServiceStub:
     """By their ids."""
     ListShards: _grpc.UnaryUnaryMultiCallable[_shards_pb2.ListShardsRequest, _shards_pb2.ShardsResponse]
     """Of a source, by id."""
+    ListSources: _grpc.UnaryUnaryMultiCallable[_shards_pb2.ListSourcesRequest, _shards_pb2.ListSourcesResponse]
+    """Those that have shards, by name."""
     CountShards: _grpc.UnaryUnaryMultiCallable[_shards_pb2.CountShardsRequest, _shards_pb2.CountShardsResponse]
     PruneShards: _grpc.UnaryUnaryMultiCallable[_shards_pb2.PruneShardsRequest, _shards_pb2.PruneShardsResponse]
     """Forgets those that ended long ago, unless another call did so just now."""
@@ -65,6 +67,8 @@ class ShardServiceAsyncStub(ShardServiceStub):
     """By their ids."""
     ListShards: _aio.UnaryUnaryMultiCallable[_shards_pb2.ListShardsRequest, _shards_pb2.ShardsResponse]  # type: ignore[assignment]
     """Of a source, by id."""
+    ListSources: _aio.UnaryUnaryMultiCallable[_shards_pb2.ListSourcesRequest, _shards_pb2.ListSourcesResponse]  # type: ignore[assignment]
+    """Those that have shards, by name."""
     CountShards: _aio.UnaryUnaryMultiCallable[_shards_pb2.CountShardsRequest, _shards_pb2.CountShardsResponse]  # type: ignore[assignment]
     PruneShards: _aio.UnaryUnaryMultiCallable[_shards_pb2.PruneShardsRequest, _shards_pb2.PruneShardsResponse]  # type: ignore[assignment]
     """Forgets those that ended long ago, unless another call did so just now."""
@@ -111,6 +115,14 @@ class ShardServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_shards_pb2.ShardsResponse, _abc.Awaitable[_shards_pb2.ShardsResponse]]:
         """Of a source, by id."""
+
+    @_abc_1.abstractmethod
+    def ListSources(
+        self,
+        request: _shards_pb2.ListSourcesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_shards_pb2.ListSourcesResponse, _abc.Awaitable[_shards_pb2.ListSourcesResponse]]:
+        """Those that have shards, by name."""
 
     @_abc_1.abstractmethod
     def CountShards(

@@ -1,54 +1,63 @@
-// Sources of files: how many of their files are open, finished and dead, and each file.
+// Sources of files: how many of the files of each are open, finished and dead, and each file of one.
 
 import { act, poll } from "../api.js";
 import { Tiles } from "../chart.js";
 import { confirmed } from "../dialogs.js";
-import { field, fill, h, panel } from "../dom.js";
+import { fill, h, panel } from "../dom.js";
 import { ago, count } from "../format.js";
-import { ErrorPlace, head, Paged } from "../lists.js";
+import { ErrorPlace, head, Paged, search } from "../lists.js";
 import { empty } from "../notices.js";
 import { route } from "../routes.js";
 import { Table } from "../table.js";
 
 const STATES = [["", "all"], ["open", "open"], ["finished", "finished"], ["dead", "dead"]];
+const SHOWN_MAX = 200;
 const KINDS = { open: "", finished: "good", dead: "bad" };
 
 export async function render(main, found, signal) {
   const [source] = found.parts;
-  await (source === undefined ? sources(main) : one(main, source, found, signal));
+  await (source === undefined ? sources(main, found, signal) : one(main, source, found, signal));
 }
 
-/** The API tells of a source by its name: those that were looked at here are kept. */
-function sources(main) {
-  const names = kept();
-  const input = h("input", { type: "text", spellcheck: "false", required: true, placeholder: "the name of a pipeline's source" });
-  const form = h("form", { class: "row body", onsubmit: (event) => {
-    event.preventDefault();
-    location.hash = route("ingest", [input.value.trim()]);
-  } }, field("Source", input, "grow"), h("button", { class: "primary" }, "Open"));
-  const table = new Table([{ label: "Looked at lately", text: (name) => name, node: (name) => h("a", { href: route("ingest", [name]) }, name) }],
-    { label: "Sources", key: (name) => name, tall: false, empty: none });
-  fill(main, head("Ingest"), h("section", { class: "panel", "aria-label": "Sources" }, form, table.whole));
-  table.rows = names;
-}
-
-function none() {
-  return empty("Files become rows, each exactly once", "A pipeline reads files as they arrive; its source is named in its configuration:", "wings ingest run pipeline.toml");
-}
-
-const KEPT = "wings-sources";
-const KEPT_MAX = 20;
-
-function kept() {
-  try {
-    return JSON.parse(localStorage.getItem(KEPT) ?? "[]").filter((each) => typeof each === "string").slice(0, KEPT_MAX);
-  } catch {
-    return [];
+async function sources(main, found, signal) {
+  const errors = new ErrorPlace();
+  const size = h("span", { class: "soft number" });
+  let query = found.keys.get("q") ?? "";
+  const number = (name, label) => ({ label, right: true, text: (row) => count(row[name]), sort: (row) => row[name] });
+  const table = new Table([
+    { label: "Source", text: (row) => row.source, node: (row) => h("a", { href: route("ingest", [row.source]) }, row.source), sort: (row) => row.source },
+    number("open", "Open"), number("finished", "Finished"),
+    { ...number("dead", "Dead"), node: (row) => (row.dead ? h("span", { class: "tag bad" }, count(row.dead)) : count(row.dead)) },
+    number("position", "Records read"),
+  ], {
+    label: "Sources",
+    key: (row) => row.source,
+    empty: () => (errors.element.firstChild ? null : none(query)),
+    onOpen: (row) => {
+      location.hash = route("ingest", [row.source]);
+    },
+  });
+  async function look() {
+    const rows = await act("shard-sources", { contains: query, limit: SHOWN_MAX }, { signal });
+    errors.clear();
+    table.rows = rows;
+    fill(size, rows.length === SHOWN_MAX ? `the first ${SHOWN_MAX}` : `${rows.length} sources`);
   }
+  fill(main, head("Ingest", { beside: [size] }),
+    search(found, "Find sources by a part of their name", (text) => {
+      query = text;
+      look().catch((error) => errors.show(error));
+    }),
+    errors.element, h("section", { class: "panel", "aria-label": "Sources" }, table.whole));
+  await poll(look, { interval: 5_000, signal, onError: (error) => {
+    errors.show(error);
+    table.draw();
+  } });
 }
 
-function keep(source) {
-  localStorage.setItem(KEPT, JSON.stringify([source, ...kept().filter((each) => each !== source)].slice(0, KEPT_MAX)));
+function none(query) {
+  if (query) return empty("No source has this in its name", "Try a shorter part of it.");
+  return empty("Files become rows, each exactly once", "A pipeline reads files as they arrive; its source is named in its configuration:", "wings ingest run pipeline.toml");
 }
 
 async function one(main, source, found, signal) {
@@ -86,7 +95,6 @@ async function one(main, source, found, signal) {
   void paged.reset();
   await poll(async () => {
     const counts = await act("shard-count", { source }, { signal });
-    keep(source);
     for (const name of ["open", "finished", "dead", "position"]) tiles.set(name, count(counts[name]));
   }, { interval: 3_000, signal, onError: (error) => errors.show(error) });
 }
