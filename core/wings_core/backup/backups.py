@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 SILENT_SECONDS_MAX = 600.0
 """A backup of which nothing was read for so long is ended: its client is gone."""
+
+BEGIN_SECONDS_MAX = 3_600.0
+"""How long the copies of the databases may take: files are kept for so long at first."""
 
 RENEW_SECONDS = 30.0
 """How long after the lease of its files was renewed a read renews it again."""
@@ -57,7 +60,7 @@ class _Backup:
     directory: Path
     lease: int | None
     """The token of the lease that keeps its files."""
-    used_at: float = field(default_factory=time.monotonic)
+    used_at: float
     """When that was renewed, by the monotonic clock."""
 
 
@@ -110,15 +113,17 @@ class Backups:
                 raise ResourceExhausted(f"{BACKUPS_MAX} backups are being taken already")
         backup_id = secrets.token_hex(16)
         # Before the snapshot: what it refers to is deleted by no process from then on.
-        lease = self._renew(backup_id)
+        lease = self._renew(backup_id, BEGIN_SECONDS_MAX)
         with ExitStack() as failed:
             failed.callback(self._release, backup_id)
             scratch = _new_directory(self._directory)
             failed.callback(shutil.rmtree, scratch, ignore_errors=True)
             snapshot = take_snapshot(self._metadata, self._holds, scratch)
             failed.pop_all()
+        used_at = time.monotonic() - RENEW_SECONDS
         with self._lock:
-            self._running[backup_id] = _Backup(backup_id, snapshot, scratch, lease)
+            # Not renewed since: the first look at it does, and ends it if that came too late.
+            self._running[backup_id] = _Backup(backup_id, snapshot, scratch, lease, used_at)
         self._get(backup_id)
         return {
             "backup": backup_id,
@@ -206,11 +211,9 @@ class Backups:
             f"again, nothing was read of it for {SILENT_SECONDS_MAX:.0f} s, or another node has it"
         )
 
-    def _renew(self, backup_id: str) -> int | None:
-        """Keep all files for another while; returns the same number as long as they were kept."""
-        return self._metadata.maintenance.acquire_lease(
-            _lease_of(backup_id), backup_id, SILENT_SECONDS_MAX
-        )
+    def _renew(self, backup_id: str, seconds: float = SILENT_SECONDS_MAX) -> int | None:
+        """Keep all files for so long; returns the same number as long as they were kept."""
+        return self._metadata.maintenance.acquire_lease(_lease_of(backup_id), backup_id, seconds)
 
     def _release(self, backup_id: str) -> None:
         """Let files be deleted again."""
