@@ -9,9 +9,9 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from json.encoder import encode_basestring
-from typing import Any, NewType, cast
+from typing import Any, NewType, TypeVar, cast
 
 import pyarrow as pa
 
@@ -24,6 +24,8 @@ from wings_core.errors import (
 
 Partition = NewType("Partition", str)
 """The canonical JSON text of a partition value, like `7`, `"JFK"`, `true` or `null`."""
+
+T = TypeVar("T")
 
 UNPARTITIONED = Partition("null")
 
@@ -162,6 +164,16 @@ def partition_sort_key(partition: Partition) -> tuple[bool, int | str | bytes]:
     if isinstance(value, (bool, int)):
         return (True, int(value))
     return (False, value if isinstance(value, str) else "")
+
+
+def sorted_by_partition(items: Sequence[T], partitions: Iterable[Partition]) -> list[T]:
+    """Return items in the order of their partitions, which are of one topic, by value."""
+    known = list(partitions)
+    try:
+        keys: Sequence[Any] = list(map(int, known))
+    except ValueError:
+        keys = list(map(partition_sort_key, known))
+    return [items[index] for index in sorted(range(len(items)), key=keys.__getitem__)]
 
 
 def _canonical(value: object) -> Partition:

@@ -21,6 +21,8 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.fetch.many import reader
 from wings_core.fetch.many.ahead import LookAhead
 from wings_core.limits import Limits
+from wings_core.model import TopicConfig
+from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_server.flight.do_get import open_get
 from wings_server.testing import RunningServer, running_server
@@ -531,8 +533,6 @@ def test_a_value_on_a_topic_without_a_key_is_refused(
 def expire(server: RunningServer, topic: str, key: int) -> None:
     """Drop all but the last page of a partition."""
     log = server.server.log
-    from wings_core.names import TopicName
-
     uuid = log.admin.get_topic(TopicName.parse(topic)).uuid
     partition = Partition(str(key))
     log.maintenance.expire(uuid, partition, age_us=None, bytes_kept=1, pages_max=1_000)
@@ -580,6 +580,58 @@ def test_retention_that_passes_a_read_is_an_error_but_from_the_earliest_on(
         assert found["code"] == "OFFSET_OUT_OF_RANGE"
         assert found["partition"] in range(40)
         assert found["log_start_offset"] == 6_300
+
+
+def test_pages_that_moved_or_are_gone_since_they_were_looked_up_are_looked_up_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = range(200)
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        log = server.server.log
+        create_topic(client, "t", ["n: int64", "key: int64"], "key")
+        for first in (0, 100):
+            push(client, "t", keyed({key: list(range(first, first + 100)) for key in keys}))
+        expected = {key: list(range(200)) for key in keys}
+        looks: list[int] = []
+        locate = log.registry.locate_slices
+
+        def counted(*arguments: Any) -> Any:
+            looks.append(1)
+            return locate(*arguments)
+
+        monkeypatch.setattr(log.registry, "locate_slices", counted)
+
+        def scan() -> dict[Any, list[Any]]:
+            looks.clear()
+            return get_many(client, kind="scan", topic="t", partitions="all").column("n")
+
+        assert scan() == expected
+        assert looks
+        assert scan() == expected
+        even = get_many(client, kind="scan", topic="t", partitions="all", filter="n % 2 = 0")
+        assert even.column("n") == {key: list(range(0, 200, 2)) for key in keys}
+        whole = get_many(client, kind="scan", topic="t", partitions="all", system_columns=True)
+        assert whole.column("__offset") == whole.column("n") == expected
+        assert not looks, "what was found is kept"
+        push(client, "t", keyed({key: [200] for key in keys}))
+        for values in expected.values():
+            values.append(200)
+        assert scan() == expected, "and goes on with what came since"
+        # Merged into other segments; those of before are deleted.
+        name = TopicName.parse("t")
+        log.admin.alter_topic(name, TopicConfig(tier_after_ms=0))
+        before = log.store.folios()
+        log.maintainer.run()
+        log.reclaimer.run()
+        assert before - log.store.folios(), "nothing was deleted"
+        assert scan() == expected
+        assert looks
+        push(client, "t", keyed({key: [201] for key in keys}))
+        for key in keys:
+            expire(server, "t", key)
+        found = refused(client, kind="scan", topic="t", partitions="all", offset=0)
+        assert found["code"] == "OFFSET_OUT_OF_RANGE"
+        assert scan() == {key: [201] for key in keys}
 
 
 def test_a_damaged_page_names_the_partition_after_what_stands_before_it(tmp_path: Path) -> None:

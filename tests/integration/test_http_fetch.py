@@ -1,8 +1,10 @@
 """`POST /v1/fetch`: what a request is told, what it gets, and what it may not ask."""
 
 import json
+import random
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -423,3 +425,86 @@ def test_the_partitions_of_a_topic_are_looked_up_together(
     ]
     assert values(results[40]) == []
     assert alone == []
+
+
+def test_the_entries_of_a_topic_are_read_together(
+    http: httpx.Client,
+    server: RunningServer,
+    new_topic_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = new_topic_id + "-other"
+    reads: list[int] = []
+    many = server.server.log.many
+    read_located = many.read_located
+
+    def counted(topic: Any, cursors: Any, *arguments: Any) -> Any:
+        reads.append(len(cursors))
+        return read_located(topic, cursors, *arguments)
+
+    monkeypatch.setattr(many, "read_located", counted)
+    for name in (new_topic_id, other):
+        create_topic(http, name, ["k: int64 not null", "n: int64"], "k")
+        rows = [{"k": key, "n": key * 10 + number} for key in range(30) for number in range(3)]
+        push(http, {"topic": name, "data": rows}, {"topic": name, "data": rows})
+    entries = [
+        entry(name, 2, partition_value=key) for key in range(30) for name in (new_topic_id, other)
+    ]
+    results = fetch(http, *entries)
+    assert [values(result) for result in results] == [
+        [key * 10 + number for number in (2, 0, 1, 2)] for key in range(30) for _ in range(2)
+    ]
+    assert reads == [30, 30]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_read_together_or_not_each_gets_its_messages_within_the_bounds(
+    http: httpx.Client, new_topic_id: str, seed: int
+) -> None:
+    draw = random.Random(seed)
+    create_topic(http, new_topic_id, ["k: int64 not null", "n: int64"], "k")
+    logs: dict[int, list[int]] = {key: [] for key in range(8)}
+    for _ in range(draw.randint(1, 4)):
+        rows: list[dict[str, int]] = []
+        for key in draw.sample(range(8), draw.randint(1, 8)):
+            for _ in range(draw.choice((1, 2, 30))):
+                rows.append({"k": key, "n": len(logs[key])})
+                logs[key].append(len(logs[key]))
+        push(http, {"topic": new_topic_id, "data": rows})
+    for _ in range(8):
+        keys = draw.sample(range(8), draw.randint(2, 8))
+        offsets = [draw.randint(0, len(logs[key]) + 1) for key in keys]
+        most = draw.choice((1, 3, 10, 1_000))
+        asked = zip(keys, offsets, strict=True)
+        results = fetch(
+            http,
+            *[entry(new_topic_id, offset, partition_value=key) for key, offset in asked],
+            max_messages=most,
+            timeout_ms=2,
+        )
+        there = [logs[key][offset:] for key, offset in zip(keys, offsets, strict=True)]
+        found = [values(result) for result in results]
+        for some, all_of, offset, result in zip(found, there, offsets, results, strict=True):
+            assert some == all_of[: len(some)]
+            assert result["start_offset"] == offset
+            assert result["next_offset"] == offset + len(some)
+        assert sum(map(len, found)) == min(most, sum(map(len, there)))
+
+
+def test_an_entry_with_a_damaged_page_fails_alone(tmp_path: Path) -> None:
+    def rows(key: int) -> list[dict[str, Any]]:
+        return [{"k": key, "text": f"{key} {number:0100}"} for number in range(1_000)]
+
+    with running_server(tmp_path) as server, httpx.Client(base_url=server.http) as http:
+        create_topic(http, "t", ["k: int64 not null", "text: string"], "k")
+        for key in range(3):
+            push(http, {"topic": "t", "data": rows(key)})
+    (segment,) = (tmp_path / "segments").iterdir()
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF  # In the second of three pages.
+    segment.write_bytes(data)
+    with running_server(tmp_path) as server, httpx.Client(base_url=server.http) as http:
+        results = fetch(http, *[entry("t", 10, partition_value=key) for key in (2, 1, 0)])
+        assert [result.get("code") for result in results] == [None, "STORAGE_CORRUPT", None]
+        for result, key in ((results[0], 2), (results[2], 0)):
+            assert result["messages"] == rows(key)[10:]

@@ -259,7 +259,7 @@ class Fetcher:
             located = self.locate(cursor, min(LOCATE_ROWS_MAX, wanted), state.arrived_at)
         cursor.log_end_offset = located.log_end_offset
         cursor.at_end = False
-        self._count_rows(cursor, state, bool(located.locations))
+        self.count_rows(cursor, state, bool(located.locations))
         if not located.locations:
             return
         stop_offset = located.locations[-1].end_offset + 1
@@ -289,7 +289,7 @@ class Fetcher:
         seen_at = state.arrived_at if located.asked_at is None else located.asked_at
         if cursor.offset >= located.log_end_offset and seen_at >= state.arrived_at:
             cursor.at_end = True
-            self._count_rows(cursor, state, False)
+            self.count_rows(cursor, state, False)
 
     def scan(self, cursor: Cursor, end_offset: int, cancel: Cancel) -> Iterator[list[Chunk]]:
         """Yield the rows from the cursor to `end_offset`, exclusive, a few chunks at a time.
@@ -476,7 +476,8 @@ class Fetcher:
         topic, partition = cursor.topic.uuid, cursor.partition
         return self._registry.locate(topic, partition, offset, stop_offset - offset).locations
 
-    def _count_rows(self, cursor: Cursor, state: FetchState, has_rows: bool) -> None:
+    def count_rows(self, cursor: Cursor, state: FetchState, has_rows: bool) -> None:
+        """Count a partition among those of a request that still have rows, or no more."""
         if has_rows and not cursor.has_rows:
             state.join_rows()
         elif cursor.has_rows and not has_rows:

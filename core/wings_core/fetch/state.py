@@ -69,10 +69,11 @@ class FetchState:
         with self._lock:
             self._with_rows -= 1
 
-    def reserve(self, rows: int) -> int:
+    def reserve(self, rows: int, partitions: int = 1) -> int:
         """Reserve up to `rows` of the budget and return how many were granted.
 
-        A slice is at most max(1, remaining / partitions that still have rows). Where all that
+        A slice of so many `partitions` is at most their share of what remains, divided by the
+        number of those that still have rows, and one row at least. Where all that
         remains is reserved by others, blocks until they deliver it or give it back, which takes as
         long as their read of a page. 0 means that the request is full.
         """
@@ -81,7 +82,7 @@ class FetchState:
             while True:
                 remaining = self.max_messages - self._delivered - self._reserved
                 if remaining > 0:
-                    share = max(1, remaining // max(1, self._with_rows))
+                    share = max(1, remaining * partitions // max(partitions, self._with_rows))
                     granted = min(rows, share)
                     self._reserved += granted
                     return granted

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from wings_core.contracts.chunks import EndReason, many_end_metadata, ranges_metadata
+from wings_core.contracts.chunks import EndReason, many_end_metadata
 from wings_core.contracts.many import ALL
 from wings_core.contracts.tickets import ReadTicket, ScanTicket
 from wings_core.fetch.engines import Allowance
@@ -69,7 +69,7 @@ class ManyGet:
 
     def metadata_of(self, chunk: ManyChunk) -> bytes:
         """Return the app_metadata of a chunk."""
-        return ranges_metadata(chunk.ranges)
+        return chunk.ranges.metadata
 
     def end_metadata(self, end: EndReason) -> bytes:
         """Return the app_metadata of the last chunk."""

@@ -9,7 +9,7 @@ at the end, all of a partition at once.
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -24,11 +24,12 @@ from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.json_rows import EncodedRows, encode_rows_within
 from wings_core.log import Log
-from wings_core.model import Located, Position, Topic
+from wings_core.model import Located, LocatedPartition, Position, Topic
 from wings_core.names import TopicName
-from wings_core.partitions import partition_of
+from wings_core.partitions import Partition, partition_of
 from wings_core.times import Deadline
 from wings_server.http.bodies import FetchRequest
+from wings_server.http.together import Slice, may_share, read_together
 
 _NONE = EncodedRows(b"", 0)
 
@@ -57,6 +58,24 @@ class _Entry:
         return self.cursor is not None and self.cursor.has_rows
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was found of an entry's partition."""
+
+    where: LocatedPartition
+    offset: int
+    """From where on."""
+    asked_at: float
+    """When, by the monotonic clock."""
+
+    @property
+    def located(self) -> Located:
+        state = self.where.state
+        return Located(
+            self.where.locations, state.log_start_offset, state.next_offset, self.asked_at
+        )
+
+
 class Poll:
     """One fetch. Its methods block for reads alone and may run on any thread, one at a time.
 
@@ -76,6 +95,7 @@ class Poll:
         self.deadline = deadline
         self._registry = log.registry
         self._fetcher = fetcher
+        self._many = log.many
         self._versions = log.versions
         self._bytes = 0
         self._bytes_max = log.limits.http_bytes_max
@@ -99,24 +119,25 @@ class Poll:
     def _read(self) -> bool:
         """Read what is committed, within the budget; return whether the fetch is complete.
 
-        Partitions are read round-robin, a slice of the budget each, from a random first one, and
-        none exceeds its share of the bytes: no partition starves another. A partition that fails
-        ends alone, with the messages before its error.
+        A slice of the budget of each at a time, those of one topic together, the others round-robin
+        from a random first one, and none exceeds its share of the bytes: no partition starves
+        another. A partition that fails ends alone, with the messages before its error.
         """
         moved, cut = True, False
         while moved and not self._full:
-            moved, cut = False, False
             live = self._live
             located = self._locate(live)
             share = self._bytes_max // max(1, sum(1 for entry in live if entry.has_rows))
-            first = random.randrange(len(live)) if live else 0
-            for entry in live[first:] + live[:first]:
+            alone = self._read_together(live, share, located)
+            moved, cut = len(alone) < len(live), False
+            first = random.randrange(len(alone)) if alone else 0
+            for entry in alone[first:] + alone[:first]:
+                if self._full:
+                    break
                 if entry.bytes >= share:
                     cut = cut or entry.has_rows
                 else:
                     moved = self._read_slice(entry, share, located.get(id(entry))) or moved
-                if self._full:
-                    break
         return self._full or cut or self._state.enough or self.deadline.passed or not self._live
 
     def _answer(self) -> "Answer":
@@ -151,7 +172,7 @@ class Poll:
         # More Arrow data than this makes more JSON than an answer may have.
         return self._state.full or self._bytes >= self._bytes_max
 
-    def _locate(self, live: Sequence[_Entry]) -> dict[int, Located]:
+    def _locate(self, live: Sequence[_Entry]) -> dict[int, _Found]:
         """Look where the entries of one topic stand, all with one call, a slice of each.
 
         Returns:
@@ -166,7 +187,7 @@ class Poll:
         # The budget's slices: what is left, shared by those that still have rows.
         sharing = max(1, sum(1 for entry in live if entry.has_rows))
         each = max(1, min(LOCATE_ROWS_MAX, wanted // sharing))
-        found: dict[int, Located] = {}
+        found: dict[int, _Found] = {}
         for uuid, entries in topics.items():
             if len(entries) == 1:
                 continue
@@ -176,24 +197,61 @@ class Poll:
                 located = self._registry.locate_many(uuid, positions, each)
             except WingsError:
                 continue
-            for (entry, cursor), (state, locations) in zip(entries, located, strict=False):
-                if cursor.offset >= state.log_start_offset:
-                    found[id(entry)] = Located(
-                        locations, state.log_start_offset, state.next_offset, asked_at
-                    )
+            for (entry, cursor), where in zip(entries, located, strict=False):
+                if cursor.offset >= where.state.log_start_offset:
+                    found[id(entry)] = _Found(where, cursor.offset, asked_at)
         return found
 
-    def _read_slice(self, entry: _Entry, bytes_max: int, located: Located | None) -> bool:
+    def _read_together(
+        self, live: Sequence[_Entry], share: int, located: Mapping[int, _Found]
+    ) -> list[_Entry]:
+        """Read slices of entries of one topic together; return those to be read by themselves."""
+        alone: list[_Entry] = []
+        groups: dict[tuple[str, int], dict[Partition, tuple[_Entry, Slice]]] = {}
+        for entry in live:
+            found, cursor = located.get(id(entry)), entry.cursor
+            if found is not None and cursor is not None:
+                part = Slice(cursor, found.where, share - entry.bytes)
+                if may_share(part):
+                    key = cursor.topic.uuid, cursor.topic.schema_version
+                    groups.setdefault(key, {})[cursor.partition] = entry, part
+                    continue
+            alone.append(entry)
+        for group in groups.values():
+            slices = [part for _, part in group.values()]
+
+            def deliver(
+                partition: Partition,
+                chunk: Chunk,
+                group: Mapping[Partition, tuple[_Entry, Slice]] = group,
+            ) -> None:
+                self._take(group[partition][0], chunk)
+
+            if len(slices) < 2 or not read_together(self._many, slices, self._state, deliver):
+                alone += [entry for entry, _ in group.values()]
+                continue
+            for cursor, where, _ in slices:
+                has_rows = cursor.offset < where.state.next_offset
+                self._fetcher.count_rows(cursor, self._state, has_rows)
+        return alone
+
+    def _take(self, entry: _Entry, chunk: Chunk) -> None:
+        """Keep a chunk for the answer."""
+        entry.chunks.append(chunk)
+        size = chunk.batch.nbytes  # Counted anew at each look.
+        entry.bytes += size
+        self._bytes += size
+
+    def _read_slice(self, entry: _Entry, bytes_max: int, found: _Found | None) -> bool:
         """Read one slice, until the entry has so many bytes; return whether the cursor moved."""
         cursor = entry.cursor
         assert cursor is not None
         before = cursor.offset
+        # What was read with others, up to where one of them failed, is looked up again.
+        located = found.located if found is not None and found.offset == before else None
         try:
             for chunk in self._fetcher.take_slice(cursor, self._state, located):
-                entry.chunks.append(chunk)
-                size = chunk.batch.nbytes  # Counted anew at each look.
-                entry.bytes += size
-                self._bytes += size
+                self._take(entry, chunk)
                 if self._full or entry.bytes >= bytes_max:
                     break
         except WingsError as error:

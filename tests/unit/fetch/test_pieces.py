@@ -33,7 +33,7 @@ def located(
 def segments(plan: Plan) -> Iterator[tuple[Piece, list[tuple[Partition, int, int]]]]:
     """Yield each piece with the partition, first offset and rows of each of its segments."""
     found = [
-        (plan.cursors[owner].partition, start, rows)
+        (plan.partitions[owner], start, rows)
         for owner, start, rows in zip(plan.owners, plan.starts, plan.rows, strict=True)
     ]
     for piece in plan.pieces:

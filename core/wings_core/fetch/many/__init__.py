@@ -5,7 +5,8 @@ rotation ─▶ locate many ─▶ pieces, in the order of the pages ─▶ chun
 └── commits, told by the topic's watch                 partitions that have more: to the back
 """
 
-from wings_core.fetch.many.chunks import ManyChunk, PartRange
+from wings_core.fetch.many.chunks import ManyChunk, PieceFailed
+from wings_core.fetch.many.covers import PartRange
 from wings_core.fetch.many.cursors import cursors_of, named_partitions
 from wings_core.fetch.many.reader import ManyRead, ManyReader
 from wings_core.fetch.many.rotation import PartitionCursor, Rotation
@@ -16,6 +17,7 @@ __all__ = [
     "ManyReader",
     "PartRange",
     "PartitionCursor",
+    "PieceFailed",
     "Rotation",
     "cursors_of",
     "named_partitions",

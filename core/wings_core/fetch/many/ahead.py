@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Callable, Sequence
 
+from wings_core.fetch.many.lookups import Lookup
 from wings_core.fetch.many.rotation import PartitionCursor
-from wings_core.metadata.located import ManyLocated
 
 AHEAD_PARTITIONS_MIN = 256
 """The least partitions of a turn that is looked up ahead: fewer take less than a thread's start."""
@@ -23,13 +23,13 @@ class LookAhead:
     """
 
     def __init__(
-        self, cursors: Sequence[PartitionCursor], each: int, locate: Callable[[], ManyLocated]
+        self, cursors: Sequence[PartitionCursor], each: int, locate: Callable[[], Lookup]
     ) -> None:
         self.cursors = cursors
         self.each = each
         self._places = _places(cursors)
         self._locate = locate
-        self._found: ManyLocated | None = None
+        self._found: Lookup | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="wings-look-ahead", daemon=True)
         self._thread.start()
@@ -39,7 +39,7 @@ class LookAhead:
         """Whether the partitions stand where they stood, and have no more rows than they had."""
         return self._places == _places(self.cursors)
 
-    def located(self) -> ManyLocated:
+    def found(self) -> Lookup:
         """Return what was found; blocks until it is known.
 
         Raises:

@@ -1,10 +1,9 @@
 """From pieces to chunks of mixed partitions: read, merge, filter, cut to the wire's bounds."""
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby, pairwise, repeat
-from operator import add, sub
+from itertools import accumulate, groupby
+from operator import add
 from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
@@ -13,28 +12,23 @@ import pyarrow.compute as pc
 from wings_core.errors import SchemaMismatch, StorageCorrupt
 from wings_core.fetch.chunks import SMALL_PAGE_BYTES, cut_to_wire, wire_rows
 from wings_core.fetch.engines import Allowance
+from wings_core.fetch.many.covers import Cover, Covered, Ranges, cover_of, covered_by, cut
 from wings_core.fetch.many.pieces import Piece, Plan
 from wings_core.fetch.many.rotation import PartitionCursor
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.timestamps import timestamp_column
 from wings_core.limits import Limits
 from wings_core.model import Topic
-from wings_core.partitions import Partition
 from wings_core.schema_versions import SchemaVersions
 from wings_core.storage.codecs import PageRows, Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
-
-PartRange = tuple[Partition, int, int, int]
-"""The offsets of a partition, first and last (both inclusive), that a chunk covers; and the number
-of its rows in the chunk, after those of the ranges before: less than the offsets where a filter
-dropped some. A plain tuple, since there are many."""
 
 
 class ManyChunk(NamedTuple):
     """Rows of many partitions on their way to a reader."""
 
     batch: pa.RecordBatch
-    ranges: Sequence[PartRange]
+    ranges: Covered
     """In the order of the rows."""
     looked_at: int
     """So many rows, those dropped by a filter included."""
@@ -83,6 +77,7 @@ class ManyChunks:
     def read(
         self,
         topic: Topic,
+        cursors: Sequence[PartitionCursor],
         plan: Plan,
         rows_max: int,
         selection: Selection,
@@ -95,7 +90,8 @@ class ManyChunks:
 
         Args:
             topic: Whose pages they are.
-            plan: Its pieces, in the order in which they are read.
+            cursors: The partitions of the plan.
+            plan: The pieces, in the order in which they are read.
             rows_max: The most rows delivered, over all chunks, at least 1; the last chunk ends with
                 the last row delivered.
             selection: Columns and filter.
@@ -108,21 +104,27 @@ class ManyChunks:
         """
         rows_left = rows_max
         done = 0
-        for run in self._runs(self._parts(topic, plan, selection), selection):
+        for run in self._runs(self._parts(topic, cursors, plan, selection), selection):
             rows = sum(part.rows.num_rows for part in run)
-            ranges = _between(plan, done, done + rows)
-            chunk, ranges = _chunk(run, ranges, plan, selection, rows_left, allowance)
+            cover = cover_of(plan, done, done + rows)
+            chunk, ranges = _chunk(run, cover, plan, selection, rows_left, allowance)
             for owner, next_offset in zip(
                 ranges.owners, map(add, ranges.starts, ranges.rows), strict=True
             ):
-                plan.cursors[owner].offset = next_offset
+                cursors[owner].offset = next_offset
             done += rows
             rows_left -= chunk.batch.num_rows
             yield chunk
             if rows_left == 0:
                 return
 
-    def _parts(self, topic: Topic, plan: Plan, selection: Selection) -> Iterator[_Part]:
+    def _parts(
+        self,
+        topic: Topic,
+        cursors: Sequence[PartitionCursor],
+        plan: Plan,
+        selection: Selection,
+    ) -> Iterator[_Part]:
         """Read pages one after another, and cut those that are above the wire's bounds."""
         wanted = Wanted(selection.stored_columns, timestamps=selection.system_columns)
         if self._versions is not None:
@@ -133,7 +135,7 @@ class ManyChunks:
             try:
                 first, (rows, timestamps, size) = next(pages)
             except (StorageCorrupt, SchemaMismatch) as error:
-                cursor = plan.cursors[plan.owners[segment]]
+                cursor = cursors[plan.owners[segment]]
                 raise PieceFailed(cursor, piece, error) from error
             segment += piece.segments
             page_rows = rows.num_rows
@@ -214,46 +216,14 @@ def _is_small(rows: int, size: int, selection: Selection, limits: Limits) -> boo
     return rows <= limits.wire_rows_max // 3 and size * selection.stored_share < SMALL_PAGE_BYTES
 
 
-class _Ranges(NamedTuple):
-    """Rows of partitions, in the order of a chunk: those of each from an offset on."""
-
-    owners: Sequence[int]
-    """Indices of their cursors in the plan."""
-    starts: Sequence[int]
-    rows: Sequence[int]
-    """As stored."""
-    timestamps: Sequence[int]
-
-
-def _between(plan: Plan, start: int, stop: int) -> _Ranges:
-    """Return the segments of the rows `[start, stop)` of a plan, cut to them."""
-    first = bisect_right(plan.ends, start)
-    last = bisect_left(plan.ends, stop) + 1
-    starts, rows = list(plan.starts[first:last]), list(plan.rows[first:last])
-    skipped = start - (plan.ends[first] - rows[0])
-    starts[0] += skipped
-    rows[0] -= skipped
-    rows[-1] -= plan.ends[last - 1] - stop
-    return _Ranges(plan.owners[first:last], starts, rows, plan.timestamps[first:last])
-
-
-def _cut(ranges: _Ranges, rows: int) -> _Ranges:
-    """Return the ranges of the first rows."""
-    ends = list(accumulate(ranges.rows))
-    last = bisect_left(ends, rows) + 1
-    kept = list(ranges.rows[:last])
-    kept[-1] -= ends[last - 1] - rows
-    return _Ranges(ranges.owners[:last], ranges.starts[:last], kept, ranges.timestamps[:last])
-
-
 def _chunk(
     run: Sequence[_Part],
-    ranges: _Ranges,
+    cover: Cover,
     plan: Plan,
     selection: Selection,
     rows_max: int,
     allowance: Allowance | None,
-) -> tuple[ManyChunk, _Ranges]:
+) -> tuple[ManyChunk, Ranges]:
     """Merge the parts of a run, filter, and end with the last row that may be delivered.
 
     Returns:
@@ -261,59 +231,27 @@ def _chunk(
     """
     batches = [part.rows for part in run]
     rows = batches[0] if len(batches) == 1 else cast("Any", pa).concat_batches(batches)
-    times = _timestamps(run, ranges) if selection.system_columns else None
-    if len(set(ranges.owners)) < len(ranges.owners):
-        # Each partition stands in one range. To copy the rows once more takes less than a range for
-        # each of many small pages would, here and at the reader.
-        indices, ranges = _by_partition(ranges)
-        if indices is not None:
-            rows = rows.take(indices)
-            times = None if times is None else times.take(indices)
+    times = _timestamps(run, cover.stored) if selection.system_columns else None
+    if cover.order is not None:
+        rows = rows.take(cover.order)
+        times = None if times is None else times.take(cover.order)
+    ranges, covered = cover.ranges, cover.covered
     mask = selection.filter_mask(rows, allowance)
     if mask is not None and mask.true_count > rows_max:
         last: int = pc.indices_nonzero(mask)[rows_max - 1].as_py()
         rows, mask = rows.slice(0, last + 1), mask.slice(0, last + 1)
         times = None if times is None else times.slice(0, last + 1)
-        ranges = _cut(ranges, last + 1)
-    partitions = list(map(plan.partitions.__getitem__, ranges.owners))
+        ranges = cut(ranges, last + 1)
     looked_at = rows.num_rows
-    batch = _deliver(rows, partitions, ranges, times, selection)
-    counts = ranges.rows
+    batch = _deliver(rows, plan, ranges, times, selection)
     if mask is not None:
         batch = batch.filter(mask)
-        counts = _true_counts(mask, counts)
+        covered = covered_by(plan, ranges, _true_counts(mask, ranges.rows))
     size = int(sum(part.bytes for part in run) * selection.stored_share)
-    ends = map(sub, map(add, ranges.starts, ranges.rows), repeat(1))
-    covered = list(zip(partitions, ranges.starts, ends, counts, strict=True))
     return ManyChunk(batch, covered, looked_at, size), ranges
 
 
-def _by_partition(ranges: _Ranges) -> "tuple[pa.Array[Any] | None, _Ranges]":
-    """Return the order of rows in which each partition's follow one another, and their ranges.
-
-    The order is None where they do already.
-    """
-    firsts = map(sub, accumulate(ranges.rows), ranges.rows)
-    groups: dict[int, list[tuple[int, int, int, int]]] = {}
-    for owner, *each in zip(
-        ranges.owners, firsts, ranges.starts, ranges.rows, ranges.timestamps, strict=True
-    ):
-        groups.setdefault(owner, []).append(cast("tuple[int, int, int, int]", tuple(each)))
-    # A partition's rows are read in order and without gaps.
-    merged = _Ranges(
-        list(groups),
-        [group[0][1] for group in groups.values()],
-        [sum(rows for _, _, rows, _ in group) for group in groups.values()],
-        [group[0][3] for group in groups.values()],
-    )
-    spans = [(first, rows) for group in groups.values() for first, _, rows, _ in group]
-    if all(first < after for (first, _), (after, _) in pairwise(spans)):
-        return None, merged
-    indices = [cast("Any", pa).arange(first, first + rows) for first, rows in spans]
-    return pa.concat_arrays(indices), merged
-
-
-def _timestamps(run: Sequence[_Part], ranges: _Ranges) -> "pa.Array[Any]":
+def _timestamps(run: Sequence[_Part], ranges: Ranges) -> "pa.Array[Any]":
     """Return each row's timestamp, as its page has it, or as its segment does."""
     stored: list[tuple[int | pa.Array[Any], int]] = []
     known = iter(zip(ranges.timestamps, ranges.rows, strict=True))
@@ -345,8 +283,8 @@ def _true_counts(mask: pa.BooleanArray, counts: Sequence[int]) -> list[int]:
 
 def _deliver(
     rows: pa.RecordBatch,
-    partitions: Sequence[Partition],
-    ranges: _Ranges,
+    plan: Plan,
+    ranges: Ranges,
     times: "pa.Array[Any] | None",
     selection: Selection,
 ) -> pa.RecordBatch:
@@ -357,8 +295,8 @@ def _deliver(
     if times is not None:
         texts: list[str] = []
         offsets: list[int] = []
-        for partition, start, count in zip(partitions, ranges.starts, ranges.rows, strict=True):
-            texts += [partition] * count
+        for owner, start, count in zip(ranges.owners, ranges.starts, ranges.rows, strict=True):
+            texts += [plan.partitions[owner]] * count
             offsets += range(start, start + count)
         arrays += [pa.array(texts, pa.string()), pa.array(offsets, pa.int64()), times]
     return pa.RecordBatch.from_arrays(arrays, schema=selection.schema)

@@ -6,8 +6,8 @@ time. Segments are columns, worked on by Arrow's kernels: 10,000 partitions have
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +22,9 @@ from wings_core.metadata.located import (
 )
 from wings_core.model import Location
 from wings_core.partitions import Partition
+
+if TYPE_CHECKING:
+    from wings_core.fetch.many.covers import Cover
 
 _kernels = cast("Any", pc)
 """Some are not in the stubs, or as of chunked arrays."""
@@ -46,12 +49,11 @@ class Plan:
     A segment is rows of one partition, one after another in the log and in their page.
     """
 
-    cursors: Sequence[PartitionCursor]
     partitions: Sequence[Partition]
     """Of the cursors."""
     pieces: Sequence[Piece]
     owners: Sequence[int]
-    """Of each segment: its partition, an index into `cursors`."""
+    """Of each segment: its partition, an index into `partitions`."""
     starts: Sequence[int]
     """Of each: its first offset."""
     rows: Sequence[int]
@@ -59,6 +61,8 @@ class Plan:
     """Of each: the number of rows up to its end, over all segments."""
     timestamps: Sequence[int]
     """Of each: of all rows, where the page has none of each."""
+    covers: "dict[tuple[int, int], Cover]" = field(default_factory=dict[tuple[int, int], "Cover"])
+    """By the first row and the end of chunks that were made of it: see `chunks.COVERS_MAX`."""
 
 
 def plan_of(cursors: Sequence[PartitionCursor], located: ManyLocated, rows_max: int) -> Plan:
@@ -79,7 +83,6 @@ def plan_of(cursors: Sequence[PartitionCursor], located: ManyLocated, rows_max: 
     segments = segments.take(_order(segments))
     starts, rows = segments.column("first"), segments.column("rows")
     return Plan(
-        cursors,
         [cursor.partition for cursor in cursors],
         _pieces(segments, located.folios),
         integers(segments.column("place")),

@@ -14,6 +14,7 @@ from wings_core.fetch.engines import Allowance, FilterTimedOut
 from wings_core.fetch.fetcher import LOCATE_ROWS_MAX, MOVES_MAX, UNLIMITED, Cancel
 from wings_core.fetch.many.ahead import AHEAD_PARTITIONS_MIN, LookAhead
 from wings_core.fetch.many.chunks import ManyChunk, ManyChunks, PieceFailed
+from wings_core.fetch.many.lookups import KeptLookups, Lookup
 from wings_core.fetch.many.pieces import plan_of
 from wings_core.fetch.many.rotation import PartitionCursor, Rotation
 from wings_core.fetch.selection import Selection
@@ -82,6 +83,7 @@ class ManyReader:
     ) -> None:
         self._chunks = ManyChunks(store, limits, versions)
         self._registry = registry
+        self._lookups = KeptLookups()
         self._turns: SharedReads[Sequence[ManyChunk]] = SharedReads()
         self._waits = waits
 
@@ -223,6 +225,29 @@ class ManyReader:
             if follows:
                 self._hear(read)
 
+    def read_located(
+        self,
+        topic: Topic,
+        cursors: Sequence[PartitionCursor],
+        located: ManyLocated,
+        rows_each: int,
+        selection: Selection,
+    ) -> Iterator[ManyChunk]:
+        """Yield rows of partitions whose pages were found just now; the cursors move with them.
+
+        Args:
+            topic: The topic.
+            cursors: The partitions; of each, rows from its offset to its stop.
+            located: What was found of each of them.
+            rows_each: The most rows of each.
+            selection: Columns; without a filter.
+
+        Raises:
+            PieceFailed: A page is damaged, or is somewhere else or gone by now.
+        """
+        plan = plan_of(cursors, located, rows_each)
+        yield from self._chunks.read(topic, cursors, plan, UNLIMITED, selection)
+
     def _turn(
         self, read: ManyRead, looked_at_max: int, rows_max: int, *, looks_ahead: bool = False
     ) -> Iterator[ManyChunk]:
@@ -237,7 +262,7 @@ class ManyReader:
         rotation = read.rotation
         ahead, read.ahead = read.ahead, None
         if ahead is not None and ahead.is_current and rotation.begins_with(ahead.cursors):
-            cursors, each, located = ahead.cursors, ahead.each, ahead.located()
+            cursors, each, lookup = ahead.cursors, ahead.each, ahead.found()
         else:
             if ahead is not None:
                 ahead.end()
@@ -247,24 +272,32 @@ class ManyReader:
                 each = max(each, TURN_ROWS_MIN)
             # Looked up now, a turn of few is soon over; the next is looked up meanwhile.
             cursors = rotation.turn(each, rows, TURN_BEGUN if looks_ahead else POSITIONS_MAX)
-            located = self._locate(read.topic, cursors, each)
+            lookup = self._locate(read.topic, cursors, each)
+        located = lookup.located
         if looks_ahead:
             read.ahead = self._look_ahead(read, len(located), each)
         before = [cursor.offset for cursor in cursors]
         try:
             _look(cursors, located)
-            plan = plan_of(cursors, located, each)
-            yield from self._chunks.read(read.topic, plan, rows_max, read.selection, read.allowance)
+            plan = lookup.plan(cursors, each)
+            yield from self._chunks.read(
+                read.topic, cursors, plan, rows_max, read.selection, read.allowance
+            )
         except PieceFailed as failed:
+            self._lookups.discard(read.topic)
             if isinstance(failed.error, SchemaMismatch) or not self._is_elsewhere(read, failed):
                 raise with_partition(failed.error, failed.cursor.partition) from None
         finally:
             rotation.rotate(len(located), before)
 
-    def _locate(self, topic: Topic, cursors: Sequence[PartitionCursor], each: int) -> ManyLocated:
+    def _locate(self, topic: Topic, cursors: Sequence[PartitionCursor], each: int) -> Lookup:
         """Find the pages of the next rows of partitions, so many rows of each at most."""
-        positions = [(cursor.partition, cursor.offset) for cursor in cursors]
-        return self._registry.locate_slices(topic.uuid, positions, each)
+        return self._lookups.find(
+            topic,
+            cursors,
+            each,
+            lambda positions: self._registry.locate_slices(topic.uuid, positions, each),
+        )
 
     def _look_ahead(self, read: ManyRead, cursors: int, each: int) -> LookAhead | None:
         """Begin to look for the pages of the turn after that of the first so many partitions."""
@@ -313,7 +346,9 @@ class ManyReader:
             return None
         try:
             chunks = list(
-                self._chunks.read(read.topic, plan, UNLIMITED, read.selection, read.allowance)
+                self._chunks.read(
+                    read.topic, known, plan, UNLIMITED, read.selection, read.allowance
+                )
             )
         except (PieceFailed, FilterTimedOut):
             return None  # A turn of its own says what is wrong.

@@ -36,7 +36,7 @@ from wings_core.model import (
     Topic,
 )
 from wings_core.names import TopicName
-from wings_core.partitions import Partition, partition_sort_key
+from wings_core.partitions import Partition, partition_sort_key, sorted_by_partition
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.protocol.v1.offset_registry_pb2_grpc import OffsetRegistryServiceStub
@@ -285,7 +285,7 @@ class RemoteRegistry(OffsetRegistry):
             after,
             items_max,
         )
-        return sorted(states, key=lambda state: partition_sort_key(state.partition))
+        return sorted_by_partition(states, (state.partition for state in states))
 
     def partition_state(self, topic_uuid: str, partition: Partition) -> PartitionState:
         """Return where a partition stands; see `OffsetRegistry.partition_state`."""

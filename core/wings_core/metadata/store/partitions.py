@@ -4,7 +4,8 @@ Each look is one statement, so that all it reads is seen at one moment.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from wings_core.errors import TopicNotFound
@@ -20,7 +21,9 @@ from wings_core.model import (
     TopicSums,
 )
 from wings_core.names import NamespaceName, TopicName
-from wings_core.partitions import UNPARTITIONED, Partition, partition_sort_key
+from wings_core.partitions import UNPARTITIONED, Partition, sorted_by_partition
+
+_state_of: Callable[[Iterable[object]], PartitionState] = partial(tuple.__new__, PartitionState)  # pyright: ignore[reportAssignmentType] - as `PartitionState._make`, without a step of Python
 
 _STATE_COLUMNS = """
 SELECT topics.partition_key IS NULL, partitions.value, partitions.log_start_offset,
@@ -76,15 +79,11 @@ def partition_states(
     rows = connection.execute(_STATES, (after or "", topic_uuid, items_max)).fetchall()
     if not rows:
         raise TopicNotFound("the topic was deleted")
-    states = [
-        PartitionState(value, log_start_offset, log_end_offset, size, last_timestamp)
-        for _, value, log_start_offset, log_end_offset, size, last_timestamp in rows
-        if value is not None
-    ]
     unpartitioned: bool = rows[0][0]
+    states = [_state_of(row[1:]) for row in rows if row[1] is not None]
     if not states and unpartitioned and after is None:
         return [_empty(UNPARTITIONED)]
-    return sorted(states, key=lambda state: partition_sort_key(state.partition))
+    return sorted_by_partition(states, (state.partition for state in states))
 
 
 def partition_state(
