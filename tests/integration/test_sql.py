@@ -324,6 +324,13 @@ def test_a_name_of_with_hides_no_view_of_duckdb(wings: Client) -> None:
         wings.sql(text)
 
 
+def test_a_recursion_begins_with_no_view_of_duckdb(wings: Client, flights: str) -> None:
+    for name in ("duckdb_databases", "__scan0"):
+        text = f"with recursive {name} as (select * from {name} union all select * from {name})"
+        with pytest.raises((TopicNotFound, InvalidSql), match="there is no t"):
+            wings.sql(f'{text} select * from {name}, "{flights}"')
+
+
 def test_a_refusal_says_where(wings: Client, flights: str, http: httpx.Client) -> None:
     for text, position in (
         ("selec 1", 1),

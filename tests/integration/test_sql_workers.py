@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from wings_core.limits import Limits
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.sql import Query
 from wings_core.sql.workers import BEYOND_BYTES
+from wings_core.sql_process.channel import Channel
 from wings_server.flight.client_watch import ClientGone
 from wings_server.flight_sql.handles import Handle
 from wings_server.flight_sql.messages import pack, unpack_as
@@ -66,7 +68,9 @@ def opened(server: RunningServer, text: str, cancel: Cancel | None = None) -> Qu
 
 
 def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # Until pytest's own limit.
+    ends_at = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < ends_at, "it does not come to hold"
         time.sleep(0.01)
 
 
@@ -76,7 +80,7 @@ def workers_of(parent: int) -> set[int]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, ppid = path.read_text().rpartition(")")[2].split()[:2]
-            is_worker = b"wings_core.sql_process" in path.with_name("cmdline").read_bytes()
+            is_worker = b"wings_core.sql_process\0" in path.with_name("cmdline").read_bytes()
         except OSError:
             continue
         if int(ppid) == parent and state != "Z" and is_worker:
@@ -119,9 +123,49 @@ def answers(server: RunningServer) -> bool:
     return sum(batch.num_rows for batch in batches) == 2
 
 
-def test_planning_is_cancelled(bounded: RunningServer) -> None:
+HOPELESS = "with a as (" * 12
+"""What DuckDB's parser tries to read in so many ways that it would take hours."""
+
+
+def test_a_text_that_takes_hours_to_parse_is_refused(bounded: RunningServer) -> None:
+    for text in (HOPELESS, f"select {'(' * 60_000}"):
+        with pytest.raises(ResourceExhausted, match="to parse"):
+            opened(bounded, text)
+    assert answers(bounded)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> SimpleQueue[str]:
+    """What processes are asked to do from now on: to `parse`, to `prepare`, and so on."""
+    found: SimpleQueue[str] = SimpleQueue()
+    send = Channel.send
+
+    def sent(channel: Channel, head: dict[str, Any], *rest: Any) -> None:
+        send(channel, head, *rest)
+        found.put(next(iter(head)))
+
+    monkeypatch.setattr(Channel, "send", sent)
+    return found
+
+
+def test_parsing_is_cancelled(bounded: RunningServer, asked: SimpleQueue[str]) -> None:
+    cancel = Cancel()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(opened, bounded, HOPELESS, cancel)
+        assert asked.get(timeout=30) == "parse"
+        waits = pool.submit(opened, bounded, "select 'another'", cancel)
+        cancel.cancel(Unavailable("enough"))
+        for each in (first, waits):
+            with pytest.raises(Unavailable, match="enough"):
+                each.result(30)
+    assert answers(bounded)
+
+
+def test_planning_is_cancelled(bounded: RunningServer, asked: SimpleQueue[str]) -> None:
     assert answers(bounded)
     before = workers_of(os.getpid())
+    while not asked.empty():
+        asked.get()
     cancel = Cancel()
     failed: list[BaseException] = []
 
@@ -133,7 +177,7 @@ def test_planning_is_cancelled(bounded: RunningServer) -> None:
 
     planning = threading.Thread(target=run)
     planning.start()
-    until(lambda: bounded.server.log.sql.running == 1)
+    assert [asked.get(timeout=30) for _ in range(2)] == ["parse", "prepare"]
     cancel.cancel(Unavailable("the client has gone"))
     planning.join()
     assert isinstance(failed[0], Unavailable)
@@ -174,7 +218,9 @@ def test_a_client_that_goes_away_ends_the_planning(
     assert answers(bounded)
 
 
-def test_a_statement_is_cancelled_by_its_info_while_it_is_planned(bounded: RunningServer) -> None:
+def test_a_statement_is_cancelled_by_its_info_while_it_is_planned(
+    bounded: RunningServer, asked: SimpleQueue[str]
+) -> None:
     ticket = flight.Ticket(
         pack(pb.TicketStatementQuery(statement_handle=Handle(sql=WIDE).to_bytes()))
     )
@@ -185,7 +231,7 @@ def test_a_statement_is_cancelled_by_its_info_while_it_is_planned(bounded: Runni
     client = bounded.client()
     with ThreadPoolExecutor(1) as pool:
         read = pool.submit(lambda: client.do_get(ticket).read_all())
-        until(lambda: bounded.server.log.sql.running == 1)
+        assert [asked.get(timeout=30) for _ in range(2)] == ["parse", "prepare"]
         (answer,) = client.do_action(action)
         with pytest.raises(flight.FlightUnavailableError, match="cancelled"):
             read.result()

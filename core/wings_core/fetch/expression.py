@@ -8,6 +8,7 @@ functions that read state, the clock or files.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -57,6 +58,9 @@ _REFUSED_CLASSES: Mapping[str, str] = {
     "LAMBDA": "an arrow or a lambda that is not the second argument of list_filter",
 }
 
+_QUERY = re.compile(rb"select\b|with\b(?!\s+time\b)", re.IGNORECASE)
+"""Keywords with which a query begins, and no type's name goes on."""
+
 _Node = dict[str, Any]
 
 
@@ -85,9 +89,7 @@ def parse(expression: str, connection: duckdb.DuckDBPyConnection) -> Expression:
     if "\0" in expression or any("\ud800" <= letter <= "\udfff" for letter in expression):
         raise InvalidFilter("a filter may not hold a NUL or half a surrogate pair")
     try:
-        tokens = duckdb.tokenize(expression)
-        if any(kind == duckdb.token_type.comment for _, kind in tokens):
-            raise InvalidFilter("a filter may not hold comments")
+        _check_tokens(expression)
         # Whatever closes the one kind of bracket early is an error within the other.
         _parse(f"SELECT [\n{expression}\n] FROM batch", connection)
         root = _parse(f"SELECT (\n{expression}\n) FROM batch", connection)
@@ -96,6 +98,25 @@ def parse(expression: str, connection: duckdb.DuckDBPyConnection) -> Expression:
     walk = _Walk()
     walk.visit(root, _Place())
     return Expression(tuple(walk.columns), walk.has_pattern)
+
+
+def _check_tokens(expression: str) -> None:
+    """Refuse what DuckDB's parser, which heeds no interrupt, could take hours for.
+
+    Raises:
+        InvalidFilter: A comment, a query, or brackets that are nested too deep or are not closed.
+    """
+    raw = expression.encode()
+    depth = 0
+    for start, kind in duckdb.tokenize(expression):
+        if kind == duckdb.token_type.comment:
+            raise InvalidFilter("a filter may not hold comments")
+        if kind == duckdb.token_type.keyword and _QUERY.match(raw, start):
+            raise InvalidFilter("a filter may not hold a subquery")
+        if kind == duckdb.token_type.operator:
+            depth += (raw[start : start + 1] in b"([{") - (raw[start : start + 1] in b")]}")
+            if depth > DEPTH_MAX:
+                raise InvalidFilter(f"the filter is nested more than {DEPTH_MAX} levels deep")
 
 
 def _parse(query: str, connection: duckdb.DuckDBPyConnection) -> _Node:

@@ -14,6 +14,12 @@ from wings_core.sql.statement import Statement
 TEXT_BYTES_MAX = 8 * 1024
 """Bytes of the text, values of parameters included."""
 
+PARSE_SECONDS_MAX = 0.1
+"""Processor time to parse it."""
+
+NAME_PARTS_MAX = 8
+"""Parts of a column's name, as in `a.b.c`: planning takes time by the cube of their number."""
+
 COLUMNS_MAX = 512
 """Columns of the table."""
 
@@ -70,6 +76,8 @@ def is_bounded(statement: Statement, text: str, nested: frozenset[str]) -> bool:
     root = statement.root
     if root["type"] != "SELECT_NODE" or root["cte_map"]["map"]:
         return False
+    if statement.seconds > PARSE_SECONDS_MAX:
+        return False  # Where it runs it is parsed again.
     if len(text.encode()) > TEXT_BYTES_MAX:
         return False
     source = root["from_table"]
@@ -120,6 +128,8 @@ def _is_plain(node: _Node | None, nested: frozenset[str]) -> bool:
         return True
     kind = node["class"]
     if kind not in _CLASSES or (kind == "OPERATOR" and node["type"] not in _OPERATORS):
+        return False
+    if kind == "COLUMN_REF" and len(node["column_names"]) > NAME_PARTS_MAX:
         return False
     if kind == "CAST":
         constant = node["child"]["class"] in ("CONSTANT", "PARAMETER")

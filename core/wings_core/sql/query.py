@@ -10,6 +10,7 @@ else in a worker. A query holds an engine from its opening until it is closed, a
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -28,6 +29,7 @@ from wings_core.sql.live import LiveView, live_view
 from wings_core.sql.moment import looked_up, states_of
 from wings_core.sql.names import topic_of
 from wings_core.sql.parameters import Bound, Parameters, bind
+from wings_core.sql.parser import Parser
 from wings_core.sql.statement import Statement, TableName, parse
 from wings_core.sql.system import SystemReader
 from wings_core.sql.topic_table import ScanCount, TopicTable
@@ -63,6 +65,7 @@ class Sql:
         self._log = log
         self._engines = Engines(log.limits)
         self._workers = Workers(log.limits)
+        self._parser = Parser()
         limits = log.limits.model_copy(update={"wire_rows_max": SCAN_ROWS})
         self._fetcher = Fetcher(log.store, log.registry, limits, log.versions)
 
@@ -108,9 +111,7 @@ class Sql:
         """
         limit = self._log.limits.sql_seconds_max
         seconds = limit if seconds_max is None else min(limit, seconds_max)
-        query = Query(
-            self._log, self._fetcher, self._engines, self._workers, cancel or Cancel(), seconds
-        )
+        query = self._query(cancel or Cancel(), seconds)
         try:
             query.prepare(text, authorize, parameters, namespace, principal, sent or {})
         except BaseException:
@@ -141,12 +142,15 @@ class Sql:
             query.close()
 
     def _query(self, cancel: Cancel, seconds: float) -> "Query":
-        return Query(self._log, self._fetcher, self._engines, self._workers, cancel, seconds)
+        return Query(
+            self._log, self._fetcher, self._parser, self._engines, self._workers, cancel, seconds
+        )
 
     def close(self) -> None:
         """Close the engines, and end the workers; queries must have ended."""
         self._engines.close()
         self._workers.close()
+        self._parser.close()
 
 
 class Query:
@@ -155,6 +159,7 @@ class Query:
     Args:
         log: What it reads.
         fetcher: Reads topics.
+        parser: Parses it.
         engines: Where it borrows its engine.
         workers: Where it borrows a worker, if it needs one.
         cancel: Ends it.
@@ -165,6 +170,7 @@ class Query:
         self,
         log: "Log",
         fetcher: Fetcher,
+        parser: Parser,
         engines: Engines,
         workers: Workers,
         cancel: Cancel,
@@ -176,7 +182,14 @@ class Query:
         self._workers = workers
         self._cancel = cancel
         self._seconds_max = seconds_max
-        self._ends_at = time.monotonic() + seconds_max
+        ends_at = self._ends_at = time.monotonic() + seconds_max
+
+        # What threads of the run know, so not the query: it ends once nothing else knows it.
+        def ends() -> bool:
+            return cancel.error is not None or time.monotonic() >= ends_at
+
+        self._ends = ends
+        self._parse = partial(parser.parse, ends=ends)
         self.count = ScanCount()
         self._text = ""
         self._bound: Bound | None = None
@@ -209,15 +222,14 @@ class Query:
         """Return the names of a statement's parameters; see `Sql.parameters`."""
         self._text = text
         with _Translated(self):
-            found = parse(text, self._engine.connection).parameters
+            found = parse(text, self._parse).parameters
         return list(dict.fromkeys(parameter.name for parameter in found))
 
     def live(self, text: str, namespace: NamespaceName) -> LiveView:
         """Return what a follow is to show for a statement; see `Sql.live`."""
         self._text = text
-        connection = self._engine.connection
         with _Translated(self):
-            return live_view(parse(text, connection), connection, namespace)
+            return live_view(parse(text, self._parse), self._engine.connection, namespace)
 
     def prepare(
         self,
@@ -232,7 +244,7 @@ class Query:
         self._text = text
         with _Translated(self):
             known = frozenset(name.lower() for name in sent)
-            statement = parse(text, self._engine.connection, known)
+            statement = parse(text, self._parse, known)
             self._bound = bind(statement, parameters)
             system = SystemReader(self._log, principal, self._cancel, self.count)
             self._show_system(statement, system, authorize, namespace)
@@ -249,19 +261,13 @@ class Query:
     ) -> LocalRun | RemoteRun:
         """Return the run of a statement, here or in a worker."""
         self._workers.warm()
-        # What threads of the run know, so not the query: it ends once nothing else knows it.
-        cancel, ends_at = self._cancel, self._ends_at
-
-        def ends() -> bool:
-            return cancel.error is not None or time.monotonic() >= ends_at
-
         topics = [table for table in self._tables.values() if isinstance(table, TopicTable)]
         columns = [column for topic in topics for column in topic.columns]
         nested = [each.name.lower() for each in columns if pa.types.is_nested(each.field.type)]
         few = len(columns) <= COLUMNS_MAX and not sent
         if few and is_bounded(statement, bound.text, frozenset(nested)):
-            return LocalRun(self._engine, self._tables, ends, self._engines.watch)
-        return RemoteRun(self._workers, self._tables, sent, self.count.failed, ends)
+            return LocalRun(self._engine, self._tables, self._ends, self._engines.watch)
+        return RemoteRun(self._workers, self._tables, sent, self.count.failed, self._ends)
 
     def batches(self) -> Generator[pa.RecordBatch]:
         """Yield the rows; closes the query at the end.

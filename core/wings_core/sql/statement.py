@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import duckdb
-
 from wings_core.errors import InvalidSql, ResourceExhausted
 from wings_core.fetch.expression import CASTS_NESTED_MAX, CONCATENATIONS_MAX
 from wings_core.fetch.vocabulary import CONCATENATIONS, JSON_FUNCTIONS, PATTERN_FUNCTIONS
+from wings_core.sql.parser import Parse, Parsed
 from wings_core.sql.vocabulary import CLASSES, FUNCTIONS, NODES, SOURCES, TABLE_FUNCTIONS
 from wings_core.sql_process.engine import CATALOG
 from wings_core.storage.lru import Lru
@@ -83,21 +82,22 @@ class Statement:
     """Its syntax tree, as DuckDB tells it."""
     references: int
     """How often it names tables."""
+    seconds: float
+    """Processor time that parsing it took, which no interrupt cuts short."""
 
 
-def parse(
-    text: str, connection: duckdb.DuckDBPyConnection, known: frozenset[str] = frozenset()
-) -> Statement:
+def parse(text: str, parser: Parse, known: frozenset[str] = frozenset()) -> Statement:
     """Parse one statement and check that it may be run.
 
     Args:
         text: SQL.
-        connection: Only its parser is used.
+        parser: Makes the syntax tree.
         known: Tables that came along, lower case: no topics.
 
     Raises:
         InvalidSql: It is not one SELECT, or holds what is not allowed.
-        ResourceExhausted: It is too long, or names too many tables.
+        ResourceExhausted: It is too long, names too many tables, or takes too long to parse.
+        EngineFailed: The query is to end.
     """
     if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
         raise InvalidSql("a statement may not hold a NUL or half a surrogate pair")
@@ -107,7 +107,8 @@ def parse(
     if kept is not None:
         return kept
     try:
-        root, size = _tree(text, connection)
+        parsed = parser(text)
+        root = _root(text, parsed)
         walk = _Walk(text)
         walk.visit(root, known)
     except RecursionError:
@@ -116,10 +117,16 @@ def parse(
         raise ResourceExhausted(f"a statement names at most {TABLES_MAX} tables")
     parameters = tuple(sorted(walk.parameters, key=lambda parameter: parameter.start))
     statement = Statement(
-        text, tuple(walk.tables), parameters, tuple(walk.qualified), root, walk.references
+        text,
+        tuple(walk.tables),
+        parameters,
+        tuple(walk.qualified),
+        root,
+        walk.references,
+        parsed.seconds,
     )
-    if size <= TREE_KEPT_BYTES_MAX:
-        _kept.put((text, known), statement, size)
+    if len(parsed.tree) <= TREE_KEPT_BYTES_MAX:
+        _kept.put((text, known), statement, len(parsed.tree))
     return statement
 
 
@@ -147,29 +154,22 @@ def without_hints(message: str) -> str:
     return " ".join(each for each in sentences if not _SETTING.search(each)) or sentences[0]
 
 
-def _tree(text: str, connection: duckdb.DuckDBPyConnection) -> tuple[_Node, int]:
-    """Return the syntax tree of the one statement of a text, and its length as JSON."""
-    rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchall()
-    found = json.loads(rows[0][0])
+def _root(text: str, parsed: Parsed) -> _Node:
+    """Return the syntax tree of the one statement of a text."""
+    found = json.loads(parsed.tree)
     if found["error"]:
-        _refuse_statement(text, found, connection)
+        _refuse_statement(text, found, parsed.kinds)
     statements: list[_Node] = found["statements"]
     if len(statements) != 1:
         raise InvalidSql(f"expected one statement; got {len(statements)}")
-    return statements[0]["node"], len(rows[0][0])
+    return statements[0]["node"]
 
 
-def _refuse_statement(
-    text: str, found: Mapping[str, Any], connection: duckdb.DuckDBPyConnection
-) -> None:
+def _refuse_statement(text: str, found: Mapping[str, Any], kinds: Sequence[str]) -> None:
     if found.get("error_type") != "not implemented":
         byte = int(found["position"]) if "position" in found else None
         message = without_hints(str(found["error_message"]).partition("\n")[0])
         raise invalid_sql(message, text, byte)
-    try:
-        kinds = [statement.type.name for statement in connection.extract_statements(text)]
-    except ValueError:  # A kind for which DuckDB's Python has no name, such as UPDATE EXTENSIONS.
-        kinds = []
     kind = next((kind for kind in kinds if kind != "SELECT"), "this")
     if kind == "MULTI":
         kind = "PIVOT without its list of values"
@@ -220,11 +220,11 @@ class _Walk:
         for entry in node["cte_map"]["map"]:
             self.visit(entry["value"], known)
             known |= {_folded(entry["key"])}
-        if "cte_name" in node:
-            known |= {_folded(node["cte_name"])}
+        own = {_folded(node["cte_name"])} if "cte_name" in node else set[str]()
         for key, value in node.items():
             if key != "cte_map":
-                self.visit(value, known)
+                # To DuckDB the part that a recursion begins with does not know its name.
+                self.visit(value, known - own if key == "left" else known | own)
 
     def _count_columns(self, entries: Sequence[_Node]) -> None:
         self.columns += sum(STAR_COLUMNS if each["class"] == "STAR" else 1 for each in entries)

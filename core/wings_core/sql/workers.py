@@ -13,8 +13,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from queue import SimpleQueue
@@ -26,6 +24,7 @@ import pyarrow.dataset as ds
 from wings_core.errors import ResourceExhausted
 from wings_core.limits import MIB, Limits
 from wings_core.sql.engines import INTERRUPT_SECONDS
+from wings_core.sql.processes import start_process
 from wings_core.sql_process.channel import Channel, Message
 from wings_core.sql_process.engine import EngineFailed, View, spill_directory
 from wings_core.sql_process.rows import expression_of, open_pipe, writer_to
@@ -35,9 +34,6 @@ IDLE_MAX = 2
 
 BEYOND_BYTES = 512 * MIB
 """Memory that a process may use beyond what it has at its start and what DuckDB counts."""
-
-_ENVIRONMENT = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR", "VIRTUAL_ENV")
-"""What a process is told of the server's environment: no secrets."""
 
 
 class Worker:
@@ -60,17 +56,10 @@ class Worker:
             limits.sql_threads_max,
         )
         try:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "wings_core.sql_process"),
-                    *(*map(str, numbers), self._spill.name),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # What C++ says of memory that it did not get.
-                pass_fds=(theirs.fileno(), life),
-                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-                start_new_session=True,  # A terminal's Ctrl-C is the server's.
+            self._process = start_process(
+                "wings_core.sql_process",
+                [*map(str, numbers), self._spill.name],
+                [theirs.fileno(), life],
             )
         except BaseException:
             ours.close()

@@ -10,7 +10,6 @@ memory is bounded by the kernel, too.
 
 import fcntl
 import os
-import resource
 import select
 import socket
 import sys
@@ -23,6 +22,7 @@ import pyarrow.dataset as ds
 
 from wings_core.sql_process.channel import Channel, Message
 from wings_core.sql_process.engine import Engine, EngineBounds, EngineFailed, View, engine_errors
+from wings_core.sql_process.memory import bound_memory
 from wings_core.sql_process.rows import open_pipe, reader_of, serialized, writer_to
 
 _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryException")
@@ -51,17 +51,6 @@ def _end_with(life: int) -> None:
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([life], [], [], 0)[0]:
         sys.exit(0)
-
-
-def bound_memory(more: int) -> None:
-    """Let the kernel refuse memory of this process beyond what it has now and so many bytes."""
-    try:
-        with open("/proc/self/status", encoding="ascii") as status:  # noqa: PTH123 - pathlib takes a while to import.
-            kib = next(int(line.split()[1]) for line in status if line.startswith("VmData:"))
-    except OSError:
-        return  # Not Linux: DuckDB's own bound has to do.
-    limit = kib * 1024 + more
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 class Process:

@@ -533,6 +533,11 @@ def test_a_filter_has_a_bound_on_its_depth() -> None:
         refusal(opening * 600 + "a" + closing * 600)
 
 
+def test_a_filter_that_would_take_hours_to_parse_is_refused() -> None:
+    for piece, times in (("(", 15_000), ("a IN (", 2_500), ("(with a as ", 12)):
+        refusal(piece * times)
+
+
 @pytest.mark.parametrize(
     ("begin", "each", "end", "most"),
     [
