@@ -25,6 +25,7 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
+from wings_core.errors import Internal, StorageCorrupt
 from wings_core.ingest.group_commit import FlushReport
 from wings_core.log import Log
 from wings_core.names import TopicName
@@ -136,6 +137,10 @@ class Metrics:
         self._errors = Counter(
             "wings_errors", "Errors answered.", ["transport", "code"], registry=self._registry
         )
+        # There from the start: to Prometheus a series that begins with 1 has not increased.
+        for transport in get_args(Transport):
+            for fault in (Internal, StorageCorrupt):
+                self._errors.labels(transport, fault.code)
         self._counts = _Counts(
             {
                 "pushes": "Batches committed.",

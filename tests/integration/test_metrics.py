@@ -159,6 +159,14 @@ def test_alerts_ask_for_metrics_that_there_are_and_say_what_to_do(exposition: st
         assert f"\n### {alert}\n" in DOCUMENT.read_text()
 
 
+def test_the_first_fault_is_an_increase_that_an_alert_sees(exposition: str) -> None:
+    rules = (DEPLOY / "prometheus/alerts.yaml").read_text()
+    (codes,) = re.findall(r'code=~"([A-Z_|]+)"', rules)
+    for code in codes.split("|"):
+        for transport in ("flight", "http"):
+            assert f'wings_errors_total{{code="{code}",transport="{transport}"}} 0.0' in exposition
+
+
 @pytest.mark.parametrize("command", ["check rules alerts.yaml", "test rules alerts.test.yaml"])
 def test_promtool_runs_the_alerts(command: str) -> None:
     promtool = shutil.which("promtool")
