@@ -1,5 +1,6 @@
 """What several members ask a coordinator for at one time, as their share streams do."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from fix_metadata import A, B
 from fix_share import ShareUnderTest, entry_of
 
 from wings_core.errors import InvalidRecordState, WingsError
+from wings_core.partitions import Partition
 from wings_core.share.coordinator.entries import joined
 from wings_core.share.model import (
     Acknowledgement,
@@ -15,6 +17,9 @@ from wings_core.share.model import (
     LeasedRange,
     ShareGroup,
 )
+from wings_core.share.quorum.effects import Broadcast
+from wings_core.share.quorum.links import Runner
+from wings_core.share.replica.requests import Answers, HoldRequest
 
 MEMBERS = ("one", "two", "three")
 
@@ -162,3 +167,56 @@ def test_a_group_that_was_deleted_is_refused(share: ShareUnderTest) -> None:
         acquired(share, group, 1)
     with pytest.raises(WingsError, match="deleted"):
         share.coordinator.acknowledge_all(group, [("one", [])])
+
+
+def test_messages_of_many_partitions_are_held_by_one_request_to_each_replica(
+    share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = share.metadata.create_topic("key")
+    partitions = [Partition(f'"{number}"') for number in range(12)]
+    for partition in partitions:
+        share.metadata.push(topic, 2, partition)
+    group = share.group(topic=topic)
+    asked: list[int] = []
+    broadcast_all = Runner._broadcast_all  # pyright: ignore[reportPrivateUsage]
+
+    def counted(self: Runner, broadcasts: Mapping[int, Broadcast]) -> dict[int, Answers]:
+        holds = [
+            request
+            for broadcast in broadcasts.values()
+            for request in broadcast.requests.values()
+            if isinstance(request, HoldRequest)
+        ]
+        if holds:
+            asked.append(len({request.key for request in holds}))
+        return broadcast_all(self, broadcasts)
+
+    monkeypatch.setattr(Runner, "_broadcast_all", counted)
+    ranges = share.coordinator.acquire_now(AcquireRequest(group, "m", None, 23, 23)).ranges
+    assert asked == [12]
+    assert sum(leased.messages for leased in ranges) == 23
+    assert {leased.partition for leased in ranges} == set(partitions)
+    rest = share.coordinator.acquire_now(AcquireRequest(group, "m", None, 23, 23)).ranges
+    assert sum(leased.messages for leased in rest) == 1
+
+
+def test_what_failed_before_comes_by_itself_though_other_partitions_have_messages(
+    share: ShareUnderTest,
+) -> None:
+    topic = share.metadata.create_topic("key")
+    for partition in (A, B):
+        share.metadata.push(topic, 4, partition)
+    group = share.group(topic=topic, delivery_limit=3)
+    for _ in range(2):
+        (failed,) = share.coordinator.acquire_now(AcquireRequest(group, "m", A, 4, 4)).ranges
+        released = entry_of(failed, "release")
+        assert share.coordinator.acknowledge(group, "m", [released])[0].error is None
+    counts: set[tuple[int, ...]] = set()
+    for _ in range(100):  # By chance, whose turn it is.
+        share.metadata.push(topic, 4, B)  # There is always something else.
+        ranges = share.coordinator.acquire_now(AcquireRequest(group, "m", None, 4, 4)).ranges
+        counts.add(tuple(sorted({leased.delivery_count for leased in ranges})))
+        if (3,) in counts:
+            break
+    assert (3,) in counts, "what failed never has its turn"
+    assert counts <= {(1,), (3,)}, "something comes with what failed"

@@ -120,6 +120,43 @@ class Acquirer:
                 break
         return ranges
 
+    def side_by_side(
+        self, request: AcquireRequest, states: Sequence[PartitionState]
+    ) -> list[Procedure[list[LeasedRange]]]:
+        """Return what leases of loaded partitions at once, so that replicas are asked once for all.
+
+        Together they take no more than is asked for. What is throttled is leased by itself, in its
+        partition's turn. None where `acquire` alone can tell how much each partition has.
+
+        Args:
+            request: For which member, and how many at most.
+            states: Where the logs of the partitions stand.
+        """
+        group, config = request.group, request.group.config
+        if config.deliver_at_column is not None or config.acquire_mode != "record_limit":
+            return []
+        found: list[Procedure[list[LeasedRange]]] = []
+        left = min(request.messages_max, request.rows_max)
+        turn = self._rng.randrange(len(states)) if states else 0
+        for state in (*states[turn:], *states[:turn]):
+            bounds = Bounds(state.log_start_offset, state.next_offset)
+            if not bounds.end or self._table.look(group, state.partition, bounds) != 0:
+                continue
+            with self._table.lock:
+                known = self._table.get(group, state.partition).state
+                messages = min(left, known.available(bounds.end))
+                is_first = not found and known.comes_alone(config.delivery_limit)
+            if is_first:
+                return [self.acquire_partition(request, state.partition, bounds)]
+            if config.is_ordered:
+                messages = min(messages, request.range_max)
+            if messages <= 0:
+                break
+            part = replace(request, messages_max=messages, rows_max=messages)
+            found.append(self.acquire_partition(part, state.partition, bounds, alone=False))
+            left -= messages
+        return found if len(found) > 1 else []
+
     def acquire_partition(
         self,
         request: AcquireRequest,

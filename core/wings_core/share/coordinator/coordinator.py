@@ -8,7 +8,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Self
 
@@ -246,8 +246,13 @@ class Coordinator:
                 if partition not in states:
                     states[partition] = self._recent_state(index, group, partition)
             found = [states[partition] for partition, _ in some]
-            procedures.append(self._core.acquirer.acquire(each, found, self._batch_end))
+            if len(acquires) == 1:
+                procedures += self._side_by_side(each, found)
+            if not procedures or len(acquires) > 1:
+                procedures.append(self._core.acquirer.acquire(each, found, self._batch_end))
         results, outcomes = self._acknowledge_beside(group, requests, procedures)
+        if len(acquires) == 1:
+            outcomes = [_all_of(outcomes)]
         for partition, generation in peeked.items():
             self._looked_at(index, group, generation, states[partition])
         index.took_some()
@@ -462,12 +467,37 @@ class Coordinator:
                 states = [self._state(index, group, each) for each, _ in some]
             else:
                 states = [fresh]
-            ranges = self._runner.run(self._core.acquirer.acquire(request, states, self._batch_end))
+            ranges = self._acquire_of(request, states)
             for (_, generation), state in zip(some, states, strict=True):
                 self._looked_at(index, group, generation, state)
             if ranges:
                 return ranges
         return []
+
+    def _acquire_of(
+        self, request: AcquireRequest, states: Sequence[PartitionState]
+    ) -> list[LeasedRange]:
+        """Lease what is available in some partitions, side by side where there are several."""
+        if procedures := self._side_by_side(request, states):
+            ranges = _all_of(self._runner.run_all(procedures))
+            if isinstance(ranges, WingsError):
+                raise ranges
+            if ranges:
+                return ranges
+        return self._runner.run(self._core.acquirer.acquire(request, states, self._batch_end))
+
+    def _side_by_side(
+        self, request: AcquireRequest, states: Sequence[PartitionState]
+    ) -> list[Procedure[list[LeasedRange]]]:
+        """See `Acquirer.side_by_side`; loads the partitions, of which some may be known already."""
+        group, table = request.group, self._core.table
+        written = [state for state in states if state.next_offset]
+        if len(written) < 2 or request.messages_max < 2:
+            return []
+        with suppress(Unavailable):
+            self._runner.run(table.load(group, [state.partition for state in written]))
+        loaded = [state for state in written if table.is_loaded(group, state.partition)]
+        return self._core.acquirer.side_by_side(request, loaded)
 
     def _state(
         self, index: ReadyPartitions, group: ShareGroup, partition: Partition
@@ -680,6 +710,17 @@ def _describe(log: PartitionState, known: Known) -> SharePartitionState:
     )
     lag = max(0, log.next_offset - start - above)
     return SharePartitionState(log.partition, start, known.in_flight, lag)
+
+
+def _all_of(
+    outcomes: Sequence[list[LeasedRange] | WingsError],
+) -> list[LeasedRange] | WingsError:
+    """Return what was leased of several partitions, or why nothing was."""
+    errors = [outcome for outcome in outcomes if isinstance(outcome, WingsError)]
+    ranges = [
+        leased for outcome in outcomes if not isinstance(outcome, WingsError) for leased in outcome
+    ]
+    return errors[0] if errors and not ranges else ranges
 
 
 def _shorter(one: float | None, other: float | None) -> float | None:

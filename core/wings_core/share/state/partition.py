@@ -57,6 +57,15 @@ class SharePartition(RecordStates):
             return False
         return self.has_ready or self._has_fresh(log_end)
 
+    def available(self, log_end: int) -> int:
+        """Return how many messages may be leased at most, now or after their delays."""
+        fresh = log_end - self.frontier if self._has_fresh(log_end) else 0
+        return self.messages(State.AVAILABLE) + fresh
+
+    def comes_alone(self, limit: int) -> bool:
+        """Tell whether the oldest that may be leased is throttled, as of the last `advance`."""
+        return self.has_ready and is_throttled(self._at(self._ready[0])[2].deliveries, limit)
+
     @property
     def has_ready(self) -> bool:
         """Whether something that was looked at may be leased, as of the last `advance`."""
