@@ -89,6 +89,7 @@ from wings_core.errors import (
 )
 
 if TYPE_CHECKING:
+    from wings_client import arrow as arrow
     from wings_client import cast as cast
     from wings_client import files as files
     from wings_client import gather as gather
@@ -312,7 +313,7 @@ _MODULES = {
 }
 """The names that are loaded when first used, by their modules."""
 
-_SUBMODULES = ("cast", "files", "gather")
+_SUBMODULES = ("arrow", "cast", "files", "gather")
 
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

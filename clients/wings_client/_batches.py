@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from wings_client._model import Topic
 from wings_client._rows import Row, batch_of_columns, batch_of_rows, mapping_of_object
+from wings_client.arrow import RecordBatch
 from wings_client.cast import Caster, present_columns
 from wings_core.arrow_types import fields_of
 
@@ -55,7 +56,7 @@ class Cut:
         )
 
 
-def to_batches(data: Data, schema: pa.Schema, cut: Cut) -> Iterator[pa.RecordBatch]:
+def to_batches(data: Data, schema: pa.Schema, cut: Cut) -> Iterator[RecordBatch]:
     """Yield data as batches of a topic's schema, none of them empty.
 
     Lazy: a reader or an iterable is read as batches are asked for.
@@ -67,7 +68,7 @@ def to_batches(data: Data, schema: pa.Schema, cut: Cut) -> Iterator[pa.RecordBat
     for batch in _conform(data, schema, cut, "data"):
         for piece in _pieces(batch, cut):
             if piece.num_rows:
-                yield piece
+                yield cast("RecordBatch", piece)
 
 
 def _conform(data: Data, schema: pa.Schema, cut: Cut, argument: str) -> Iterator[pa.RecordBatch]:

@@ -6,8 +6,6 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
-import pyarrow as pa
-
 from wings_client._many import (
     ManyChunks,
     OffsetsValue,
@@ -21,6 +19,7 @@ from wings_client._model import Chunk, PartitionValue, RangesBatch
 from wings_client._scan import plan
 from wings_client._stream import Chunks, Resumed
 from wings_client._transport import Transport
+from wings_client.arrow import RecordBatchReader, Schema
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.tickets import FollowTicket, ScanTicket, parse_ticket
 from wings_core.errors import InvalidTicket, PartitionRequired
@@ -39,13 +38,13 @@ class Following(ABC, Iterator[T], Generic[T]):
     One thread iterates; `close` may be called from any.
     """
 
-    def __init__(self, chunks: Resumed[T], schema_of: Callable[[], pa.Schema]) -> None:
+    def __init__(self, chunks: Resumed[T], schema_of: Callable[[], Schema]) -> None:
         self._reads = chunks
         self._iterator = iter(chunks)
         self._schema_of = schema_of
 
     @cached_property
-    def schema(self) -> pa.Schema:
+    def schema(self) -> Schema:
         """The schema of the batches; asked of the server once, when it is first used.
 
         Raises:
@@ -60,7 +59,7 @@ class Following(ABC, Iterator[T], Generic[T]):
         over before are not in it. It ends in an error where the topic's schema grows meanwhile.
         """
         batches = (cast("Chunk | RangesBatch", each).batch for each in self)
-        reader = pa.RecordBatchReader.from_batches(self.schema, batches)
+        reader = RecordBatchReader.from_batches(self.schema, batches)
         return cast("Any", reader).__arrow_c_stream__(requested_schema)
 
     def __next__(self) -> T:
@@ -93,7 +92,7 @@ class Following(ABC, Iterator[T], Generic[T]):
 class Follow(Following[Chunk]):
     """Of one partition, made by `Client.follow`: yields `(batch, start_offset, end_offset)`."""
 
-    def __init__(self, chunks: Chunks, schema_of: Callable[[], pa.Schema]) -> None:
+    def __init__(self, chunks: Chunks, schema_of: Callable[[], Schema]) -> None:
         super().__init__(chunks, schema_of)
         self._chunks = chunks
 
@@ -110,7 +109,7 @@ class Follow(Following[Chunk]):
 class ManyFollow(Following[RangesBatch]):
     """Of many partitions, made by `Client.follow`: yields `(batch, ranges)`."""
 
-    def __init__(self, chunks: ManyChunks, schema_of: Callable[[], pa.Schema]) -> None:
+    def __init__(self, chunks: ManyChunks, schema_of: Callable[[], Schema]) -> None:
         super().__init__(chunks, schema_of)
         self._chunks = chunks
 

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
-import pyarrow as pa
 from pydantic import JsonValue
 
 from wings_client._results import (
@@ -21,6 +20,7 @@ from wings_client._results import (
     to_pandas,
     to_polars,
 )
+from wings_client.arrow import DataType, RecordBatch, Schema, Table
 from wings_core.contracts.chunks import EndReason, PartitionEnd, PartitionRange
 from wings_core.model import CommittedRange as StoredRange
 from wings_core.names import TopicName
@@ -55,7 +55,7 @@ class Topic:
     name: str
     """Full: `tenants/T/namespaces/N/topics/X`."""
     uuid: str
-    schema: pa.Schema
+    schema: Schema
     partition_key: str | None
     """The column whose value is the partition; None for a topic of one partition, None."""
     config: Mapping[str, JsonValue]
@@ -79,7 +79,7 @@ class Topic:
         return TopicName.parse(self.name).topic
 
     @property
-    def key_type(self) -> pa.DataType | None:
+    def key_type(self) -> DataType | None:
         """The type of the partition key's column; None for a topic without a key."""
         return None if self.partition_key is None else self.schema.field(self.partition_key).type
 
@@ -89,7 +89,7 @@ class Topic:
         return cls(
             name=found["topic"],
             uuid=found["uuid"],
-            schema=schema_from_ipc(found["schema_ipc"]),
+            schema=cast("Schema", schema_from_ipc(found["schema_ipc"])),
             partition_key=found["partition_key"],
             config=found["config"],
             created_at=_datetime(found["created_at"]),
@@ -258,7 +258,7 @@ class Aborted:
 class Chunk(NamedTuple):
     """Rows of one partition, and the range of the log that they come from."""
 
-    batch: pa.RecordBatch
+    batch: RecordBatch
     start_offset: int
     end_offset: int
     """Inclusive. With a filter, the range includes the rows that it dropped."""
@@ -281,7 +281,7 @@ class Chunk(NamedTuple):
 class ConsumedBatch(NamedTuple):
     """Rows of one partition that a consumer delivers."""
 
-    batch: pa.RecordBatch
+    batch: RecordBatch
     partition: JsonScalar
     start_offset: int
     end_offset: int
@@ -319,7 +319,7 @@ class ConsumedBatch(NamedTuple):
 class RangesBatch(NamedTuple):
     """Rows of many partitions, and the ranges of their logs that they come from."""
 
-    batch: pa.RecordBatch
+    batch: RecordBatch
     ranges: Sequence[PartitionRange]
     """In the order of the rows: each says how many of them are its."""
 
@@ -353,8 +353,8 @@ class FetchResult:
     Of one partition it has its offsets; of many, `ranges` and `next_offsets` tell those of each.
     """
 
-    schema: pa.Schema
-    batches: Sequence[pa.RecordBatch]
+    schema: Schema
+    batches: Sequence[RecordBatch]
     ranges: Sequence[Sequence[PartitionRange]]
     """Of each batch, in the order of its rows."""
     partitions: Sequence[PartitionEnd]
@@ -413,9 +413,9 @@ class FetchResult:
         return self.partitions[0]
 
     @cached_property
-    def table(self) -> pa.Table:
+    def table(self) -> Table:
         """All rows as one table, without a copy."""
-        return pa.Table.from_batches(self.batches, self.schema)
+        return Table.from_batches(self.batches, self.schema)
 
     @property
     def num_rows(self) -> int:
@@ -426,7 +426,7 @@ class FetchResult:
         """Return how many rows came."""
         return self.num_rows
 
-    def to_arrow(self) -> pa.Table:
+    def to_arrow(self) -> Table:
         """Return `table`."""
         return self.table
 

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
-import pyarrow as pa
-
 from wings_client._admin import AdminCalls, TopicRef, check_which, name_of, which
 from wings_client._fetch import fetch, fetch_many
 from wings_client._follow import Follow, ManyFollow, follow, follow_many
@@ -15,6 +13,7 @@ from wings_client._scan import plan, scan
 from wings_client._sql import SqlParameters, SqlRead, SqlTables
 from wings_client._sql import ticket_of as ticket_of_sql
 from wings_client._stream import Chunks
+from wings_client.arrow import RecordBatchReader, Schema
 from wings_core.contracts.many import ALL
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import InvalidTicket, PartitionRequired, SchemaMismatch
@@ -101,7 +100,7 @@ class ReadCalls(AdminCalls):
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
         schema_version: int | None = None,
-    ) -> pa.RecordBatchReader:
+    ) -> RecordBatchReader:
         """Read what is committed now, of one partition or of many, batch by batch.
 
         The range is fixed by the call; rows are read as they are asked for. A reader that is
@@ -151,7 +150,7 @@ class ReadCalls(AdminCalls):
         namespace: str | None = None,
         timeout: float | None = None,
         tables: SqlTables | None = None,
-    ) -> pa.RecordBatchReader:
+    ) -> RecordBatchReader:
         """Run one SQL statement over topics, and return its rows as they come.
 
         A topic is a table of its namespace, with `__partition`, `__offset` and `__timestamp` after
@@ -177,7 +176,7 @@ class ReadCalls(AdminCalls):
             WingsError: Also while the reader is read.
         """
         read = SqlRead(self._transport, ticket_of_sql(text, parameters, namespace, timeout, tables))
-        return pa.RecordBatchReader.from_batches(read.schema, read.batches())
+        return RecordBatchReader.from_batches(read.schema, read.batches())
 
     def scan_tickets(
         self,
@@ -191,7 +190,7 @@ class ReadCalls(AdminCalls):
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
         schema_version: int | None = None,
-    ) -> tuple[pa.Schema, list[ScanTicket]]:
+    ) -> tuple[Schema, list[ScanTicket]]:
         """Cut what is committed now into ranges, to be read with `read_ticket`.
 
         For engines that read with many processes. The ranges are fixed by the call, so all of them

@@ -6,6 +6,7 @@ from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
+from wings_client.arrow import RecordBatch, Schema, Table
 from wings_core.arrow_types import fields_of
 from wings_core.type_names import type_name
 
@@ -20,14 +21,14 @@ class HasBatch(Protocol):
     """What is of one batch."""
 
     @property
-    def batch(self) -> pa.RecordBatch:
+    def batch(self) -> RecordBatch:
         """Its rows."""
         ...
 
 
-def to_arrow(self: HasBatch) -> pa.Table:
+def to_arrow(self: HasBatch) -> Table:
     """Return the rows as a table, without a copy."""
-    return pa.Table.from_batches([self.batch])
+    return Table.from_batches([self.batch])
 
 
 def to_pandas(self: HasBatch) -> Any:
@@ -108,13 +109,13 @@ def table_html(table: pa.Table, caption: str) -> str:
     )
 
 
-def batch_html(name: str, batch: pa.RecordBatch, offsets: str) -> str:
+def batch_html(name: str, batch: RecordBatch, offsets: str) -> str:
     """Return a batch as HTML, under its offsets."""
     caption = f"{name}: {batch.num_rows:,} rows, {offsets}"
-    return table_html(pa.Table.from_batches([batch]), caption)
+    return table_html(Table.from_batches([batch]), caption)
 
 
-def schema_text(schema: pa.Schema) -> str:
+def schema_text(schema: Schema) -> str:
     """Return the columns of a schema with their types, on one line."""
     return ", ".join(f"{field.name}: {_type_text(field)}" for field in fields_of(schema))
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self, Union, cast
+from typing import Any, Protocol, Self, cast
 
 import pyarrow as pa
 from pydantic import JsonValue
@@ -16,13 +16,23 @@ from wings_client._results import (
     to_pandas,
     to_polars,
 )
+from wings_client.arrow import RecordBatch
 from wings_core.contracts.share import AcquiredChunk
 from wings_core.errors import InvalidArgument
 from wings_core.partitions import JsonScalar
 
 SYSTEM_COLUMNS = ("__offset", "__timestamp", "__partition", "__delivery_count", "__lease")
 
-Rows = Union[int, slice, Iterable[int], Iterable[bool], "pa.Array[Any]", None]
+
+class ArrayLike(Protocol):
+    """An array of pyarrow, to checkers that do not know pyarrow either."""
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        """Export it by Arrow's PyCapsule interface."""
+        ...
+
+
+Rows = int | slice | Iterable[int] | Iterable[bool] | ArrayLike | None
 """Rows of a delivery: one by its index, a slice, indices, a mask as long as the delivery; None: all
 of them. Indices count from 0; negative ones from the end."""
 
@@ -177,7 +187,7 @@ class Delivery:
     Passes as a RecordBatch wherever Arrow's PyCapsule interface is taken: `pa.record_batch(it)`.
     """
 
-    batch: pa.RecordBatch
+    batch: RecordBatch
     """The topic's columns, then `__offset`, `__timestamp`, `__partition`, `__delivery_count` and
     `__lease`."""
     partition: JsonScalar
@@ -197,7 +207,7 @@ class Delivery:
     for links of OpenTelemetry."""
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch, chunk: AcquiredChunk) -> Self:
+    def of(cls, batch: RecordBatch, chunk: AcquiredChunk) -> Self:
         """Return the delivery of a chunk, as a server sent it."""
         return cls(
             batch,
@@ -212,7 +222,7 @@ class Delivery:
         )
 
     @property
-    def rows(self) -> pa.RecordBatch:
+    def rows(self) -> RecordBatch:
         """The messages without system columns."""
         return self.batch.select(list(range(self.batch.num_columns - len(SYSTEM_COLUMNS))))
 

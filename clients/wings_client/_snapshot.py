@@ -9,13 +9,12 @@ ranges before it is handed out. What retention takes before it is read is skippe
 from collections.abc import Generator, Iterator
 from typing import Any, cast
 
-import pyarrow as pa
-
 from wings_client._errors import client_closed
 from wings_client._model import Chunk, RangesBatch
 from wings_client._scan import Part
 from wings_client._stream import Resumed
 from wings_client._transport import Transport
+from wings_client.arrow import RecordBatch, Schema
 from wings_client.cold import open_cold_file, paths_of
 from wings_core.contracts.many import ALL, PartitionEntry
 from wings_core.partitions import JsonScalar, Partition, partition_of_value
@@ -68,7 +67,7 @@ class SnapshotRead:
     def __init__(
         self,
         transport: Transport,
-        schema: pa.Schema,
+        schema: Schema,
         parts: list[Part],
         topic_uuid: str,
         table: Any,
@@ -83,7 +82,7 @@ class SnapshotRead:
         self._stream: Resumed[Chunk] | Resumed[RangesBatch] | None = None
         self._is_cancelled = False
 
-    def batches(self) -> Generator[pa.RecordBatch]:
+    def batches(self) -> Generator[RecordBatch]:
         """Yield the rows, those of files first.
 
         Raises:
@@ -98,7 +97,7 @@ class SnapshotRead:
         if self._stream is not None:
             self._stream.cancel()
 
-    def _cold(self) -> Generator[pa.RecordBatch]:
+    def _cold(self) -> Generator[RecordBatch]:
         if self._table is None:
             return
         try:
@@ -118,7 +117,7 @@ class SnapshotRead:
                     break
                 yield batch
 
-    def _file(self, path: str) -> Iterator[pa.RecordBatch]:
+    def _file(self, path: str) -> Iterator[RecordBatch]:
         opened = open_cold_file(self._table, path, self._uuid)
         if opened is None:
             return
@@ -128,9 +127,9 @@ class SnapshotRead:
                 # Before it is yielded: from then on it is delivered.
                 self._left.take(file.partition, offset, offset + batch.num_rows)
                 self.cold_rows += batch.num_rows
-                yield batch
+                yield cast("RecordBatch", batch)
 
-    def _hot(self) -> Generator[pa.RecordBatch]:
+    def _hot(self) -> Generator[RecordBatch]:
         for part in self._parts:
             for rest in self._rest(part):
                 self._check()

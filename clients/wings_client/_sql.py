@@ -16,6 +16,7 @@ from wings_client._interrupt import interruptible
 from wings_client._messages import build
 from wings_client._stream import OpenStream, Reading, StreamCancelled
 from wings_client._transport import Transport
+from wings_client.arrow import RecordBatch, RecordBatchReader, Schema
 from wings_core.contracts.sql import SqlTicket
 from wings_core.errors import InvalidArgument, InvalidTicket, ResourceExhausted
 
@@ -63,9 +64,9 @@ class SqlRead:
         if isinstance(found, ResourceExhausted):
             raise found
         self._stream = found
-        self.schema: pa.Schema = self._stream.reader.schema
+        self.schema = self._stream.schema
 
-    def batches(self) -> Generator[pa.RecordBatch]:
+    def batches(self) -> Generator[RecordBatch]:
         """Yield the rows; closing the generator ends the statement on the server.
 
         Raises:
@@ -77,7 +78,7 @@ class SqlRead:
                 while True:
                     self._transport.check_process()
                     try:
-                        batch = read_chunk().data
+                        batch = cast("RecordBatch | None", read_chunk().data)
                     except StopIteration:
                         return
                     if batch is not None:
@@ -97,9 +98,9 @@ class SqlRead:
 class RowsRead(Protocol):
     """What a thread can read."""
 
-    schema: pa.Schema
+    schema: Schema
 
-    def batches(self) -> Generator[pa.RecordBatch]:
+    def batches(self) -> Generator[RecordBatch]:
         """Yield the rows."""
         ...
 
@@ -115,7 +116,7 @@ class SqlRows:
     """
 
     def __init__(self, read: RowsRead) -> None:
-        self.handover: Handover[pa.RecordBatch] = Handover(BATCHES_WAITING_MAX, 1)
+        self.handover: Handover[RecordBatch] = Handover(BATCHES_WAITING_MAX, 1)
         self._read = read
 
     def read(self) -> None:
@@ -174,7 +175,7 @@ def _stream(name: str, table: Any) -> str:
             table = pa.table(cast("Any", table))
         elif isinstance(table, list):
             table = pa.Table.from_pylist(cast("Any", table))
-        reader = pa.RecordBatchReader.from_stream(table)
+        reader = RecordBatchReader.from_stream(table)
     except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
         raise InvalidArgument(f"tables: {name!r:.80} is no table: {error!s:.200}") from None
     sink = pa.BufferOutputStream()

@@ -12,9 +12,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
-import pyarrow as pa
 import pyarrow.flight as flight
 
 from wings_client._errors import CALL_ERRORS, client_closed, is_passing, lost, typed_error
@@ -22,6 +21,7 @@ from wings_client._interrupt import interruptible
 from wings_client._model import Chunk, RangesBatch
 from wings_client._retry import Backoff
 from wings_client._transport import Transport
+from wings_client.arrow import Schema
 from wings_core.contracts.chunks import (
     ChunkEnd,
     ChunkRange,
@@ -133,6 +133,11 @@ class OpenStream:
     """The address of the node that serves it."""
     end: ChunkEnd | ManyEnd | None = None
     """Its end chunk, once received."""
+
+    @property
+    def schema(self) -> Schema:
+        """Of its batches."""
+        return cast("Schema", self.reader.schema)
 
     def chunks(self, wait: float) -> Iterator[Chunk]:
         """Yield the chunks of rows of one partition, and set `end`; blocks while the server waits.
@@ -398,7 +403,7 @@ def milliseconds(seconds: float) -> int:
 
 def read_all(
     transport: Transport, ticket: FetchTicket, seconds: float
-) -> tuple[pa.Schema, list[Chunk], ChunkEnd]:
+) -> tuple[Schema, list[Chunk], ChunkEnd]:
     """Read one stream of a partition to its end. Tries once.
 
     Raises:
@@ -406,16 +411,16 @@ def read_all(
     """
     stream, chunks = _to_the_end(transport, ticket, seconds, OpenStream.chunks)
     assert isinstance(stream.end, ChunkEnd)
-    return stream.reader.schema, chunks, stream.end
+    return stream.schema, chunks, stream.end
 
 
 def read_all_many(
     transport: Transport, ticket: FetchTicket, seconds: float
-) -> tuple[pa.Schema, list[RangesBatch], ManyEnd]:
+) -> tuple[Schema, list[RangesBatch], ManyEnd]:
     """Read one stream of many partitions to its end; as `read_all`."""
     stream, chunks = _to_the_end(transport, ticket, seconds, OpenStream.many)
     assert isinstance(stream.end, ManyEnd)
-    return stream.reader.schema, chunks, stream.end
+    return stream.schema, chunks, stream.end
 
 
 def _to_the_end(

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from wings_client._admin import AdminCalls, TopicRef, name_of
 from wings_client._messages import build
 from wings_client._scan import plan
+from wings_client.arrow import RecordBatchReader
 from wings_core.contracts.actions import TopicBody
 from wings_core.contracts.many import ALL
 from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, WingsError
@@ -82,7 +81,7 @@ class TableCalls(AdminCalls):
         columns: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
-    ) -> pa.RecordBatchReader:
+    ) -> RecordBatchReader:
         """Read a topic at this moment: what its table has from the files, the rest from the server.
 
         Each row that is committed now comes once, whatever is merged or committed to the table
@@ -103,7 +102,7 @@ class TableCalls(AdminCalls):
             WingsError: Also while the reader is read.
         """
         read = self._snapshot(topic, columns=columns, filter=filter, system_columns=system_columns)
-        return pa.RecordBatchReader.from_batches(read.schema, read.batches())
+        return RecordBatchReader.from_batches(read.schema, read.batches())
 
     def _snapshot(
         self,

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, cast
 
-import pyarrow as pa
-
 from wings_client._share_engine import Settlement
 from wings_client._share_model import Delivery, OffsetRange, Rows, common, without
+from wings_client.arrow import RecordBatch
 from wings_core import tracing
 from wings_core.contracts.share import DELAY_MS_MAX, REASON_CHARACTERS_MAX
 from wings_core.errors import InvalidArgument
@@ -70,7 +69,7 @@ class Message:
         return self.batch.to_pylist()[0]
 
     @property
-    def batch(self) -> pa.RecordBatch:
+    def batch(self) -> RecordBatch:
         """The topic's columns, as a batch of one row."""
         return self.delivery.rows.slice(self.index, 1)
 

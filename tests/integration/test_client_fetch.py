@@ -1,7 +1,7 @@
 import time
 from datetime import UTC, datetime, timedelta
 from threading import Timer
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -79,7 +79,7 @@ def test_a_result_is_an_arrow_stream(wings: Client, new_topic: NewTopic) -> None
     assert pa.table(result).equals(result.table)
     assert polars.DataFrame(result)["n"].sum() == 6
     assert duckdb.sql("SELECT sum(n) FROM result").fetchall() == [(6,)]
-    assert int(cast("Any", result.table.to_pandas())["n"].sum()) == 6
+    assert int(result.table.to_pandas()["n"].sum()) == 6
 
 
 def test_bad_requests_name_what_is_wrong(wings: Client, new_topic: NewTopic) -> None:

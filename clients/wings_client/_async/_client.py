@@ -5,8 +5,6 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
-import pyarrow as pa
-
 from wings_client._access import Access, Pem
 from wings_client._admin import TopicRef, name_of, which
 from wings_client._async._consumer import AsyncConsumer
@@ -34,6 +32,7 @@ from wings_client._scan import Part, ranges
 from wings_client._sql import SqlParameters, SqlRead, SqlTables
 from wings_client._sql import ticket_of as ticket_of_sql
 from wings_client._transport import Transport
+from wings_client.arrow import Schema
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import WingsError
 
@@ -268,7 +267,7 @@ class AsyncClient:
             WingsError: Also while the scan is iterated.
         """
 
-        def fixed() -> tuple[pa.Schema, list[Part]]:
+        def fixed() -> tuple[Schema, list[Part]]:
             return ranges(
                 self._transport,
                 name_of(topic),

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-import pyarrow as pa
-
 from wings_client._async._pool import WorkerPool
 from wings_client._follow import Follow, ManyFollow
 from wings_client._handover import Handover, HandoverClosed
@@ -17,6 +15,7 @@ from wings_client._sql import RowsRead, SqlRows
 from wings_client._stream import Chunks
 from wings_client._transport import Transport
 from wings_client._wakeup import Wakeup
+from wings_client.arrow import RecordBatch, Schema, Table
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.partitions import JsonScalar
 
@@ -258,7 +257,7 @@ class AsyncChunks(AsyncStream[Chunk]):
         return _ChunkReader(chunks, chunks.cancel)
 
 
-class AsyncSql(AsyncStream[pa.RecordBatch]):
+class AsyncSql(AsyncStream[RecordBatch]):
     """The rows of a statement; made by `AsyncClient.sql`.
 
     Attributes:
@@ -270,12 +269,12 @@ class AsyncSql(AsyncStream[pa.RecordBatch]):
         self.schema = read.schema
         self._read = read
 
-    async def read_all(self) -> pa.Table:
+    async def read_all(self) -> Table:
         """Return all batches not yet delivered as one table, without a copy."""
         batches = [batch async for batch in self]
-        return pa.Table.from_batches(batches, self.schema)
+        return Table.from_batches(batches, self.schema)
 
-    async def _open(self) -> Readers[pa.RecordBatch] | None:
+    async def _open(self) -> Readers[RecordBatch] | None:
         await self._pool.acquire()
         return SqlRows(self._read)
 
@@ -292,7 +291,7 @@ class AsyncSnapshot(AsyncSql):
     """
 
 
-class AsyncScan(AsyncStream[pa.RecordBatch]):
+class AsyncScan(AsyncStream[RecordBatch]):
     """The batches of a range that was fixed by the call; made by `AsyncClient.scan`.
 
     Attributes:
@@ -303,7 +302,7 @@ class AsyncScan(AsyncStream[pa.RecordBatch]):
         self,
         pool: WorkerPool,
         transport: Transport,
-        schema: pa.Schema,
+        schema: Schema,
         parts: list[Part],
         parallel: int,
     ) -> None:
@@ -313,15 +312,15 @@ class AsyncScan(AsyncStream[pa.RecordBatch]):
         self._parts = parts
         self._parallel = min(parallel, len(parts))
 
-    async def read_all(self) -> pa.Table:
+    async def read_all(self) -> Table:
         """Return all batches not yet delivered as one table, without a copy."""
         batches = [batch async for batch in self]
-        return pa.Table.from_batches(batches, self.schema)
+        return Table.from_batches(batches, self.schema)
 
     def _readers(self) -> int:
         return self._parallel
 
-    async def _open(self) -> Readers[pa.RecordBatch] | None:
+    async def _open(self) -> Readers[RecordBatch] | None:
         if not self._parts:
             return None
         await self._pool.acquire()

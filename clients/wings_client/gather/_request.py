@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import pyarrow as pa
-
 from wings_client._many import OffsetsValue, PartitionsValue, where, wire_positions
 from wings_client._messages import build, wire_offset, wire_partition
 from wings_client._model import ConsumedBatch, PartitionValue, RangesBatch
 from wings_client._stream import milliseconds
+from wings_client.arrow import RecordBatch
 from wings_core.contracts.chunks import PartitionRange
 from wings_core.contracts.tickets import FetchTicket, FollowTicket, ScanTicket
 from wings_core.errors import InvalidTicket
@@ -111,7 +110,7 @@ class Request:
 class Reply(NamedTuple):
     """One batch of one source."""
 
-    batch: pa.RecordBatch
+    batch: RecordBatch
     request: Request
     """The request that it answers: its source."""
     start_offset: int | None
@@ -130,7 +129,7 @@ class ManyReply(Reply):
 
     @classmethod
     def of(
-        cls, batch: pa.RecordBatch, request: Request, ranges: Sequence[PartitionRange]
+        cls, batch: RecordBatch, request: Request, ranges: Sequence[PartitionRange]
     ) -> "ManyReply":
         """Return a reply of many partitions."""
         reply = cls(batch, request, None, None)

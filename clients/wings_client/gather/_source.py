@@ -4,12 +4,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
 from pydantic_core import from_json
 
 from wings_client._errors import CALL_ERRORS, lost, typed_error
 from wings_client._stream import OpenStream, Reading
 from wings_client._transport import Transport
+from wings_client.arrow import RecordBatch
 from wings_client.gather._request import FETCH_MESSAGES, ManyReply, Reply, Request
 from wings_core.contracts.chunks import PartitionRange
 from wings_core.contracts.messages import to_bytes
@@ -152,7 +152,7 @@ class SourceStream:
             self._arrived(rows)
             return Reply(batch, source.request, start_offset, end_offset)
 
-    def _of_many(self, batch: pa.RecordBatch, said: dict[str, Any]) -> ManyReply | None:
+    def _of_many(self, batch: RecordBatch, said: dict[str, Any]) -> ManyReply | None:
         """Return the reply of a chunk of many partitions, None where it is the end chunk."""
         source = self.source
         if "end" in said:

@@ -2,7 +2,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -159,7 +159,7 @@ def test_a_topics_own_bound_on_bytes_counts() -> None:
     topic = Topic(
         name="tenants/default/namespaces/default/topics/t",
         uuid="u",
-        schema=SCHEMA,
+        schema=cast("Any", SCHEMA),
         partition_key="key",
         config={"batch_bytes_max": 100},
         created_at=datetime.now(UTC),

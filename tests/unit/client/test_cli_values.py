@@ -1,5 +1,6 @@
 import base64
 from datetime import UTC, datetime
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -21,7 +22,7 @@ def topic(key_type: pa.DataType | None) -> Topic:
     return Topic(
         name="tenants/default/namespaces/default/topics/t",
         uuid="",
-        schema=pa.schema([pa.field("key", key_type or pa.int64())]),
+        schema=cast("Any", pa.schema([pa.field("key", key_type or pa.int64())])),
         partition_key=None if key_type is None else "key",
         config={},
         created_at=datetime.now(UTC),

@@ -5,6 +5,7 @@ import pytest
 
 from wings_client import Delivery, Message, Reject, Release
 from wings_client._worker_model import BackoffPolicy, Task
+from wings_client.arrow import RecordBatch
 from wings_core.contracts.share import DELAY_MS_MAX, REASON_CHARACTERS_MAX
 
 NONE = BackoffPolicy(0, 0)
@@ -15,7 +16,7 @@ def delivery(offsets: list[int], count: int = 1) -> Delivery:
     columns = {"n": pa.array(offsets), "__offset": pa.array(offsets)}
     nothing = pa.nulls(len(offsets))
     system = dict.fromkeys(("__timestamp", "__partition", "__delivery_count", "__lease"), nothing)
-    batch = pa.RecordBatch.from_pydict({**columns, **system})
+    batch = RecordBatch.from_pydict({**columns, **system})
     return Delivery(batch, None, offsets[0], offsets[-1], "lease", count, 30.0)
 
 
