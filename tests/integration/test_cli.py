@@ -319,6 +319,7 @@ def test_fetch_writes_data_alone_for_pipes(wings: Wings, topic: str) -> None:
     )
     found = [{"origin": "LAX", "delay (min)": 7}, {"origin": "LAX", "delay (min)": 9}]
     assert json.loads(wings(*arguments, "--format", "json").out) == found
+    assert [*map(json.loads, wings(*arguments, "--format", "jsonl").out.splitlines())] == found
     lines = wings(*arguments, "--format", "csv").out
     assert lines == '"origin","delay (min)"\n"LAX",7\n"LAX",9\n'
     nothing = wings(

@@ -319,6 +319,22 @@ def test_a_json_column_of_strings_takes_whatever_is_there_where_that_is_said(
         assert client.scan(topic).read_all()["Title"].to_pylist() == titles * 2
 
 
+def test_texts_of_csv_are_null_where_that_is_said(
+    push: Push, client: Client, new_topic_id: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('n,text\n1,NA\nNA,"NA"\n-,\n')
+    assert push(new_topic_id, path, "--create", "--null", "NA", "--null", "-")[0] == 0
+    rows = client.scan(new_topic_id).read_all().to_pydict()
+    assert rows == {"n": [1, None, None], "text": [None, "NA", None]}
+
+
+def test_a_name_that_is_empty_is_no_directory(push: Push, topic: str) -> None:
+    status, _, err = push(topic, "")
+    assert status == 2
+    assert "it is empty" in err
+
+
 @pytest.mark.parametrize("delimiter", [";", "|", "\t"])
 def test_what_separates_values_is_recognised(
     push: Push, client: Client, new_topic_id: str, tmp_path: Path, delimiter: str

@@ -18,6 +18,9 @@ class Format(StrEnum):
 
     TABLE = "table"
     JSON = "json"
+    """A finite result as one array; messages as they come as `JSONL`."""
+    JSONL = "jsonl"
+    """An object on each line."""
     CSV = "csv"
     ARROW = "arrow"
 
@@ -62,7 +65,7 @@ def stream_writer(schema: pa.Schema, wanted: Format) -> Writer:
     """Return a writer for messages as they come: JSON as an object on each line."""
     if wanted is Format.TABLE:
         return _Table()
-    if wanted is Format.JSON:
+    if wanted in (Format.JSON, Format.JSONL):
         return _JsonLines()
     return _Csv(schema) if wanted is Format.CSV else _Arrow(schema)
 

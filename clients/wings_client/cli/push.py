@@ -21,7 +21,7 @@ from wings_client.cli.push_stream import Aside, StreamPush
 from wings_client.cli.push_whole import WholePush
 from wings_client.cli.values import columns_text, file_options, parse_fields
 from wings_client.files import FileFormat, OpenFile, open_file
-from wings_client.files.opened import RECOGNISED
+from wings_client.files.opened import NULLS, RECOGNISED
 from wings_client.files.parts import HasDelimiter
 from wings_core.errors import InvalidArgument, SchemaMismatch, TopicNotFound, WingsError
 
@@ -48,6 +48,12 @@ DelimiterOption = Annotated[
 EncodingOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Of CSV, like latin1 or utf-16. Default: UTF-8."),
+]
+NullOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--null", metavar="TEXT", help="Of CSV: another text that is null without quotes, like NA."
+    ),
 ]
 CreateOption = Annotated[
     bool, typer.Option("--create", help="Create the topic, if there is none, from the first rows.")
@@ -99,6 +105,8 @@ class _Options:
     file_format: FileFormat | None
     delimiter: str | None
     encoding: str | None
+    nulls: tuple[str, ...]
+    """Beside nothing between commas."""
     create: bool
     evolve: bool
     partial: bool
@@ -116,7 +124,8 @@ class _Options:
     @property
     def of_rows(self) -> tuple[str | None, ...]:
         """Those that change which rows are read from a file."""
-        return (self.file_format, self.delimiter, self.encoding, *sorted(self.texts))
+        nulls = [f"null {text}" for text in sorted(self.nulls)]
+        return (self.file_format, self.delimiter, self.encoding, *sorted(self.texts), *nulls)
 
     def opened(self, given: Input) -> AbstractContextManager[OpenFile]:
         """Open a file to read its rows."""
@@ -126,6 +135,7 @@ class _Options:
             self.delimiter or RECOGNISED,
             self.encoding,
             texts=self.texts,
+            nulls=(*NULLS, *self.nulls),
         )
 
 
@@ -138,6 +148,7 @@ def push(
     file_format: FormatOption = None,
     delimiter: DelimiterOption = None,
     encoding: EncodingOption = None,
+    null: NullOption = None,
     create: CreateOption = False,
     evolve: EvolveOption = False,
     partial: PartialOption = False,
@@ -172,7 +183,7 @@ def push(
 
     `--create` infers types from the first 16 MiB, and of files of lines and CSV from samples of the
     rest. Where rows do not fit them, say what the column is: `--field zip:string`, in JSON too.
-    In CSV, nothing between commas is null, `""` an empty string.
+    In CSV, nothing between commas is null, `""` an empty string; `--null NA` makes a text null too.
 
     `--evolve` lets the topic's schema grow by what the file has more, once all of the file is known
     to fit:
@@ -188,6 +199,7 @@ def push(
         file_format,
         delimiter,
         encoding,
+        tuple(null or ()),
         create,
         evolve,
         partial,

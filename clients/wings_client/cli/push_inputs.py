@@ -81,6 +81,8 @@ def _printable(name: str) -> str:
 
 def _paths(text: str) -> list[Path]:
     path = Path(text)
+    if not text:  # As of a variable that is not set; it would be the current directory.
+        raise typer.BadParameter("it is empty", param_hint="FILE")
     if path.is_file() or path.is_fifo():
         return [path]
     if path.is_dir():
@@ -91,7 +93,7 @@ def _paths(text: str) -> list[Path]:
         # Not by `Path.glob`, which takes no absolute pattern.
         wanted = sorted(glob.glob(text, recursive=True)) if _PATTERN & set(text) else []  # noqa: PTH207
         files = [Path(each) for each in wanted if Path(each).is_file()]
-        problem = f"there is no file {text!r}"
+        problem = f"{text!r} is no file" if path.exists() else f"there is no file {text!r}"
     if not files:
         raise typer.BadParameter(problem, param_hint="FILE")
     return files

@@ -24,6 +24,7 @@ class SqlFormat(StrEnum):
 
     TABLE = "table"
     JSON = "json"
+    JSONL = "jsonl"
     CSV = "csv"
     ARROW = "arrow"
     PARQUET = "parquet"

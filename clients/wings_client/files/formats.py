@@ -46,6 +46,13 @@ PARQUET = b"PAR1"
 _ORC = b"ORC"
 _ARROW_STREAM = b"\xff\xff\xff\xff"
 _AVRO = b"Obj\x01"
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh91AY&SY": "bz2",
+    b"\xfd7zXZ\x00": "xz",
+    b"PK\x03\x04": "zip",
+}
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -59,6 +66,19 @@ def format_by_name(path: PurePath) -> FileFormat | None:
     if compression_of(path) is not None:
         path = path.with_suffix("")
     return _BY_ENDING.get(path.suffix.lower())
+
+
+def check_uncompressed(head: bytes) -> None:
+    """Check that the first bytes, which no name told to decompress, are not compressed.
+
+    Raises:
+        InvalidArgument: They are.
+    """
+    for magic, name in _COMPRESSED.items():
+        if head.startswith(magic):
+            endings = [ending for ending, found in COMPRESSIONS.items() if found == name]
+            hint = f"name it {endings[0]}, or decompress it" if endings else "decompress it"
+            raise InvalidArgument(f"the file is compressed, by {name}: {hint} before it is read")
 
 
 def format_by_content(head: bytes) -> FileFormat:

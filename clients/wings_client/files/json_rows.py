@@ -26,6 +26,9 @@ from wings_core.json_rows import decode_rows, encode_rows
 ROW_BYTES_MAX = 64 * 1024 * 1024
 """A longer row is refused, as a server does."""
 
+DEPTH_SAFE = 200
+"""A row with no more brackets is not nested too deeply for any reader."""
+
 TIME_TYPES = (
     pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32(), pa.time64("us"),
 )  # fmt: skip
@@ -36,6 +39,7 @@ arrow_json: Any = pyarrow.json
 
 _BOM = codecs.BOM_UTF8
 _SPACE: Any = re.compile(r"[ \t\n\r]*")
+_NO_OBJECT = re.compile(r"Column\(\) changed from object to (\S+)")
 _TWICE = re.compile(r"(?s)Column\(/(.*)\) was specified twice")
 _CHANGED = re.compile(r"(?s)Column\(/(.*)\) changed from (\S+) to (\S+)")
 
@@ -185,6 +189,8 @@ class JsonRows:
     def __init__(
         self, source: Source, *, by_line: bool, texts: frozenset[str] = frozenset()
     ) -> None:
+        if source.head().startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise InvalidArgument("the file is UTF-16: JSON is read in UTF-8, so convert it before")
         self.rows: int | None = None
         self._source = source
         self._by_line = by_line
@@ -205,10 +211,13 @@ class JsonRows:
             size += sum(map(len, block.rows))
         sampled = self._source.samples(in_quotes=False) if self._by_line else []
         lines = [LineBlock(text, first, self._source.line) for first, text in sampled]
-        blocks = [*self._head, *lines]
+        blocks: list[AnyBlock] = [*self._head, *lines]
         if self._texts:
-            return infer([texts_block(block, self._texts) for block in blocks])
-        return infer(blocks)
+            blocks = [texts_block(block, self._texts) for block in blocks]
+        try:
+            return infer(blocks)
+        except RecursionError:
+            raise SchemaMismatch("a value is nested too deeply") from None
 
     def parts(self, schema: pa.Schema) -> Iterator[Part]:
         """Yield its rows; see `Rows.parts`."""
@@ -346,6 +355,7 @@ def infer(blocks: Sequence[AnyBlock]) -> pa.Schema:
     rows = [row.replace(b"\n", b" ") for block in blocks for row in block.rows]
     if not rows:
         raise InvalidArgument("there are no rows to infer columns from")
+    _check_depth(rows, blocks)
     try:
         table = _read(b"\n".join(rows))
     except pa.ArrowInvalid as error:
@@ -359,6 +369,23 @@ def infer(blocks: Sequence[AnyBlock]) -> pa.Schema:
             data_type = resolved_type(data_type, pa.string())
         fields.append(pa.field(field.name, data_type))
     return _exact(pa.schema(fields), table, rows, blocks)
+
+
+def _check_depth(rows: Sequence[bytes], blocks: Sequence[AnyBlock]) -> None:
+    """Check that rows are not nested so deeply that Arrow's reader would end the process.
+
+    Raises:
+        SchemaMismatch: One is; names it.
+    """
+    for index, row in enumerate(rows):
+        if row.count(b"[") + row.count(b"{") <= DEPTH_SAFE:
+            continue
+        try:
+            json.loads(row)
+        except RecursionError:
+            raise bad_row(_places(blocks)[index], "nested too deeply") from None
+        except ValueError:
+            continue  # Arrow's reader says what is wrong with it.
 
 
 def _exact(
@@ -506,6 +533,9 @@ def _explained(error: pa.ArrowInvalid, blocks: Sequence[AnyBlock]) -> SchemaMism
         text = f"column {changed[1]!r:.80} changes from {changed[2]} to {changed[3]}"
         option = shlex.quote(f"{_root(rows[row], changed[1])}:string")
         text += f"; --field {option} keeps whatever is there as text"
+    other = _NO_OBJECT.fullmatch(text)
+    if other is not None:
+        text = f"expected an object, got: {other[1]}"
     twice = _TWICE.match(text)
     if twice is not None:
         text = f"column {twice[1]!r:.80} is there twice"

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from wings_client.files.formats import (
     FileFormat,
+    check_uncompressed,
     compression_of,
     format_by_content,
     format_by_name,
@@ -149,6 +150,7 @@ def open_file(
     is_alone = section is not None and section.is_alone
     with Source(path, encoding, ranges, is_alone=is_alone) as source:
         name = "standard input" if path is None else str(path)
+        check_uncompressed(source.head())
         found = given or (None if path is None else format_by_name(path))
         if found is None:
             found = format_by_content(source.head())

@@ -1,6 +1,8 @@
+import bz2
 import gzip
 import io
 import json
+import lzma
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +19,7 @@ from wings_client.files import source as source_module
 from wings_client.files.json_rows import object_blocks
 from wings_client.files.parts import Part
 from wings_client.files.source import HEAD_BYTES, CsvFile, Source, SourceFile, whole_lines
-from wings_core.errors import InvalidArgument, SchemaMismatch
+from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
 
 json_values: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -558,6 +560,37 @@ def test_avro_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "rows.avro"
     path.write_bytes(b"Obj\x01\x04\x14avro.codec")
     with pytest.raises(InvalidArgument, match="Avro is not read, as pyarrow has no reader"):
+        infer_schema(path, {})
+
+
+@pytest.mark.parametrize("depth", [700, 100_000])
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}")])
+def test_json_that_is_nested_too_deeply_is_refused(
+    tmp_path: Path, depth: int, begin: str, end: str
+) -> None:
+    text = '{"b": 1}\n{"a":' + begin * depth + "null" + end * depth + "}\n"
+    with pytest.raises(SchemaMismatch, match="nested too deeply"):
+        infer_schema(write(tmp_path / "rows.jsonl", text), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "problem"),
+    [
+        ("a.csv", gzip.compress(b"n\n1\n"), "compressed, by gzip: name it .gz, or decompress it"),
+        ("a.csv", bz2.compress(b"n\n1\n"), "compressed, by bz2"),
+        ("a.csv.xz", lzma.compress(b"n\n1\n"), "compressed, by xz: decompress it"),
+        ("a.xlsx", b"PK\x03\x04\x14", "compressed, by zip: decompress it"),
+        ("a.jsonl", '{"a": 1}\n'.encode("utf-16"), "the file is UTF-16"),
+        ("a.json", '[{"a": 1}]'.encode("utf-16"), "the file is UTF-16"),
+        ("a.jsonl", b"1\n2\n", "line 1: expected an object, got: number"),
+    ],
+)
+def test_what_is_no_file_of_its_name_says_what_it_is(
+    tmp_path: Path, name: str, data: bytes, problem: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(WingsError, match=problem):
         infer_schema(path, {})
 
 
