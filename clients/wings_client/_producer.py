@@ -15,7 +15,7 @@ a producer, so a window holds at most that many.
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
@@ -34,6 +34,7 @@ from wings_client._retry import Backoff
 from wings_client._rows import snapshot, values_getter
 from wings_client._transport import Transport
 from wings_client._window import Window, full
+from wings_client.arrow import RecordBatch
 from wings_core import tracing
 from wings_core.contracts.put import BatchMetadata, PutCommand
 from wings_core.errors import (
@@ -264,7 +265,7 @@ class Producer:
             if self._accumulator.closed:
                 raise InvalidArgument("the producer is closed")
             send = self._window.begin()
-            for batch in to_batches(data, self.topic.schema, self._cut):
+            for batch in self.batches(data):
                 metadata = _metadata(stamp, expected_offset)
                 self._window.put(send, batch, metadata, deadline)
                 self._start()
@@ -273,6 +274,14 @@ class Producer:
             self._sending.release()
         self._window.complete(send)
         return send.future
+
+    def batches(self, data: Data) -> Iterator[RecordBatch]:
+        """Yield data as the batches that `send` would send, and send nothing.
+
+        Raises:
+            SchemaMismatch: The data does not fit the topic; when its batch is asked for.
+        """
+        return to_batches(data, self.topic.schema, self._cut)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what was appended, and wait until all that was sent before is durable.

@@ -10,6 +10,7 @@ from wings_client._batches import Data
 from wings_client._messages import TimeValue
 from wings_client._model import PartitionValue, PushResult, Topic
 from wings_client._producer import Producer
+from wings_client._progress import counted, in_notebook, rows_known
 from wings_client._transport import Transport
 from wings_core import tracing
 from wings_core.errors import WingsError
@@ -104,6 +105,8 @@ def _push(
     transport.add_stream(producer)
     try:
         with producer:
+            if in_notebook():
+                data = counted(producer.batches(data), f"push to {topic.id}", rows_known(data))
             sent = producer.send(data, timestamp=timestamp, expected_offset=expected_offset)
             committed = sent.result()
     except WingsError as error:

@@ -6,16 +6,16 @@ resumes a part whose connection broke.
 
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, NamedTuple
-
-import pyarrow as pa
+from typing import Any, NamedTuple, cast
 
 from wings_client._handover import Handover, HandoverClosed
 from wings_client._many import ManyChunks, PartitionsValue, wire_partitions
 from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
 from wings_client._model import Chunk, PartitionValue, RangesBatch
+from wings_client._progress import counted, in_notebook
 from wings_client._stream import Chunks, Resumed
 from wings_client._transport import Transport
+from wings_client.arrow import RecordBatch, RecordBatchReader, Schema
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.many import PartitionEntry
 from wings_core.contracts.tickets import ScanTicket, parse_ticket
@@ -63,7 +63,7 @@ def scan(
     parallel: int,
     partitions: PartitionsValue | None,
     **keys: Any,
-) -> pa.RecordBatchReader:
+) -> RecordBatchReader:
     """Read a range; see `Client.scan`."""
     schema, parts = ranges(
         transport,
@@ -79,7 +79,10 @@ def scan(
         batches = _one_by_one(transport, parts)
     else:
         batches = ParallelScan(transport, parts, min(parallel, len(parts))).batches()
-    return pa.RecordBatchReader.from_batches(schema, batches)
+    if in_notebook():
+        total = None if keys.get("filter") else sum(_rows(part) for part in parts)
+        batches = counted(batches, f"scan of {topic.rsplit('/')[-1]}", total)
+    return RecordBatchReader.from_batches(schema, batches)
 
 
 def ranges(
@@ -92,7 +95,7 @@ def ranges(
     parallel: int,
     partitions: PartitionsValue | None,
     **keys: Any,
-) -> tuple[pa.Schema, list[Part]]:
+) -> tuple[Schema, list[Part]]:
     """Return the ranges of `plan`, cut so that `parallel` streams have work.
 
     With `partitions`, each is of many partitions.
@@ -117,7 +120,7 @@ def plan(
     offset: OffsetValue,
     end_offset: int | None = None,
     **keys: Any,
-) -> tuple[pa.Schema, list[Part]]:
+) -> tuple[Schema, list[Part]]:
     """Return the parts that make up a range of one partition or of many, their ends fixed.
 
     Returns:
@@ -141,7 +144,7 @@ def plan(
         if isinstance(ticket, ScanTicket):
             locations = tuple(each.uri.decode() for each in endpoint.locations)
             parts.append(Part(ticket, locations, clamps=offset == "earliest"))
-    return info.schema, parts
+    return cast("Schema", info.schema), parts
 
 
 def _only_partition(parts: list[Part]) -> Part | None:
@@ -157,6 +160,16 @@ def _only_partition(parts: list[Part]) -> Part | None:
         }
     )
     return parts[0]._replace(ticket=ticket)
+
+
+def _rows(part: Part) -> int:
+    """Return how many rows the range of a part has, those that retention takes included."""
+    ranges = _entries(part) or (part.ticket,)
+    return sum(
+        each.end_offset - each.offset
+        for each in ranges
+        if isinstance(each.offset, int) and each.end_offset
+    )
 
 
 def _entries(part: Part) -> Sequence[PartitionEntry]:
@@ -186,7 +199,7 @@ def _cut(part: Part, parallel: int, parts_planned: int) -> Iterator[Part]:
         )
 
 
-def _one_by_one(transport: Transport, parts: list[Part]) -> Generator[pa.RecordBatch]:
+def _one_by_one(transport: Transport, parts: list[Part]) -> Generator[RecordBatch]:
     for part in parts:
         for chunk in part.read(transport):
             yield chunk.batch
@@ -205,7 +218,7 @@ class ParallelScan:
     """
 
     def __init__(self, transport: Transport, parts: list[Part], parallel: int) -> None:
-        self.handover: Handover[pa.RecordBatch] = Handover(
+        self.handover: Handover[RecordBatch] = Handover(
             parallel * BATCHES_WAITING_PER_STREAM, parallel
         )
         self._transport = transport
@@ -217,7 +230,7 @@ class ParallelScan:
             for index in range(parallel)
         ]
 
-    def batches(self) -> Generator[pa.RecordBatch]:
+    def batches(self) -> Generator[RecordBatch]:
         """Yield the batches of all ranges as they come, in order within each range."""
         started = 0
         try:
@@ -231,7 +244,7 @@ class ParallelScan:
             for thread in self._threads[:started]:
                 thread.join(JOIN_SECONDS)
 
-    def _take(self) -> pa.RecordBatch | None:
+    def _take(self) -> RecordBatch | None:
         self._transport.check_process()
         return self.handover.take()
 

@@ -1,5 +1,6 @@
-"""The example notebook, run in a real kernel against a server."""
+"""The client in a real kernel, whose cells run in an event loop."""
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -19,11 +20,83 @@ def outputs(notebook: nbformat.NotebookNode) -> list[list[object]]:
     ]
 
 
+def execute(notebook: nbformat.NotebookNode) -> None:
+    NotebookClient(notebook, resources={"metadata": {"path": str(NOTEBOOK.parent)}}).execute()
+
+
 def test_the_notebook_does_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = nbformat.read(NOTEBOOK, as_version=4)
     again = nbformat.read(NOTEBOOK, as_version=4)
     with running_server() as server:
         monkeypatch.setenv("WINGS_ENDPOINT", server.flight)
-        run = NotebookClient(again, resources={"metadata": {"path": str(NOTEBOOK.parent)}})
-        run.execute()
+        monkeypatch.setenv("WINGS_PROGRESS_SECONDS", "inf")  # On a busy machine all takes long.
+        execute(again)
     assert outputs(again) == outputs(shown)
+
+
+CONNECTED = """
+import asyncio, os
+import wings_client
+client = wings_client.connect(os.environ["WINGS_ENDPOINT"])
+assert asyncio.get_running_loop().is_running()
+"""
+
+PUSHED = """
+import pyarrow as pa
+topic = client.create_topic("numbers", {"n": "int64"})
+client.push(topic, pa.table({"n": range(100_000)}), batch_rows=10_000).rows
+"""
+
+BLOCKING = """
+with client.producer(topic) as producer:
+    producer.append({"n": -1})
+seen = [client.fetch(topic, offset=0, max_messages=3).num_rows]
+seen.append(sum(batch.num_rows for batch, *_ in client.follow(topic, offset=0, timeout=0.1)))
+seen += client.sql("SELECT count(*) AS n FROM numbers").read_all()["n"].to_pylist()
+client.create_share_group("group", topic, {"start": "earliest"})
+with client.share_consumer("group", topic, max_messages=7, timeout=1) as consumer:
+    delivery = next(consumer)
+    consumer.accept(delivery)
+    seen.append(len(delivery))
+with client.consumer("reader", topic, timeout=0.1) as consumer:
+    seen.append(sum(each.batch.num_rows for each in consumer))
+request = wings_client.gather.Request(topic.name, offset=0)
+seen.append(sum(each.batch.num_rows for each in client.gather([request])) > 0)
+seen
+"""
+
+SCANNED = "client.scan(topic).read_all().num_rows"
+
+BEGUN = """
+reader = client.scan(topic)
+reader.read_next_batch().num_rows + reader.read_next_batch().num_rows < 100_001
+"""
+
+AWAITED = """
+async with wings_client.connect_async(os.environ["WINGS_ENDPOINT"]) as other:
+    rows = sum([batch.num_rows async for batch in other.scan(topic)])
+rows
+"""
+
+
+def test_all_calls_work_while_the_loop_of_the_kernel_runs_and_long_ones_show_their_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = [CONNECTED, PUSHED, BLOCKING, SCANNED, AWAITED, BEGUN]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    with running_server() as server:
+        monkeypatch.setenv("WINGS_ENDPOINT", server.flight)
+        monkeypatch.setenv("WINGS_PROGRESS_SECONDS", "0")
+        execute(notebook)
+    _, pushed, blocking, scanned, awaited, begun = notebook.cells
+    assert [each.output_type for each in pushed.outputs] == ["display_data", "execute_result"]
+    assert [each.output_type for each in scanned.outputs] == ["display_data", "execute_result"]
+    ended = {"text/html": "", "text/plain": ""}
+    assert pushed.outputs[0].data == scanned.outputs[0].data == ended
+    assert pushed.outputs[1].data == {"text/plain": "100000"}
+    assert blocking.outputs[-1].data["text/plain"] == "[3, 100001, 100001, 7, 100001, True]"
+    assert scanned.outputs[1].data == awaited.outputs[0].data == {"text/plain": "100001"}
+    assert begun.outputs[1].data == {"text/plain": "True"}
+    text = begun.outputs[0].data["text/plain"]
+    assert re.fullmatch(r"scan of numbers: [\d,]+ of 100,001 rows, [\d,]+ rows/s", text)
+    assert re.match('<progress value="[0-9]+" max="100001">', begun.outputs[0].data["text/html"])
