@@ -40,6 +40,7 @@ class Use(NamedTuple):
     """What a process uses."""
 
     bytes: int
+    """Of its own: what is mapped of segments, the kernel takes back when it needs it."""
     threads: int
     descriptors: int
     """Other than of segments."""
@@ -52,7 +53,7 @@ def use_of(server: ServerProcess) -> Use:
     process = Path(f"/proc/{server.pid}")
     lines = (process / "status").read_text(encoding="ascii").splitlines()
     found = dict(line.split(":", 1) for line in lines)
-    resident = int(found["VmRSS"].split()[0]) * 1024
+    resident = int(found["RssAnon"].split()[0]) * 1024
     opened = list(_opened(process / "fd"))
     segments = sum(name.endswith((".segment", ".segment (deleted)")) for name in opened)
     return Use(resident, int(found["Threads"]), len(opened) - segments, segments)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from wings_core.errors import Internal, error_from_json
+from wings_core.errors import InvalidArgument, error_from_json
 from wings_core.model import Accepted, CommitResult, FlushId, Rejected, Staged
 
 FLUSHES_KEPT_US = 24 * 3600 * 1_000_000
@@ -30,13 +30,13 @@ def is_repeat(flush_id: FlushId, last_number: int | None) -> bool:
         last_number: Of the writer's last flush; None where none is remembered.
 
     Raises:
-        Internal: It is older than that one.
+        InvalidArgument: It is older than that one.
     """
     if last_number is None or flush_id.number > last_number:
         return False
     if flush_id.number == last_number:
         return True
-    raise Internal(
+    raise InvalidArgument(
         f"flush {flush_id.number} came after flush {last_number} of the same writer: "
         "it was abandoned, and is not committed"
     )

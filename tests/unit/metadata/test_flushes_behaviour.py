@@ -3,7 +3,7 @@
 import pytest
 from fix_metadata import DAY, A, B, MetadataUnderTest, batch_of, offsets_of
 
-from wings_core.errors import Internal, OffsetMismatch
+from wings_core.errors import InvalidArgument, OffsetMismatch
 from wings_core.metadata.flushes import dump_results, load_results
 from wings_core.model import Accepted, FlushId, Rejected, StageEntry
 from wings_core.partitions import UNPARTITIONED
@@ -50,7 +50,7 @@ def test_a_flush_that_comes_after_a_later_one_is_refused_and_never_visible(
 ) -> None:
     topic = metadata.create_topic()
     metadata.registry.commit([], FlushId("writer", 5))
-    with pytest.raises(Internal, match="flush 4 came after flush 5"):
+    with pytest.raises(InvalidArgument, match="flush 4 came after flush 5"):
         metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1})], FlushId("writer", 4))
     assert offsets_of(metadata.registry, topic) == []
 

@@ -65,6 +65,21 @@ def test_after_a_crash_all_is_noted_anew(tmp_path: Path, path: Path) -> None:
     assert set(noted(path)) == expected
 
 
+def test_a_changed_byte_of_a_header_costs_at_most_its_own_notes(tmp_path: Path, path: Path) -> None:
+    with SqliteMetadata(tmp_path / "m.sqlite", notes=path) as metadata:
+        topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("t"), SCHEMA, "key")
+        push(metadata, topic, ["f"])
+    expected, data = noted(path), path.read_bytes()
+    for at in range(20):
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << bit
+            path.write_bytes(damaged)
+            if 4 <= at < 8:  # How long the rows are, which they tell themselves.
+                assert noted(path) == expected
+            list(read_notes(path))
+
+
 def test_what_is_gone_does_not_stay_for_ever(
     tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,8 @@
 """Whether an SQLite file is sound: what SQLite itself can tell of it, and checksums of rows.
 
 SQLite notices damage to its trees, to types of values, and where an index differs from its table;
-not damage to the numbers of a row. Tables whose numbers say where messages are have a checksum of
-them, which SQLite itself computes whenever it writes a row.
+not damage to what a row alone says. Tables whose numbers say where messages are have a checksum of
+them, which SQLite itself computes whenever it writes a row; of others, an index has the columns.
 """
 
 import sqlite3

@@ -561,6 +561,38 @@ _WRITERS = (
     """,
 )
 
+_CHECKED: Sequence[str] = (
+    # SQLite compares an index with its table: the columns that nothing else tells are in one each,
+    # where there is one already that a change of the row writes anyway.
+    "CREATE INDEX producers_checked ON producers (next_sequence)",
+    "CREATE INDEX publishes_checked ON publishes (committed, succeeded_at, published_at)",
+    "CREATE INDEX staged_pages_checked ON staged_pages (timestamp, partition)",
+    "CREATE INDEX share_groups_checked ON share_groups (config, created_at)",
+    "CREATE INDEX tokens_checked ON tokens (grants, created_at, expires_at, quotas)",
+    "CREATE INDEX shard_prunings_checked ON shard_prunings (pruned_at)",
+    "CREATE INDEX topic_tables_checked ON topic_tables (identifier, committed)",
+    "DROP INDEX producer_results_by_age",
+    """
+    CREATE INDEX producer_results_by_age ON producer_results (committed_at, sequence, committed)
+    """,
+    "DROP INDEX flushes_by_age",
+    "CREATE INDEX flushes_by_age ON flushes (committed_at, number, results)",
+    "DROP INDEX stages_by_topic",
+    "CREATE INDEX stages_by_topic ON stages (topic_id, writing)",
+    "DROP INDEX shards_by_age",
+    """
+    CREATE INDEX shards_by_age ON shards (
+        source, state, updated_at, token, position, failures, error, opened_at
+    )
+    """,
+    "DROP INDEX table_segments_folio",
+    """
+    CREATE INDEX table_segments_folio ON table_segments (
+        folio, partition, end_offset, rows, added, removed
+    )
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[str]] = (
     _INITIAL,
     _STAGES,
@@ -584,6 +616,7 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _SCHEMAS,
     _TABLES,
     _WRITERS,
+    _CHECKED,
 )
 """Each brings the database from the version before it (its index) to the next; `:now` is bound."""
 

@@ -249,10 +249,12 @@ def read_notes(path: Path) -> Iterator[Note]:
     data = path.read_bytes() if path.exists() else b""
     at = data.find(_MAGIC)
     while at >= 0 and at + _HEADER.size <= len(data):
-        _, size, length, checksum = _HEADER.unpack_from(data, at)
+        _, _, length, checksum = _HEADER.unpack_from(data, at)
         rows = data[at + _HEADER.size : at + _HEADER.size + length]
-        if len(rows) == length and size and xxhash.xxh3_64_intdigest(rows) == checksum:
-            yield from marshal.loads(pa.decompress(rows, size, _CODEC, asbytes=True))
+        if length and len(rows) == length and xxhash.xxh3_64_intdigest(rows) == checksum:
+            # As a stream: how long they are is not in the checksum.
+            with pa.CompressedInputStream(pa.BufferReader(rows), _CODEC) as stream:
+                yield from marshal.loads(stream.read())
             at += _HEADER.size + length
         else:
             at += 1
