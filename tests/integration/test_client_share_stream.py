@@ -1,5 +1,6 @@
 """The share consumer over its stream, against a real server."""
 
+import asyncio
 import gc
 import logging
 import threading
@@ -129,6 +130,21 @@ def test_a_server_without_streams_is_polled_and_that_is_told(
         client.create_share_group("billing", "t", {"start": "earliest"})
         client.push("t", {"n": [0, 1]})
         with client.share_consumer("billing", "t", timeout=0.1) as consumer:
-            assert next(consumer).offsets == [0, 1]
+            delivery = next(consumer)
+            assert delivery.offsets == [0, 1]
             assert not consumer.uses_stream
+            consumer.accept(delivery)
         assert "serves no share streams" in caplog.text
+        caplog.clear()
+        client.push("t", {"n": [2]})
+        asyncio.run(_asynchronously(server.flight))
+        assert "serves no share streams" in caplog.text
+
+
+async def _asynchronously(address: str) -> None:
+    async with (
+        wings_client.connect_async(address) as client,
+        client.share_consumer("billing", "t", timeout=0.1) as consumer,
+    ):
+        assert (await anext(consumer)).offsets == [2]
+        assert not consumer.uses_stream
