@@ -4,6 +4,7 @@ import contextlib
 import threading
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 
 import psycopg
@@ -12,12 +13,23 @@ from fix_metadata import NOON, SCHEMA, SECOND, A, B, Clock, accepted, batch_of, 
 from fix_postgres import PostgresServer, empty_schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from psycopg.pq import TransactionStatus
 
 from wings_core.metadata.interfaces import OFFSET_MAX
 from wings_core.metadata.postgres import PostgresMetadata
-from wings_core.metadata.postgres.connections import Connection
+from wings_core.metadata.postgres.connections import Connection, Connections
+from wings_core.metadata.postgres.faults import passing
 from wings_core.metadata.store.registry import DatabaseRegistry
-from wings_core.model import Accepted, CommitBatch, CommitResult, InlineFolio, Rejected, Topic
+from wings_core.model import (
+    Accepted,
+    CommitBatch,
+    CommitResult,
+    InlineFolio,
+    PageAddress,
+    Rejected,
+    StoredPage,
+    Topic,
+)
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
 
@@ -41,7 +53,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Generator[list[str]]:
     """Collect the statements that this thread sends meanwhile: notifications are the listener's."""
     sent: list[str] = []
     thread = threading.get_ident()
-    execute = psycopg.Connection.execute
+    execute, call = psycopg.Connection.execute, Connection.call
+
+    def calling(self: Connection, function: str, arguments: Sequence[str | int | bytes | None]):
+        if threading.get_ident() == thread:
+            sent.append(function)
+        return call(self, function, arguments)
 
     def counting(self: Connection, query: str, *args: object, **kwargs: object) -> object:
         if threading.get_ident() == thread:
@@ -50,6 +67,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Generator[list[str]]:
 
     with monkeypatch.context() as patched:
         patched.setattr(psycopg.Connection, "execute", counting)
+        patched.setattr(Connection, "call", calling)
         yield sent
 
 
@@ -71,7 +89,7 @@ def test_a_small_push_is_one_statement(
     batch = batch_of(topic, {UNPARTITIONED: 1}, folio=FOLIO, sequence=sequence, expected=expected)
     with counted(monkeypatch) as sent:
         accepted(store.registry.commit([batch], inline=InlineFolio(FOLIO, b"data"))[0])
-    assert [statement.split("(")[0] for statement in sent] == ["SELECT commit_flush"]
+    assert sent == ["commit_page"]
     assert store.registry.read_inline(FOLIO) == b"data"
 
 
@@ -94,6 +112,24 @@ def test_a_push_to_many_partitions_of_two_topics_is_one_statement(
             ]
             assert got == [(key, 3 * number, 3 * number + 2) for key in keys]
     assert offsets_of(store.registry, topics[1], keys[-1]) == [(0, 2), (3, 5)]
+
+
+def test_a_producer_gets_its_own_rows_again_where_those_of_others_share_its_page(
+    store: PostgresMetadata,
+) -> None:
+    topic = store.admin.create_topic(NAME, SCHEMA)
+    known = batch_of(topic, {UNPARTITIONED: 1}, sequence=("p", 0))
+    accepted(store.registry.commit([known])[0])
+    slices = [
+        StoredPage(UNPARTITIONED, 2, PageAddress(FOLIO, 0, 100), first_row=row, slice_bytes=50)
+        for row in (0, 2)
+    ]
+    others = replace(batch_of(topic, {}), pages=(slices[0],))
+    batch = replace(batch_of(topic, {}, stream=1, sequence=("p", 1)), pages=(slices[1],))
+    got = accepted(store.registry.commit([others, batch])[1])
+    assert [(each.start_offset, each.end_offset) for each in got] == [(3, 4)]
+    assert offsets_of(store.registry, topic) == [(0, 0), (1, 4)]
+    assert accepted(store.registry.commit([batch])[0]) == got
 
 
 @pytest.mark.parametrize("wrong", [1, OFFSET_MAX, 1 << 80])
@@ -149,6 +185,32 @@ def test_pushes_of_several_nodes_to_one_partition_have_each_an_offset(
             got = [offset for offsets in threads.map(run, nodes) for offset in offsets]
         assert sorted(got) == list(range(each))
         assert offsets_of(nodes[0].registry, topic) == [(offset, offset) for offset in range(each)]
+
+
+def test_a_function_is_called_though_what_was_prepared_is_gone(
+    postgres: PostgresServer,
+) -> None:
+    with (
+        contextlib.closing(Connections(postgres.url, "public")) as connections,
+        contextlib.closing(connections.open()) as connection,
+    ):
+        assert connection.call("repeat", ("ü", 2)) == "üü"
+        connection.execute("DEALLOCATE ALL")  # As psycopg does after it rolled back.
+        assert connection.call("repeat", ("a", 3)) == "aaa"
+        assert connection.call("upper", (None,)) is None
+        with pytest.raises(psycopg.errors.UndefinedFunction):
+            connection.call("no_such_function", (1,))
+        with pytest.raises(psycopg.errors.InvalidTextRepresentation):
+            connection.call("repeat", ("a", "x"))
+        assert connection.info.transaction_status == TransactionStatus.IDLE
+        with psycopg.connect(postgres.url, autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
+        with pytest.raises(psycopg.OperationalError) as ended:
+            connection.call("upper", ("a",))
+        assert passing(ended.value)
+        with pytest.raises(psycopg.OperationalError) as ended:
+            connection.call("upper", ("a",))
+        assert passing(ended.value)
 
 
 _BATCHES = st.lists(

@@ -10,7 +10,6 @@ presumption does not hold it changes nothing, and the flush is judged on what is
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import LiteralString
 from uuid import UUID
 
 from wings_core.metadata.judge import RESULTS_KEPT_MAX, Judge, PartitionDraft
@@ -31,8 +30,6 @@ _ANY = -1
 _PRESUMED_MAX = 1 << 62
 """What a producer says may be any number; beyond this one it holds of nothing that is stored."""
 
-_CALL: LiteralString = f"SELECT commit_flush({'%s, ' * 15}%b{', %s' * 21})"
-
 
 @dataclass(frozen=True, slots=True)
 class CommitCall:
@@ -43,15 +40,12 @@ class CommitCall:
     presumed: "_Presumed"
     drafts: Sequence[PartitionDraft]
     """Its partitions; the id of each is its place, 1-based."""
-    arguments: Sequence[object]
+    function: str
+    arguments: Sequence[str | int | bytes | None]
 
     def send(self, connection: Connection, node: str, transaction: UUID) -> str | None:
         """Call the function, and return its result: None where it changed nothing."""
-        row = connection.execute(
-            _CALL, (transaction, node, *self.arguments), prepare=True
-        ).fetchone()
-        assert row is not None
-        return None if row[0] is None else str(row[0])
+        return connection.call(self.function, (str(transaction), node, *self.arguments))
 
     def committed(self, result: str) -> Committed:
         """Return what a call did, from its result: where partitions ended, and when."""
@@ -125,6 +119,9 @@ def judged_call(
         return None
     for place, draft in enumerate(drafts, 1):
         draft.partition_id = place
+    if len(judge.pages) == 1 and (len(batches) == 1 or not judge.producers):
+        arguments = _one_page_arguments(judge, presumed, drafts[0], inline)
+        return CommitCall(accepted, presumed, drafts, "commit_page", (now, *arguments))
     arguments = (
         now,
         _texts(presumed.topics),
@@ -137,7 +134,42 @@ def judged_call(
         *_page_arguments(judge),
         *_producer_arguments(judge, presumed),
     )
-    return CommitCall(accepted, presumed, drafts, arguments)
+    return CommitCall(accepted, presumed, drafts, "commit_flush", arguments)
+
+
+def _one_page_arguments(
+    judge: Judge, presumed: "_Presumed", draft: PartitionDraft, inline: InlineFolio | None
+) -> Iterable[str | int | bytes | None]:
+    """Return those of `commit_page` that follow the time: for a producer's page, of one batch."""
+    (page,) = judge.pages
+    (topic,) = presumed.topics
+    (bucket,) = buckets(presumed.topics)
+    stored = page.stored
+    producer = sequence = slot = None
+    for (_, name), used in judge.producers.items():
+        producer, (sequence,) = name, used.results
+        slot = sequence % RESULTS_KEPT_MAX
+    return (
+        topic,
+        Lock.TOPICS.value,
+        bucket,
+        draft.partition,
+        draft.next_offset - draft.stored_next_offset,
+        draft.bytes,
+        draft.last_timestamp,
+        presumed.expected.get((draft.topic_id, draft.partition), _ANY),
+        stored.address.folio,
+        int(stored.address.pushed_format),
+        None if inline is None else inline.data,
+        stored.address.position,
+        stored.address.length,
+        stored.first_row,
+        stored.slice_bytes,
+        stored.schema_version,
+        producer,
+        sequence,
+        slot,
+    )
 
 
 class _Presumed:

@@ -1,9 +1,12 @@
 """`commit_flush`, which a database keeps: a flush in one statement, which is its own transaction.
 
 It locks in the order of `store.locks`, and does what `commit.commit_batches` does in three
-exchanges, for a flush that was judged before; see `commit_call`. A change of it changes its
-parameters too, and a later migration makes it beside the one before, which nodes of the version
-before go on to call.
+exchanges, for a flush that was judged before; see `commit_call`. `commit_page` does the same for
+one page of one partition, which most flushes are, and has `commit_flush` do it where the partition
+is not there yet, or something is not as was presumed.
+
+A change of what one takes, or means by it, is another function beside it, made by a later
+migration: nodes of the version before go on to call theirs.
 """
 
 from typing import LiteralString
@@ -58,9 +61,6 @@ DECLARE
     bucket INTEGER;
     wanted_uuid TEXT;
     one_id BIGINT;
-    used_topic BIGINT;
-    new_end BIGINT;
-    new_timestamp BIGINT;
     topic_ids BIGINT[];
     partition_ids BIGINT[];
     new_partitions BIGINT[];
@@ -82,68 +82,6 @@ BEGIN
     END LOOP;
     IF array_position(topic_ids, NULL) IS NOT NULL THEN
         RETURN NULL;
-    END IF;
-
-    IF cardinality(page_partitions) = 1 AND cardinality(topic_uuids) = 1
-    AND (producer_names IS NULL
-        OR cardinality(producer_names) = 1 AND cardinality(result_slots) = 1) THEN
-        -- The same as below, in one statement, for one page of one partition that is there.
-        WITH used AS (
-            UPDATE producers SET next_sequence = next_sequences[1]
-            WHERE topic_id = topic_ids[1] AND producer_id = producer_names[1]
-            AND next_sequence = first_sequences[1]
-            RETURNING topic_id, producer_id
-        ), moved AS (
-            UPDATE partitions SET next_offset = next_offset + added_rows[1],
-                bytes = bytes + added_bytes[1], pages = pages + 1,
-                last_timestamp = greatest(last_timestamp, last_timestamps[1])
-            WHERE topic_id = topic_ids[1] AND value = partition_values[1]
-            AND (expected_offsets IS NULL OR next_offset = expected_offsets[1])
-            AND (producer_names IS NULL OR EXISTS (SELECT FROM used))
-            RETURNING id, next_offset, last_timestamp
-        ), folio AS (
-            INSERT INTO folios (name, pages) SELECT folio_name, 1 FROM moved
-            ON CONFLICT (name) DO UPDATE SET pages = folios.pages + 1
-            RETURNING id
-        ), page AS (
-            INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id,
-                position, length, first_row, slice_bytes, format, schema_version)
-            SELECT moved.id, moved.next_offset - 1, moved.next_offset - added_rows[1],
-                moved.last_timestamp, folio.id, page_positions[1], page_lengths[1],
-                page_first_rows[1], page_slice_bytes[1], page_format, page_versions[1]
-            FROM moved, folio
-        ), inlined AS (
-            INSERT INTO inline_folios (folio_id, data)
-            SELECT id, inline_data FROM folio WHERE inline_data IS NOT NULL
-        ), result AS (
-            INSERT INTO producer_results
-                (committed_at, topic_id, producer_id, slot, sequence, committed)
-            SELECT commit_flush.committed_at, used.topic_id, used.producer_id, result_slots[1],
-                result_sequences[1], json_build_array(json_build_object(
-                    'partition', partition_values[1],
-                    'start_offset', moved.next_offset - added_rows[1],
-                    'end_offset', moved.next_offset - 1,
-                    'timestamp', moved.last_timestamp
-                ))::text
-            FROM used, moved
-            ON CONFLICT (topic_id, producer_id, slot) DO UPDATE SET sequence = excluded.sequence,
-                committed = excluded.committed, committed_at = excluded.committed_at
-        ), outcome AS (
-            INSERT INTO outcomes (id, committed, decided_at, node, result)
-            SELECT transaction, true, clock_timestamp(), commit_flush.node,
-                moved.next_offset - added_rows[1] || ';' || moved.last_timestamp
-            FROM moved
-        )
-        SELECT used.topic_id, moved.next_offset, moved.last_timestamp
-        INTO used_topic, new_end, new_timestamp
-        FROM (SELECT) AS one LEFT JOIN used ON true LEFT JOIN moved ON true;
-        IF new_end IS NOT NULL THEN
-            RETURN new_end - added_rows[1] || ';' || new_timestamp;
-        END IF;
-        IF used_topic IS NOT NULL THEN
-            UPDATE producers SET next_sequence = first_sequences[1]
-            WHERE topic_id = used_topic AND producer_id = producer_names[1];
-        END IF;
     END IF;
 
     IF producer_names IS NOT NULL THEN
@@ -261,6 +199,109 @@ BEGIN
     answer := array_to_string(starts, ',') || ';' || array_to_string(stored_timestamps, ',', '');
     INSERT INTO outcomes (id, committed, decided_at, node, result)
     VALUES (transaction, true, clock_timestamp(), node, answer);
+    RETURN answer;
+END
+$function$
+"""
+
+COMMIT_PAGE: LiteralString = """
+CREATE OR REPLACE FUNCTION commit_page(
+    transaction UUID,
+    node TEXT,
+    committed_at BIGINT,
+    topic_uuid TEXT,
+    lock_kind INTEGER,
+    lock_bucket INTEGER,
+    partition_value TEXT,
+    added_rows BIGINT,
+    added_bytes BIGINT,
+    page_timestamp BIGINT,
+    expected_offset BIGINT, -- -1: any.
+    folio_name TEXT,
+    page_format SMALLINT,
+    inline_data BYTEA,
+    page_position BIGINT,
+    page_length BIGINT,
+    page_first_row BIGINT,
+    page_slice_bytes BIGINT,
+    page_version INTEGER,
+    producer_name TEXT, -- NULL: none.
+    page_sequence BIGINT,
+    result_slot INTEGER
+) RETURNS TEXT LANGUAGE plpgsql AS $function$
+DECLARE
+    found_topic BIGINT;
+    found_partition BIGINT;
+    new_end BIGINT;
+    new_timestamp BIGINT;
+    new_folio BIGINT;
+    answer TEXT;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(lock_kind, lock_bucket);
+    -- A statement of its own, which sees what was deleted until the lock was had.
+    SELECT id INTO found_topic FROM topics WHERE uuid = topic_uuid AND deleted_at IS NULL;
+    IF producer_name IS NOT NULL THEN
+        UPDATE producers SET next_sequence = page_sequence + 1
+        WHERE topic_id = found_topic AND producer_id = producer_name
+        AND next_sequence = page_sequence;
+    END IF;
+    IF producer_name IS NULL OR FOUND THEN
+        UPDATE partitions SET next_offset = next_offset + added_rows,
+            bytes = bytes + added_bytes, pages = pages + 1,
+            last_timestamp = greatest(last_timestamp, page_timestamp)
+        WHERE topic_id = found_topic AND value = partition_value
+        AND (expected_offset < 0 OR next_offset = expected_offset)
+        RETURNING id, next_offset, last_timestamp
+        INTO found_partition, new_end, new_timestamp;
+        IF found_partition IS NULL AND producer_name IS NOT NULL THEN
+            UPDATE producers SET next_sequence = page_sequence
+            WHERE topic_id = found_topic AND producer_id = producer_name;
+        END IF;
+    END IF;
+    IF found_partition IS NULL THEN
+        RETURN commit_flush(
+            transaction, node, committed_at,
+            ARRAY[topic_uuid], lock_kind, ARRAY[lock_bucket],
+            ARRAY[1], ARRAY[partition_value], ARRAY[added_rows], ARRAY[added_bytes],
+            ARRAY[1::bigint], ARRAY[page_timestamp], ARRAY[expected_offset],
+            folio_name, page_format, inline_data,
+            ARRAY[1], ARRAY[0::bigint], ARRAY[added_rows - 1], ARRAY[page_timestamp],
+            ARRAY[page_position], ARRAY[page_length], ARRAY[page_first_row],
+            ARRAY[page_slice_bytes], ARRAY[page_version],
+            ARRAY[1], CASE WHEN producer_name IS NULL THEN NULL ELSE ARRAY[producer_name] END,
+            CASE WHEN producer_name IS NULL THEN NULL ELSE ARRAY[page_sequence] END,
+            ARRAY[page_sequence + 1],
+            ARRAY[1], ARRAY[page_sequence], ARRAY[result_slot],
+            ARRAY[1], ARRAY[1], ARRAY[0::bigint], ARRAY[added_rows - 1], ARRAY[page_timestamp]
+        );
+    END IF;
+
+    INSERT INTO folios (name, pages) VALUES (folio_name, 1)
+    ON CONFLICT (name) DO UPDATE SET pages = folios.pages + 1
+    RETURNING id INTO new_folio;
+    INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id,
+        position, length, first_row, slice_bytes, format, schema_version)
+    VALUES (found_partition, new_end - 1, new_end - added_rows, new_timestamp, new_folio,
+        page_position, page_length, page_first_row, page_slice_bytes, page_format, page_version);
+    IF inline_data IS NOT NULL THEN
+        INSERT INTO inline_folios (folio_id, data) VALUES (new_folio, inline_data);
+    END IF;
+    IF producer_name IS NOT NULL THEN
+        INSERT INTO producer_results
+            (committed_at, topic_id, producer_id, slot, sequence, committed)
+        VALUES (commit_page.committed_at, found_topic, producer_name, result_slot, page_sequence,
+            json_build_array(json_build_object(
+                'partition', partition_value,
+                'start_offset', new_end - added_rows,
+                'end_offset', new_end - 1,
+                'timestamp', new_timestamp
+            ))::text)
+        ON CONFLICT (topic_id, producer_id, slot) DO UPDATE SET sequence = excluded.sequence,
+            committed = excluded.committed, committed_at = excluded.committed_at;
+    END IF;
+    answer := new_end - added_rows || ';' || new_timestamp;
+    INSERT INTO outcomes (id, committed, decided_at, node, result)
+    VALUES (transaction, true, clock_timestamp(), commit_page.node, answer);
     RETURN answer;
 END
 $function$

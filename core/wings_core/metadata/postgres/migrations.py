@@ -11,7 +11,7 @@ from typing import LiteralString
 from psycopg import sql
 
 from wings_core.errors import Internal
-from wings_core.metadata.postgres.commit_function import COMMIT_FLUSH
+from wings_core.metadata.postgres.commit_function import COMMIT_FLUSH, COMMIT_PAGE
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import PostgresDatabase
 from wings_core.metadata.store.locks import Lock
@@ -539,6 +539,8 @@ _TOLD_LATER: Sequence[LiteralString] = (
     COMMIT_FLUSH,
 )
 
+_ONE_PAGE: Sequence[LiteralString] = (COMMIT_FLUSH, COMMIT_PAGE)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _INITIAL,
     _FLUSHES,
@@ -563,6 +565,7 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _TABLES,
     _WRITERS,
     _TOLD_LATER,
+    _ONE_PAGE,
 )
 """Each brings the schema from the version before it (its index) to the next; `now` is bound."""
 
