@@ -14,24 +14,22 @@ wrote fewer than its index needs would be no floor.
 
 import json
 import os
-import random
 import sqlite3
-import statistics
 import struct
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from queue import SimpleQueue
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from benchmarks.harness import cpu_seconds, create_topic, open_put
+from benchmarks.acks import Acks, ack_server, batches, in_the_way, pushing, take_in_turn
+from benchmarks.harness import create_topic
 from benchmarks.small import people
 from wings_core.batches import BatchCheck
 from wings_core.contracts.put import result_to_json
@@ -204,7 +202,7 @@ class AckServer(flight.FlightServerBase):
                 writer.write(pa.py_buffer(result_to_json(number, Accepted((committed,)))))
 
             if how not in (HANDED_OVER, INDEXED, OWED):
-                for batch in iter(lambda: _next(reader), None):
+                for batch in batches(reader):
                     answer(batch)
                 return
             arrived: SimpleQueue[pa.RecordBatch | None] = SimpleQueue()
@@ -216,19 +214,12 @@ class AckServer(flight.FlightServerBase):
             check = BatchCheck(reader.schema).check
             second = threading.Thread(target=answer_all)
             second.start()
-            for batch in iter(lambda: _next(reader), None):
+            for batch in batches(reader):
                 if how == OWED:
                     check(batch)
                 arrived.put(batch)
             arrived.put(None)
             second.join()
-
-
-def _next(reader: flight.MetadataRecordBatchReader) -> pa.RecordBatch | None:
-    try:
-        return reader.read_chunk().data
-    except StopIteration:
-        return None
 
 
 def _pages_of_a_commit(database: Path) -> float:
@@ -244,83 +235,40 @@ def _pages_of_a_commit(database: Path) -> float:
     return frames / max(1, commits)
 
 
-@contextmanager
-def _ack_server() -> Generator[tuple[flight.FlightClient, int, Path]]:
-    child = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.ack_floor", "serve"], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert child.stdout is not None
-        port, directory = child.stdout.readline().split()
-        with flight.connect(f"grpc://127.0.0.1:{port}") as client:
-            yield client, child.pid, Path(directory)
-    finally:
-        child.terminate()
-        child.wait(timeout=10)
-
-
 def measure(rounds: int) -> None:
     """Print the ack's median of each way, its ratio to the sum, CPU and pages; and what follows."""
-    batch = people(1)
-    seconds: dict[str, list[float]] = {}
-    cpu: dict[str, float] = {}
     with ExitStack() as stack:
-        bare, bare_pid, databases = stack.enter_context(_ack_server())
+        bare, bare_pid, told = stack.enter_context(ack_server("benchmarks.ack_floor"))
+        databases = Path(told)
         wings = stack.enter_context(server_process())
         client = stack.enter_context(wings.client())
-        create_topic(client, "acks", batch.schema)
+        create_topic(client, "acks", people(1).schema)
         directory = stack.enter_context(tempfile.TemporaryDirectory())
         database = stack.enter_context(closing(Database(Path(directory) / "client")))
-
-        def pushing(
-            to: flight.FlightClient, descriptor: flight.FlightDescriptor
-        ) -> Callable[[], None]:
-            writer, answers = open_put(to, descriptor, batch.schema)
-            stack.callback(writer.close)
-
-            def push() -> None:
-                writer.write_batch(batch)
-                answers.read()
-
-            return push
-
-        calls: dict[str, tuple[Callable[[], None], int]] = {
-            how: (pushing(bare, flight.FlightDescriptor.for_command(json.dumps(how))), bare_pid)
-            for how in HOWS
+        calls: dict[str, tuple[Callable[[], object], int]] = {
+            how: (pushing(stack, bare, in_the_way(how)), bare_pid) for how in HOWS
         }
-        calls[WINGS] = pushing(client, flight.FlightDescriptor.for_path("acks")), wings.pid
+        ours = pushing(stack, client, flight.FlightDescriptor.for_path("acks"))
+        calls[WINGS] = ours, wings.pid
         calls[SQLITE] = database.commit, 0
-        order = list(calls.items())
-        shuffle = random.Random(0).shuffle
-        for number in range(PUSHES * (rounds + 1)):
-            shuffle(order)  # What one leaves to the disk, another waits for.
-            for name, (call, pid) in order:
-                used = cpu_seconds(pid) if pid else time.process_time()
-                started = time.perf_counter()
-                call()
-                took = time.perf_counter() - started
-                used = (cpu_seconds(pid) if pid else time.process_time()) - used
-                if number >= PUSHES:  # The first round does not count.
-                    seconds.setdefault(name, []).append(took)
-                    cpu[name] = cpu.get(name, 0.0) + used
+        acks = Acks.median_of(take_in_turn(calls, PUSHES, rounds))
         logs = {name: databases / name for name in HOWS if name not in (ANSWERED, RECORDED)}
         logs |= {WINGS: wings.data_dir / "metadata.sqlite", SQLITE: Path(directory) / "client"}
         pages = {name: _pages_of_a_commit(log) for name, log in logs.items()}
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    medians = acks.seconds
     parts = medians[ANSWERED] + medians[SQLITE]
     print(f"{'':12} {'p50, ms':>8} {'CPU, µs':>8} {'pages':>6} {'ratio':>6}")  # noqa: T201
     for name in calls:
         median = medians[name]
-        used = cpu[name] / (PUSHES * rounds) * 1e6
         print(  # noqa: T201
-            f"{name:12} {median * 1e3:8.3f} {used:8.0f} {pages.get(name, 0):6.1f} "
+            f"{name:12} {median * 1e3:8.3f} {acks.cpu_us[name]:8.0f} {pages.get(name, 0):6.1f} "
             f"{median / parts:6.2f}  {HOWS.get(name, '')}"
         )
-    least, indexed, owed, ours = (medians[name] / parts for name in (LEAST, INDEXED, OWED, WINGS))
+    least, indexed, owed, own = (medians[name] / parts for name in (LEAST, INDEXED, OWED, WINGS))
     print(  # noqa: T201
         f"{HOLD} can{'' if owed <= HOLD else 'not'} be held here by Python over SQLite: the least "
         f"takes {least:.2f} of the sum, with Wings' own rows {indexed:.2f}, with all that is owed "
-        f"to a push {owed:.2f}, Wings {ours:.2f}"
+        f"to a push {owed:.2f}, Wings {own:.2f}"
     )
 
 

@@ -67,7 +67,7 @@ def compare(
     baseline()
     wings()
     pairs = [(baseline(), wings()) for _ in range(runs)]
-    return _row(name, unit, hold, pairs, more_is_better=more_is_better)
+    return row_of(name, unit, hold, pairs, more_is_better=more_is_better)
 
 
 def compare_in_turn(
@@ -107,10 +107,10 @@ def compare_in_turn(
             for values, measure in both if index % 2 else reversed(both):
                 values.append(measure())
         pairs.append((statistics.median(theirs), statistics.median(ours)))
-    return _row(name, unit, hold, pairs, more_is_better=more_is_better)
+    return row_of(name, unit, hold, pairs, more_is_better=more_is_better)
 
 
-def _row(
+def row_of(
     name: str,
     unit: str,
     hold: float,
@@ -118,7 +118,7 @@ def _row(
     *,
     more_is_better: bool,
 ) -> Row:
-    """Return the figure of runs, each of the baseline's value and Wings'."""
+    """Return the figure of runs, each of the baseline's value and Wings'; see `compare`."""
     ratios = [ours / theirs for theirs, ours in pairs]
     ratio = statistics.median(ratios)
     return Row(

@@ -1,91 +1,175 @@
-"""Nodes without a directory, and several processes over one: a small push, and many at once."""
+"""Nodes without a directory, and several processes over one: small pushes, and scans.
+
+How much more several processes do than one is held where they have cores of their own. What a
+push and a scan cost all of them together is told on any machine: that is what they repeat, or wait
+for from their parent.
+"""
 
 import itertools
+import math
 import os
-import tempfile
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-import psycopg
 import pyarrow.flight as flight
 
-from benchmarks.harness import Row, compare_in_turn, create_topic, median_seconds
+from benchmarks import ack_floor_postgres as floor
+from benchmarks.harness import (
+    Row,
+    bare_server,
+    compare_in_turn,
+    cpu_seconds,
+    create_topic,
+    drain,
+    narrow,
+    open_put,
+    push,
+    row_of,
+    ticket,
+)
 from benchmarks.small import Stream, people
-from wings_server.testing import ServerProcess, node_process, server_process
-from wings_server.testing_postgres import postgres_server
+from wings_server.testing import ServerProcess, server_process
 
-ACKS = 200
 PRODUCERS = 4
 PUSHES = 2_000
 """Of each producer."""
+
+SCANNERS = 8
+SCANNED = 256
+"""Batches of 1 MiB that each scanner reads."""
+
 CORES_MIN = 8
 """Where four processes are to give three times as many pushes as one."""
 
+PROCESSES = 4
+"""That many are held to it."""
+
+_topics = itertools.count()
+
 
 def run() -> Iterator[Row]:
-    """Measure against a bare commit of the same PostgreSQL, and against one process."""
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = stack.enter_context(postgres_server(sync=True))
-        yield _acknowledgement(stack, server.new_database(), directory / "objects")
-    cores = len(os.sched_getaffinity(0))
-    yield _pushes(4, 3.0) if cores >= CORES_MIN else _pushes(2, 0.0)
-
-
-def _acknowledgement(stack: ExitStack, url: str, objects: Path) -> Row:
-    connection = stack.enter_context(psycopg.connect(url, autocommit=True))
-    connection.execute("CREATE TABLE bare (id BIGINT GENERATED ALWAYS AS IDENTITY, data BYTEA)")
-    data = os.urandom(500)
-    node = stack.enter_context(node_process(url, objects.as_uri()))
-    client = node.client()
-    batch = people(1)
-    create_topic(client, "acks", batch.schema)
-    path = flight.FlightDescriptor.for_path("acks")
-    stream = stack.enter_context(closing(Stream(client, path, batch)))
-    return compare_in_turn(
-        "ack of a one-row push over PostgreSQL, p50, against a bare commit there",
-        "ms",
-        3.0,
-        lambda: median_seconds(stream.push_one, ACKS) * 1e3,
-        lambda: (
-            median_seconds(
-                lambda: connection.execute("INSERT INTO bare (data) VALUES (%s)", (data,)), ACKS
-            )
-            * 1e3
-        ),
-        times=3,
-        more_is_better=False,
-    )
-
-
-def _pushes(processes: int, bound: float) -> Row:
-    with (
-        server_process() as alone,
-        server_process(flags=["--processes", str(processes)]) as server,
+    """Measure against a bare commit of the same PostgreSQL, one process, and a bare server."""
+    rounds = floor.measure(floor.ROUNDS)
+    for how, name in (
+        (floor.NODE, "ack of a one-row push over PostgreSQL, p50, against a bare commit there"),
+        (floor.LEAST, "the same by a bare server that does the least that a log needs"),
     ):
-        name = f"one-row pushes by {PRODUCERS} producers: {processes} processes against one"
-        topics = itertools.count()
+        pairs = [(each.seconds[floor.POSTGRES] * 1e3, each.seconds[how] * 1e3) for each in rounds]
+        yield row_of(name, "ms", floor.HOLD, pairs, more_is_better=False)
+    with server_process() as alone, bare_server() as bare:
+        _load(alone.client(), bare)
+        for processes in (2, PROCESSES):
+            with server_process(flags=["--processes", str(processes)]) as server:
+                _load(server.client())
+                yield from _processes(server, alone, bare, processes)
+
+
+def _load(client: flight.FlightClient, bare: flight.FlightClient | None = None) -> None:
+    """Keep what is scanned."""
+    batch = narrow(32_768)
+    create_topic(client, "scanned", batch.schema)
+    push(client, "scanned", batch, SCANNED)
+    if bare is not None:
+        kept = flight.FlightDescriptor.for_command(f'{{"keep": "scanned", "times": {SCANNED}}}')
+        writer, answers = open_put(bare, kept, batch.schema)
+        writer.write_batch(batch)
+        answers.read()
+        writer.close()
+
+
+def _processes(
+    server: ServerProcess, alone: ServerProcess, bare: flight.FlightClient, processes: int
+) -> Iterator[Row]:
+    """Measure so many processes against one, and against a bare server."""
+    holds = processes == PROCESSES and len(os.sched_getaffinity(0)) >= CORES_MIN
+    by = f"--processes {processes}"
+    pushes, scanned = PRODUCERS * PUSHES, SCANNERS * SCANNED
+
+    def compared(
+        name: str,
+        unit: str,
+        hold: float,
+        wings: Callable[[], float],
+        baseline: Callable[[], float],
+    ) -> Row:
+        rate = unit.endswith("/s")
         return compare_in_turn(
-            name,
-            "pushes/s",
-            bound,
-            lambda: _rate(server, f"t{next(topics)}"),
-            lambda: _rate(alone, f"t{next(topics)}"),
-            times=3,
+            name, unit, hold, wings, baseline, runs=3, times=3, more_is_better=rate
+        )
+
+    yield compared(
+        f"one-row pushes by {PRODUCERS} producers: {by} against none",
+        "pushes/s",
+        3.0 if holds else 0.0,
+        lambda: pushes / _seconds(lambda: _push(server)),
+        lambda: pushes / _seconds(lambda: _push(alone)),
+    )
+    yield compared(
+        f"scan by {SCANNERS} clients: {by} against a bare server",
+        "MiB/s",
+        0.9 if holds else 0.0,
+        lambda: scanned / _seconds(lambda: _scan(server)),
+        lambda: scanned / _seconds(lambda: _drain([bare], flight.Ticket(b"scanned"))),
+    )
+    for what, call, per in (("one-row push", _push, pushes), ("scanned MiB", _scan, scanned)):
+        yield compared(
+            f"CPU of a {what}: {by} against none (no bound)",
+            "us",
+            math.inf,
+            lambda call=call, per=per: _cpu(server, call, _processes_of) / per * 1e6,
+            lambda call=call, per=per: _cpu(alone, call, _processes_of) / per * 1e6,
+        )
+        yield compared(
+            f"of that the parent's: {by} against all of none (no bound)",
+            "us",
+            math.inf,
+            lambda call=call, per=per: _cpu(server, call, _parent_of) / per * 1e6,
+            lambda call=call, per=per: _cpu(alone, call, _processes_of) / per * 1e6,
         )
 
 
-def _rate(server: ServerProcess, topic: str) -> float:
-    """Return pushes a second of some producers, each at a node of its own."""
-    batch = people(1)
-    create_topic(server.client(), topic, batch.schema)
-    addresses = [server.flight]
+def _seconds(call: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def _cpu(
+    server: ServerProcess,
+    call: Callable[[ServerProcess], None],
+    of: Callable[[ServerProcess], list[int]],
+) -> float:
+    """Return the processor time, in seconds, that processes of a server use for a call."""
+    processes = of(server)
+    before = sum(map(cpu_seconds, processes))
+    call(server)
+    return sum(map(cpu_seconds, processes)) - before
+
+
+def _parent_of(server: ServerProcess) -> list[int]:
+    return [server.pid]
+
+
+def _processes_of(server: ServerProcess) -> list[int]:
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text()
+    return [server.pid, *map(int, children.split())]
+
+
+def _addresses(server: ServerProcess, topic: str) -> list[str]:
+    """Return the addresses of all its processes."""
     info = server.client().get_flight_info(flight.FlightDescriptor.for_path(topic))
-    addresses += [each.uri.decode() for each in info.endpoints[0].locations]
-    addresses = list(dict.fromkeys(addresses))
+    others = [each.uri.decode() for each in info.endpoints[0].locations]
+    return list(dict.fromkeys([server.flight, *others]))
+
+
+def _push(server: ServerProcess) -> None:
+    """Have some producers push, each at the next process, to a topic of their own."""
+    topic, batch = f"t{next(_topics)}", people(1)
+    create_topic(server.client(), topic, batch.schema)
+    addresses = _addresses(server, topic)
 
     def produce(number: int) -> None:
         with (
@@ -94,10 +178,21 @@ def _rate(server: ServerProcess, topic: str) -> float:
         ):
             stream.push(PUSHES)
 
-    threads = [threading.Thread(target=produce, args=(each,)) for each in range(PRODUCERS)]
-    began = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return PRODUCERS * PUSHES / (time.perf_counter() - began)
+    with ThreadPoolExecutor(PRODUCERS) as threads:
+        list(threads.map(produce, range(PRODUCERS)))
+
+
+def _scan(server: ServerProcess) -> None:
+    """Have all scanners read what is kept, each at the next process."""
+    with ExitStack() as stack:
+        addresses = _addresses(server, "scanned")
+        clients = [stack.enter_context(flight.FlightClient(each)) for each in addresses]
+        _drain(clients, ticket(kind="scan", topic="scanned"))
+
+
+def _drain(clients: Sequence[flight.FlightClient], wanted: flight.Ticket) -> None:
+    def read(number: int) -> int:
+        return drain(clients[number % len(clients)], wanted)
+
+    with ThreadPoolExecutor(SCANNERS) as threads:
+        list(threads.map(read, range(SCANNERS)))
