@@ -291,6 +291,8 @@ class Drain:
             if token is None:
                 return None
             self._lease, self._leased_at = Lease(LEASE, self._holder, token), now
+            with self._changed:
+                self._changed.notify()  # To release it, should it be idle: others wait for it.
         return self._lease
 
     def _release(self) -> None:

@@ -1,6 +1,7 @@
 """What small pushes leave in metadata is drained into storage, and stays the same log."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -106,6 +107,18 @@ def test_rows_offsets_and_timestamps_are_the_same_after_as_before(log: Log) -> N
     assert log.maintenance.inline_backlog(1).bytes == 0
     assert log.drain is not None
     assert log.drain.backlog_bytes == 0
+
+
+def test_after_a_drain_on_demand_another_node_may_drain_soon(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "LEASE_IDLE_SECONDS", 0.01)
+    push(log, topic_of(log), 0)
+    assert drained(log)
+    until = time.monotonic() + 60
+    while log.maintenance.acquire_lease(drain.LEASE, "another", 1.0) is None:
+        assert time.monotonic() < until, "the lease is kept, though nothing is to be drained"
+        threading.Event().wait(0.01)
 
 
 def test_a_check_meanwhile_finds_the_pages_where_they_are_now(
