@@ -28,11 +28,11 @@ JDBC_JAR := $(VENV)/flight-sql-jdbc-driver.jar
 MAVEN := https://repo1.maven.org/maven2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster test fast soak jdbc $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
+.PHONY: help demo cluster test fast soak jdbc iceberg-rest $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.server ## the main job end to end: a server, a million rows, a long poll
 	$(BIN)/python examples/demo.py
@@ -61,6 +61,13 @@ $(JDBC_JAR): | $(BIN)/python
 		$(MAVEN)/org/apache/arrow/flight-sql-jdbc-driver/$(JDBC)/flight-sql-jdbc-driver-$(JDBC).jar
 	echo "$(JDBC_SHA256)  $@.part" | sha256sum --check --quiet
 	mv $@.part $@
+
+iceberg-rest: $(VENV)/.dev $(VENV)/iceberg-rest ## the test of tables in a REST catalog, which needs a JDK of 11 or later and Maven
+	$(BIN)/python -m pytest tests/integration/test_tables_rest.py
+
+$(VENV)/iceberg-rest: tests/integration/iceberg_rest/pom.xml | $(BIN)/python
+	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(abspath $@.part)
+	rm -rf $@ && mv $@.part $@
 
 check: $(VENV)/.dev ## lint, formatting and types
 	$(BIN)/ruff check

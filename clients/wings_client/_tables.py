@@ -60,8 +60,8 @@ class TableCalls(AdminCalls):
         location: str | None = about["metadata_location"]
         if location is None:
             raise InvalidArgument(
-                f"the table of topic {described['topic']} has no snapshot yet: maintenance makes "
-                "one once messages are merged"
+                f"the table of topic {described['topic']} has no snapshot yet (maintenance makes "
+                "one once messages are merged), or the server does not reach its catalog"
             )
         found = _of_catalog(catalog, about["identifier"], described["uuid"])
         if found is not None:

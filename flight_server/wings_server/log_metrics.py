@@ -213,12 +213,12 @@ def _of_tables(tables: Tables) -> Iterator[Metric]:
     statuses = tables.latest()[:SERIES_MAX]
     rows = GaugeMetricFamily(
         "wings_table_lag_rows",
-        "Messages that were not in a topic's table after its last commit.",
+        "Messages that were not in a topic's table when maintenance last looked.",
         labels=["table"],
     )
     seconds = GaugeMetricFamily(
         "wings_table_lag_seconds",
-        "Age of the oldest message that was not in the table after its last commit.",
+        "Age of the oldest message that was not in the table when maintenance last looked.",
         labels=["table"],
     )
     for status in statuses:

@@ -20,6 +20,14 @@ from typing import Any, Literal
 
 Kind = Literal["node", "holds"]
 
+MODULES = (
+    "wings_core.metadata.remote",
+    "wings_core.share.remote.link",
+    "pyiceberg.catalog.sql",
+    "pyiceberg.io.pyarrow",
+)
+"""What servers import only when they use it."""
+
 SECONDS_MAX = 90.0
 """How long the forking process may take to begin, and a server to start or to be gone."""
 
@@ -40,12 +48,16 @@ class ForkedProcess:
         """End it by SIGKILL, as a crash would, and wait until it is gone."""
         if not self.running:
             return
-        self.running = False
         os.kill(self._pid, signal.SIGKILL)
         deadline = time.monotonic() + SECONDS_MAX
-        while Path(f"/proc/{self._pid}").exists():  # The forking process does not wait for it.
+        while not self.has_ended():  # The forking process does not wait for it.
             assert time.monotonic() < deadline, "a killed process is still there"
             time.sleep(0.005)
+
+    def has_ended(self) -> bool:
+        """Tell whether it is gone; where it was started with a trap, by itself."""
+        self.running = self.running and Path(f"/proc/{self._pid}").exists()
+        return not self.running
 
 
 class ForkedCluster:
@@ -58,7 +70,10 @@ class ForkedCluster:
         self._started: list[ForkedProcess] = []
 
     def start(self, kind: Kind, **settings: Any) -> ForkedProcess:
-        """Start a server with settings by their names; returns when it serves."""
+        """Start a server with settings by their names; returns when it serves.
+
+        One that has a `trap`, empty or not, is as `table_traps` says.
+        """
         (started,) = self.start_all(kind, [settings])
         return started
 
@@ -117,8 +132,10 @@ def forked_cluster(directory: Path) -> Generator[ForkedCluster]:
 def main() -> None:
     """Fork a server for each line on standard input, and say its process id."""
     # Imported before the first fork, and only here.
-    for module in ("wings_core.metadata.remote", "wings_core.share.remote.link"):
+    for module in MODULES:
         importlib.import_module(module)
+    from table_traps import prepare, set_trap
+
     from wings_server.holds import process as holds
     from wings_server.process import run
     from wings_server.settings import HoldSettings, Settings
@@ -134,6 +151,11 @@ def main() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(os.open(output, os.O_CREAT | os.O_WRONLY), 1)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        trap = settings.pop("trap", None)
+        if trap is not None:
+            prepare()
+        if trap:
+            set_trap(trap)
         if kind == "node":
             run(Settings(**settings, flight="127.0.0.1:0", http="127.0.0.1:0"))  # pyright: ignore[reportArgumentType]
         else:

@@ -1,5 +1,5 @@
 """A topic whose schema grows, against a plain model: pushes and reads of all versions, mixed with
-changes, maintenance and restarts."""
+changes, maintenance, restarts, and with being an Iceberg table."""
 
 import shutil
 from collections.abc import Iterator
@@ -25,6 +25,9 @@ from property_examples import examples
 
 from wings_core.limits import Limits
 from wings_server.testing import RunningServer, running_server
+
+pytest.importorskip("pyiceberg")
+from pyiceberg.exceptions import NoSuchTableError
 
 LIMITS = Limits(wire_rows_max=20, segment_bytes_max=16 * 1024)
 COLUMNS_MAX = 6
@@ -222,11 +225,35 @@ class Machine(RuleBasedStateMachine):
         assert drain is not None
         drain.run()
 
-    @rule(segment_format=st.sampled_from(["arrow", "parquet"]))
-    def merge(self, segment_format: str) -> None:
-        config = {"tier_after_ms": 0, "segment_bytes": 1, "segment_format": segment_format}
+    @rule(
+        segments=st.sampled_from(
+            [{"segment_format": "arrow"}, {"segment_format": "parquet"}, {"table": "iceberg"}]
+        ),
+        segment_bytes=st.sampled_from([1, 64 * 1024]),
+    )
+    def merge(self, segments: dict[str, str], segment_bytes: int) -> None:
+        config = {"tier_after_ms": 0, "segment_bytes": segment_bytes, **segments}
         act(self.client, "alter-topic", topic=self.topic, config=config)
-        act(self.client, "maintain", topic=self.topic)
+        assert act(self.client, "maintain", topic=self.topic)["failures"] == 0
+        if "table" in segments:
+            self.read_table()
+
+    def read_table(self) -> None:
+        """The table has the last version of all rows, each once, as pyiceberg reads it."""
+        tables = self.server.server.log.tables
+        assert tables is not None
+        try:
+            table = tables.catalog.catalog.load_table(("default", self.topic))
+        except NoSuchTableError:
+            assert not self.rows
+            return
+        found = table.scan().to_arrow().sort_by("__offset")
+        names = [each.name for each in self.versions[-1]]
+        assert set(found.column_names) == {*names, "__offset", "__timestamp"}
+        assert found["__offset"].to_pylist() == list(range(len(self.rows)))
+        assert found.select(names).to_pylist() == [
+            {name: row.get(name) for name in names} for row in self.rows
+        ]
 
     @precondition(lambda self: self.steps >= STEPS_TO_RESTART)
     @rule()

@@ -30,6 +30,7 @@ from wings_core.tables.catalog import Catalog, commit_of
 from wings_server.testing import RunningServer, running_server, server_process
 
 pytest.importorskip("pyiceberg")
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import StaticTable
 
@@ -255,6 +256,28 @@ def test_of_two_nodes_that_make_a_commit_at_once_one_does(
             assert commit_of(table_of(server)) == number + 1
 
 
+def test_a_commit_that_a_gateway_asks_the_catalog_for_twice_leaves_the_table_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is that of the second, which is refused, as the first was made."""
+    commit = SqlCatalog.commit_table
+
+    def twice(catalog: SqlCatalog, *args: Any) -> Any:
+        commit(catalog, *args)
+        return commit(catalog, *args)
+
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        create(client)
+        for number in range(3):
+            push(client, "t", numbers(number))
+            with monkeypatch.context() as patch:
+                patch.setattr(SqlCatalog, "commit_table", twice)
+                act(client, "maintain", topic="t")
+            assert_same(server, client)
+            act(client, "maintain", topic="t")
+            assert_same(server, client)
+
+
 def test_retention_takes_rows_out_of_the_table_before_their_files_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +298,27 @@ def test_retention_takes_rows_out_of_the_table_before_their_files_go(
         act(client, "maintain", topic="t")
         assert wings_rows(client).column("n").to_pylist() == [3]
         assert_same(server, client)
+
+
+def test_retention_takes_rows_of_all_partitions_out_of_the_table_at_once(tmp_path: Path) -> None:
+    """Threads that work on partitions wait for one another's commits."""
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        act(
+            client,
+            "create-topic",
+            topic="t",
+            partition_key="n",
+            schema={"fields": FIELDS},
+            config=TABLE,
+        )
+        for _ in range(3):
+            push(client, "t", numbers(*range(8)))
+            act(client, "maintain", topic="t")
+        act(client, "alter-topic", topic="t", config={**TABLE, "retention_bytes": 1})
+        assert act(client, "maintain", topic="t")["failures"] == 0
+        states = act(client, "partition-states", topic="t")
+        assert [each["log_start_offset"] for each in states] == [2] * 8
+        assert table_of(server).scan().to_arrow().sort_by("n")["n"].to_pylist() == list(range(8))
 
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

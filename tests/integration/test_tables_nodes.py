@@ -21,7 +21,8 @@ from wings_core.errors import Unavailable
 from wings_core.limits import Limits
 from wings_core.metadata.store.tables import DatabaseTables
 from wings_core.names import DEFAULT_NAMESPACE
-from wings_core.tables.catalog import Catalog, open_catalog
+from wings_core.tables import open_catalog
+from wings_core.tables.catalog import Catalog
 from wings_server.testing import node_process
 
 pytest.importorskip("pyiceberg")

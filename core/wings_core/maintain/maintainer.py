@@ -112,6 +112,8 @@ class Maintainer:
             Unavailable: Metadata cannot be reached; or the server is stopping.
         """
         self._drain_all()  # Until then it is not due.
+        if self._tables is not None:
+            self._tables.ask_again()
         report = self._pass(self._topics() if topic is None else (topic,), progress, patient=True)
         if topic is None and self._tables is not None:
             self._tables.forget_deleted()
@@ -318,7 +320,7 @@ class Maintainer:
             assert tables is not None
             try:
                 if every or tables.is_due(topic):
-                    tables.commit(topic, at_once=every)
+                    report.partitions_busy += not tables.commit(topic, at_once=every)
             except NotFound:
                 continue
             except WingsError as error:

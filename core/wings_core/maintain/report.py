@@ -13,7 +13,7 @@ class MaintenanceReport:
     partitions: int = 0
     """Those that something was due in."""
     partitions_busy: int = 0
-    """Those of them that another node works on, which were left to it."""
+    """Those of them that another node works on, which were left to it; a table counts as one."""
     failures: int = 0
     """Those of them where it failed; it is tried again at the next pass."""
     pages_expired: int = 0

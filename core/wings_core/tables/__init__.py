@@ -1,6 +1,7 @@
 """Topics that are tables: their merged segments as an Iceberg table, committed by maintenance."""
 
-from wings_core.tables.catalog import Catalog, open_catalog
+from wings_core.tables.catalog import Catalog
+from wings_core.tables.open import open_catalog
 from wings_core.tables.tables import Tables, TableStatus
 
 __all__ = ["Catalog", "TableStatus", "Tables", "open_catalog"]

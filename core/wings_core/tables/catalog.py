@@ -1,12 +1,12 @@
 """Iceberg tables by pyiceberg: created, evolved, committed to; all that talks to a catalog."""
 
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlencode
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,15 +14,12 @@ import pyarrow.parquet as pq
 from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
 from wings_core.model import Topic
 from wings_core.partitions import Partition, partition_key_value
-from wings_core.storage.objects.open import s3_properties
+from wings_core.storage.objects import ObjectStore
 from wings_core.storage.parquet_file import OFFSET_COLUMN, TIMESTAMP_COLUMN, file_fields
 from wings_core.storage.table_layout import transforms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-NAME = "wings"
-"""Of the catalog."""
 
 COMMIT = "wings.commit"
 """In a snapshot's summary: the number of the commit."""
@@ -31,7 +28,8 @@ TOPIC_UUID = "wings.topic_uuid"
 """In a table's properties."""
 
 SNAPSHOTS_KEPT_SECONDS = 1_800.0
-"""Older snapshots are expired: shorter than segments that nothing refers to are kept."""
+"""Older snapshots are expired: shorter than segments that nothing refers to are kept, and longer
+than a commit takes, whose metadata nothing refers to yet."""
 
 _PROPERTIES = {
     "format-version": "2",
@@ -65,7 +63,7 @@ class Catalog:
 
     All methods raise:
         Unavailable: The catalog, or its storage, cannot be reached, or fails; what was begun may
-            have been done.
+            have been done. Its fact `away` tells whether the catalog was not reached.
 
     Args:
         open_: Opens pyiceberg's catalog.
@@ -131,7 +129,7 @@ class Catalog:
             schema=schema,
             partition_spec=_partition_spec(topic, schema),
             sort_order=_sort_order(schema),
-            location=f"{self.warehouse}/tables/{topic.uuid}",
+            location=f"{self.warehouse}/{directory_of(topic.uuid)}",
             properties={**_PROPERTIES, TOPIC_UUID: topic.uuid},
         )
 
@@ -169,6 +167,10 @@ class Catalog:
                 with table.transaction() as transaction:
                     update = transaction.update_snapshot(snapshot_properties={COMMIT: str(number)})
                     producer = update.overwrite() if gone or not add else update.merge_append()
+                    # A gateway that asks the catalog twice answers with a refusal where the commit
+                    # was made: what pyiceberg would delete then is the table's. See
+                    # `unused_metadata`.
+                    producer._clean_all_uncommitted = _keep
                     with producer as snapshot:
                         for each in add:
                             snapshot.append_data_file(_data_file(table, each))
@@ -177,24 +179,29 @@ class Catalog:
             except CommitFailedException as error:
                 raise ConflictError(str(error)) from None
 
-    def expire(self, table: Any) -> None:
-        """Expire old snapshots, and delete the files that only those have."""
+    def expire(self, table: Any) -> bool:
+        """Expire old snapshots; tell whether there were any."""
         with _errors("expire snapshots of the table"):
             before = datetime.now(UTC) - timedelta(seconds=SNAPSHOTS_KEPT_SECONDS)
             current = table.current_snapshot()
             old = [
-                snapshot
+                snapshot.snapshot_id
                 for snapshot in table.snapshots()
                 if snapshot.timestamp_ms < before.timestamp() * 1_000 and snapshot != current
             ]
-            if not old:
-                return
-            candidates = _manifests(table, old)
-            update = table.maintenance.expire_snapshots()
-            update.by_ids([snapshot.snapshot_id for snapshot in old]).commit()
-            table.refresh()
-            for path in candidates - _manifests(table, table.snapshots()):
-                table.io.delete(path)
+            if old:
+                table.maintenance.expire_snapshots().by_ids(old).commit()
+                table.refresh()
+            return bool(old)
+
+
+def directory_of(topic_uuid: str) -> str:
+    """Return where the metadata of a topic's table lies, below the warehouse."""
+    return f"tables/{topic_uuid}"
+
+
+def _keep() -> None:
+    pass
 
 
 def identifier_of(topic: Topic) -> tuple[str, ...]:
@@ -369,13 +376,21 @@ def _files(table: Any) -> "Iterable[Any]":
     return [task.file for task in table.scan().plan_files()]
 
 
-def _manifests(table: Any, snapshots: "Iterable[Any]") -> set[str]:
-    """Return the manifests and their lists that snapshots refer to."""
-    found: set[str] = set()
-    for snapshot in snapshots:
-        found.add(snapshot.manifest_list)
-        found |= {manifest.manifest_path for manifest in snapshot.manifests(table.io)}
-    return found
+def unused_metadata(table: Any, topic: Topic, objects: ObjectStore) -> list[str]:
+    """Return the names of a table's files of metadata that were left, and may be deleted.
+
+    They are of expired snapshots, and of commits that were not made.
+    """
+    kept = {table.metadata_location, *(each.metadata_file for each in table.metadata.metadata_log)}
+    before = time.time() - SNAPSHOTS_KEPT_SECONDS
+    listed = list(objects.list(directory_of(topic.uuid)))
+    with _errors("list the metadata of the table"):
+        for snapshot in table.snapshots():
+            kept.add(snapshot.manifest_list)
+            kept |= {manifest.manifest_path for manifest in snapshot.manifests(table.io)}
+    base = objects.url.rstrip("/")
+    old = (each.name for each in listed if each.modified_at < before)
+    return [name for name in old if f"{base}/{name}" not in kept]
 
 
 @contextmanager
@@ -386,43 +401,13 @@ def _errors(what: str) -> Generator[None]:
     except (WingsError, ConflictError, AssertionError):
         raise
     except Exception as error:
-        raise Unavailable(f"could not {what}: {type(error).__name__}: {error!s:.300}") from error
+        problem = f"could not {what}: {type(error).__name__}: {error!s:.300}"
+        raise Unavailable(problem, away=_is_away(error)) from error
 
 
-def open_catalog(
-    warehouse: str,
-    *,
-    sqlite: str | None = None,
-    postgres: str | None = None,
-    rest: str | None = None,
-) -> Catalog | None:
-    """Return the catalog of a log; None where pyiceberg is not installed.
+def _is_away(error: Exception) -> bool:
+    """Tell whether the catalog itself was not reached, so that no table of it will be."""
+    from requests import RequestException
 
-    It is opened when it is first used.
-
-    Args:
-        warehouse: The URL of the store of merged segments.
-        sqlite: The file of pyiceberg's SQL catalog.
-        postgres: The URL of the PostgreSQL database that has it instead.
-        rest: The URL of a REST catalog, instead of these.
-    """
-    try:
-        from pyiceberg.catalog import load_catalog
-    except ImportError:
-        return None
-    options = {"warehouse": warehouse, **s3_properties()}
-    if rest is not None:
-        options |= {"type": "rest", "uri": rest}
-    elif postgres is not None:
-        from psycopg.conninfo import conninfo_to_dict
-
-        # Whatever libpq reads, several hosts too, as parameters of psycopg.
-        parameters = urlencode(conninfo_to_dict(postgres))
-        options |= {
-            "type": "sql",
-            "uri": f"postgresql+psycopg://?{parameters}",
-            "pool_pre_ping": "true",
-        }
-    else:
-        options |= {"type": "sql", "uri": f"sqlite:///{sqlite}"}
-    return Catalog(lambda: load_catalog(NAME, **options), warehouse)
+    # The other is SQLAlchemy's, which is not there with a REST catalog alone.
+    return isinstance(error, RequestException) or type(error).__name__ == "OperationalError"

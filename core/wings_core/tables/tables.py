@@ -11,13 +11,17 @@ it begins from. Files stay in the log's store until a commit took them out.
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
-from wings_core.errors import NotFound, Unavailable
-from wings_core.maintain.leases import LEASE_SECONDS, HeldLease, LeaseKeeper
+from wings_core.errors import NotFound, Unavailable, WingsError
+from wings_core.maintain import leases
+from wings_core.maintain.leases import HeldLease, LeaseKeeper
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.tables import TableSegment, TableStates
 from wings_core.model import Location, PartitionState, Topic
@@ -30,13 +34,18 @@ from wings_core.tables.catalog import (
     ConflictError,
     FileToAdd,
     commit_of,
+    directory_of,
     identifier_of,
     paths_of,
+    unused_metadata,
 )
 from wings_core.times import now_us
 
 FILES_PER_COMMIT = 1_000
 """Files that one commit adds, at most."""
+
+AWAY_SECONDS = 30.0
+"""How long descriptions and commits do without a catalog that was away; see `Tables.ask_again`."""
 
 _logger = logging.getLogger(__name__)
 
@@ -47,8 +56,9 @@ class TableStatus:
 
     identifier: str
     metadata_location: str | None
-    """None: no commit was made yet."""
+    """None: no commit was made yet, or the catalog cannot be reached."""
     snapshot_id: int | None
+    """None where `metadata_location` is."""
     rows: int
     lag_rows: int
     """Rows of the log that are not in the table."""
@@ -84,13 +94,19 @@ class Tables:
         self._states = states
         self.catalog = catalog
         self._objects = objects
-        self._leases = LeaseKeeper(metadata.maintenance, LEASE_SECONDS)
+        self._leases = LeaseKeeper(metadata.maintenance, leases.LEASE_SECONDS)
         self._committed_at: dict[str, float] = {}
         """By topic, of this process, by the monotonic clock."""
         self._latest: dict[str, TableStatus] = {}
-        """After the last commit of this process, by identifier."""
+        """When this process last looked whether to commit, by identifier."""
+        self._away_until = 0.0
+        """By the monotonic clock; see `AWAY_SECONDS`."""
+        self._leaving: dict[str, Counter[str]] = {}
+        """By topic, the segments that callers of `release` wait for."""
         self._lock = threading.Lock()
-        """Of the two; nothing else is locked under it."""
+        """Of these four; nothing else is locked under it."""
+        self._turn = threading.Lock()
+        """Held during commits; `_lock` alone is locked under it."""
 
     def close(self) -> None:
         """Let commits under way end, and close the catalog."""
@@ -103,12 +119,13 @@ class Tables:
             last = self._committed_at.get(topic.uuid)
         return last is None or time.monotonic() - last >= topic.config.table_commit_ms / 1_000
 
-    def commit(self, topic: Topic, leaving: Collection[str] = (), *, at_once: bool = True) -> bool:
+    def commit(self, topic: Topic, *, at_once: bool = True) -> bool:
         """Bring the table of a topic to what the log has in segments.
+
+        Waits for what other threads of this process commit.
 
         Args:
             topic: As metadata has it.
-            leaving: Segments that are about to go: they are taken out.
             at_once: Also where the last snapshot, of any node, is younger than `table_commit_ms`.
 
         Returns:
@@ -117,28 +134,49 @@ class Tables:
         Raises:
             Unavailable: The catalog, or storage, cannot be reached.
         """
-        with self._leases.hold(f"{topic.uuid} table") as held:
-            if held is None:
-                return False
-            with self._lock:
-                self._committed_at[topic.uuid] = time.monotonic()
-            # The last version of its schema, of which files may be already.
-            uuid, topic = topic.uuid, self._admin.get_topic(topic.name, fresh=True)
-            if topic.uuid != uuid:
-                return False  # Deleted and created again, while the lease is of the one before.
-            try:
-                if not at_once and self._is_fresh(topic):
-                    return True
-                while self._step(topic, leaving, held):
-                    if not held.proceed():
-                        return False
-            except ConflictError as error:
-                _logger.info("another node committed to the table of %s: %s", topic.name, error)
-                return False
+        with self._turn:
+            return self._commit_leased(topic, at_once=at_once)
+
+    def ask_again(self) -> None:
+        """Ask the catalog again, though it could not be reached a moment ago."""
+        with self._lock:
+            self._away_until = 0.0
+
+    def _commit_leased(self, topic: Topic, *, at_once: bool) -> bool:
+        self._check_catalog()
+        try:
+            with self._leases.hold(f"{topic.uuid} table") as held:
+                return held is not None and self._commit(topic, held, at_once=at_once)
+        except Unavailable as error:
+            self._note(error)
+            raise
+        finally:
+            self._look(topic)
+
+    def _commit(self, topic: Topic, held: HeldLease, *, at_once: bool) -> bool:
+        with self._lock:
+            self._committed_at[topic.uuid] = time.monotonic()
+        # The last version of its schema, of which files may be already.
+        uuid, topic = topic.uuid, self._admin.get_topic(topic.name, fresh=True)
+        if topic.uuid != uuid:
+            return False  # Deleted and created again, while the lease is of the one before.
+        try:
+            if not at_once and self._is_fresh(topic):
+                return True
+            while self._step(topic, held):
+                if not held.proceed():
+                    return False
+        except ConflictError as error:
+            _logger.info("another node committed to the table of %s: %s", topic.name, error)
+            return False
+        return True
+
+    def _look(self, topic: Topic) -> None:
+        """Note where a table stands, whichever node committed to it, and also if none could."""
+        with suppress(WingsError):
             status = self.status(topic)
             with self._lock:
                 self._latest[status.identifier] = status
-            return True
 
     def _is_fresh(self, topic: Topic) -> bool:
         """Tell whether the last snapshot is younger than `table_commit_ms`."""
@@ -150,15 +188,34 @@ class Tables:
         return 0 <= now_us() // 1_000 - snapshot.timestamp_ms < topic.config.table_commit_ms
 
     def latest(self) -> list[TableStatus]:
-        """Return where tables stood after the last commits of this process."""
+        """Return where tables stood when this process last looked whether to commit to them."""
         with self._lock:
             return list(self._latest.values())
 
     def release(self, topic: Topic, folios: Collection[str]) -> bool:
-        """Take segments out of a table, before retention drops them; tell whether they are out."""
+        """Take segments out of a table, before retention drops them; tell whether they are out.
+
+        One commit takes out those of all threads that wait for another.
+
+        Raises:
+            Unavailable: The catalog, or storage, cannot be reached.
+        """
         if not self._holds(topic, folios):
             return True
-        return self.commit(topic, folios) and not self._holds(topic, folios)
+        with self._lock:
+            self._leaving.setdefault(topic.uuid, Counter()).update(folios)
+        try:
+            with self._turn:
+                if self._holds(topic, folios):
+                    self._commit_leased(topic, at_once=True)
+            return not self._holds(topic, folios)
+        finally:
+            with self._lock:
+                left = self._leaving[topic.uuid] - Counter(folios)
+                if left:
+                    self._leaving[topic.uuid] = left
+                else:
+                    del self._leaving[topic.uuid]
 
     def forget_deleted(self) -> None:
         """Drop the tables of topics that were deleted, or are tables no longer.
@@ -167,26 +224,42 @@ class Tables:
             Unavailable: The catalog cannot be reached.
         """
         known = dict(self._states.tables())
+        with self._lock:
+            for identifier in self._latest.keys() - set(known.values()):
+                del self._latest[identifier]  # Dropped by another node.
         for topic in self._topics() if known else ():
             if topic.config.table is not None:
                 known.pop(topic.uuid, None)
+        problems: list[Unavailable] = []
         for uuid, identifier in known.items():
-            with self._leases.hold(f"{uuid} table") as held:
-                if held is not None:
-                    self.catalog.drop(identifier, uuid)
-                    self._states.forget(uuid)
-                    with self._lock:
-                        self._latest.pop(identifier, None)
+            try:
+                self._forget(uuid, identifier)
+            except Unavailable as error:  # Which keeps no other from it.
+                self._note(error)
+                problems.append(error)
+        if problems:
+            raise problems[0]
+
+    def _forget(self, topic_uuid: str, identifier: str) -> None:
+        self._check_catalog()
+        with self._leases.hold(f"{topic_uuid} table") as held:
+            if held is None:
+                return
+            self.catalog.drop(identifier, topic_uuid)
+            for each in self._objects.list(directory_of(topic_uuid)):
+                self._objects.delete(each.name)
+            self._states.forget(topic_uuid)
+            with self._lock:
+                self._latest.pop(identifier, None)
 
     def status(self, topic: Topic) -> TableStatus:
-        """Return where a topic's table stands.
+        """Return where a topic's table stands; by metadata alone where its catalog is away.
 
         Raises:
-            Unavailable: The catalog cannot be reached.
+            Unavailable: Metadata cannot be reached.
         """
         segments = self._states.segments(topic.uuid)
-        table = self.catalog.find(topic) if segments else None
-        number = 0 if table is None else commit_of(table)
+        table, number = self._found(topic) if segments else (None, 0)
         inside = [each for each in segments if _is_inside(each, number)]
         rows = sum(each.rows for each in inside)
         ends: dict[Partition, int] = {}
@@ -209,6 +282,30 @@ class Tables:
             lag_ms=max(0, now_us() - oldest) // 1_000 if total > rows else 0,
         )
 
+    def _found(self, topic: Topic) -> tuple[Any, int]:
+        """Return a table and its last commit; without a catalog None, and the last confirmed."""
+        if not self._is_away():
+            try:
+                table = self.catalog.find(topic)
+                return table, 0 if table is None else commit_of(table)
+            except Unavailable as error:
+                _logger.warning("the table of %s is not found now: %s", topic.name, error)
+                self._note(error)
+        return None, self._states.begin(topic.uuid, ".".join(identifier_of(topic)))
+
+    def _is_away(self) -> bool:
+        with self._lock:
+            return time.monotonic() < self._away_until
+
+    def _check_catalog(self) -> None:
+        if self._is_away():
+            raise Unavailable("the catalog of the tables could not be reached a moment ago")
+
+    def _note(self, error: Unavailable) -> None:
+        if error.facts.get("away"):
+            with self._lock:
+                self._away_until = time.monotonic() + AWAY_SECONDS
+
     def _holds(self, topic: Topic, folios: Collection[str]) -> bool:
         return any(each.folio in folios for each in self._states.segments(topic.uuid))
 
@@ -219,8 +316,10 @@ class Tables:
             except NotFound:
                 continue
 
-    def _step(self, topic: Topic, leaving: Collection[str], held: HeldLease) -> bool:
+    def _step(self, topic: Topic, held: HeldLease) -> bool:
         """Make the commit that is planned, or plan the next; False where nothing is to do."""
+        with self._lock:
+            leaving = set(self._leaving.get(topic.uuid, ()))
         table = self.catalog.table(topic)
         committed = self._states.begin(topic.uuid, ".".join(identifier_of(topic)))
         number = commit_of(table)
@@ -251,7 +350,9 @@ class Tables:
             else:
                 _logger.warning("only a part of %s is the log's: it is not added", folio)
         if not planned and not remove:
-            self.catalog.expire(table)
+            if self.catalog.expire(table):
+                for name in unused_metadata(table, topic, self._objects):
+                    self._objects.delete(name)
             return False
         return self._states.plan(topic.uuid, number + 1, planned, remove, held.lease)
 

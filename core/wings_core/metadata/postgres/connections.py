@@ -50,7 +50,7 @@ SILENCE_SECONDS_MAX = 10
 ENCODING = "UTF8"
 """In which text goes to the server, and is kept there: in all others some names get lost."""
 
-_DEFAULTS: dict[str, str | int] = {
+CONNECTION_DEFAULTS: dict[str, str | int] = {
     "application_name": "wings",
     "connect_timeout": CONNECT_SECONDS_MAX,
     "keepalives_idle": SILENCE_SECONDS_MAX // 2,
@@ -126,7 +126,11 @@ class Connections:
 
     def __init__(self, url: str, schema: str, *, read_only: bool = False) -> None:
         try:
-            self._parameters = {**_DEFAULTS, **conninfo_to_dict(url), "client_encoding": ENCODING}
+            self._parameters = {
+                **CONNECTION_DEFAULTS,
+                **conninfo_to_dict(url),
+                "client_encoding": ENCODING,
+            }
         except psycopg.Error:
             # libpq's message would quote the URL, and with it the password.
             raise InvalidArgument(
