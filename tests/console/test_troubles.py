@@ -75,3 +75,24 @@ def test_a_server_that_is_gone_is_told_of_until_it_is_back(
         push(http, "kept", [{"n": 815}])
         page.wait_for("815", within="tbody")
     page.faults()
+
+
+def test_nothing_is_said_to_be_finished_before_the_server_has_answered(
+    page: ConsolePage,
+) -> None:
+    page.open("overview")
+    page.wait_for("Overview")
+    page.script(
+        "const real = window.fetch; window.fetch = (path, options) => "
+        "String(path).endsWith('share-members') ? new Promise((answer) => "
+        "{ window.answerNow = () => answer(real(path, options)); }) : real(path, options)"
+    )
+    topic = quote(f"{NAMESPACE}/topics/payments", safe="")
+    page.script("location.hash = arguments[0]", f"#/group/{topic}/billing")
+    page.wait("the question", lambda: page.script("return window.answerNow !== undefined"))
+    page.wait_for("Who holds what")
+    page.script("return new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    assert "Every message is finished" not in page.text("main")
+    assert "No member holds a message" not in page.text("main")
+    page.script("window.answerNow()")
+    page.wait_for("messages not finished")

@@ -18,6 +18,7 @@ const NEAR_END = 40;
  */
 export class Table {
   #rows = [];
+  #isKnown = false;
   #shown = [];
   #drawn = new Map();
   #order = null;
@@ -49,6 +50,7 @@ export class Table {
   /** Show these rows; those that are there already keep their elements, and the focus. */
   set rows(rows) {
     this.#rows = rows;
+    this.#isKnown = true;
     this.#arrange();
     this.draw();
   }
@@ -115,7 +117,8 @@ export class Table {
     if (!hasRows) {
       this.#drawn.clear();
       fill(this.body);
-      fill(this.none, this.empty?.());
+      // Before the server has answered, that there are none is not known.
+      fill(this.none, this.#isKnown ? this.empty?.() : null);
       return;
     }
     fill(this.none);
