@@ -235,6 +235,31 @@ def test_names_are_matched_by_patterns_at_once(client: flight.FlightClient) -> N
         tables("%" * 1_025)
 
 
+TYPED = (
+    ("n = ? and text <> ? and n in (1, ?)", ["int64", "string", "int64"]),
+    ("n between ? and ? and n / 2 < ?", ["int64", "int64", "double"]),
+    ("__timestamp > ? and n + ? > 1", ["timestamp[ms, tz=UTC]", "string"]),
+    ("n = (select max(n) from {t} where text > ?)", ["string"]),
+    ("true group by n, text having sum(n) > ? limit ?", ["int64", "int64"]),
+    ("true and text in (select x from (select ? as x) where x = ?)", ["string", "string"]),
+)
+
+
+@pytest.mark.parametrize(("where", "types"), TYPED)
+def test_parameters_are_of_the_types_that_they_are_compared_with(
+    client: flight.FlightClient, numbers: str, where: str, types: list[str]
+) -> None:
+    table = f'"{numbers}"'
+    asked = pb.ActionCreatePreparedStatementRequest(
+        query=f"select n, text from {table} where {where.format(t=table)}"
+    )
+    (answer,) = client.do_action(flight.Action("CreatePreparedStatement", pack(asked)))
+    prepared = unpack_as(answer.body, pb.ActionCreatePreparedStatementResult)
+    parameters = pa.ipc.read_schema(pa.py_buffer(prepared.parameter_schema))
+    assert [str(each) for each in parameters.types] == types
+    assert pa.ipc.read_schema(pa.py_buffer(prepared.dataset_schema)).names == ["n", "text"]
+
+
 def test_partitions_are_read_by_their_tickets(cursor: Any, numbers: str) -> None:
     partitions, schema = cursor.adbc_execute_partitions(f'select n from "{numbers}" where n < 2')
     assert schema == pa.schema([("n", pa.int64())])

@@ -68,6 +68,7 @@ def test_the_driver_reads_topics(server: RunningServer, java: str, jar: Path) ->
         *(f"column __offset {bigint}", f"column __timestamp {timestamp}"),
         *("row 0 t0 0", "row 1 t1 1"),
         *("prepared t7", "prepared t8"),
+        *("takes 7 shows n", "rows true", "typed t4 4", "typed t5 5"),
         "refused true",
     ]
     with subprocess.Popen(

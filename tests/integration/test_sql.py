@@ -693,6 +693,13 @@ def test_what_no_follow_can_serve_is_refused_with_the_reason(
     assert told in answer.json()["message"]
 
 
+def test_an_engine_that_told_of_a_live_view_runs_the_next_statement(
+    server: RunningServer, wings: Client, flights: str
+) -> None:
+    server.server.log.sql.live(f'select delay from "{flights}" where delay > 28')
+    assert rows(wings, f'select delay from "{flights}" where delay > 28') == [(29,)]
+
+
 def test_the_command_follows_a_statement(
     server: RunningServer, wings: Client, flights: str
 ) -> None:

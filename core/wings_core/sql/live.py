@@ -139,9 +139,9 @@ def _unqualified(path: Sequence[str], names: set[str]) -> list[str]:
 
 
 def _one(connection: duckdb.DuckDBPyConnection, query: str, value: str) -> str:
-    row = connection.execute(query, [value]).fetchone()
-    assert row is not None
-    return str(row[0])
+    # All rows: one that is left is in the way of the engine's next statement.
+    ((found,),) = connection.execute(query, [value]).fetchall()
+    return str(found)
 
 
 def _refuse(reason: str, text: str, node: _Node | None = None) -> NoReturn:

@@ -30,6 +30,7 @@ from wings_core.sql.moment import looked_up, states_of
 from wings_core.sql.names import topic_of
 from wings_core.sql.parameters import Bound, Parameters, bind
 from wings_core.sql.parser import Parser
+from wings_core.sql.peers import Peer, peers_of
 from wings_core.sql.statement import Statement, TableName, parse
 from wings_core.sql.system import SystemReader
 from wings_core.sql.topic_table import ScanCount, TopicTable
@@ -119,12 +120,12 @@ class Sql:
             raise
         return query
 
-    def parameters(self, text: str) -> list[str]:
-        """Return the names of a statement's parameters, numbers in order; nothing is looked up.
+    def parameters(self, text: str, cancel: Cancel | None = None) -> list[Peer]:
+        """Return a statement's parameters, in order, with their peers; nothing is looked up.
 
         Raises: as `open`, of the statement alone.
         """
-        query = self._query(Cancel(), self._log.limits.sql_seconds_max)
+        query = self._query(cancel or Cancel(), self._log.limits.sql_seconds_max)
         try:
             return query.parameters(text)
         finally:
@@ -218,12 +219,11 @@ class Query:
         """Whether it runs in this process."""
         return isinstance(self._run, LocalRun)
 
-    def parameters(self, text: str) -> list[str]:
-        """Return the names of a statement's parameters; see `Sql.parameters`."""
+    def parameters(self, text: str) -> list[Peer]:
+        """Return a statement's parameters; see `Sql.parameters`."""
         self._text = text
         with _Translated(self):
-            found = parse(text, self._parse).parameters
-        return list(dict.fromkeys(parameter.name for parameter in found))
+            return peers_of(parse(text, self._parse), self._engine.connection)
 
     def live(self, text: str, namespace: NamespaceName) -> LiveView:
         """Return what a follow is to show for a statement; see `Sql.live`."""

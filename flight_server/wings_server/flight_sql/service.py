@@ -3,7 +3,8 @@
 # Newer clients than those of CancelQuery cancel by Flight itself.
 # pyright: reportDeprecated=false
 
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from wings_core.contracts.put import PutCommand
-from wings_core.errors import InvalidArgument, InvalidSql, Unavailable
+from wings_core.errors import InvalidArgument, InvalidSql, ResourceExhausted, Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.log import Log
 from wings_core.names import NamespaceName
@@ -26,6 +27,7 @@ from wings_server.flight_sql.catalog import table_of
 from wings_server.flight_sql.handles import Handle
 from wings_server.flight_sql.ingest import CountedRows, creation_of, ingest_topic
 from wings_server.flight_sql.messages import pack, unpack, unpack_as
+from wings_server.flight_sql.parameters import sample_of, sent_as
 from wings_server.gate import Gate
 
 ACTIONS: Mapping[str, str] = {
@@ -180,16 +182,35 @@ class FlightSql:
         self, text: str, principal: Principal, schema_name: str | None, cancel: Cancel
     ) -> bytes:
         handle = Handle(sql=text, namespace=_namespace(schema_name))
-        names = self._log.sql.parameters(text)
-        # Of unknown type: as texts, which SQL casts where they are compared.
-        parameters = pa.schema([pa.field(name, pa.string()) for name in names])
+        peers = self._log.sql.parameters(text, cancel)
+        types = self._types([peer.query for peer in peers], handle, principal, cancel)
+        parameters = pa.schema(
+            [pa.field(peer.name, kind) for peer, kind in zip(peers, types, strict=True)]
+        )
         result = pb.ActionCreatePreparedStatementResult(
             prepared_statement_handle=handle.to_bytes(),
             parameter_schema=parameters.serialize().to_pybytes(),
         )
-        if not names:
+        if peers:
+            handle = handle.bound([sample_of(parameters)])
+        # Some values of these types may not do, such as an empty pattern of times.
+        with contextlib.suppress(InvalidSql) if peers else contextlib.nullcontext():
             result.dataset_schema = self._schema(handle, principal, cancel).serialize().to_pybytes()
         return pack(result)
+
+    def _types(
+        self, queries: Sequence[str | None], of: Handle, principal: Principal, cancel: Cancel
+    ) -> list[pa.DataType]:
+        """Return the types that values are sent as to be compared with a column of each query."""
+        known = list(dict.fromkeys(query for query in queries if query is not None))
+        text = f"SELECT {', '.join(f'({query})' for query in known)}"
+        found: dict[str | None, pa.DataType] = {}
+        # Such as of one that refers to a query around it, or of too many: the values are texts.
+        with contextlib.suppress(InvalidSql, ResourceExhausted):
+            if known:
+                schema = self._schema(of.model_copy(update={"sql": text}), principal, cancel)
+                found = dict(zip(known, map(sent_as, schema.types), strict=True))
+        return [found.get(query, pa.string()) for query in queries]
 
     def _cancel(self, raw: bytes) -> bytes:
         try:

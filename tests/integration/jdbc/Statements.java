@@ -6,6 +6,7 @@ import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Statement;
+import java.sql.Timestamp;
 import java.sql.Types;
 
 /** Says what a server answers to Arrow's driver of JDBC: a line for each step; waits for one where it says so. */
@@ -53,11 +54,31 @@ public final class Statements {
       try (PreparedStatement prepared =
           connection.prepareStatement("select text from \"" + table + "\" where n = ?")) {
         for (int n = 7; n < 9; n++) {
-          prepared.setString(1, String.valueOf(n));
+          prepared.setLong(1, n);
           try (ResultSet rows = prepared.executeQuery()) {
             while (rows.next()) {
               System.out.println("prepared " + rows.getString(1));
             }
+          }
+        }
+      }
+      try (PreparedStatement prepared = connection.prepareStatement(
+          "select text, n from \"" + table + "\" where n between ? and ? and n / 2 < ? and text <> ?"
+              + " and __timestamp > ? and __offset < ? order by n limit ?")) {
+        System.out.println(
+            "takes " + prepared.getParameterMetaData().getParameterCount()
+                + " shows " + prepared.getMetaData().getColumnName(2));
+        prepared.setInt(1, 3);
+        prepared.setLong(2, 50);
+        prepared.setDouble(3, 4.5);
+        prepared.setString(4, "t3");
+        prepared.setTimestamp(5, new Timestamp(0));
+        prepared.setShort(6, (short) 90);
+        prepared.setInt(7, 2);
+        System.out.println("rows " + prepared.execute());
+        try (ResultSet rows = prepared.getResultSet()) {
+          while (rows.next()) {
+            System.out.println("typed " + rows.getString(1) + " " + rows.getLong(2));
           }
         }
       }

@@ -1,0 +1,107 @@
+"""Peers: what the parameters of a statement are compared with, from which their types follow.
+
+Drivers ask for the types of parameters before they have values. DuckDB tells none, but it tells the
+type of a query's column; so for each parameter there is a query whose one column has its type.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import duckdb
+
+from wings_core.sql.statement import Statement
+
+_TEMPLATE = "SELECT NULL"
+
+_COUNT = f"{_TEMPLATE}::BIGINT"
+"""Of LIMIT and OFFSET."""
+
+_CLAUSES = ("where_clause", "having", "qualify", "sample")
+
+_LISTS = ("group_expressions", "group_sets", "modifiers")
+
+_Node = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A parameter, and what it is compared with."""
+
+    name: str
+    """The parameter's: its number, from 1 on, or the name after `$`."""
+    query: str | None
+    """Whose one column has its type; None: that is not known."""
+
+
+def peers_of(statement: Statement, connection: duckdb.DuckDBPyConnection) -> list[Peer]:
+    """Return the parameters of a statement, each once, in the order of its text.
+
+    Args:
+        statement: That may be run; the queries may, too.
+        connection: Only writes syntax trees as text.
+    """
+    queries: dict[str, str] = {}
+    for name, node, scope in _compared(statement.root, statement.root):
+        if name not in queries:
+            queries[name] = _COUNT if node is None else _written(node, scope, connection)
+    names = dict.fromkeys(parameter.name for parameter in statement.parameters)
+    return [Peer(name, queries.get(name)) for name in names]
+
+
+def _compared(value: Any, scope: _Node) -> Iterator[tuple[str, _Node | None, _Node]]:
+    """Yield parameters with their peers, None for a count, and the queries that have both."""
+    if isinstance(value, list):
+        for each in cast("list[Any]", value):
+            yield from _compared(each, scope)
+    if not isinstance(value, dict):
+        return
+    node = cast("_Node", value)
+    if "select_list" in node:
+        scope = node
+    for name, peer in _peers(node):
+        if peer is None or not (_has_parameter(peer) or _has_parameter(scope["from_table"])):
+            yield name, peer, scope
+    for each in node.values():
+        yield from _compared(each, scope)
+
+
+def _peers(node: _Node) -> Iterator[tuple[str, _Node | None]]:
+    kind = node.get("type")
+    if kind == "LIMIT_MODIFIER":
+        yield from ((name, None) for name in _names(node["limit"], node["offset"]))
+    elif node.get("class") == "COMPARISON":
+        yield from _beside(node["left"], node["right"])
+    elif node.get("class") == "BETWEEN":
+        yield from _beside(node["input"], node["lower"], node["upper"])
+    elif kind in {"COMPARE_IN", "COMPARE_NOT_IN"}:
+        yield from _beside(*node["children"])
+
+
+def _beside(*nodes: _Node) -> Iterator[tuple[str, _Node]]:
+    """Yield the parameters among some nodes, each with the first of them that is none."""
+    others = [node for node in nodes if node["class"] != "PARAMETER"]
+    if others:
+        yield from ((name, others[0]) for name in _names(*nodes))
+
+
+def _names(*nodes: _Node | None) -> list[str]:
+    return [str(node["identifier"]) for node in nodes if node and node["class"] == "PARAMETER"]
+
+
+def _has_parameter(value: Any) -> bool:
+    if isinstance(value, dict):
+        node = cast("_Node", value)
+        return node.get("class") == "PARAMETER" or any(map(_has_parameter, node.values()))
+    return isinstance(value, list) and any(map(_has_parameter, cast("list[Any]", value)))
+
+
+def _written(node: _Node, scope: _Node, connection: duckdb.DuckDBPyConnection) -> str:
+    """Return the query of an expression over what a query reads."""
+    cleared = {**dict.fromkeys(_CLAUSES), **{each: [] for each in _LISTS}}
+    query = {**scope, **cleared, "select_list": [node]}
+    tree = json.dumps({"error": False, "statements": [{"node": query, "named_param_map": []}]})
+    # All rows: one that is left is in the way of the engine's next statement.
+    ((found,),) = connection.execute("SELECT json_deserialize_sql(?::JSON)", [tree]).fetchall()
+    return str(found)
