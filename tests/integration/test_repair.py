@@ -22,8 +22,10 @@ from typer.testing import CliRunner
 from wings_core.check import Problem, check_directory
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import AlreadyExists, InvalidArgument, WingsError
+from wings_core.metadata.sqlite import notes
 from wings_core.metadata.sqlite.integrity import CHECKSUMS
 from wings_core.metadata.sqlite.migrations import MIGRATIONS
+from wings_core.metadata.sqlite.notes import read_notes
 from wings_core.repair import RepairReport, repair_directory
 from wings_server.repair import repair
 from wings_server.testing import running_server
@@ -185,6 +187,28 @@ def test_damaged_notes_cost_no_more_than_what_they_say(
         else:
             # The note of the deletion may be among those that are lost.
             compare(expected, report, f"notes {number}", may_return=True)
+
+
+def test_of_two_topics_of_a_name_the_later_is_kept(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with running_server(data) as server, flight.connect(server.flight) as client:
+        for last in (1, 2):
+            create_topic(client, "t", ["n: int64"])
+            push(client, "t", numbers(*range(10_000 * last)))
+            if last == 1:
+                act(client, "delete-topic", topic="t")
+    (data / "metadata.sqlite").unlink()
+    path = data / "NOTES"
+    kept = [
+        (table, [row for row in rows if table != "topics" or row[-3] is None])
+        for table, rows in read_notes(path)
+    ]
+    # As if the note of the deletion were damaged.
+    path.write_bytes(notes._record(kept))  # pyright: ignore[reportPrivateUsage] - in its format
+    report = repair_directory(data, tmp_path / "new")
+    assert any("an earlier topic of this name" in each.message for each in report.lost)
+    ((_, rows),) = read_world(report.path).items()
+    assert [row and row[1] for row in rows.values()] == [(n,) for n in range(20_000)]
 
 
 def files_of(path: Path) -> dict[str, bytes]:

@@ -71,10 +71,17 @@ def _rows(catalog: Catalog, salvaged: Salvaged, noted: Sequence[Row]) -> dict[in
 
 
 def _read_topics(catalog: Catalog, rows: Mapping[int, Row]) -> None:
-    for topic_id, row in rows.items():
+    taken: set[tuple[object, object]] = set()
+    for topic_id, row in sorted(rows.items(), reverse=True):
         if row["deleted_at"] is not None:
             catalog.rows[topic_id] = row
             continue
+        name = row["namespace_id"], row["name"]
+        if name in taken:  # What says that it was deleted is lost.
+            message = "an earlier topic of this name is left out, and all its messages with it"
+            catalog.lost.append(Problem(message, topic=str(row["name"])))
+            continue
+        taken.add(name)
         try:
             topic = _topic(row, _name_of_namespace(catalog, as_int(row["namespace_id"])))
         except (WingsError, pa.ArrowException, OSError, ValueError, TypeError) as error:
