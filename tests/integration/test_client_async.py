@@ -4,6 +4,7 @@ import asyncio
 import gc
 import inspect
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
@@ -171,6 +172,26 @@ def test_leaving_the_loop_over_what_was_opened_ends_it(
         await asyncio.to_thread(server.wait_for_calls, 0)
 
     run(server, use)
+
+
+def test_a_task_that_is_cancelled_as_its_gather_opens_ends_it(
+    server: RunningServer, topic: Topic
+) -> None:
+    async def test(client: AsyncClient) -> None:
+        task = asyncio.create_task(gathers(client, topic))
+        await asyncio.sleep(0)
+        # On the loop's thread: the outcome of the call is queued, and so is the cancellation.
+        server.wait_for_calls(1)
+        end = time.monotonic() + 30
+        while any(found.name == "wings-async" for found in threading.enumerate()):
+            assert time.monotonic() < end, "the call that opens the gather does not return"
+            time.sleep(0.001)
+        asyncio.get_running_loop().call_soon(task.cancel)
+        await asyncio.to_thread(server.wait_for_calls, 0)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(server, test)
 
 
 @pytest.mark.parametrize("reads", READS)

@@ -124,6 +124,9 @@ class WorkerPool:
             return await future
         except asyncio.CancelledError:
             cancellation.cancel()
+            if future.done() and not future.cancelled():
+                # It opened something in the moment before; the frames of this error would keep it.
+                del future
             raise
 
     def _start_thread(self, run: Callable[[], None], name: str) -> None:
