@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from wings_core.errors import InvalidArgument
+from wings_core.metadata.sqlite.database_file import SCHEMA_PAGE, DatabaseFile
 from wings_core.metadata.sqlite.integrity import CHECKSUMS
 from wings_core.metadata.sqlite.migrations import MIGRATIONS
 from wings_core.model import TopicConfig
-from wings_core.repair.database_file import SCHEMA_PAGE, DatabaseFile
 from wings_core.repair.records import Record, Trees, Value
 from wings_core.repair.shapes import Index, Key, Row, Shape, read_shapes
 

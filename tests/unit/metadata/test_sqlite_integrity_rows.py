@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.metadata.sqlite.database_file import PAGE_BYTES, DatabaseFile
 from wings_core.metadata.sqlite.integrity import FAULTS, metadata_problems, open_to_check
-from wings_core.repair.database_file import PAGE_BYTES, DatabaseFile
 from wings_core.repair.records import Trees
 
 FLIPS = 60

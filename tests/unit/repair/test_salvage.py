@@ -11,6 +11,7 @@ from fix_metadata import SCHEMA, batch_of
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.metadata.sqlite.integrity import metadata_problems
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.repair.salvage import NOT_SALVAGED, salvage
@@ -72,6 +73,27 @@ def test_a_write_ahead_log_that_is_cut_off_is_told(tmp_path: Path) -> None:
         found = salvage(copy)
         assert len(found.rows("pages")) == 2
         assert "may be lost" in found.losses[0]
+
+
+def test_the_check_finds_a_damaged_write_ahead_log(tmp_path: Path) -> None:
+    path, copy = tmp_path / "metadata.sqlite", tmp_path / "copy.sqlite"
+    with SqliteMetadata(path) as metadata:
+        topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("t"), SCHEMA)
+        for number in range(9):
+            metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 7}, folio=f"f{number}")])
+        shutil.copy(path, copy)
+        log = path.with_name(f"{path.name}-wal").read_bytes()
+        assert not list(metadata_problems(path)), "beside a process that has it open"
+    beside = copy.with_name(f"{copy.name}-wal")
+    beside.write_bytes(log)
+    assert not list(metadata_problems(copy))
+    for at in (5, 25, 32 + 10, len(log) // 4, len(log) // 2):
+        damaged = bytearray(log)
+        damaged[at] ^= 64
+        beside.write_bytes(damaged)
+        assert any("write-ahead log" in each for each in metadata_problems(copy)), at
+    beside.write_bytes(log[:-10])  # As a crash may leave it.
+    assert not list(metadata_problems(copy))
 
 
 def test_versions_that_are_lost_make_no_earlier_version(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
+from wings_core.metadata.sqlite.database_file import DatabaseFile
+
 PAGE_BYTES_MIN = 512
 """Of SQLite's files."""
 
@@ -147,6 +149,7 @@ def metadata_problems(path: Path) -> Iterator[str]:
     if is_empty(path):
         yield "it is empty"
         return
+    yield from DatabaseFile.log_problems_of(path)
     try:
         with closing(open_to_check(path)) as connection:
             yield from integrity_problems(connection)

@@ -6,6 +6,7 @@ those of https://www.sqlite.org/fileformat2.html. Nothing is written, and no loc
 
 import mmap
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -22,6 +23,7 @@ HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\0"
 _LOG_DAMAGED = "the write-ahead log is damaged: what was committed"
 _LOG_CUT_OFF = "the write-ahead log ends within a transaction, by a crash or cut off"
+_LOG_READS, _LOG_READ_SECONDS = 3, 0.05
 _FREE_LIST = struct.Struct(">II")
 _FREE_LIST_AT = 32
 _LOG_HEADER = struct.Struct(">8I")
@@ -39,6 +41,7 @@ class DatabaseFile:
     Attributes:
         problems: What is wrong with the file as a whole, filled as it is read.
         losses: The same, where transactions are lost of which nothing else tells.
+        log_problems: Those of the losses that no crash explains.
 
     Raises:
         OSError: It cannot be read.
@@ -47,6 +50,7 @@ class DatabaseFile:
     def __init__(self, path: Path) -> None:
         self.problems: list[str] = []
         self.losses: list[str] = []
+        self.log_problems: list[str] = []
         self._data: mmap.mmap | bytes = b""
         with path.open("rb") as file:
             if path.stat().st_size:
@@ -73,6 +77,22 @@ class DatabaseFile:
         """Close the file."""
         if isinstance(self._data, mmap.mmap):
             self._data.close()
+
+    @classmethod
+    def log_problems_of(cls, path: Path) -> list[str]:
+        """Return what is wrong with a file's write-ahead log, which SQLite reads past in silence.
+
+        A process may have the file open, and begin its log anew while it is read: what is wrong is
+        so each time.
+        """
+        found: list[str] = []
+        for _ in range(_LOG_READS):
+            with cls(path) as file:
+                found = file.log_problems
+            if not found:
+                break
+            time.sleep(_LOG_READ_SECONDS)
+        return found
 
     def page(self, number: int) -> bytes | None:
         """Return a page, None where the file has none of this number."""
@@ -122,15 +142,17 @@ class DatabaseFile:
         if len(log) < _LOG_HEADER.size:
             return {}
         magic, _, page_bytes, _, *salts, sum_1, sum_2 = _LOG_HEADER.unpack_from(log)
+        step = _FRAME_HEADER.size + self.page_bytes
         order = _LOG_MAGIC.get(magic)
         sums = (0, 0) if order is None else _sums(order, log[:24], (0, 0))
         if order is None or sums != (sum_1, sum_2) or page_bytes != self.page_bytes:
             if any(log):
-                self.losses.append(f"{_LOG_DAMAGED} last may be lost")
+                # A header that is of these frames was whole when they were written.
+                commits = sum(_commits(log, _LOG_HEADER.size, step, salts))
+                self._lose(f"{_LOG_DAMAGED} last may be lost", commits)
             return {}
         committed: dict[int, bytes] = {}
         running: dict[int, bytes] = {}
-        step = _FRAME_HEADER.size + page_bytes
         at = _LOG_HEADER.size
         while at + step <= len(log):
             page, size, *found, sum_1, sum_2 = _FRAME_HEADER.unpack_from(log, at)
@@ -143,11 +165,16 @@ class DatabaseFile:
                 committed.update(running)
                 running = {}
             at += step
-        if any(_commits(log, at, step, salts)):
-            self.losses.append(f"{_LOG_DAMAGED} after that is lost")
+        if commits := sum(_commits(log, at, step, salts)):
+            self._lose(f"{_LOG_DAMAGED} after that is lost", commits)
         elif at < len(log) < at + step or (running and at == len(log)):
             self.losses.append(f"{_LOG_CUT_OFF}: what was committed last may be lost")
         return committed
+
+    def _lose(self, message: str, commits: int) -> None:
+        self.losses.append(message)
+        if commits > 1:  # One may be of a transaction that was not synced when power was lost.
+            self.log_problems = self.losses
 
 
 def _commits(log: bytes, at: int, step: int, salts: list[int]) -> Iterator[bool]:
