@@ -46,10 +46,16 @@ class StopSignals:
         return self._asked.wait(seconds)
 
     def catch(self) -> None:
-        """Catch the signals; again where something else, like PySpark, caught them since."""
+        """Catch the signals; again where something else, like PySpark, caught them since.
+
+        Raises:
+            Stopped: One came before; what it raised can be lost, in a callback of C for example.
+        """
         for number in _STATUSES:
             found = signal.signal(number, self._on_signal)
             self._previous.setdefault(number, found)
+        if self.asked:
+            raise Stopped
 
     @contextmanager
     def in_order(self) -> Generator[None]:

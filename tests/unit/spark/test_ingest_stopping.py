@@ -57,3 +57,30 @@ def test_handlers_are_put_back_where_no_signal_came() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
     assert threading.active_count() <= threads + 1
     assert issubclass(Stopped, BaseException)
+
+
+def test_a_signal_whose_exception_was_lost_ends_what_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = list[object]()
+
+    def lose(found: "sys.UnraisableHookArgs") -> None:
+        lost.append(found.exc_type)
+
+    monkeypatch.setattr(sys, "unraisablehook", lose)
+
+    class Dies:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    stop = StopSignals()
+    stop.catch()
+    try:
+        Dies()
+        assert lost == [Stopped]
+        with pytest.raises(Stopped):
+            stop.catch()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
