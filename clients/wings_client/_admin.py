@@ -19,7 +19,6 @@ from wings_core.contracts.actions import (
     ActionBody,
     AlterTopic,
     ColumnSpec,
-    CommitOffsets,
     CreateTopic,
     GetOffsets,
     ListNamespaces,
@@ -30,6 +29,7 @@ from wings_core.contracts.actions import (
     SchemaSpec,
     TopicBody,
 )
+from wings_core.contracts.commits import CommitOffsets
 from wings_core.contracts.many import ALL
 from wings_core.errors import InvalidArgument, InvalidTicket
 from wings_core.model import TopicConfig
@@ -237,18 +237,18 @@ class AdminCalls:
             TopicNotFound: There is no such topic.
         """
         name = name_of(topic)
-        body = build(
+        found = {wire_partition(value): offset for value, offset in offsets.items()}
+        body = CommitOffsets.of_topic(consumer, name, found) or build(
             CommitOffsets,
             InvalidArgument,
             "commit_offsets",
             consumer=consumer,
-            # Checked together: a model made for each takes five times as long.
             offsets=[
-                {"topic": name, "partition": wire_partition(value), "offset": offset}
-                for value, offset in offsets.items()
+                {"topic": name, "partition": value, "offset": offset}
+                for value, offset in found.items()
             ],
         )
-        self._act("commit-offsets", body)
+        self._transport.answer("commit-offsets", body, repeatable=True)
 
     def committed_offsets(
         self, consumer: str, topic: TopicRef | None = None

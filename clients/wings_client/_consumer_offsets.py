@@ -16,7 +16,8 @@ from wings_client._many import starts
 from wings_client._model import ConsumerOffset, PartitionValue, Topic
 from wings_client._retry import Backoff
 from wings_client._transport import Transport
-from wings_core.contracts.actions import OFFSETS_MAX
+from wings_core.contracts.chunks import reached
+from wings_core.contracts.commits import OFFSETS_MAX
 from wings_core.errors import WingsError
 from wings_core.partitions import JsonScalar
 from wings_core.times import Deadline
@@ -97,10 +98,10 @@ class ConsumerOffsets:
 
     def deliver(self, taken: Consumed) -> None:
         """Record that a batch was delivered."""
-        reached = {each.partition: each.end_offset + 1 for each in taken.ranges}
+        offsets = reached(taken.ranges)
         with self._lock:
-            self._last |= reached
-            self._delivered |= reached
+            self._last.update(offsets)
+            self._delivered.update(offsets)
 
     def processed(self) -> None:
         """Record that the caller has processed the last batch delivered."""

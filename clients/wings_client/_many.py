@@ -7,7 +7,7 @@ from wings_client._messages import OffsetValue, build, wire_offset, wire_partiti
 from wings_client._model import PartitionValue, RangesBatch
 from wings_client._stream import Resumed
 from wings_client._transport import Transport
-from wings_core.contracts.chunks import ManyEnd
+from wings_core.contracts.chunks import ManyEnd, reached
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.many import ALL, PartitionEntry
 from wings_core.contracts.tickets import FollowTicket, ScanTicket, parse_ticket
@@ -75,8 +75,7 @@ class ManyChunks(Resumed[RangesBatch]):
         for chunk in stream.many(wait):
             # Advanced before the chunk is yielded: from then on it is delivered.
             self.chunks_yielded += 1
-            for each in chunk.ranges:
-                self.next_offsets[each.partition] = each.end_offset + 1
+            self.next_offsets.update(reached(chunk.ranges))
             yield chunk
         assert isinstance(stream.end, ManyEnd)
         for each in stream.end.partitions:

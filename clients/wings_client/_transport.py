@@ -211,7 +211,13 @@ class Transport:
     def act(
         self, action: str, body: ActionBody, *, repeatable: bool, timeout: float | None = None
     ) -> Any:
-        """Call an action and return the JSON of its one result.
+        """Call an action and return the JSON of its one result; see `answer`."""
+        return json.loads(self.answer(action, body, repeatable=repeatable, timeout=timeout))
+
+    def answer(
+        self, action: str, body: ActionBody, *, repeatable: bool, timeout: float | None = None
+    ) -> bytes:
+        """Call an action and return its one result.
 
         Args:
             action: Its name.
@@ -223,13 +229,13 @@ class Transport:
             WingsError: The server's refusal, or `Unavailable`.
         """
 
-        def call(seconds: float) -> Any:
+        def call(seconds: float) -> bytes:
             request = flight.Action(action, body.to_bytes())
             with self._calling() as (client, endpoint):
                 results = list(client.do_action(request, self.options(seconds)))
             if len(results) != 1:
                 raise lost(f"{action}: {len(results)} results instead of one", endpoint)
-            return json.loads(results[0].body.to_pybytes())
+            return results[0].body.to_pybytes()
 
         with tracing.client_span(action):
             return self.repeat(call, repeatable=repeatable, timeout=timeout)

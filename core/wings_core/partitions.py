@@ -47,8 +47,7 @@ def is_partition_key_type(data_type: pa.DataType) -> bool:
     """Tell whether a column of this type can be a partition key."""
     return (
         pa.types.is_integer(data_type)
-        or pa.types.is_string(data_type)
-        or pa.types.is_large_string(data_type)
+        or _is_text(data_type)
         or _is_binary(data_type)
         or pa.types.is_boolean(data_type)
     )
@@ -92,6 +91,10 @@ def partitions_of(values: Sequence[object], key_type: pa.DataType | None) -> lis
         # What holds of the least and the greatest holds of all.
         if _problem(min(numbers), key_type) is None and _problem(max(numbers), key_type) is None:
             return cast("list[Partition]", list(map(str, numbers)))
+    if key_type is not None and kinds == {str} and _is_text(key_type):
+        texts = cast("Sequence[str]", values)
+        if _problem("".join(texts), key_type) is None:
+            return [_bounded(Partition(encode_basestring(text))) for text in texts]
     return [partition_of(value, key_type) for value in values]
 
 
@@ -197,6 +200,10 @@ def _bounded(partition: Partition) -> Partition:
             f"partition value {partition:.40}…: longer than {VALUE_BYTES_MAX} bytes as JSON"
         )
     return partition
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    return pa.types.is_string(data_type) or pa.types.is_large_string(data_type)
 
 
 def _is_binary(data_type: pa.DataType) -> bool:

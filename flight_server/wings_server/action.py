@@ -1,5 +1,6 @@
 """Action: a body model, a function from the log and a body to JSON, and their table by name."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -10,13 +11,23 @@ from wings_core.log import Log
 Body = TypeVar("Body", bound=ActionBody)
 Json = dict[str, Any] | list[dict[str, Any]]
 
+Answer = Json | bytes
+"""What an action returns; bytes are JSON already."""
+
+
+def encoded(answer: Answer) -> bytes:
+    """Return the answer of an action as JSON in UTF-8."""
+    if isinstance(answer, bytes):
+        return answer
+    return json.dumps(answer, ensure_ascii=False).encode()
+
 
 @dataclass(frozen=True, slots=True)
 class Action(Generic[Body]):
     """An action: the model of its body, its function, and its sentence in `list_actions`."""
 
     body: type[Body]
-    run: Callable[[Log, Body], Json]
+    run: Callable[[Log, Body], Answer]
     description: str
 
 
@@ -25,10 +36,10 @@ class Actions(dict[str, Action[Any]]):
 
     def add(
         self, name: str, body: type[Body]
-    ) -> Callable[[Callable[[Log, Body], Json]], Callable[[Log, Body], Json]]:
+    ) -> Callable[[Callable[[Log, Body], Answer]], Callable[[Log, Body], Answer]]:
         """Return a decorator that adds a function; its docstring is the action's description."""
 
-        def added(run: Callable[[Log, Body], Json]) -> Callable[[Log, Body], Json]:
+        def added(run: Callable[[Log, Body], Answer]) -> Callable[[Log, Body], Answer]:
             assert name not in self
             assert run.__doc__ is not None
             self[name] = Action(body, run, run.__doc__)

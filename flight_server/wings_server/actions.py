@@ -12,7 +12,6 @@ from operator import attrgetter, itemgetter
 
 from wings_core.contracts.actions import (
     AlterTopic,
-    CommitOffsets,
     CreateTopic,
     GetOffsets,
     ListNamespaces,
@@ -40,6 +39,7 @@ from wings_core.contracts.actions import (
     describe_tier_states,
     describe_topic,
 )
+from wings_core.contracts.commits import CommitOffsets
 from wings_core.contracts.shards import describe_counts, describe_pruned, describe_shards
 from wings_core.contracts.sql import LiveBody
 from wings_core.errors import InvalidArgument
@@ -56,7 +56,6 @@ from wings_server.totals_actions import TOTALS_ACTIONS
 
 ACTIONS = Actions()
 
-_NAMED, _OFFSET = itemgetter("topic"), itemgetter("offset")
 
 _TOPICS_AT_ONCE = 1_000
 """Topics that metadata is asked for at a time, of a list with a limit."""
@@ -201,16 +200,17 @@ def offset_for_timestamp(log: Log, body: OffsetForTimestamp) -> Json:
 
 
 @ACTIONS.add("commit-offsets", CommitOffsets)
-def commit_offsets(log: Log, body: CommitOffsets) -> Json:
+def commit_offsets(log: Log, body: CommitOffsets) -> bytes:
     """Store a named consumer's next offsets, all entries or none."""
-    topics = {name: _topic(log, name) for name in dict.fromkeys(map(_NAMED, body.offsets))}
+    names, values, numbers, _ = body.offsets
+    topics = {name: _topic(log, name) for name in dict.fromkeys(names)}
     offsets: list[tuple[Topic, Partition, int]] = []
-    for name, entries in groupby(body.offsets, _NAMED):  # Most are of one topic.
-        topic, found = topics[name], list(entries)
-        partitions = partitions_of([entry.get("partition") for entry in found], topic.key_type)
-        offsets += zip(repeat(topic), partitions, map(_OFFSET, found), strict=False)
+    for name, entries in groupby(zip(names, values, numbers, strict=True), itemgetter(0)):
+        _, some, found = zip(*entries, strict=True)  # Most are of one topic.
+        topic = topics[name]
+        offsets += zip(repeat(topic), partitions_of(some, topic.key_type), found, strict=False)
     log.registry.commit_offsets(body.consumer, offsets)
-    return body.to_json()
+    return body.to_bytes()
 
 
 @ACTIONS.add("get-offsets", GetOffsets)

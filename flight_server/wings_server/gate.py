@@ -13,7 +13,7 @@ from wings_core.security.authenticator import Authenticator
 from wings_core.security.principal import CALLER, Principal, authorize
 from wings_core.security.quotas import CallUsage
 from wings_core.security.rights import EVERYTHING, Right
-from wings_server.action import Json
+from wings_server.action import Answer
 from wings_server.actions import ACTIONS
 from wings_server.hidden_stages import by_their_ids
 from wings_server.quotas import PlaceQuotas, PushQuotas
@@ -91,7 +91,7 @@ class Gate:
         """Return what a principal's quotas ask of a push by one call of it; None: nothing."""
         return None if usage is None else PushQuotas(principal, usage, self._places)
 
-    def run(self, principal: Principal, name: str, body: ActionBody) -> Json:
+    def run(self, principal: Principal, name: str, body: ActionBody) -> Answer:
         """Run an action, one of `ACTIONS`, for a principal; returns what of its answer it may see.
 
         Raises:

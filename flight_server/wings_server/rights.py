@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from wings_core.contracts.actions import (
-    CommitOffsets,
     GetOffsets,
     ListTopics,
     Maintain,
@@ -18,6 +17,7 @@ from wings_core.contracts.actions import (
     StageAbort,
     StagePublish,
 )
+from wings_core.contracts.commits import CommitOffsets
 from wings_core.contracts.share import AlterGroup, CreateGroup, ListGroups, Redrive
 from wings_core.contracts.totals import ConsumerLag
 from wings_core.errors import PermissionDenied
@@ -25,13 +25,13 @@ from wings_core.log import Log
 from wings_core.names import DEFAULT_NAMESPACE, ID_PATTERN, NamespaceName, TopicName
 from wings_core.security.principal import Principal, authorize
 from wings_core.security.rights import DATA_RIGHTS, EVERYTHING, SOMEWHERE, Right
-from wings_server.action import Json
+from wings_server.action import Answer
 from wings_server.hidden_stages import hide_stages
 
 Names = Callable[[Log, Any], Iterable[str]]
 """Returns the full names that an action is on, from its body."""
 
-Shown = Callable[[Principal, Any], Json]
+Shown = Callable[[Principal, Any], Answer]
 """Returns what of an action's answer may be seen."""
 
 
@@ -60,7 +60,7 @@ def _namespace(_: Log, body: NamespaceBody) -> list[str]:
 
 
 def _offsets(_: Log, body: CommitOffsets) -> list[str]:
-    names = dict.fromkeys(entry["topic"] for entry in body.offsets)
+    names = dict.fromkeys(body.offsets.topics)
     return [str(TopicName.parse(name)) for name in names] or [SOMEWHERE]
 
 
@@ -125,15 +125,15 @@ def _stages(_: Log, body: StagePublish | StageAbort) -> list[str]:
     return names
 
 
-def _all(_: Principal, answer: Any) -> Json:
+def _all(_: Principal, answer: Any) -> Answer:
     return answer
 
 
-def _visible_topics(principal: Principal, answer: Any) -> Json:
+def _visible_topics(principal: Principal, answer: Any) -> Answer:
     return [each for each in answer if principal.may_see(each["topic"])]
 
 
-def _visible_namespaces(principal: Principal, answer: Any) -> Json:
+def _visible_namespaces(principal: Principal, answer: Any) -> Answer:
     return [
         each
         for each in answer
@@ -141,16 +141,16 @@ def _visible_namespaces(principal: Principal, answer: Any) -> Json:
     ]
 
 
-def _readable_offsets(principal: Principal, answer: Any) -> Json:
+def _readable_offsets(principal: Principal, answer: Any) -> Answer:
     offsets = answer["offsets"]
     return {"offsets": [each for each in offsets if principal.may(Right.READ, each["topic"])]}
 
 
-def _shared_groups(principal: Principal, answer: Any) -> Json:
+def _shared_groups(principal: Principal, answer: Any) -> Answer:
     return [each for each in answer if principal.may(Right.SHARE, each["topic"])]
 
 
-def _published(principal: Principal, answer: Any) -> Json:
+def _published(principal: Principal, answer: Any) -> Answer:
     """A batch that was published before is answered whatever stages are named now."""
     for topic in {each["topic"] for each in answer["committed"]}:
         with _unnamed(principal):

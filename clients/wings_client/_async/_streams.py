@@ -16,6 +16,7 @@ from wings_client._stream import Chunks
 from wings_client._transport import Transport
 from wings_client._wakeup import Wakeup
 from wings_client.arrow import RecordBatch, Schema, Table
+from wings_core.contracts.chunks import reached
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.partitions import JsonScalar
 
@@ -230,8 +231,7 @@ class AsyncManyFollow(AsyncStream[RangesBatch]):
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
         chunk = await super().__anext__()
-        for each in chunk.ranges:
-            self._next_offsets[each.partition] = each.end_offset + 1
+        self._next_offsets.update(reached(chunk.ranges))
         return chunk
 
     async def _open(self) -> Readers[RangesBatch]:

@@ -23,6 +23,7 @@ from wings_client.gather._rules import EMPTY, Rules
 from wings_client.gather._source import Source
 from wings_client.gather._sources import Sources
 from wings_client.gather._tickets import Tickets
+from wings_core.contracts.chunks import reached
 from wings_core.errors import Unavailable, WingsError
 
 REPLIES_WAITING_MAX = 256
@@ -268,7 +269,7 @@ class Engine:
         if end_offset is not None:
             source.next_offset = end_offset + 1
         if isinstance(reply, ManyReply):
-            source.next_offsets |= {each.partition: each.end_offset + 1 for each in reply.ranges}
+            source.next_offsets.update(reached(reply.ranges))
         arrived.popleft()
         if len(arrived) + 1 >= REPLIES_WAITING_MAX:
             self._room.notify_all()

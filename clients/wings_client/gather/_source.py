@@ -11,7 +11,7 @@ from wings_client._stream import OpenStream, Reading
 from wings_client._transport import Transport
 from wings_client.arrow import RecordBatch
 from wings_client.gather._request import FETCH_MESSAGES, ManyReply, Reply, Request
-from wings_core.contracts.chunks import PartitionRange
+from wings_core.contracts.chunks import PartitionRange, reached
 from wings_core.contracts.messages import to_bytes
 from wings_core.errors import WingsError
 from wings_core.partitions import JsonScalar
@@ -162,7 +162,7 @@ class SourceStream:
             source.idle_offsets = ends
             return None
         ranges = [PartitionRange(**each) for each in said["ranges"]]
-        source.read_offsets |= {each.partition: each.end_offset + 1 for each in ranges}
+        source.read_offsets.update(reached(ranges))
         return ManyReply.of(batch, source.request, ranges)
 
     def _arrived(self, rows: int) -> None:

@@ -1,18 +1,10 @@
 """DoAction: the body of each action, and the JSON of their answers."""
 
 from collections.abc import Iterable
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    NotRequired,  # Of `typing`, pydantic wants Python 3.12's.
-    Self,
-)
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import pyarrow as pa
-from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
-from typing_extensions import TypedDict
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from wings_core.contracts.messages import (
     Identifier,
@@ -21,7 +13,6 @@ from wings_core.contracts.messages import (
     StageId,
     Timestamp,
     check_distinct,
-    dump,
     problem_of,
     to_bytes,
 )
@@ -57,9 +48,6 @@ from wings_core.schemas import (
     schema_to_ipc,
 )
 from wings_core.times import format_timestamp, parse_timestamp
-
-OFFSETS_MAX = 10_000
-"""The most entries of one `commit-offsets`."""
 
 STAGES_MAX = 10_000
 """The most stages of one `stage-publish` or `stage-abort`."""
@@ -239,32 +227,6 @@ class OffsetForTimestamp(ActionBody):
     def timestamp_us(self) -> int:
         """In microseconds since the epoch; no message before the time is at or after it."""
         return parse_timestamp(self.timestamp, up=True)
-
-
-class OffsetEntry(TypedDict):  # Not a model: a commit may have ten thousand.
-    """A consumer's position in one partition."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # pyright: ignore[reportGeneralTypeIssues] - pydantic's own way
-
-    topic: str
-    partition: NotRequired[JsonValue]
-    offset: OffsetNumber
-    """The next offset to read."""
-
-
-class CommitOffsets(ActionBody):
-    """The body of `commit-offsets`, and its answer."""
-
-    consumer: Identifier
-    offsets: Annotated[tuple[OffsetEntry, ...], Field(strict=False, max_length=OFFSETS_MAX)]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the answer, which repeats the request's keys."""
-        return {"consumer": self.consumer, "offsets": list(self.offsets)}
-
-    def to_bytes(self) -> bytes:
-        """Return the message as JSON, from which `parse` makes an equal one."""
-        return dump(self.to_json())
 
 
 class GetOffsets(ActionBody):

@@ -209,7 +209,10 @@ OffsetNumber = Annotated[int, Field(ge=0, le=INT64_MAX)]
 StageId = Annotated[str, AfterValidator(accepted_by(check_stage_id))]
 """The id of a stage."""
 
-Identifier = Annotated[str, Field(min_length=1, max_length=255)]
+IDENTIFIER_CHARACTERS_MAX = 255
+"""The longest name of a producer, consumer, group or owner."""
+
+Identifier = Annotated[str, Field(min_length=1, max_length=IDENTIFIER_CHARACTERS_MAX)]
 """The name of a producer, consumer, group or owner, chosen by the client."""
 
 MEMBER_CHARACTERS_MAX = 256

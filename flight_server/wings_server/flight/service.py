@@ -4,7 +4,6 @@ pyarrow runs each call in a thread of its own, on C++ threads. `serve()` is neve
 signal handlers would run only after the calls in flight end.
 """
 
-import json
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -25,6 +24,7 @@ from wings_core.log import Log
 from wings_core.security.principal import Principal
 from wings_core.security.quotas import CallUsage
 from wings_server import flight_sql
+from wings_server.action import encoded
 from wings_server.actions import ACTIONS
 from wings_server.descriptors import RPC_SHARE, connections_max
 from wings_server.flight.acquire import Acquire, open_acquire, stream_acquired
@@ -228,7 +228,7 @@ class FlightService(flight.FlightServerBase):
                 raise InvalidArgument(f"there is no action {action.type!r:.80}")
             body = found.body.parse_body(action.body.to_pybytes())
             answer = self._gate.run(principal, action.type, body)
-            return iter([json.dumps(answer, ensure_ascii=False).encode("utf-8")])
+            return iter([encoded(answer)])
 
     @property
     def calls_running(self) -> int:

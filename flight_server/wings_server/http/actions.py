@@ -1,6 +1,5 @@
 """`POST /v1/actions/NAME`: every action of Flight's DoAction, with the same body and answer."""
 
-import json
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -9,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from wings_core.contracts.messages import JSON_BYTES_MAX
-from wings_server.action import Action
+from wings_server.action import Action, encoded
 from wings_server.actions import ACTIONS
 from wings_server.http.authentication import principal_of
 from wings_server.http.documentation import described
@@ -79,6 +78,6 @@ async def _run(service: HttpService, name: str, found: "Action[Any]", request: R
 
         def work() -> bytes:
             answer = service.gate.run(principal, name, found.body.parse_body(raw))
-            return json.dumps(answer, ensure_ascii=False).encode()
+            return encoded(answer)
 
         return JsonAnswer(await run(work), service.answers, is_of_change=not reads)

@@ -3,7 +3,6 @@
 Those that run one action are a table, `_ROUTES`.
 """
 
-import json
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -31,6 +30,7 @@ from wings_core.model import Rejected
 from wings_core.names import NamespaceName, TopicName
 from wings_core.security.principal import Principal
 from wings_core.times import Deadline
+from wings_server.action import encoded
 from wings_server.actions import ACTIONS
 from wings_server.flight.client_watch import ClientGone
 from wings_server.http.answers import (
@@ -300,8 +300,7 @@ def _handler(service: HttpService, route: _Route) -> Callable[..., Awaitable[Res
             answer = await work(
                 lambda: service.gate.run(principal, route.action, route.parse(name, raw))
             )
-            encoded = json.dumps(answer, ensure_ascii=False).encode()
-            return JsonAnswer(encoded, service.answers, is_of_change=changes)
+            return JsonAnswer(encoded(answer), service.answers, is_of_change=changes)
 
     async def of_service(request: Request) -> Response:
         return await run("", request)

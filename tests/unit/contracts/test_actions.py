@@ -7,10 +7,8 @@ import pyarrow as pa
 import pytest
 
 from wings_core.contracts.actions import (
-    OFFSETS_MAX,
     ActionBody,
     AlterTopic,
-    CommitOffsets,
     CreateTopic,
     GetOffsets,
     ListNamespaces,
@@ -25,6 +23,7 @@ from wings_core.contracts.actions import (
     describe_partition_states,
     describe_topic,
 )
+from wings_core.contracts.commits import CommitOffsets
 from wings_core.errors import InvalidArgument, InvalidSchema
 from wings_core.model import (
     ConsumerOffset,
@@ -272,26 +271,6 @@ def test_an_offset_for_a_timestamp_is_asked_in_microseconds() -> None:
     assert (body.partition, body.timestamp_us) == (None, TIME_US)
     for value in ("", "now", "2026-11-20T12:00:00", 0):
         assert "key 'timestamp'" in refusal(OffsetForTimestamp, {"topic": "t", "timestamp": value})
-
-
-@pytest.mark.parametrize("entry", [{}, {"partition": None}, {"partition": 7}, {"partition": "x"}])
-def test_committed_offsets_are_answered_as_they_were_asked(entry: dict[str, Any]) -> None:
-    found = {"consumer": "c", "offsets": [{"topic": "t", **entry, "offset": 0}]}
-    assert parse(CommitOffsets, found).to_json() == found
-
-
-@pytest.mark.parametrize("offset", [-1, 1 << 63, 1.0, "1", True, None, "latest"])
-def test_a_committed_offset_is_a_number(offset: object) -> None:
-    entry = {"topic": "t", "offset": offset}
-    assert "offsets[0].offset" in refusal(CommitOffsets, {"consumer": "c", "offsets": [entry]})
-
-
-def test_committed_offsets_have_a_bound() -> None:
-    entry = {"topic": "t", "offset": 0}
-    parse(CommitOffsets, {"consumer": "c", "offsets": [entry] * OFFSETS_MAX})
-    assert f"at most {OFFSETS_MAX} entries" in refusal(
-        CommitOffsets, {"consumer": "c", "offsets": [entry] * (OFFSETS_MAX + 1)}
-    )
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256])
