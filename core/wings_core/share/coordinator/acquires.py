@@ -1,0 +1,220 @@
+"""Acquires: leases messages of the partitions that are ready, within the bounds of the log."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
+from wings_core.errors import InvalidArgument, OffsetOutOfRange, Unavailable, WingsError
+from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.model import PartitionState
+from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.share.coordinator.core import CoordinatorCore
+from wings_core.share.coordinator.group_table import GroupTable
+from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX, Bounds
+from wings_core.share.coordinator.ready import ReadyPartitions
+from wings_core.share.counts import ShareCounts
+from wings_core.share.model import Acquired, AcquireRequest, LeasedRange, ShareGroup
+from wings_core.share.quorum.effects import Procedure
+from wings_core.share.quorum.links import Runner
+
+PEEK_PARTITIONS = 16
+"""Ready partitions that an acquire looks at first; where they have nothing, it looks at more."""
+
+
+@dataclass(slots=True)
+class Begun:
+    """Acquires of a group, side by side."""
+
+    group: ShareGroup
+    index: ReadyPartitions
+    requests: int
+    procedures: list[Procedure[list[LeasedRange]]] = field(
+        default_factory=list[Procedure[list[LeasedRange]]]
+    )
+    """One for each request; of a single request, one for each of its partitions."""
+    states: dict[Partition, PartitionState] = field(default_factory=dict[Partition, PartitionState])
+    """Where the partitions stood that are looked at."""
+    generations: dict[Partition, int] = field(default_factory=dict[Partition, int])
+    """As of which they were ready."""
+
+
+class Acquires:
+    """Leases messages without waiting.
+
+    Args:
+        groups: Those that are used on this node.
+        core: Whose procedures are run.
+        runner: Runs them.
+        registry: The log's index.
+        counts: Of what is leased.
+        local: Whether the only replica is in this process.
+    """
+
+    def __init__(
+        self,
+        groups: GroupTable,
+        core: CoordinatorCore,
+        runner: Runner,
+        registry: OffsetRegistry,
+        counts: ShareCounts,
+        *,
+        local: bool,
+    ) -> None:
+        self._groups = groups
+        self._core = core
+        self._runner = runner
+        self._registry = registry
+        self._counts = counts
+        self._is_local = local
+
+    def now(self, request: AcquireRequest) -> Acquired:
+        """See `ShareCoordinator.acquire_now`."""
+        request = self._checked(request)
+        index = self._groups.index(request.group)
+        try:
+            ranges = self._acquire(request, index)
+        except WingsError:
+            index.took_some()  # It may have been woken for what another can get.
+            raise
+        if ranges:
+            index.took_some()
+            return self._delivered(request.group, ranges)
+        if request.partition is not None:
+            index.found_none(request.partition)
+        return Acquired((), index.next_due())
+
+    def begin(self, group: ShareGroup, requests: Sequence[AcquireRequest]) -> "Begun":
+        """Return the procedures of acquires of a group, to be run beside others, then `finish`ed.
+
+        Args:
+            group: As it is now.
+            requests: At least one.
+        """
+        index = self._groups.index(group)
+        index.look()
+        begun = Begun(group, index, len(requests))
+        for each in map(self._checked, requests):
+            some = index.peek(self._only_partition(each), PEEK_PARTITIONS)
+            for partition, generation in some:
+                begun.generations.setdefault(partition, generation)
+                if partition not in begun.states:
+                    begun.states[partition] = self._groups.recent_state(index, group, partition)
+            found = [begun.states[partition] for partition, _ in some]
+            if len(requests) == 1:
+                begun.procedures += self._side_by_side(each, found)
+            if not begun.procedures or len(requests) > 1:
+                begun.procedures.append(self._core.acquirer.acquire(each, found, self._batch_end))
+        return begun
+
+    def finish(
+        self, begun: "Begun", outcomes: Sequence[list[LeasedRange] | WingsError]
+    ) -> list[Acquired | WingsError]:
+        """Return what each request got, by the outcomes of its procedures."""
+        if begun.requests == 1:
+            outcomes = [_all_of(outcomes)]
+        for partition, generation in begun.generations.items():
+            self._looked_at(begun.index, begun.group, generation, begun.states[partition])
+        begun.index.took_some()
+        return [
+            outcome if isinstance(outcome, WingsError) else self._delivered(begun.group, outcome)
+            for outcome in outcomes
+        ]
+
+    def _checked(self, request: AcquireRequest) -> AcquireRequest:
+        if not 1 <= len(request.member) <= MEMBER_CHARACTERS_MAX:
+            raise InvalidArgument(f"a member has 1 to {MEMBER_CHARACTERS_MAX} characters")
+        assert request.messages_max >= 1
+        assert request.rows_max >= 1
+        group = self._groups.check(request.group)
+        return request if group is request.group else replace(request, group=group)
+
+    def _only_partition(self, request: AcquireRequest) -> Partition | None:
+        """Return the one partition that a request may be served from; None: any."""
+        if request.partition is None and request.group.topic.partition_key is None:
+            return UNPARTITIONED
+        return request.partition
+
+    def _delivered(self, group: ShareGroup, ranges: Sequence[LeasedRange]) -> Acquired:
+        """Count what was leased, which may be nothing."""
+        if ranges:
+            again = [each.messages for each in ranges if each.delivery_count > 1]
+            delivered = sum(each.messages for each in ranges)
+            self._counts.add(group, delivered=delivered, redelivered=sum(again))
+        return Acquired(tuple(ranges), None)
+
+    def _looked_at(
+        self, index: ReadyPartitions, group: ShareGroup, generation: int, state: PartitionState
+    ) -> None:
+        """Take a partition out of the index where it has nothing, after an acquire."""
+        bounds = Bounds(state.log_start_offset, state.next_offset)
+        again = self._core.table.look(group, state.partition, bounds) if bounds.end else None
+        index.looked_at(state.partition, generation, state.next_offset, again)
+
+    def _acquire(self, request: AcquireRequest, index: ReadyPartitions) -> list[LeasedRange]:
+        """Lease what is available in partitions that are ready; takes out those that are not."""
+        group, fresh = request.group, None
+        index.look()
+        partition = self._only_partition(request)
+        if partition is not None:
+            fresh = self._registry.partition_state(group.topic.uuid, partition)
+            index.note(fresh)
+        elif not self._is_local:
+            index.look_again()  # Over a network, commits are told of a while later.
+        most, tried = PEEK_PARTITIONS, set[tuple[Partition, int]]()
+        while some := [each for each in index.peek(partition, most) if each not in tried]:
+            tried.update(some)
+            most = READ_PARTITIONS_MAX
+            if fresh is None:
+                states = [self._groups.state(index, group, each) for each, _ in some]
+            else:
+                states = [fresh]
+            ranges = self._acquire_of(request, states)
+            for (_, generation), state in zip(some, states, strict=True):
+                self._looked_at(index, group, generation, state)
+            if ranges:
+                return ranges
+        return []
+
+    def _acquire_of(
+        self, request: AcquireRequest, states: Sequence[PartitionState]
+    ) -> list[LeasedRange]:
+        """Lease what is available in some partitions, side by side where there are several."""
+        if procedures := self._side_by_side(request, states):
+            ranges = _all_of(self._runner.run_all(procedures))
+            if isinstance(ranges, WingsError):
+                raise ranges
+            if ranges:
+                return ranges
+        return self._runner.run(self._core.acquirer.acquire(request, states, self._batch_end))
+
+    def _side_by_side(
+        self, request: AcquireRequest, states: Sequence[PartitionState]
+    ) -> list[Procedure[list[LeasedRange]]]:
+        """See `Acquirer.side_by_side`; loads the partitions, of which some may be known already."""
+        group, table = request.group, self._core.table
+        written = [state for state in states if state.next_offset]
+        if len(written) < 2 or request.messages_max < 2:
+            return []
+        with suppress(Unavailable):
+            self._runner.run(table.load(group, [state.partition for state in written]))
+        loaded = [state for state in written if table.is_loaded(group, state.partition)]
+        return self._core.acquirer.side_by_side(request, loaded)
+
+    def _batch_end(self, group: ShareGroup, partition: Partition, offset: int) -> int:
+        try:
+            located = self._registry.locate(group.topic.uuid, partition, offset, 1)
+        except OffsetOutOfRange:
+            return offset  # Retention has just passed it.
+        return located.locations[0].end_offset if located.locations else offset
+
+
+def _all_of(
+    outcomes: Sequence[list[LeasedRange] | WingsError],
+) -> list[LeasedRange] | WingsError:
+    """Return what was leased of several partitions, or why nothing was."""
+    errors = [outcome for outcome in outcomes if isinstance(outcome, WingsError)]
+    ranges = [
+        leased for outcome in outcomes if not isinstance(outcome, WingsError) for leased in outcome
+    ]
+    return errors[0] if errors and not ranges else ranges

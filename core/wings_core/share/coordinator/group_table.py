@@ -1,0 +1,196 @@
+"""GroupTable: the groups that members use on this node, and where the partitions of each stand."""
+
+import threading
+from collections.abc import Callable
+
+from wings_core.errors import GroupNotFound, Unavailable, WingsError
+from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.model import PartitionState
+from wings_core.partitions import Partition
+from wings_core.share.clock import Clock
+from wings_core.share.coordinator.partition_table import Bounds, PartitionTable
+from wings_core.share.coordinator.ready import ReadyPartitions
+from wings_core.share.coordinator.watchers import FindGroup, Watchers
+from wings_core.share.model import ShareGroup
+
+UNUSED_SECONDS = 60.0
+"""The index of a group that no member has asked for in so long is dropped."""
+
+
+class GroupTable:
+    """The groups of a coordinator, each with its index; all methods from any thread.
+
+    Args:
+        partitions: The coordinator's, of which those of deleted groups are forgotten.
+        registry: The log's index.
+        clock: What leases are counted by.
+        local: Whether the only replica is in this process.
+        find_group: Looks at groups for what other nodes did to them; None: there are no others.
+        used: Called whenever a group was added or has changed.
+
+    Attributes:
+        watchers: Those who wait for messages of a group.
+    """
+
+    def __init__(
+        self,
+        partitions: PartitionTable,
+        registry: OffsetRegistry,
+        clock: Clock,
+        *,
+        local: bool,
+        find_group: FindGroup | None,
+        used: Callable[[], None],
+    ) -> None:
+        self.watchers = Watchers(find_group, self._end, self.know)
+        self._partitions = partitions
+        self._registry = registry
+        self._clock = clock
+        self._is_local = local
+        self._used = used
+        self._lock = threading.Lock()
+        self._groups: dict[str, ShareGroup] = {}
+        self._indexes: dict[str, ReadyPartitions] = {}
+        """By group."""
+        self._is_closed = False
+
+    def known(self) -> list[ShareGroup]:
+        """Return the groups, as they are now."""
+        with self._lock:
+            return list(self._groups.values())
+
+    def get(self, group_uuid: str) -> ShareGroup | None:
+        """Return a group as it is now; None: no member uses it here."""
+        return self._groups.get(group_uuid)
+
+    def check(self, group: ShareGroup) -> ShareGroup:
+        """Refuse what cannot be served any more; return and remember the group as it is now."""
+        if self._is_closed:
+            raise Unavailable("the coordinator of share groups is closed")
+        group = self.watchers.current(group)
+        known = self._groups.get(group.uuid)
+        if known is group:
+            return group  # To compare them takes long, as they have a schema.
+        with self._lock:
+            if self._partitions.is_deleted(group):
+                raise GroupNotFound(f"group {group.name:.80} was deleted")
+            self._groups[group.uuid] = group
+        self._used()
+        return group
+
+    def index(self, group: ShareGroup) -> ReadyPartitions:
+        """Return the index of a group, made where there is none."""
+        index = self._indexes.get(group.uuid)
+        if index is not None:
+            return index
+        topic_uuid = group.topic.uuid
+        made = ReadyPartitions(
+            self._clock.now,
+            lambda: self._registry.partition_states(topic_uuid),
+            lambda callback: self._registry.watch_topic(topic_uuid, callback),
+        )
+        with self._lock:
+            index = self._indexes.setdefault(group.uuid, made)
+        if index is not made:
+            made.close()
+        return index
+
+    def state(
+        self, index: ReadyPartitions, group: ShareGroup, partition: Partition
+    ) -> PartitionState:
+        """Return where a partition's log stands; where it was just listed, as of then."""
+        state = index.listed_state(partition)
+        if state is None:
+            state = self._registry.partition_state(group.topic.uuid, partition)
+            index.note(state)
+        return state
+
+    def recent_state(
+        self, index: ReadyPartitions, group: ShareGroup, partition: Partition
+    ) -> PartitionState:
+        """Return where a partition stood a moment ago; what is told of it since is in it."""
+        state = index.known_state(partition) if self._is_local else None
+        if state is None or index.is_behind(state):
+            return self.state(index, group, partition)
+        return state
+
+    def bounds(self, group: ShareGroup, partition: Partition) -> Bounds | WingsError:
+        """Return the bounds of a partition's log now, or why they are not known."""
+        try:
+            state = self._registry.partition_state(group.topic.uuid, partition)
+        except WingsError as error:
+            return error
+        return Bounds(state.log_start_offset, state.next_offset)
+
+    def known_bounds(self, group: ShareGroup, partition: Partition) -> Bounds | WingsError:
+        """Return the bounds as last heard of, where there are such, else as `bounds`."""
+        index = self._indexes.get(group.uuid)
+        state = None if index is None else index.known_state(partition)
+        if state is None:
+            return self.bounds(group, partition)
+        return Bounds(state.log_start_offset, state.next_offset)
+
+    def changed(self, group_uuid: str, partition: Partition | None) -> None:
+        """Hear that something may have become available; None: of any partition."""
+        index = self._indexes.get(group_uuid)
+        if partition is None:
+            self.watchers.wake(group_uuid)
+        if index is not None:
+            if partition is None:
+                index.wake_all()
+            else:
+                index.changed(partition)
+
+    def wake_another(self, group: ShareGroup) -> None:
+        """Wake the next member of a group, where one waits and more is ready."""
+        index = self._indexes.get(group.uuid)
+        if index is not None:
+            index.took_some()
+
+    def know(self, group: ShareGroup) -> None:
+        """Go on with a group as it is now, where it is known here."""
+        with self._lock:
+            if group.uuid in self._groups:
+                self._groups[group.uuid] = group
+        self.changed(group.uuid, None)
+
+    def forget(self, group: ShareGroup) -> None:
+        """Forget a group that was deleted, and refuse it from now on."""
+        with self._lock:
+            self._partitions.forget(group)
+            self._groups.pop(group.uuid, None)
+            index = self._indexes.pop(group.uuid, None)
+        if index is not None:
+            index.close()
+
+    def wake_due(self) -> float | None:
+        """Wake members for locks and delays that have ended.
+
+        Returns:
+            In how many seconds the next one ends; None: none is known that a member waits for.
+        """
+        dues = [index.wake_due() for index in list(self._indexes.values()) if not index.is_idle]
+        return min((due for due in dues if due is not None), default=None)
+
+    def drop_unused(self) -> None:
+        """Drop the indexes of groups that no member has asked for in a while."""
+        with self._lock:
+            unused = [
+                self._indexes.pop(group_uuid)
+                for group_uuid, index in list(self._indexes.items())
+                if index.is_idle and index.used_at + UNUSED_SECONDS < self._clock.now()
+            ]
+        for index in unused:
+            index.close()
+
+    def close(self) -> None:
+        """Refuse groups from now on, and wake all who wait for them."""
+        self._is_closed = True
+        self.watchers.close()
+        for index in list(self._indexes.values()):
+            index.close()
+
+    def _end(self, group: ShareGroup) -> None:
+        """Forget a group that another node has deleted, and wake those who wait for it."""
+        self.forget(group)
+        self.watchers.wake(group.uuid)

@@ -1,0 +1,100 @@
+"""Maintenance: the thread that wakes members in time and archives what no member asks for."""
+
+import logging
+import threading
+
+from wings_core.errors import WingsError
+from wings_core.share.coordinator.core import CoordinatorCore
+from wings_core.share.coordinator.group_table import GroupTable
+from wings_core.share.model import ShareGroup
+from wings_core.share.quorum.links import Runner
+from wings_core.times import Deadline
+
+MAINTENANCE_SECONDS = 1.0
+"""How often what expired at the delivery limit is looked for."""
+
+WAKE_SECONDS_MIN = 0.005
+"""Locks and delays that end within this time of each other wake members together."""
+
+SWEEP_SECONDS = 60.0
+"""How often groups without waiting members are looked up, to forget deleted ones."""
+
+SWEEP_MAX = 1_000
+"""Groups looked at then: the first that are known, which make way for others when they are gone."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Maintenance:
+    """Maintains the groups that are used on this node.
+
+    Args:
+        groups: Those groups.
+        core: Archives their messages.
+        runner: Carries that out.
+    """
+
+    def __init__(self, groups: GroupTable, core: CoordinatorCore, runner: Runner) -> None:
+        self._groups = groups
+        self._core = core
+        self._runner = runner
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
+        with self._lock:
+            if self._thread is None and not self._stopped.is_set():
+                self._thread = threading.Thread(target=self._run, name="wings-share", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; blocks for what it has begun."""
+        self._stopped.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        sweep = Deadline.after(SWEEP_SECONDS)
+        maintain = Deadline.after(MAINTENANCE_SECONDS)
+        while not self._stopped.wait(self._wake_due()):
+            if not maintain.passed:
+                continue
+            maintain = Deadline.after(MAINTENANCE_SECONDS)
+            groups = self._groups.known()
+            if sweep.passed:
+                self._groups.watchers.look(groups[:SWEEP_MAX])
+                self._groups.drop_unused()
+                sweep = Deadline.after(SWEEP_SECONDS)
+            for group in groups:
+                self._archive(group)
+
+    def _wake_due(self) -> float:
+        """Wake members for locks and delays that have ended; returns the seconds to wait."""
+        soonest = self._groups.wake_due()
+        if soonest is None:
+            return MAINTENANCE_SECONDS
+        return min(MAINTENANCE_SECONDS, max(WAKE_SECONDS_MIN, soonest))
+
+    def _archive(self, known: ShareGroup) -> None:
+        """Archive what expired at the delivery limit, also where no member acquires."""
+        partitions = self._core.table.exhausted(known)
+        if partitions:  # Archiving by an old configuration cannot be undone.
+            self._groups.watchers.look([known])
+        group = self._groups.get(known.uuid)
+        if group is None:
+            return
+        for partition in partitions:
+            try:
+                bounds = self._groups.bounds(group, partition)
+                if isinstance(bounds, WingsError):
+                    raise bounds
+                self._runner.run(self._core.acquirer.archive_exhausted(group, partition, bounds))
+                self._groups.changed(group.uuid, partition)
+            except WingsError as error:
+                _logger.info("nothing was archived of %s: %s", group.name, error.message)
+            except Exception:
+                _logger.exception("archiving messages of %s failed", group.name)
