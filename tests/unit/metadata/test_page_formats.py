@@ -12,9 +12,9 @@ from fix_postgres import PostgresServer, new_schema
 
 from wings_core.errors import Internal
 from wings_core.metadata.postgres import PostgresMetadata
-from wings_core.metadata.postgres import migrations as postgres_migrations
+from wings_core.metadata.postgres.versions import from_10 as postgres_from_10
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.metadata.sqlite import migrations as sqlite_migrations
+from wings_core.metadata.sqlite.versions import from_10 as sqlite_from_10
 from wings_core.model import Location, PageAddress, PageFormat
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
@@ -60,10 +60,9 @@ def test_a_migration_of_sqlite_names_the_format_of_every_page(tmp_path: Path) ->
         for _ in range(3):
             metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 4})])
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        formats = sqlite_migrations._FORMATS  # pyright: ignore[reportPrivateUsage]
         checksum = "ALTER TABLE pages DROP COLUMN checksum"
         before = ("DROP INDEX pages_inline", checksum, AS_BEFORE, MERGED_BEFORE)
-        for statement in (*before, *formats, INLINE_INDEX):
+        for statement in (*before, *sqlite_from_10.FORMATS, INLINE_INDEX):
             connection.execute(statement)
     with SqliteMetadata(path) as metadata:
         found = metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 12).locations
@@ -78,7 +77,7 @@ def test_a_migration_of_postgres_names_the_format_of_every_page(postgres: Postgr
             metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 4})])
     with psycopg.connect(postgres.url, autocommit=True) as connection:
         connection.execute(f"SET search_path = {schema}".encode())
-        for statement in (AS_BEFORE, MERGED_BEFORE, *postgres_migrations._FORMATS):  # pyright: ignore[reportPrivateUsage]
+        for statement in (AS_BEFORE, MERGED_BEFORE, *postgres_from_10.FORMATS):
             connection.execute(statement)
         connection.execute(INLINE_INDEX)
         with pytest.raises(psycopg.errors.CheckViolation):

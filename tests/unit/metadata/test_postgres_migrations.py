@@ -20,6 +20,7 @@ from wings_core.metadata.postgres.notifications import (
     decode_notification,
     encode_notification,
 )
+from wings_core.metadata.postgres.versions import from_10
 from wings_core.metadata.store.notifications import Notification
 from wings_core.model import Accepted, CommittedRange, FlushId, Published
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
@@ -188,7 +189,7 @@ def test_what_tiers_hold_is_counted_by_the_migration(postgres: PostgresServer) -
         "UPDATE pages SET start_offset = 0, first_timestamp = 1, format = 2 WHERE end_offset = 7;"
         + ";".join(f"ALTER TABLE partitions DROP COLUMN {column}" for column in counts),
     )
-    statements = migrations._TIERS  # pyright: ignore[reportPrivateUsage]
+    statements = from_10.TIERS
     run(postgres, f"SET search_path = {schema}; {';'.join(statements)}")
     found = run(postgres, f"SELECT {', '.join(counts)} FROM {schema}.partitions")
     assert found == [(2, 1, 8, 100)]
@@ -199,7 +200,7 @@ def test_names_kept_as_bytes_become_text(
 ) -> None:
     """A database of the version before, with a row of each table that a client's name is in."""
     schema = new_schema()
-    before = migrations.MIGRATIONS.index(migrations._TEXT)  # pyright: ignore[reportPrivateUsage]
+    before = migrations.MIGRATIONS.index(from_10.TEXT)
     with monkeypatch.context() as patched:
         patched.setattr(migrations, "MIGRATIONS", migrations.MIGRATIONS[:before])
         with PostgresMetadata(postgres.url, schema=schema, clock=Clock()) as metadata:

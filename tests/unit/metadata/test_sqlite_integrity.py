@@ -17,6 +17,7 @@ from wings_core.data_directory import DataDirectory
 from wings_core.errors import WingsError
 from wings_core.metadata.sqlite import SqliteMetadata, migrations
 from wings_core.metadata.sqlite.integrity import CHECKSUMS, metadata_problems, open_to_check
+from wings_core.metadata.sqlite.versions import from_17
 from wings_core.model import CommitBatch, StoredPage
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.partitions import UNPARTITIONED, Partition
@@ -145,8 +146,7 @@ def test_a_changed_byte_of_an_inline_page_is_found(tmp_path: Path) -> None:
 def test_rows_of_before_get_checksums(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before:
         released = migrations.MIGRATIONS
-        checksums = migrations._CHECKSUMS  # pyright: ignore[reportPrivateUsage]
-        before.setattr(migrations, "MIGRATIONS", released[: released.index(checksums)])
+        before.setattr(migrations, "MIGRATIONS", released[: released.index(from_17.ROW_CHECKSUMS)])
         file = path / "old.sqlite"
         with SqliteMetadata(file) as metadata:
             topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("t"), SCHEMA)

@@ -10,6 +10,7 @@ from fix_metadata import NOON, SCHEMA, SECOND, Clock, batch_of
 
 from wings_core.errors import Internal
 from wings_core.metadata.sqlite import SqliteMetadata, migrations
+from wings_core.metadata.sqlite.versions import from_10
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.partitions import UNPARTITIONED
 
@@ -135,7 +136,7 @@ def test_what_tiers_hold_is_counted_by_the_migration_and_not_again(path: Path) -
         )
         for column in ("checksum", *COUNTS):
             connection.execute(f"ALTER TABLE partitions DROP COLUMN {column}")
-        for statement in migrations._TIERS:  # pyright: ignore[reportPrivateUsage]
+        for statement in from_10.TIERS:
             connection.execute(statement)
         assert connection.execute(counts).fetchall() == [(2, 1, 8, 100)]
         connection.execute("DELETE FROM pages")

@@ -1,0 +1,1 @@
+"""The numbered migrations, by range."""

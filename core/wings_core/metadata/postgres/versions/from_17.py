@@ -1,0 +1,100 @@
+"""Migrations from 17 on; see `migrations.py`."""
+
+from collections.abc import Sequence
+from typing import LiteralString
+
+from wings_core.metadata.postgres.commit_function import COMMIT_FLUSH, COMMIT_PAGE
+
+_NODES_ALONE: Sequence[LiteralString] = (
+    """
+    -- Of nodes without a data directory: where new pages go ('hot') and old ones ('remote').
+    CREATE TABLE object_stores (role TEXT PRIMARY KEY, url TEXT NOT NULL)
+    """,
+    # What such nodes present to each other, where they are given no token of the cluster.
+    "ALTER TABLE store ADD COLUMN node_token TEXT",
+)
+
+_NODE_URLS: Sequence[LiteralString] = (
+    "ALTER TABLE nodes ADD COLUMN http TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE nodes ADD COLUMN since BIGINT NOT NULL DEFAULT 0",
+)
+
+_SCHEMAS: Sequence[LiteralString] = (
+    """
+    -- The schemas of the versions before that of `schema`, from version 1 on, as Arrow IPC messages
+    -- one after another; NULL: none.
+    ALTER TABLE topics ADD COLUMN earlier_schemas BYTEA
+    """,
+    """
+    -- The version of its topic's schema that a page is written in.
+    ALTER TABLE pages ADD COLUMN schema_version INTEGER NOT NULL DEFAULT 1
+    """,
+    "ALTER TABLE staged_pages ADD COLUMN schema_version INTEGER NOT NULL DEFAULT 1",
+)
+
+_ONE_CALL: Sequence[LiteralString] = (
+    """
+    -- What a transaction that is one statement returned, for one whose answer was lost.
+    ALTER TABLE outcomes ADD COLUMN result TEXT
+    """,
+    COMMIT_FLUSH,
+)
+
+_TABLES: Sequence[LiteralString] = (
+    """
+    -- Topics that are tables, deleted ones too until their table is dropped.
+    CREATE TABLE topic_tables (
+        topic_uuid TEXT PRIMARY KEY,
+        identifier TEXT NOT NULL,
+        committed BIGINT NOT NULL -- The number of the last commit that is known to be made.
+    )
+    """,
+    """
+    -- The files of tables: which commit adds each, and which removes it.
+    CREATE TABLE table_segments (
+        topic_uuid TEXT NOT NULL,
+        folio TEXT NOT NULL,
+        partition TEXT NOT NULL,
+        end_offset BIGINT NOT NULL,
+        rows BIGINT NOT NULL,
+        added BIGINT NOT NULL,
+        removed BIGINT,
+        PRIMARY KEY (topic_uuid, folio)
+    )
+    """,
+    "CREATE INDEX table_segments_folio ON table_segments (folio)",
+)
+
+_WRITERS: Sequence[LiteralString] = (
+    # From here on the last batch of a writer is kept for a time only; see metadata/stages.py.
+    # Nodes of the version before, which may go on meanwhile, do not set it.
+    """
+    ALTER TABLE publishes ADD COLUMN published_at BIGINT
+        DEFAULT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+    """,
+    "UPDATE publishes SET published_at = %(now)s",
+    """
+    CREATE INDEX publishes_last_by_age ON publishes (published_at) WHERE succeeded_at IS NULL
+    """,
+)
+
+_TOLD_LATER: Sequence[LiteralString] = (
+    """
+    -- The node that committed it and tells the others of it afterwards, where they are to know.
+    ALTER TABLE outcomes ADD COLUMN node TEXT
+    """,
+    COMMIT_FLUSH,
+)
+
+_ONE_PAGE: Sequence[LiteralString] = (COMMIT_FLUSH, COMMIT_PAGE)
+
+MIGRATIONS: Sequence[Sequence[LiteralString]] = (
+    _NODES_ALONE,
+    _NODE_URLS,
+    _SCHEMAS,
+    _ONE_CALL,
+    _TABLES,
+    _WRITERS,
+    _TOLD_LATER,
+    _ONE_PAGE,
+)

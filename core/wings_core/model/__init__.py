@@ -1,0 +1,105 @@
+"""The nouns of the log: topics, pages, locations, and what a commit says of them.
+
+Offsets are per partition, start at 0 and have no gaps. In results `end_offset` is inclusive;
+`next_offset` and `log_end_offset` are exclusive ends.
+"""
+
+from wings_core.model.commits import (
+    Accepted,
+    CommitBatch,
+    CommitResult,
+    CommittedRange,
+    ExpectedOffset,
+    FlushId,
+    Rejected,
+    Sequence,
+    Staged,
+)
+from wings_core.model.nodes import Node
+from wings_core.model.pages import (
+    INLINE_SUFFIX,
+    LOST_FOLIO,
+    STORE_MESSAGES,
+    InlineBacklog,
+    InlineFolio,
+    InlinePage,
+    Location,
+    PageAddress,
+    PageFormat,
+    Replacement,
+    StoredPage,
+    StoreRole,
+    page_format,
+)
+from wings_core.model.partitions import (
+    ConsumerOffset,
+    Expired,
+    LargestTopics,
+    Located,
+    LocatedPartition,
+    PartitionState,
+    PartitionSums,
+    Position,
+    TierState,
+    TopicSums,
+)
+from wings_core.model.shards import (
+    Shard,
+    ShardClaim,
+    ShardCounts,
+    ShardProgress,
+    ShardsPruned,
+    ShardState,
+)
+from wings_core.model.stages import Aborted, Published, PublishedRange, Stage, StageEntry
+from wings_core.model.topics import Namespace, Topic, TopicConfig
+
+__all__ = [
+    "INLINE_SUFFIX",
+    "LOST_FOLIO",
+    "STORE_MESSAGES",
+    "Aborted",
+    "Accepted",
+    "CommitBatch",
+    "CommitResult",
+    "CommittedRange",
+    "ConsumerOffset",
+    "ExpectedOffset",
+    "Expired",
+    "FlushId",
+    "InlineBacklog",
+    "InlineFolio",
+    "InlinePage",
+    "LargestTopics",
+    "Located",
+    "LocatedPartition",
+    "Location",
+    "Namespace",
+    "Node",
+    "PageAddress",
+    "PageFormat",
+    "PartitionState",
+    "PartitionSums",
+    "Position",
+    "Published",
+    "PublishedRange",
+    "Rejected",
+    "Replacement",
+    "Sequence",
+    "Shard",
+    "ShardClaim",
+    "ShardCounts",
+    "ShardProgress",
+    "ShardState",
+    "ShardsPruned",
+    "Stage",
+    "StageEntry",
+    "Staged",
+    "StoreRole",
+    "StoredPage",
+    "TierState",
+    "Topic",
+    "TopicConfig",
+    "TopicSums",
+    "page_format",
+]
