@@ -710,7 +710,7 @@ class Worker:
         elif not world.healed and len(plan) == 1 and rng.random() < 0.3:
             cuts = cuts[:1]  # The rest stays held until its lock ends.
         kinds: list[AcknowledgeType] = [kind, kind]
-        if len(plan) == 1 and rng.random() < 0.4:  # Some of it otherwise.
+        if len(plan) == 1 and not world.healed and rng.random() < 0.4:  # Some of it otherwise.
             kinds[1] = rng.choice(["accept", "release", "reject", "renew"])
         entries = [
             Acknowledgement(leased.partition, first, last, leased.lease, each, delay_ms)
