@@ -576,7 +576,11 @@ def test_json_that_is_nested_too_deeply_is_refused(
 @pytest.mark.parametrize(
     ("name", "data", "problem"),
     [
-        ("a.csv", gzip.compress(b"n\n1\n", mtime=0), "compressed, by gzip: name it .gz, or decompress it"),
+        (
+            "a.csv",
+            gzip.compress(b"n\n1\n", mtime=0),
+            "compressed, by gzip: name it .gz, or decompress it",
+        ),
         ("a.csv", bz2.compress(b"n\n1\n"), "compressed, by bz2"),
         ("a.csv.xz", lzma.compress(b"n\n1\n"), "compressed, by xz: decompress it"),
         ("a.xlsx", b"PK\x03\x04\x14", "compressed, by zip: decompress it"),
