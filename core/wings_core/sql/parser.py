@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from wings_core.errors import ResourceExhausted
 from wings_core.sql.engines import INTERRUPT_SECONDS
-from wings_core.sql.processes import start_process
+from wings_core.sql.processes import Process
 from wings_core.sql_process.channel import Channel
 from wings_core.sql_process.engine import EngineFailed
 
@@ -87,11 +87,11 @@ class _Process:
         self._channel = Channel(ours)
         with contextlib.closing(theirs):
             number = theirs.fileno()
-            self._started = start_process("wings_core.sql_process.parsing", [str(number)], [number])
+            self._started = Process("wings_core.sql_process.parsing", [str(number)], [number])
 
     @property
     def alive(self) -> bool:
-        return self._started.poll() is None
+        return self._started.alive
 
     def parse(self, text: str, ends: Callable[[], bool]) -> Parsed:
         with contextlib.suppress(OSError):  # That it ended comes as its answer.
@@ -105,8 +105,7 @@ class _Process:
         return Parsed(answer.body.decode(), tuple(answer.head["kinds"]), answer.head["seconds"])
 
     def close(self) -> None:
-        self._started.kill()
-        self._started.wait()
+        self._started.close()
         self._channel.close()
 
 

@@ -11,7 +11,6 @@ A process takes half a second to start, so one is kept warm from the first state
 import contextlib
 import os
 import select
-import signal
 import socket
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -24,7 +23,7 @@ import pyarrow.dataset as ds
 from wings_core.errors import ResourceExhausted
 from wings_core.limits import MIB, Limits
 from wings_core.sql.engines import INTERRUPT_SECONDS
-from wings_core.sql.processes import start_process
+from wings_core.sql.processes import Process
 from wings_core.sql_process.channel import Channel, Message
 from wings_core.sql_process.engine import EngineFailed, View, spill_directory
 from wings_core.sql_process.rows import expression_of, open_pipe, writer_to
@@ -56,7 +55,7 @@ class Worker:
             limits.sql_threads_max,
         )
         try:
-            self._process = start_process(
+            self._process = Process(
                 "wings_core.sql_process",
                 [*map(str, numbers), self._spill.name],
                 [theirs.fileno(), life],
@@ -79,17 +78,15 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
-        return self._process.poll() is None
+        return self._process.alive
 
     def kill(self) -> None:
         """End the process, whatever it does; does not wait for its end."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGKILL)
+        self._process.kill()
 
     def close(self) -> None:
         """End the process, and delete what it spilled."""
-        self.kill()
-        self._process.wait()
+        self._process.close()
         self.channel.close()
         os.close(self._life)
         self._spill.cleanup()
@@ -168,6 +165,7 @@ class RemoteRun:
         self._failed = failed
         self._ends = ends
         self._usable = True
+        self._killed = False  # Told apart: it may be killed once it has said that all is done.
         self._answers: SimpleQueue[Message | None] = SimpleQueue()
         self._scans: list[threading.Thread] = []
         self._ended, self._end = os.pipe()
@@ -231,7 +229,7 @@ class RemoteRun:
             if self._ended in ready:
                 return
             if self._ends():
-                self._usable = False
+                self._killed = True
                 self._worker.kill()
             if not ready:
                 continue
@@ -272,11 +270,12 @@ class RemoteRun:
         os.close(self._end)
         self._watch.join()
         os.close(self._ended)
-        if not self._usable:
+        usable = self._usable and not self._killed
+        if not usable:
             self._worker.kill()
         for scan in self._scans:
             scan.join()
-        self._workers.put_back(self._worker, usable=self._usable)
+        self._workers.put_back(self._worker, usable=usable)
 
 
 def _stream(pipe: Any) -> Generator[pa.RecordBatch]:
