@@ -48,10 +48,9 @@ def topic_totals(log: Log, body: TopicTotals) -> Json:
         if not caller.may(Right.READ, str(name)):
             continue
         with suppress(NotFound):
-            uuid = log.admin.get_topic(name).uuid
-            states = log.registry.partition_states(uuid)
-            tiers = log.maintenance.tier_states(uuid) if body.tiers else None
-            totals.append(describe_totals(str(name), states, tiers, log.traffic.of(name)))
+            state = log.maintenance.topic_state(log.admin.get_topic(name).uuid)
+            traffic = log.traffic.of(name)
+            totals.append(describe_totals(str(name), state, traffic, tiers=body.tiers))
     return totals
 
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from wings_core.contracts.actions import ActionBody, Limit, Part
 from wings_core.contracts.messages import Identifier
-from wings_core.model import ConsumerOffset, PartitionState, TierState
+from wings_core.model import ConsumerOffset, TopicState
 from wings_core.partitions import partition_value
 from wings_core.times import format_timestamp
 from wings_core.traffic import TrafficCounts
@@ -81,51 +81,33 @@ def describe_traffic(counts: TrafficCounts) -> dict[str, Any]:
 
 
 def describe_totals(
-    topic: str,
-    states: Iterable[PartitionState],
-    tiers: Iterable[TierState] | None,
-    traffic: TrafficCounts,
+    topic: str, state: TopicState, traffic: TrafficCounts, *, tiers: bool
 ) -> dict[str, Any]:
     """Return the sums over a topic's partitions.
 
     Args:
         topic: Its full name.
-        states: Of all its partitions.
-        tiers: Of all its partitions; None: without tiers.
+        state: The sums, and when it was written to last.
         traffic: What this process counted of it.
+        tiers: Whether what is in each tier is told of.
     """
-    partitions = rows = size = messages = 0
-    last: int | None = None
-    for _, log_start_offset, next_offset, stored, last_timestamp in states:
-        partitions += 1
-        rows += next_offset - log_start_offset
-        messages += next_offset
-        size += stored
-        if last_timestamp is not None and (last is None or last_timestamp > last):
-            last = last_timestamp
-    totals: dict[str, Any] = {
+    sums, last = state.sums, state.last_timestamp
+    described: dict[str, Any] = {
         "topic": topic,
-        "partitions": partitions,
-        "rows": rows,
-        "messages": messages,
-        "bytes": size,
+        "partitions": sums.partitions,
+        "rows": sums.rows,
+        "messages": sums.messages,
+        "bytes": sums.bytes,
         "last_timestamp": None if last is None else format_timestamp(last),
         "traffic": describe_traffic(traffic),
     }
-    if tiers is not None:
-        found: dict[str, dict[str, Any]] = {
-            name: {"tier": name, "pages": 0, "rows": 0, "bytes": 0} for name in _TIERS
-        }
-        for state in tiers:
-            tier = found[_TIERS[state.remote]]
-            tier["pages"] += state.pages
-            tier["rows"] += state.rows
-            tier["bytes"] += state.bytes
-        totals["tiers"] = list(found.values())
-    return totals
-
-
-_TIERS = ("hot", "remote")
+    if tiers:
+        merged = {
+            "pages": sums.merged_pages, "rows": sums.merged_rows, "bytes": sums.merged_bytes
+        }  # fmt: skip
+        hot = {name: getattr(sums, name) - count for name, count in merged.items()}
+        described["tiers"] = [{"tier": "hot", **hot}, {"tier": "remote", **merged}]
+    return described
 
 
 @dataclass(slots=True)

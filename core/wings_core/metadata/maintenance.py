@@ -14,6 +14,7 @@ from wings_core.model import (
     PageFormat,
     Replacement,
     TierState,
+    TopicState,
 )
 from wings_core.partitions import Partition
 
@@ -148,6 +149,16 @@ class Maintenance(Protocol):
             after: Only of partitions whose JSON text is greater; None: of all.
             partitions_max: Of so many of those that have pages, whose text is the least; None: of
                 all.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+        """
+        ...
+
+    def topic_state(self, topic_uuid: str) -> TopicState:
+        """Return the sums over a topic's partitions, and when it was written to last.
+
+        Looks at the partitions, and at no page.
 
         Raises:
             TopicNotFound: The topic was deleted.

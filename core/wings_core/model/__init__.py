@@ -41,6 +41,7 @@ from wings_core.model.partitions import (
     PartitionSums,
     Position,
     TierState,
+    TopicState,
     TopicSums,
 )
 from wings_core.model.shards import (
@@ -100,6 +101,7 @@ __all__ = [
     "TierState",
     "Topic",
     "TopicConfig",
+    "TopicState",
     "TopicSums",
     "page_format",
 ]

@@ -99,6 +99,15 @@ class TopicSums:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicState:
+    """What `Maintenance.topic_state` found at one moment."""
+
+    sums: PartitionSums
+    last_timestamp: int | None
+    """Of the last message, in microseconds since the epoch; None where none was ever written."""
+
+
+@dataclass(frozen=True, slots=True)
 class LargestTopics:
     """What `Maintenance.largest_topics` found at one moment."""
 

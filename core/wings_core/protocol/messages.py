@@ -52,6 +52,7 @@ from wings_core.model import (
     TierState,
     Topic,
     TopicConfig,
+    TopicState,
     TopicSums,
 )
 from wings_core.model import Sequence as ProducerSequence
@@ -223,6 +224,7 @@ INLINE_PAGE = Codec(InlinePage, maintenance.InlinePage)
 INLINE_BACKLOG = Codec(InlineBacklog, maintenance.InlineBacklog)
 TIER_STATE = Codec(TierState, maintenance.TierState)
 PARTITION_SUMS = Codec(PartitionSums, maintenance.PartitionSums)
+TOPIC_STATE = Codec(TopicState, maintenance.TopicState)
 TOPIC_SUMS = Codec(TopicSums, maintenance.TopicSums)
 LARGEST_TOPICS = Codec(LargestTopics, maintenance.LargestTopics)
 TABLE_SEGMENT = Codec(TableSegment, tables.TableSegment)

@@ -100,6 +100,10 @@ class MaintenanceHandlers:
             tier_states=map(messages.TIER_STATE.fields, found), next_page_token=token
         )
 
+    def get_topic_state(self, request: pb.GetTopicStateRequest) -> pb.TopicState:
+        """Answer the sums over a topic's partitions."""
+        return messages.TOPIC_STATE.encode(self._maintenance.topic_state(request.topic_uuid))
+
     def get_largest_topics(self, request: pb.GetLargestTopicsRequest) -> pb.LargestTopics:
         """Answer the topics with most bytes."""
         topics_max = step("topics_max", request.topics_max)

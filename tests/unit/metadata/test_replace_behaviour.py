@@ -16,6 +16,7 @@ from wings_core.model import (
     PartitionSums,
     TierState,
     Topic,
+    TopicState,
     TopicSums,
 )
 from wings_core.partitions import UNPARTITIONED, Partition
@@ -262,10 +263,16 @@ def test_the_largest_topics_come_first_and_all_others_are_summed(
     metadata.admin.delete_topic(deleted.name)
     for topic in (empty, small[0]):
         metadata.groups.create(ShareGroup("workers", str(uuid4()), topic, ShareConfig()))
+    large_sums = PartitionSums(1, 50, 3, 50, 264, 1, 30, 64)
+    last = metadata.registry.partition_states(large.uuid)[0].last_timestamp
+    assert maintenance.topic_state(large.uuid) == TopicState(large_sums, last)
+    found = maintenance.topic_state(small[0].uuid)
+    assert found.sums == PartitionSums(2, 4, 2, 4, 200)
+    assert maintenance.topic_state(empty.uuid) == TopicState(PartitionSums(1), None)
+    with pytest.raises(TopicNotFound):
+        maintenance.topic_state(deleted.uuid)
     found = maintenance.largest_topics(1, 1)
-    assert found.topics == (
-        TopicSums(large.name, large.uuid, PartitionSums(1, 50, 3, 50, 264, 1, 30, 64)),
-    )
+    assert found.topics == (TopicSums(large.name, large.uuid, large_sums),)
     assert (found.others, found.grouped) == (3, (small[0].name,))
     assert found.of_others == PartitionSums(3, 6, 3, 6, 300)
     every = maintenance.largest_topics(10, 10)

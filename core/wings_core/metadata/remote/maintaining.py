@@ -10,7 +10,14 @@ from wings_core.metadata.maintenance import (
 )
 from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.paging import BY_PARTITION, listed
-from wings_core.model import Expired, InlineBacklog, LargestTopics, Replacement, TierState
+from wings_core.model import (
+    Expired,
+    InlineBacklog,
+    LargestTopics,
+    Replacement,
+    TierState,
+    TopicState,
+)
 from wings_core.partitions import Partition, partition_sort_key
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import maintenance_pb2 as pb
@@ -108,6 +115,11 @@ class RemoteMaintenance(Maintenance):
             lambda states: len({state.partition for state in states}),
         )
         return sorted(states, key=lambda state: (partition_sort_key(state.partition), state.remote))
+
+    def topic_state(self, topic_uuid: str) -> TopicState:
+        """Return the sums over a topic's partitions; see `Maintenance.topic_state`."""
+        request = pb.GetTopicStateRequest(topic_uuid=topic_uuid)
+        return messages.TOPIC_STATE.decode(self._channel.look(self._stub.GetTopicState, request))
 
     def largest_topics(self, topics_max: int, grouped_max: int) -> LargestTopics:
         """Return the topics with most bytes; see `Maintenance.largest_topics`."""

@@ -14,9 +14,16 @@ from wings_core.metadata.store import leases
 from wings_core.metadata.store.database import C, Database, Dialect
 from wings_core.metadata.store.expire import expire
 from wings_core.metadata.store.inline import find_inline
-from wings_core.metadata.store.partitions import largest_topics, tier_states
+from wings_core.metadata.store.partitions import largest_topics, tier_states, topic_state
 from wings_core.metadata.store.replace import replace_all
-from wings_core.model import Expired, InlineBacklog, LargestTopics, Replacement, TierState
+from wings_core.model import (
+    Expired,
+    InlineBacklog,
+    LargestTopics,
+    Replacement,
+    TierState,
+    TopicState,
+)
 from wings_core.partitions import Partition
 
 
@@ -110,6 +117,10 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
         return self._database.read(
             lambda connection: tier_states(connection, topic_uuid, after, partitions_max)
         )
+
+    def topic_state(self, topic_uuid: str) -> TopicState:
+        """Return the sums over a topic's partitions; see `Maintenance.topic_state`."""
+        return self._database.read(lambda connection: topic_state(connection, topic_uuid))
 
     def largest_topics(self, topics_max: int, grouped_max: int) -> LargestTopics:
         """Return the topics with most bytes; see `Maintenance.largest_topics`."""

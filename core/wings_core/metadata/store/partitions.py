@@ -5,6 +5,7 @@ Each look is one statement, so that all it reads is seen at one moment.
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from wings_core.model import (
     PartitionState,
     PartitionSums,
     TierState,
+    TopicState,
     TopicSums,
 )
 from wings_core.names import NamespaceName, TopicName
@@ -55,18 +57,32 @@ FROM topic LEFT JOIN (
 ) AS wanted ON true
 """
 
+_SUMMED = """
+count(*) AS partitions, sum(next_offset) AS messages, sum(pages) AS pages,
+    sum(next_offset - log_start_offset) AS rows, sum(bytes) AS bytes,
+    sum(merged_pages) AS merged_pages, sum(merged_rows) AS merged_rows,
+    sum(merged_bytes) AS merged_bytes
+"""
+
+_TOPIC_STATE = f"""
+SELECT topics.partition_key IS NULL, sums.last_timestamp, sums.partitions,
+    sums.messages, sums.pages, sums.rows, sums.bytes,
+    sums.merged_pages, sums.merged_rows, sums.merged_bytes
+FROM topics CROSS JOIN (
+    SELECT max(last_timestamp) AS last_timestamp, {_SUMMED}
+    FROM partitions WHERE topic_id = (SELECT id FROM topics WHERE uuid = %s::text)
+) AS sums
+WHERE topics.uuid = %s::text AND topics.deleted_at IS NULL
+"""
+
 # Deleted topics have no namespace, and so fall out of the join.
-_SUMS = """
+_SUMS = f"""
 SELECT namespaces.tenant, namespaces.name, topics.name, topics.uuid,
     EXISTS (SELECT 1 FROM share_groups WHERE share_groups.topic_id = topics.id), sums.partitions,
     sums.messages, sums.pages, sums.rows, sums.bytes,
     sums.merged_pages, sums.merged_rows, sums.merged_bytes
 FROM topics JOIN namespaces ON namespaces.id = topics.namespace_id LEFT JOIN (
-    SELECT topic_id, count(*) AS partitions, sum(next_offset) AS messages, sum(pages) AS pages,
-        sum(next_offset - log_start_offset) AS rows, sum(bytes) AS bytes,
-        sum(merged_pages) AS merged_pages, sum(merged_rows) AS merged_rows,
-        sum(merged_bytes) AS merged_bytes
-    FROM partitions GROUP BY topic_id
+    SELECT topic_id, {_SUMMED} FROM partitions GROUP BY topic_id
 ) AS sums ON sums.topic_id = topics.id
 ORDER BY coalesce(sums.bytes, 0) DESC, topics.id
 """
@@ -107,6 +123,18 @@ def tier_states(
     if not rows:
         raise TopicNotFound("the topic was deleted")
     return states_of((value, PageCounts(*counts)) for value, *counts in rows if value is not None)
+
+
+def topic_state(connection: Connection, topic_uuid: str) -> TopicState:
+    """Return the sums over a topic's partitions; see `Maintenance.topic_state`."""
+    row = connection.execute(_TOPIC_STATE, (topic_uuid, topic_uuid)).fetchone()
+    if row is None:
+        raise TopicNotFound("the topic was deleted")
+    unpartitioned, last_timestamp, *counts = row
+    sums = _sums([counts])
+    if unpartitioned and not sums.partitions:
+        sums = replace(sums, partitions=1)  # It is there before its first message.
+    return TopicState(sums, last_timestamp)
 
 
 def largest_topics(connection: Connection, topics_max: int, grouped_max: int) -> LargestTopics:

@@ -506,6 +506,51 @@ class TierState(_message.Message):
 Global___TierState: _TypeAlias = TierState  # noqa: Y015
 
 @_typing.final
+class GetTopicStateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_UUID_FIELD_NUMBER: _builtins.int
+    topic_uuid: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic_uuid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic_uuid", b"topic_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTopicStateRequest: _TypeAlias = GetTopicStateRequest  # noqa: Y015
+
+@_typing.final
+class TopicState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUMS_FIELD_NUMBER: _builtins.int
+    LAST_TIMESTAMP_US_FIELD_NUMBER: _builtins.int
+    last_timestamp_us: _builtins.int
+    """Of the last message. Absent: none was ever written."""
+    @_builtins.property
+    def sums(self) -> Global___PartitionSums: ...
+    def __init__(
+        self,
+        *,
+        sums: Global___PartitionSums | None = ...,
+        last_timestamp_us: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_timestamp_us", b"_last_timestamp_us", "last_timestamp_us", b"last_timestamp_us", "sums", b"sums"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_timestamp_us", b"_last_timestamp_us", "last_timestamp_us", b"last_timestamp_us", "sums", b"sums"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__last_timestamp_us: _TypeAlias = _typing.Literal["last_timestamp_us"]  # noqa: Y015
+    _WhichOneofArgType__last_timestamp_us: _TypeAlias = _typing.Literal["_last_timestamp_us", b"_last_timestamp_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_timestamp_us) -> _WhichOneofReturnType__last_timestamp_us | None: ...
+
+Global___TopicState: _TypeAlias = TopicState  # noqa: Y015
+
+@_typing.final
 class GetLargestTopicsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -48,6 +48,8 @@ class MaintenanceServiceStub:
     """What metadata keeps inline, to be moved into pages."""
     ListTierStates: _grpc.UnaryUnaryMultiCallable[_maintenance_pb2.ListTierStatesRequest, _maintenance_pb2.ListTierStatesResponse]
     """What a topic's partitions have in each tier."""
+    GetTopicState: _grpc.UnaryUnaryMultiCallable[_maintenance_pb2.GetTopicStateRequest, _maintenance_pb2.TopicState]
+    """The sums over a topic's partitions."""
     GetLargestTopics: _grpc.UnaryUnaryMultiCallable[_maintenance_pb2.GetLargestTopicsRequest, _maintenance_pb2.LargestTopics]
     """The topics with most stored bytes, and the sums of all others."""
 
@@ -68,6 +70,8 @@ class MaintenanceServiceAsyncStub(MaintenanceServiceStub):
     """What metadata keeps inline, to be moved into pages."""
     ListTierStates: _aio.UnaryUnaryMultiCallable[_maintenance_pb2.ListTierStatesRequest, _maintenance_pb2.ListTierStatesResponse]  # type: ignore[assignment]
     """What a topic's partitions have in each tier."""
+    GetTopicState: _aio.UnaryUnaryMultiCallable[_maintenance_pb2.GetTopicStateRequest, _maintenance_pb2.TopicState]  # type: ignore[assignment]
+    """The sums over a topic's partitions."""
     GetLargestTopics: _aio.UnaryUnaryMultiCallable[_maintenance_pb2.GetLargestTopicsRequest, _maintenance_pb2.LargestTopics]  # type: ignore[assignment]
     """The topics with most stored bytes, and the sums of all others."""
 
@@ -127,6 +131,14 @@ class MaintenanceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_maintenance_pb2.ListTierStatesResponse, _abc.Awaitable[_maintenance_pb2.ListTierStatesResponse]]:
         """What a topic's partitions have in each tier."""
+
+    @_abc_1.abstractmethod
+    def GetTopicState(
+        self,
+        request: _maintenance_pb2.GetTopicStateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_maintenance_pb2.TopicState, _abc.Awaitable[_maintenance_pb2.TopicState]]:
+        """The sums over a topic's partitions."""
 
     @_abc_1.abstractmethod
     def GetLargestTopics(
