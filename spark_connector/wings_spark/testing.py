@@ -77,10 +77,15 @@ def find_java() -> None:
     os.environ["JAVA_HOME"] = str(home)
 
 
-def use_this_python() -> None:
-    """Make Spark's workers run this Python and its environment, instead of `python3`."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+def use_this_python(launcher: Path | None = None) -> None:
+    """Make Spark's workers run this Python and its environment, instead of `python3`.
+
+    Args:
+        launcher: What runs it; None: nothing stands between.
+    """
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(
+        launcher or sys.executable
+    )
 
 
 @contextmanager

@@ -4,11 +4,12 @@ import os
 import re
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from wings_core.errors import Unavailable
+from wings_spark.ingest.fork_server import fork_server
 from wings_spark.ingest.settings import SourceSettings
 from wings_spark.testing import QUICK_JAVA_OPTIONS, find_java, use_this_python
 
@@ -34,7 +35,6 @@ OWN = {
     "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {QUICK_JAVA_OPTIONS}",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.python.daemon.module": "wings_spark.ingest.daemon",
 }
 """Settings of a Spark that runs on this machine alone, where nothing else configures it.
 
@@ -79,30 +79,33 @@ def session(settings: SourceSettings, master: str | None) -> Generator["SparkSes
 
     builder = SparkSession.builder.appName(f"wings-ingest-{settings.name}")
     options = {"spark.speculation": "false", "spark.ui.showConsoleProgress": "false"}
-    if not _CONFIGURED & os.environ.keys() and is_local(master):
-        options |= OWN
-        master = master or "local[*]"
-    if master is not None:
-        builder = builder.master(with_attempts(master))
-    for name, value in options.items():
-        builder = builder.config(name, value)
-    log = log_path(settings)
-    try:
-        spark = builder.getOrCreate()
-        found = spark.sparkContext.master or ""
-        if with_attempts(found) != found:
-            spark.stop()
-            spark = builder.master(with_attempts(found)).getOrCreate()
-    except PySparkException as error:
-        raise Unavailable(f"Spark did not start: {_last_line(log) or error}; see {log}") from None
-    if spark.conf.get("spark.log.level", None) is None:
-        # At WARN, a line is logged whenever a wait for files is longer than a trigger.
-        spark.sparkContext.setLogLevel("ERROR")
-    try:
-        yield spark
-    finally:
-        with suppress(Exception):  # Java may be gone.
-            spark.stop()
+    with ExitStack() as stack:
+        if not _CONFIGURED & os.environ.keys() and is_local(master):
+            options |= OWN
+            master = master or "local[*]"
+            use_this_python(stack.enter_context(fork_server()))
+        if master is not None:
+            builder = builder.master(with_attempts(master))
+        for name, value in options.items():
+            builder = builder.config(name, value)
+        log = log_path(settings)
+        try:
+            spark = builder.getOrCreate()
+            found = spark.sparkContext.master or ""
+            if with_attempts(found) != found:
+                spark.stop()
+                spark = builder.master(with_attempts(found)).getOrCreate()
+        except PySparkException as error:
+            told = _last_line(log) or error
+            raise Unavailable(f"Spark did not start: {told}; see {log}") from None
+        if spark.conf.get("spark.log.level", None) is None:
+            # At WARN, a line is logged whenever a wait for files is longer than a trigger.
+            spark.sparkContext.setLogLevel("ERROR")
+        try:
+            yield spark
+        finally:
+            with suppress(Exception):  # Java may be gone.
+                spark.stop()
 
 
 @contextmanager
