@@ -4,9 +4,7 @@ import os
 import re
 import signal
 import socket
-import threading
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pyarrow.flight as flight
 import pytest
 from fix_postgres import PostgresServer
 from flight_calls import act, create_topic, get, numbers, push
+from processes import children, is_running, until
 from share_calls import Member, create_group
 
 import wings_client
@@ -25,27 +24,7 @@ from wings_server.settings import Address, Settings
 from wings_server.testing import ServerProcess, node_process, server_process
 
 SECONDS = 30.0
-ORPHANS_SECONDS_MAX = 10.0
 LONG_MS = 30_000
-
-
-def until(holds: Callable[[], bool], seconds: float = SECONDS) -> None:
-    """Wait until something holds."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.02)
-
-
-def children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def status_of(server: ServerProcess, path: str) -> int:
@@ -149,43 +128,6 @@ def test_workers_at_different_processes_share_a_group(
         assert (first.offsets, rest.offsets) == ([0, 1], [2, 3])
 
 
-def test_a_process_under_load_is_killed_and_nothing_is_lost_or_doubled(
-    server: ServerProcess, new_topic_id: str
-) -> None:
-    create_topic(server.client(), new_topic_id, ["n: int64"])
-    addresses = nodes_of(server)
-    acknowledged: list[int] = []
-    stop, enough = threading.Event(), threading.Event()
-
-    def produce() -> None:
-        retry = wings_client.Retry(attempts=200, delay_max=0.2)
-        with (
-            wings_client.connect(addresses, retry=retry) as client,
-            client.producer(new_topic_id) as producer,
-        ):
-            while not stop.is_set():
-                producer.send({"n": [len(acknowledged)]}).result(SECONDS)
-                acknowledged.append(len(acknowledged))
-                enough.set()
-
-    thread = threading.Thread(target=produce)
-    thread.start()
-    try:
-        for pid in children(server.pid):
-            enough.clear()
-            assert enough.wait(SECONDS)
-            os.kill(pid, signal.SIGKILL)
-            until(lambda: status_of(server, "/readyz") == 503)
-            until(lambda: status_of(server, "/readyz") == 200)
-            enough.clear()
-            assert enough.wait(SECONDS)
-    finally:
-        stop.set()
-        thread.join(SECONDS)
-    found = get(server.client(), kind="scan", topic=new_topic_id).column("n")
-    assert found == acknowledged
-
-
 def test_a_stop_drains_all_and_the_directory_opens_without_processes(tmp_path: Path) -> None:
     with server_process(tmp_path, flags=["--processes", "2"]) as server:
         create_topic(server.client(), "t", ["n: int64"])
@@ -198,15 +140,6 @@ def test_a_stop_drains_all_and_the_directory_opens_without_processes(tmp_path: P
         assert get(server.client(), kind="scan", topic="t").column("n") == [1]
         (node,) = act(server.client(), "list-nodes")
         assert (node["flight"], node["http"]) == (server.flight, server.http)
-
-
-def test_no_process_outlives_its_parent(tmp_path: Path) -> None:
-    with server_process(tmp_path, flags=["--processes", "2"]) as server:
-        started = children(server.pid)
-        server.kill()
-        until(lambda: not any(is_running(each) for each in started), ORPHANS_SECONDS_MAX)
-    with server_process(tmp_path):
-        pass  # The directory is free.
 
 
 def test_processes_over_postgresql_and_an_object_store(

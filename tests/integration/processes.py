@@ -1,0 +1,36 @@
+"""Processes of a server as the kernel lists them, and waiting for what becomes of them."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+SECONDS = 30.0
+
+
+def until(holds: Callable[[], bool], seconds: float = SECONDS) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.02)
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that the threads of a process started and are there; waits for one."""
+    found: list[int] = []
+
+    def there() -> bool:
+        lists = Path(f"/proc/{pid}/task").glob("*/children")
+        found[:] = sorted(int(each) for of in lists for each in of.read_text().split())
+        return bool(found)
+
+    until(there)
+    return found
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
