@@ -336,6 +336,51 @@ def test_a_repeated_sequence_is_answered_with_the_first_result(
     assert get(client, topic=topic, offset=0).column("n") == [1, 2, 3]
 
 
+def test_each_of_many_numbered_batches_in_flight_gets_its_own_offsets_again_when_repeated(
+    client: flight.FlightClient, topic: str
+) -> None:
+    def run(first: int, count: int) -> list[dict[str, Any]]:
+        command = {"producer_id": "p", "sequence": first}
+        with put_stream(client, numbers(0).schema, topic, **command) as stream:
+            for n in range(first, first + count):
+                stream.send(numbers(n))
+            return [answer for _ in range(count) if (answer := stream.answer())]
+
+    assert [committed(each)[0][1] for each in run(0, 300)] == list(range(300))
+    # As after a lost connection: the last are pushed again, and new ones behind them.
+    again = run(250, 100)
+    assert [each["batch"] for each in again] == list(range(100))
+    assert [committed(each)[0][1:] for each in again] == [(n, n) for n in range(250, 350)]
+    assert get(client, topic=topic, offset=0).column("n") == list(range(350))
+
+
+def test_batches_of_a_named_partition_in_flight_are_each_checked(
+    client: flight.FlightClient, keyed: str
+) -> None:
+    stream = Stream(client, KEYED, keyed, partition="a")
+    keys = ["a"] * 200 + ["b"] + ["a"] * 5
+    for n, key in enumerate(keys):
+        stream.send(keyed_rows((n, key)))
+    answers = [answer for _ in range(201) if (answer := stream.answer())]
+    assert [committed(each)[0] for each in answers[:200]] == [("a", n, n) for n in range(200)]
+    assert answers[200]["error"]["code"] == "INVALID_ARGUMENT"
+    with pytest.raises(flight.FlightError):
+        stream.close()
+    assert get(client, topic=keyed, partition="a", offset=0).column("n") == list(range(200))
+
+
+def test_rows_in_flight_go_where_their_keys_say(client: flight.FlightClient, keyed: str) -> None:
+    keys = [*"aaaabbaabbbbaa", "a"] * 10
+    with put_stream(client, KEYED, keyed) as stream:
+        for n, key in enumerate(keys):
+            stream.send(keyed_rows((n, key)))
+        answers = [answer for _ in keys if (answer := stream.answer())]
+    assert [committed(each)[0][0] for each in answers] == keys
+    for key in "ab":
+        expected = [n for n, each in enumerate(keys) if each == key]
+        assert get(client, topic=keyed, partition=key, offset=0).column("n") == expected
+
+
 def test_a_gap_in_the_sequence_is_refused(client: flight.FlightClient, topic: str) -> None:
     stream = Stream(client, numbers(0).schema, topic, producer_id="p", sequence=1)
     assert_refused(stream, numbers(1), "OUT_OF_ORDER_SEQUENCE")

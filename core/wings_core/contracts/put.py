@@ -142,15 +142,13 @@ def result_to_json(batch: int, result: CommitResult | WingsError) -> bytes:
     """Return the PutResult of a batch: its offsets, its stage, or its error."""
     if isinstance(result, Accepted):
         # Formatted by hand: this runs once for each batch, and a partition is JSON already.
-        ranges = ", ".join(
-            [
-                f'{{"partition": {each.partition}, "start_offset": {each.start_offset}, '
-                f'"end_offset": {each.end_offset}, '
-                f'"timestamp": "{format_timestamp(each.timestamp)}"}}'
-                for each in result.committed
-            ]
-        )
-        return f'{{"batch": {batch}, "committed": [{ranges}]}}'.encode()
+        ranges = [
+            f'{{"partition": {each.partition}, "start_offset": {each.start_offset}, '
+            f'"end_offset": {each.end_offset}, '
+            f'"timestamp": "{format_timestamp(each.timestamp)}"}}'
+            for each in result.committed
+        ]
+        return f'{{"batch": {batch}, "committed": [{", ".join(ranges)}]}}'.encode()
     if isinstance(result, Staged):
         staged = {"stage": result.stage, "rows": result.rows, "bytes": result.bytes}
         return json.dumps({"batch": batch, "staged": staged}).encode()
@@ -159,19 +157,35 @@ def result_to_json(batch: int, result: CommitResult | WingsError) -> bytes:
     return json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def results_to_json(batch: int, result: CommitResult, rows: Sequence[int]) -> Iterator[bytes]:
-    """Yield the PutResults of neighbouring batches that were committed, or refused, as one.
+def results_to_json(
+    batch: int, results: Sequence[CommitResult], rows: Sequence[int]
+) -> Iterator[bytes]:
+    """Yield the PutResults of neighbouring batches that were joined.
 
     Args:
         batch: Number of the first of them.
-        result: Of all of them; where they are several and were accepted, it has one range.
+        results: Of each of them; or the one that all have in common, which, where they were
+            accepted, has one range for them to share out.
         rows: Of each.
     """
-    if not isinstance(result, Accepted) or len(rows) == 1:
-        for number in range(batch, batch + len(rows)):
+    if len(results) == len(rows):
+        for number, result in enumerate(results, batch):
             yield result_to_json(number, result)
         return
-    (whole,) = result.committed
+    (result,) = results
+    if isinstance(result, Accepted):
+        yield from _shares_of_range(batch, result.committed, rows)
+    elif isinstance(result, Staged):
+        yield from _shares_of_stage(batch, result, rows)
+    else:
+        for number in range(batch, batch + len(rows)):
+            yield result_to_json(number, result)
+
+
+def _shares_of_range(
+    batch: int, committed: Sequence[CommittedRange], rows: Sequence[int]
+) -> Iterator[bytes]:
+    (whole,) = committed
     timestamp = format_timestamp(whole.timestamp)
     start = whole.start_offset
     for number, count in enumerate(rows, batch):
@@ -182,6 +196,20 @@ def results_to_json(batch: int, result: CommitResult, rows: Sequence[int]) -> It
         ).encode()
         start = end + 1
     assert start == whole.end_offset + 1, "batches that were joined have all of its rows"
+
+
+def _shares_of_stage(batch: int, whole: Staged, rows: Sequence[int]) -> Iterator[bytes]:
+    stage = json.dumps(whole.stage)
+    before = cut = 0
+    for number, count in enumerate(rows, batch):
+        before += count
+        # By where each ends, so that the shares add up to the whole.
+        begin, cut = cut, whole.bytes * before // whole.rows
+        yield (
+            f'{{"batch": {number}, "staged": {{"stage": {stage}, "rows": {count}, '
+            f'"bytes": {cut - begin}}}}}'
+        ).encode()
+    assert before == whole.rows, "batches that were joined have all of its rows"
 
 
 def result_from_json(raw: "bytes | pa.Buffer") -> PutResult:

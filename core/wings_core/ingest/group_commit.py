@@ -20,12 +20,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import pyarrow as pa
 
 from wings_core import tracing
 from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsError
+from wings_core.ingest.decisions import decisions
 from wings_core.ingest.pack import Packer
 from wings_core.ingest.prepare import PENDING_BYTES, PreparedBatch
 from wings_core.limits import Limits
@@ -38,6 +40,7 @@ from wings_core.model import (
     PageAddress,
     Rejected,
 )
+from wings_core.partitions import Partition
 from wings_core.storage.interfaces import EncodedPage, FolioStore
 
 ROOM_WAIT_SECONDS_MAX = 30.0
@@ -80,10 +83,10 @@ class PushStream:
 class Pending:
     """A batch on its way into a flush; its outcome is known once that flush is over.
 
-    Small batches of a stream that could not be told apart are joined, and have one outcome.
+    Or several small ones of a stream, which were joined.
     """
 
-    __slots__ = ("_group", "_known", "_result", "batch", "since", "span", "stream")
+    __slots__ = ("_group", "_known", "_results", "batch", "since", "span", "stream")
 
     def __init__(self, group: "GroupCommit", stream: PushStream, batch: PreparedBatch) -> None:
         self.stream = stream
@@ -91,22 +94,30 @@ class Pending:
         self.since = time.monotonic()
         self.span = tracing.present()
         self._group = group
-        self._result: CommitResult | None = None
+        self._results: tuple[CommitResult, ...] = ()
         # Held until the outcome is known; a bare lock is the cheapest thing to wait for.
         self._known = threading.Lock()
         self._known.acquire()
 
-    def outcome(self) -> CommitResult:
-        """Return whether the batch was accepted; blocks until it is known.
+    def outcomes(self) -> tuple[CommitResult, ...]:
+        """Return what became of the batches that were joined; blocks until it is known.
 
         Runs the flush on the caller's thread where none is running.
+
+        Returns:
+            One result for each of them, or one that all of them have in common.
         """
-        if self._result is None:
+        if not self._results:
             self._group.flush_now(self)
             with self._known:
                 pass
-        assert self._result is not None
-        return self._result
+        assert self._results
+        return self._results
+
+    def outcome(self) -> CommitResult:
+        """Return whether a batch was accepted with which none was joined; blocks as `outcomes`."""
+        (result,) = self.outcomes()
+        return result
 
     def accepted(self) -> Accepted:
         """Return what was committed; blocks as `outcome`.
@@ -123,11 +134,11 @@ class Pending:
     @property
     def done(self) -> bool:
         """Whether the outcome is known."""
-        return self._result is not None
+        return bool(self._results)
 
-    def set_result(self, result: CommitResult) -> None:
-        """Make the outcome known; the thread that flushes calls it once."""
-        self._result = result
+    def set_results(self, results: tuple[CommitResult, ...]) -> None:
+        """Make the outcome known, as of `outcomes`; the thread that flushes calls it once."""
+        self._results = results
         self._known.release()
 
 
@@ -273,7 +284,13 @@ class GroupCommit:
         return last
 
     def join(
-        self, stream: PushStream, rows: pa.RecordBatch, size: int, timestamp: int | None
+        self,
+        stream: PushStream,
+        rows: pa.RecordBatch,
+        size: int,
+        partition: Partition,
+        timestamp: int | None,
+        number: int | None,
     ) -> Pending | None:
         """Join rows with the last batch of their stream, from which they differ in nothing else.
 
@@ -283,8 +300,10 @@ class GroupCommit:
             stream: Theirs.
             rows: They have been checked, and are small.
             size: Of them, in bytes.
-            timestamp: Theirs, as in `PreparedBatch`; all else that their producer says about them
-                is what it said about all of the stream.
+            partition: Theirs.
+            timestamp: Theirs, as in `PreparedBatch`,
+            number: and so the number in their sequence; all else that their producer says about
+                them is what it said about all of the stream.
 
         Returns:
             What they are part of; None where they must be submitted: a flush has taken the last
@@ -295,7 +314,7 @@ class GroupCommit:
             last = stream.last
             if last is None or self._closing or not self._has_room(size_pending):
                 return None
-            if last.batch.timestamp != timestamp or not last.batch.take(rows, size):
+            if not last.batch.take(rows, size, partition, timestamp, number):
                 return None
             self._pending_bytes += size_pending
             if self._linger_seconds and self._lingers():
@@ -443,47 +462,53 @@ class GroupCommit:
         for pending in flush:
             (live if pending.stream.refused is None else late).append(pending)
         for pending in late:
-            pending.set_result(Rejected(_refusal(pending.stream)))
+            pending.set_results((Rejected(_refusal(pending.stream)),))
         try:
             with tracing.shared_span("flush", (pending.span for pending in live)):
                 results = self._commit(live)
         except WingsError as error:
-            results = [Rejected(error)] * len(live)
+            results = [(Rejected(error),)] * len(live)
         except (KeyboardInterrupt, SystemExit):
             raise  # On a producer's thread; `_finish` rejects the other batches.
         except BaseException as error:  # noqa: BLE001 - a panic of Rust code is no `Exception`
-            results = [Rejected(Internal(f"the flush failed: {error!r:.200}"))] * len(live)
+            failure = Rejected(Internal(f"the flush failed: {error!r:.200}"))
+            results = [(failure,)] * len(live)
+        failed = False
         # All streams are marked before any producer hears: none can slip a later batch in between.
-        for pending, result in zip(live, results, strict=True):
-            if isinstance(result, Rejected) and pending.stream.refused is None:
-                pending.stream.refused = result.error
+        for pending, each in zip(live, results, strict=True):
+            last = each[-1]  # If any of them is refused, all after it are.
+            if isinstance(last, Rejected):
+                failed = True
+                if pending.stream.refused is None:
+                    pending.stream.refused = last.error
         size = sum([pending.batch.bytes for pending in live])
         self._tell(live, results, returning=size <= RETURNING_BYTES_MAX)
         if self._on_flush is not None:
-            failed = any(isinstance(result, Rejected) for result in results)
             count = sum(len(pending.batch.parts) for pending in live)
             self._on_flush(FlushReport(count, size, time.monotonic() - started, failed))
 
     def _tell(
-        self, live: list[Pending], results: Sequence[CommitResult], *, returning: bool
+        self, live: list[Pending], results: Sequence[tuple[CommitResult, ...]], *, returning: bool
     ) -> None:
         """Make the outcomes known, and keep for a while in which spans the batches were pushed.
 
         Args:
             live: The batches.
-            results: Of each.
+            results: Of each, as of `Pending.outcomes`.
             returning: Whether what comes meanwhile may be left to threads that answer them.
         """
-        for pending, result in zip(live, results, strict=True):
-            if pending.span is not None and isinstance(result, Accepted):
+        for pending, each in zip(live, results, strict=True):
+            if pending.span is not None:
                 topic = pending.batch.topic.uuid
-                self.recent.note(topic, result.committed, tracing.headers(pending.span))
+                for result in each:
+                    if isinstance(result, Accepted):
+                        self.recent.note(topic, result.committed, tracing.headers(pending.span))
             stream = pending.stream
             if stream.waits:
                 stream.waits, stream.answers = False, returning
-            pending.set_result(result)
+            pending.set_results(each)
 
-    def _commit(self, live: list[Pending]) -> list[CommitResult]:
+    def _commit(self, live: list[Pending]) -> list[tuple[CommitResult, ...]]:
         """Write the pages and commit them; returns once both are durable."""
         if not live:
             return []
@@ -497,20 +522,14 @@ class GroupCommit:
                     addresses = self._store.write(packed.pages)
             else:
                 inline, addresses = begun
-        batches = [
-            CommitBatch(
-                stream=pending.stream.number,
-                topic_uuid=pending.batch.topic.uuid,
-                pages=pages,
-                sequence=pending.batch.sequence,
-                expected=pending.batch.expected,
-                timestamp=pending.batch.timestamp,
-                stage=pending.batch.stage,
-            )
+        decided = [
+            decisions(pending.batch, pending.stream.number, pages)
             for pending, pages in zip(live, packed.stored(addresses), strict=True)
         ]
+        batches = [batch for each in decided for batch in each]
         with tracing.span("metadata.commit", {"messaging.batch.message_count": len(batches)}):
-            return self._commit_metadata(batches, inline)
+            results = iter(self._commit_metadata(batches, inline))
+        return [tuple(islice(results, len(each))) for each in decided]
 
     def _commit_metadata(
         self, batches: list[CommitBatch], inline: InlineFolio | None
@@ -533,7 +552,7 @@ def _reject_unresolved(flush: list[Pending]) -> None:
         if pending.stream.refused is None:
             pending.stream.refused = Unavailable("the flush was interrupted", in_doubt=True)
     for pending in unknown:
-        pending.set_result(Rejected(_refusal(pending.stream)))
+        pending.set_results((Rejected(_refusal(pending.stream)),))
 
 
 def _refusal(stream: PushStream) -> WingsError:

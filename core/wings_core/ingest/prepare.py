@@ -1,6 +1,7 @@
 """Prepare a pushed batch for the flush: check it, route it, encode its pages if it is large."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -50,7 +51,7 @@ JOINED_BATCHES_MAX = 1_024
 
 @dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class PreparedBatch:
-    """A checked batch, ready for a flush; or several of a stream, joined to be committed as one."""
+    """A checked batch, ready for a flush; or several of a stream that were joined."""
 
     topic: Topic
     parts: list[pa.RecordBatch]
@@ -67,11 +68,12 @@ class PreparedBatch:
     bytes: int
     """Of its rows."""
     sequence: Sequence | None
+    """Of the first batch; those that are joined with it have the next ones."""
     expected: ExpectedOffset | None
     timestamp: int | None
     stage: StageEntry | None
     joinable: bool
-    """Whether it is small, of one partition, and free of conditions."""
+    """Whether it is small, of one partition, and expects no offset."""
 
     @property
     def pending_bytes(self) -> int:
@@ -79,37 +81,70 @@ class PreparedBatch:
         return self.bytes + PENDING_BYTES * len(self.parts)
 
     def join(self, batch: "PreparedBatch") -> bool:
-        """Take in the next batch of the stream, if nothing could tell the two apart in a commit.
+        """Take in the next batch of the stream, if the two can share a page and a range of offsets.
 
-        So both are small, of one partition and free of conditions, and what refuses one refuses the
-        other too: one decision, one range of offsets and one page do for all that are joined.
+        So both are small, of one partition, one time and one stage, and expect no offset. Without a
+        sequence what refuses one refuses the other too: one decision does for all. With sequences,
+        which follow each other, each is judged by itself; see `decisions`.
 
         Returns:
             Whether it was taken in.
         """
         if not (self.joinable and batch.joinable) or self.topic is not batch.topic:
             return False
-        if self.runs[0][0] != batch.runs[0][0] or self.timestamp != batch.timestamp:
+        own, stage, sequence = self.stage, batch.stage, batch.sequence
+        if own is None or stage is None:
+            if own is not stage:
+                return False
+        elif stage.first or (own.stage, own.writing) != (stage.stage, stage.writing):
+            return False
+        if sequence is not None and self.producer_id != sequence.producer_id:
             return False
         (rows,) = batch.parts
-        return self.parts[0].schema == rows.schema and self.take(rows, batch.bytes)
+        ((partition, _),) = batch.runs
+        number = None if sequence is None else sequence.sequence
+        return self.parts[0].schema == rows.schema and self.take(
+            rows, batch.bytes, partition, batch.timestamp, number
+        )
 
-    def take(self, rows: pa.RecordBatch, size: int) -> bool:
-        """Take in the rows of the next batch of the stream, which differs from this in them alone.
+    @property
+    def producer_id(self) -> str | None:
+        """Of its sequence."""
+        return None if self.sequence is None else self.sequence.producer_id
+
+    def take(
+        self,
+        rows: pa.RecordBatch,
+        size: int,
+        partition: Partition,
+        timestamp: int | None,
+        number: int | None,
+    ) -> bool:
+        """Take in the rows of the next batch of the stream, if that can be; see `join`.
 
         Args:
             rows: They have been checked.
             size: Of them, in bytes.
+            partition: Theirs.
+            timestamp: Theirs, as in `PushOptions`.
+            number: The producer's number for them; None: they have none. The stage and the producer
+                are those of this batch.
 
         Returns:
             Whether they were taken in.
         """
         size += self.bytes
-        if not self.joinable or size > SHARED_PAGE_BYTES or len(self.parts) >= JOINED_BATCHES_MAX:
+        joined = len(self.parts)
+        if not self.joinable or size > SHARED_PAGE_BYTES or joined >= JOINED_BATCHES_MAX:
+            return False
+        sequence = self.sequence
+        if number != (None if sequence is None else sequence.sequence + joined):
+            return False
+        ((own, count),) = self.runs
+        if partition != own or timestamp != self.timestamp:
             return False
         self.parts.append(rows)
-        ((partition, count),) = self.runs
-        self.runs = ((partition, count + rows.num_rows),)
+        self.runs = ((own, count + rows.num_rows),)
         self.run_bytes = (size or 1,)
         self.bytes = size
         return True
@@ -134,22 +169,36 @@ class Preparer:
         configured = topic.config.batch_bytes_max
         self._bytes_max = min(limits.batch_bytes_max, configured or limits.batch_bytes_max)
         self._small_bytes_max = min(SMALL_BYTES_MAX, self._bytes_max)
+        self._key_index = -1
+        if topic.partition_key is not None:
+            self._key_index = topic.schema.get_field_index(topic.partition_key)
+        self._keys: pa.Array[Any] | None = None
+        """Those of the last small batch of one partition, if the topic has a key."""
+        self._partition = UNPARTITIONED
+        """And which that is."""
 
-    def check_small(self, batch: pa.RecordBatch, size: int) -> bool:
-        """Check a batch of a topic without a key, as `prepare` does.
+    def check_small(self, batch: pa.RecordBatch, size: int) -> Partition | None:
+        """Check a batch as `prepare` does, and tell at once where it belongs, if that can be told.
 
         Args:
             batch: As of `prepare`.
             size: The bytes of its buffers.
 
         Returns:
-            Whether it is small and has rows.
+            The partition of its rows; None where it has none, is not small, or has not the keys of
+            the last small batch that was prepared: its partition is `prepare`'s to find.
 
         Raises:
             SchemaMismatch: Invalid data, or nulls where none may be.
         """
         self._check.check(batch)
-        return size <= self._small_bytes_max and 0 < batch.num_rows <= self._rows_max
+        if size > self._small_bytes_max or not 0 < batch.num_rows <= self._rows_max:
+            return None
+        if self._key_index >= 0 and (
+            self._keys is None or not self._keys.equals(batch.column(self._key_index))
+        ):
+            return None
+        return self._partition
 
     def prepare(
         self, batch: pa.RecordBatch, options: PushOptions, *, checked: bool = False
@@ -203,7 +252,10 @@ class Preparer:
         expected = None
         if options.expected_offset is not None:
             expected = _expected(self._topic, options.partition, options.expected_offset, runs)
-        conditions = options.sequence or expected or options.stage
+        joinable = small and len(runs) == 1 and expected is None
+        if joinable and self._key_index >= 0:
+            self._keys = rows.column(self._key_index)
+            self._partition = next(partition for partition, _ in runs)
         return PreparedBatch(
             topic=self._topic,
             parts=[rows],
@@ -216,7 +268,7 @@ class Preparer:
             expected=expected,
             timestamp=options.timestamp,
             stage=options.stage,
-            joinable=small and len(runs) == 1 and conditions is None,
+            joinable=joinable,
         )
 
     def _encode(

@@ -243,9 +243,16 @@ class Judge:
         self._partition_bytes_max = partition_bytes_max
         self._topic_ids: dict[str, int | None] = {}
         self._failed_streams: dict[int, WingsError] = {}
+        self._run: tuple[CommitBatch, int, ProducerDraft] | None = None
+        """The last batch, its topic and its producer, if it was accepted, with a sequence alone."""
 
     def judge(self, batch: CommitBatch) -> CommitResult:
         """Accept or reject the next batch of the flush."""
+        if self._run is not None:
+            last, topic_id, producer = self._run
+            if self._goes_on(last, producer, batch):
+                return self._accept_next(topic_id, batch, producer)
+        self._run = None
         error = self._failed_streams.get(batch.stream)
         if error is not None:
             return Rejected(error)
@@ -270,14 +277,43 @@ class Judge:
         if batch.expected is not None:
             self._check_expected(topic_id, batch.expected)
         self._check_timestamp(batch.timestamp)
-        # Nothing can refuse the batch from here on.
-        timestamp = self._now if batch.timestamp is None else batch.timestamp
-        committed = self._append(topic_id, batch.pages, timestamp)
+        producer = None
         if batch.sequence is not None:
             producer = self._producer(topic_id, batch.sequence.producer_id)
+            if batch.expected is None:
+                self._run = batch, topic_id, producer
+        return self._accept_next(topic_id, batch, producer)
+
+    def _accept_next(
+        self, topic_id: int, batch: CommitBatch, producer: ProducerDraft | None
+    ) -> Accepted:
+        """Do what an accepted batch changes; it is a producer's next, if it has a producer."""
+        timestamp = self._now if batch.timestamp is None else batch.timestamp
+        committed = self._append(topic_id, batch.pages, timestamp)
+        if producer is not None:
+            producer.results[producer.next_sequence] = committed
             producer.next_sequence += 1
-            producer.results[batch.sequence.sequence] = committed
         return Accepted(committed)
+
+    @staticmethod
+    def _goes_on(last: CommitBatch, producer: ProducerDraft, batch: CommitBatch) -> bool:
+        """Tell whether all that the last batch was accepted for holds of the next one too.
+
+        Then nothing is asked again: of batches that were joined many come one after another.
+        """
+        before, sequence = last.sequence, batch.sequence
+        assert before is not None
+        return (
+            sequence is not None
+            and sequence.sequence == producer.next_sequence
+            and sequence.producer_id == before.producer_id
+            and batch.stream == last.stream
+            and batch.topic_uuid == last.topic_uuid
+            and batch.timestamp == last.timestamp
+            and batch.expected is None
+            and len(batch.pages) == len(last.pages) == 1
+            and batch.pages[0].partition == last.pages[0].partition
+        )
 
     def _stage(self, topic_id: int, batch: CommitBatch, entry: StageEntry) -> Staged:
         """Add a batch to its stage; offsets and times of commit come with the publish."""

@@ -107,9 +107,7 @@ class Put:
         self._next_sequence = command.sequence
         self._writing = uuid.uuid4().hex
         self._plain: PushOptions | None = None
-        """Of each batch without metadata after the first, unless they are numbered."""
-        self._repeats = False
-        """Whether batches with these options differ in their rows alone."""
+        """Of each batch without metadata after the first, but for its sequence."""
         self._batches = 0
         self._stream = PushStream(returns=True)
 
@@ -164,29 +162,13 @@ class Put:
                 raise InvalidArgument("a message without a batch")
             if index == 0:
                 self._use_schema(reader.schema)
-            options = self._plain
-            checked = False
-            if options is None or app_metadata is not None:
-                options = self._options(parse_batch_metadata(app_metadata), first=index == 0)
-                if index > 0 and app_metadata is None and options.sequence is None:
-                    self._plain = options
-                    self._repeats = (
-                        self._topic.partition_key is None
-                        and options.stage is None
-                        and self._quotas is None
-                    )
-            elif self._repeats:
-                preparer = self._preparer
-                small = self._check_small(batch, size)
-                checked = True
-                # Batches of two versions are not joined.
-                if small and preparer is self._preparer:
-                    joined = self._log.group_commit.join(
-                        self._stream, batch, size, options.timestamp
-                    )
-                    if joined is not None:
-                        answers.add(joined)
-                        return
+            checked = app_metadata is None and self._plain is not None
+            if checked:
+                joined = self._join(batch, size)
+                if joined is not None:
+                    answers.add(joined)
+                    return
+            options = self._options(app_metadata, first=index == 0)
             prepared = self._prepare(batch, options, checked=checked)
             answers.add(self._submit(prepared, awaited=answers.idle))
         except WingsError as error:
@@ -196,6 +178,21 @@ class Put:
             # of them may fail in its flush; what it failed with comes first.
             answers.finish()
             self._stream.refused = self._stream.refused or error
+
+    def _join(self, batch: pa.RecordBatch, size: int) -> Pending | None:
+        """Check a batch without metadata, and join it with the last if that can be at once."""
+        preparer, plain, number = self._preparer, self._plain, self._next_sequence
+        partition = self._check_small(batch, size)
+        # Batches of two versions are not joined.
+        if partition is None or preparer is not self._preparer or self._quotas is not None:
+            return None
+        assert plain is not None
+        joined = self._log.group_commit.join(
+            self._stream, batch, size, partition, plain.timestamp, number
+        )
+        if joined is not None and number is not None:
+            self._next_sequence = number + 1
+        return joined
 
     def _submit(self, prepared: PreparedBatch, *, awaited: bool) -> Pending:
         if self._quotas is not None:
@@ -213,7 +210,7 @@ class Put:
             self._allow_nulls(batch, error)
         return self._preparer.prepare(batch, options)
 
-    def _check_small(self, batch: pa.RecordBatch, size: int) -> bool:
+    def _check_small(self, batch: pa.RecordBatch, size: int) -> Partition | None:
         try:
             return self._preparer.check_small(batch, size)
         except SchemaMismatch as error:
@@ -230,8 +227,23 @@ class Put:
             raise error
         self._write_in(version_of_stream(self._log.versions.look_again(self._topic), batch.schema))
 
-    def _options(self, metadata: BatchMetadata, *, first: bool) -> PushOptions:
-        """Return the batch's options: those of its own metadata, then those of the descriptor."""
+    def _options(self, app_metadata: pa.Buffer | None, *, first: bool) -> PushOptions:
+        """Return the next batch's options: those of its metadata, then those of the descriptor."""
+        plain = None if app_metadata is not None else self._plain
+        if plain is None:
+            options = self._parse_options(parse_batch_metadata(app_metadata), first=first)
+            if app_metadata is None and not first:
+                self._plain = options
+            return options
+        if plain.sequence is None:
+            return plain
+        number = self._next_sequence
+        assert number is not None
+        self._next_sequence = number + 1
+        sequence = Sequence(plain.sequence.producer_id, number)
+        return PushOptions(plain.partition, sequence, timestamp=plain.timestamp)
+
+    def _parse_options(self, metadata: BatchMetadata, *, first: bool) -> PushOptions:
         command = self._command
         timestamp = metadata.timestamp_us
         if timestamp is None:
@@ -258,7 +270,7 @@ class Put:
     def _check_unsent(self, schema: pa.Schema) -> None:
         """Raise, for a client that finishes without a batch, the refusal of the first one."""
         self._use_schema(schema)
-        self._options(BatchMetadata(), first=True)
+        self._parse_options(BatchMetadata(), first=True)
 
     def _use_schema(self, schema: pa.Schema) -> None:
         """Write in the last version of the topic's schema that has the stream's columns.
@@ -371,7 +383,7 @@ class Answers:
 
     def _run(self) -> None:
         while (outcome := self._next()) is not None:
-            result = self._outcome(outcome)
+            results = self._outcomes(outcome)
             if not self._has_turn:
                 self._has_turn = self._writing.acquire()
             rows = [0]
@@ -380,15 +392,25 @@ class Answers:
                 if self._quotas is not None:
                     self._quotas.settle(batch)
                 rows = [part.num_rows for part in batch.parts]
-                if isinstance(result, Accepted):
-                    # Counted before they are answered: a client that has its answer finds it
-                    # counted.
-                    self._metrics.pushed(
-                        "flight", batch.topic.name, sum(rows), batch.bytes, len(rows)
-                    )
-            for answer in results_to_json(self._answered, result, rows):
+                # Counted before they are answered: a client that has its answer finds it counted.
+                self._count(batch, results, rows)
+            for answer in results_to_json(self._answered, results, rows):
                 self._write(answer)
                 self._answered += 1
+
+    def _count(
+        self, batch: PreparedBatch, results: tuple[CommitResult, ...], rows: list[int]
+    ) -> None:
+        """Count those of some joined batches that were committed."""
+        size = batch.bytes
+        if not isinstance(results[-1], Accepted):
+            # All of them were refused, or staged, or the last.
+            before = len([result for result in results if isinstance(result, Accepted)])
+            if not before:
+                return
+            size = size * sum(rows[:before]) // sum(rows)
+            rows = rows[:before]
+        self._metrics.pushed("flight", batch.topic.name, sum(rows), size, len(rows))
 
     def _next(self) -> Pending | Rejected | None:
         """Return what is to be answered next, None at the end; ends its turn to wait for it."""
@@ -430,16 +452,16 @@ class Answers:
             self._has_turn = False
             self._writing.release()
 
-    def _outcome(self, pending: Pending | Rejected) -> CommitResult:
+    def _outcomes(self, pending: Pending | Rejected) -> tuple[CommitResult, ...]:
         if isinstance(pending, Rejected):
             # A batch before it may have been refused since it was read.
-            return Rejected(self._stream.refused or pending.error)
+            return (Rejected(self._stream.refused or pending.error),)
         if pending.done:
-            return pending.outcome()
+            return pending.outcomes()
         began = time.monotonic()
-        result = pending.outcome()
+        results = pending.outcomes()
         self._flush_seconds = time.monotonic() - began
-        return result
+        return results
 
     def _write(self, answer: bytes) -> None:
         """Write an answer, unless the client is gone."""

@@ -316,6 +316,7 @@ def test_batches_are_gathered_until_they_are_enough(gathering: MakeRig) -> None:
         assert not rig.reports
         pending.append(rig.group.submit(PushStream(), rig.batch(len(pending)), awaited=True))
     assert all(isinstance(each.outcome(), Accepted) for each in pending)
+    rig.group.close()  # The report comes after the outcomes.
     assert [report.batches for report in rig.reports] == [len(pending)]
 
 

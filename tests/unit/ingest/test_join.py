@@ -82,7 +82,7 @@ VISIBLE = PushOptions(PLAIN)
 def answers_of(pending: Pending) -> list[Answer]:
     """Return the answers to all batches that were joined, numbered from 0."""
     rows = [part.num_rows for part in pending.batch.parts]
-    return [json.loads(answer) for answer in results_to_json(0, pending.outcome(), rows)]
+    return [json.loads(answer) for answer in results_to_json(0, pending.outcomes(), rows)]
 
 
 @pytest.fixture
@@ -113,12 +113,12 @@ def test_rows_alone_are_joined_as_their_batch_would_be(rig: Rig) -> None:
     first = rig.submit(stream, rig.prepare([0], 0, VISIBLE))
     batch = rig.prepare([0, 0], 1, VISIBLE)
     (rows,) = batch.parts
-    assert rig.group.join(stream, rows, batch.bytes, None) is first
+    assert rig.group.join(stream, rows, batch.bytes, PLAIN, None, None) is first
     assert rig.group.pending_bytes == first.batch.pending_bytes
-    assert rig.group.join(PushStream(), rows, batch.bytes, None) is None
+    assert rig.group.join(PushStream(), rows, batch.bytes, PLAIN, None, None) is None
     ends = [answer["committed"][0]["end_offset"] for answer in answers_of(first)]
     assert (ends, rig.rows(PLAIN)) == ([0, 2], [0, 1, 2])
-    assert rig.group.join(stream, rows, batch.bytes, None) is None
+    assert rig.group.join(stream, rows, batch.bytes, PLAIN, None, None) is None
     assert rig.group.pending_bytes == 0
 
 
@@ -155,8 +155,8 @@ def test_a_batch_that_could_have_another_outcome_is_not_joined(
     ]
     pending = [rig.submit(stream, batch) for batch in batches[:2]]
     (rows,) = batches[2].parts
-    if options.partition == PLAIN:  # A stream is of one topic.
-        assert rig.group.join(stream, rows, batches[2].bytes, None) is None
+    if options.partition == PLAIN and options.stage is None:  # A stream is of one topic and stage.
+        assert rig.group.join(stream, rows, batches[2].bytes, PLAIN, None, None) is None
     pending.append(rig.submit(stream, batches[2]))
     assert len(set(map(id, pending))) == 3
     assert not any(isinstance(each.outcome(), Rejected) for each in pending)

@@ -7,8 +7,6 @@ server, in the order of `locks`, and all is written in another.
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from pydantic import TypeAdapter
-
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.judge import (
     RESULTS_KEPT_MAX,
@@ -25,6 +23,7 @@ from wings_core.metadata.postgres.pages import (
     insert_pages,
 )
 from wings_core.metadata.postgres.stages import lock_stages, write_stages
+from wings_core.metadata.results import ranges_from_json, ranges_to_json
 from wings_core.metadata.stages import StageDraft
 from wings_core.metadata.store.database import Committed
 from wings_core.metadata.store.locks import Lock
@@ -34,9 +33,6 @@ from wings_core.partitions import Partition, is_longer
 PARTITION_BYTES_MAX = 2_048
 """The longest partition value, as JSON in UTF-8. An entry of an index holds 2,704 bytes at most, on
 pages of the usual size: a value, a topic, and for offsets the longest name of a consumer."""
-
-_RANGES = TypeAdapter(tuple[CommittedRange, ...])
-"""The form in which a producer's results are stored."""
 
 
 def commit_batches(
@@ -137,7 +133,7 @@ class _Stored:
                 committed_after,
             ),
         ).fetchone()
-        return None if row is None else _RANGES.validate_json(row[0])
+        return None if row is None else ranges_from_json(row[0])
 
     def _lock_stages(self, stages: set[str]) -> dict[str, StageDraft]:
         # A row that is not there yet cannot be locked: of two who begin a stage, one is first.
@@ -329,7 +325,7 @@ def _write_producers(
             now,
             *columns(
                 [
-                    (*place, sequence, _RANGES.dump_json(committed).decode())
+                    (*place, sequence, ranges_to_json(committed))
                     for place, (sequence, committed) in results.items()
                 ],
                 5,

@@ -3,10 +3,10 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
-from pydantic import TypeAdapter
-
-from wings_core.metadata.judge import RESULTS_KEPT_MAX, Judge, PartitionDraft
+from wings_core.metadata.judge import RESULTS_KEPT_MAX, Judge, PartitionDraft, ProducerDraft
+from wings_core.metadata.results import ranges_from_json, ranges_to_json
 from wings_core.metadata.sqlite.database import Connection, insert_rows
 from wings_core.metadata.sqlite.pages import (
     PageRow,
@@ -22,9 +22,6 @@ from wings_core.partitions import Partition
 
 ASKED_AHEAD_MIN = 16
 """Partitions of a batch that are asked for in one statement, not one by one."""
-
-_RANGES = TypeAdapter(tuple[CommittedRange, ...])
-"""The form in which a producer's results are stored."""
 
 
 def commit_batches(
@@ -132,7 +129,7 @@ class _SqliteState:
             "AND committed_at > ?",
             (topic_id, producer_id, sequence % RESULTS_KEPT_MAX, sequence, committed_after),
         ).fetchone()
-        return None if row is None else _RANGES.validate_json(row[0])
+        return None if row is None else ranges_from_json(row[0])
 
 
 def _has_partitions(connection: Connection, topic_id: int) -> bool:
@@ -285,13 +282,18 @@ def _write_producers(connection: Connection, judge: Judge, now: int) -> None:
                 *key,
                 sequence % RESULTS_KEPT_MAX,
                 sequence,
-                _RANGES.dump_json(committed).decode(),
+                ranges_to_json(committed),
                 now,
             )
             for key, draft in changed.items()
-            for sequence, committed in draft.results.items()
+            # A flush may go around the ring, and all but the last round would be written over.
+            for sequence, committed in islice(draft.results.items(), _first_kept(draft), None)
         ],
     )
+
+
+def _first_kept(draft: ProducerDraft) -> int:
+    return max(0, len(draft.results) - RESULTS_KEPT_MAX)
 
 
 def _find_topic_id(connection: Connection, topic_uuid: str) -> int | None:
