@@ -36,7 +36,8 @@ KEYS = ("a", "b", "c")
 PRODUCERS = 2
 BATCHES_A_TURN = 20
 """Of each producer, for each turn of maintenance."""
-LONG = 120.0
+LONG = 600.0
+"""How long a step may take on a busy machine."""
 LIMITS = {"maintenance_seconds": 100_000}
 
 At = tuple[str, int]

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from wings_core.partitions import Partition
 from wings_core.share.model import ShareGroup, SharePartitionState
 
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
     # The client imports this module for `Oldest`, and needs none of what the registry does.
     from wings_core.metadata.interfaces import OffsetRegistry
 
-PARTITIONS_AT_ONCE = 1_000
+PARTITIONS_AT_ONCE = 10_000
 """Partitions that are located in one look."""
 
 
@@ -37,11 +39,13 @@ def oldest_unfinished(
     found: list[Oldest] = []
     while left:
         some = left[:PARTITIONS_AT_ONCE]
-        located = registry.locate_many(group.topic.uuid, some, 1, PARTITIONS_AT_ONCE)
-        for (partition, offset), each in zip(some, located, strict=False):
-            for location in each.locations[:1]:
-                first = location.first_timestamp
-                timestamp = location.timestamp if first is None else first
-                found.append(Oldest(partition, max(offset, location.start_offset), timestamp))
+        located = registry.locate_slices(group.topic.uuid, some, 1, PARTITIONS_AT_ONCE)
+        slices = located.slices
+        if slices.num_rows:
+            times = pc.coalesce(slices["first_timestamp"], slices["timestamp"])
+            first = pc.index(times, pc.min(times)).as_py()
+            partition, offset = some[slices["place"][first].as_py()]
+            start = slices["start_offset"][first].as_py()
+            found.append(Oldest(partition, max(offset, start), times[first].as_py()))
         left = left[max(1, len(located)) :]
     return min(found, key=lambda each: each.timestamp, default=None)

@@ -48,7 +48,7 @@ from wings_core.share.model import (
 )
 from wings_core.share.quorum.links import LocalLink, ReplicaLink, Runner
 from wings_core.share.quorum.quorum import HoldQuorum
-from wings_core.share.quorum.votes import Known
+from wings_core.share.quorum.votes import UNTOUCHED, Known
 from wings_core.share.replica.interfaces import HeldRange, HoldReplica, LeaseEntry
 from wings_core.share.replica.store import StoredPartition
 from wings_core.times import Deadline
@@ -314,6 +314,9 @@ class Coordinator:
 
 
 def _describe(log: PartitionState, known: Known) -> SharePartitionState:
+    if known is UNTOUCHED:
+        start, end = log.log_start_offset, log.next_offset
+        return SharePartitionState(log.partition, start, 0, end - start)
     start = max(known.start_offset, log.log_start_offset)
     above = sum(
         tomb.last - max(tomb.first, start) + 1 for tomb in known.finished if tomb.last >= start

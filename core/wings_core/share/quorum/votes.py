@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import attrgetter
 from typing import cast
 
 from wings_core.errors import GroupNotFound, Unavailable, WingsError
@@ -142,8 +143,22 @@ class Known:
     """Finished as some replica says, and not at a majority."""
 
 
+UNTOUCHED = Known(0, (), (), 0, ())
+"""Of a partition that no replica knows of: one for all, as there may be very many."""
+
+_touched_of = attrgetter("start_offset", "finished", "counts", "in_flight")
+
+
+def _is_touched(state: ReplicaState) -> bool:
+    return _touched_of(state) != (0, (), (), 0)
+
+
 def known_of(states: Sequence[ReplicaState], majority: int) -> Known:
     """Put together what replicas know of one partition."""
+    return _put_together(states, majority) if any(map(_is_touched, states)) else UNTOUCHED
+
+
+def _put_together(states: Sequence[ReplicaState], majority: int) -> Known:
     tombs: RangeMap[int] = RangeMap()
     counts: RangeMap[int] = RangeMap()
     for state in states:

@@ -160,11 +160,10 @@ class Operations(ABC):
             key = known.get(name)
             if request.with_holds and not partitions and not self._is_held(key):
                 continue
-            found = (
-                ReplicaPartition(ShareKey(group_uuid, "", name))
-                if key is None
-                else self._partitions[key]
-            )
+            if key is None:
+                states.append(ReplicaState(name, 0, (), (), 0))
+                continue
+            found = self._partitions[key]
             holds = tuple(_held(found, now, room)) if room else ()
             room -= len(holds)
             states.append(replace(_state(found), holds=holds) if holds else _state(found))
