@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --no-annotate
 
-# Of PySpark, besides the newest in .venv: each in an environment of its own, for the basics alone.
+# Of PySpark, besides the newest in .venv: each in a folder before the rest of .venv, for the basics alone.
 SPARKS := 4.1 4.2
 SPARK_BASICS := tests/spark/test_read.py tests/spark/test_write.py tests/spark/test_stream_reader.py tests/spark/test_stream.py
 # Spark 4.1 leaves sockets open.
@@ -51,7 +51,7 @@ soak: $(VENV)/.dev $(SPARKS:%=spark-%) ## the tests that run for minutes, proper
 	$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile thorough
 
 $(SPARKS:%=spark-%): spark-%: $(VENV)/spark-%/.installed
-	$(VENV)/$@/bin/python -m pytest $(SPARK_BASICS) -m "not soak" $(SPARK_WARNINGS)
+	PYTHONPATH=$(CURDIR)/$(VENV)/$@ $(BIN)/python -m pytest $(SPARK_BASICS) -m "not soak" $(SPARK_WARNINGS)
 
 jdbc: $(VENV)/.dev $(JDBC_JAR) ## the test of SQL by JDBC, which needs a JDK of 11 or later
 	$(BIN)/python -m pytest tests/integration/test_jdbc.py
@@ -101,12 +101,8 @@ lock: $(VENV)/.dev ## pin the newest versions of everything in requirements/
 
 	$(LOCK) --group docs --constraints requirements/dev.txt --output-file requirements/docs.txt
 
-	@for version in $(SPARKS); do \
-		{ grep -E "^[a-z]" requirements/dev.txt | grep -v "^pyspark=" | sed 's/ *\\$$//'; \
-			echo "pyspark==$$version.*"; } > $(VENV)/constraints.txt && \
-		$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra spark --extra sqs \
-			--group build --group test --constraints $(VENV)/constraints.txt \
-			--output-file requirements/spark-$$version.txt || exit 1; done
+	@for version in $(SPARKS); do echo "pyspark==$$version.*" | \
+		$(LOCK) - --output-file requirements/spark-$$version.txt || exit 1; done
 
 clean: ## remove the environment and everything that was generated
 	rm -rf $(VENV) build dist site .coverage .coverage.* .hypothesis .pytest_cache .ruff_cache
@@ -132,8 +128,8 @@ $(VENV)/.%: requirements/%.txt pyproject.toml | $(BIN)/python
 $(VENV)/spark.jsa: $(VENV)/.dev tests/spark/archive_classes.py
 	-$(BIN)/python -W ignore tests/spark/archive_classes.py $@ 2> /dev/null
 
-$(VENV)/spark-%/.installed: requirements/spark-%.txt pyproject.toml | $(BIN)/python
-	$(BIN)/python -m venv $(@D)
-	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --requirement $<
-	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
+# PySpark comes as sources alone, whose wheel .venv's own tools build.
+$(VENV)/spark-%/.installed: requirements/spark-%.txt | $(VENV)/.dev
+	rm -rf $(@D)
+	$(PIP) install --quiet --require-hashes --no-build-isolation --no-compile --target $(@D) --requirement $<
 	@touch $@
