@@ -47,8 +47,11 @@ def commit_offsets(
     topics = sorted(last)
     connection.share_lock(Lock.TOPICS, topics)
     topic_ids = require_topic_ids(connection, topics)
-    # In order, which excludes deadlocks.
-    found = {topic_ids[uuid]: dict(sorted(last[uuid].items())) for uuid in topics}
+    # In order, which excludes deadlocks. Texts alone are sorted in half the time of pairs.
+    found = {
+        topic_ids[uuid]: {partition: last[uuid][partition] for partition in sorted(last[uuid])}
+        for uuid in topics
+    }
     dialect.write_offsets(connection, consumer, dict(sorted(found.items())), now)
 
 
