@@ -44,7 +44,11 @@ class Bounds:
             else self.partitions
             if other.partitions is None
             else self.partitions & other.partitions,
-            self.keys if self.keys is not None else other.keys,
+            other.keys
+            if self.keys is None
+            else self.keys
+            if other.keys is None
+            else tuple(key for key in self.keys if key in other.keys),
         )
 
     def either(self, other: "Bounds") -> "Bounds":
