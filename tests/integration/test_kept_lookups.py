@@ -97,7 +97,7 @@ class World:
 def test_whatever_moves_pages_a_look_up_that_is_kept_brings_no_wrong_row(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookups, "LOOKUP_PARTITIONS_MIN", 1)
+    monkeypatch.setattr(lookups, "LOOKUP_SLICES_MIN", 1)
     asked: list[str] = []
     with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
         log = server.server.log

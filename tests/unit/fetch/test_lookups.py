@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from wings_core.fetch.many import PartitionCursor
-from wings_core.fetch.many.lookups import LOOKUP_PARTITIONS_MIN, KeptLookups, Lookup, Positions
+from wings_core.fetch.many.lookups import LOOKUP_SLICES_MIN, KeptLookups, Lookup, Positions
 from wings_core.metadata.located import ManyLocated, many_located
 from wings_core.model import (
     LocatedPartition,
@@ -28,7 +28,7 @@ TOPIC = Topic(
     0,
 )
 
-NAMES = [Partition(str(number)) for number in range(LOOKUP_PARTITIONS_MIN)]
+NAMES = [Partition(str(number)) for number in range(LOOKUP_SLICES_MIN)]
 
 
 class Metadata:
@@ -93,7 +93,7 @@ def test_what_is_discarded_is_looked_up_again() -> None:
     assert metadata.looks == 2
 
 
-def test_pages_that_move_soon_partitions_without_pages_and_few_partitions_are_not_kept() -> None:
+def test_pages_that_move_soon_partitions_without_pages_and_few_slices_are_not_kept() -> None:
     for metadata in (Metadata(page_format=PageFormat.INLINE), Metadata()):
         kept = KeptLookups()
         names = NAMES if metadata.format is PageFormat.INLINE else NAMES[1:]

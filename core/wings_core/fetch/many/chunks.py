@@ -232,21 +232,24 @@ def _chunk(
     batches = [part.rows for part in run]
     rows = batches[0] if len(batches) == 1 else cast("Any", pa).concat_batches(batches)
     times = _timestamps(run, cover.stored) if selection.system_columns else None
-    if cover.order is not None:
-        rows = rows.take(cover.order)
-        times = None if times is None else times.take(cover.order)
-    ranges, covered = cover.ranges, cover.covered
-    mask = selection.filter_mask(rows, allowance)
-    if mask is not None and mask.true_count > rows_max:
-        last: int = pc.indices_nonzero(mask)[rows_max - 1].as_py()
-        rows, mask = rows.slice(0, last + 1), mask.slice(0, last + 1)
-        times = None if times is None else times.slice(0, last + 1)
-        ranges = cut(ranges, last + 1)
     looked_at = rows.num_rows
-    batch = _deliver(rows, plan, ranges, times, selection)
+    order, ranges, covered = cover.order, cover.ranges, cover.covered
+    mask = selection.filter_mask(rows, allowance)
     if mask is not None:
-        batch = batch.filter(mask)
+        mask = mask if order is None else mask.take(order)
+        if mask.true_count > rows_max:
+            last: int = pc.indices_nonzero(mask)[rows_max - 1].as_py()
+            looked_at = last + 1
+            mask, ranges = mask.slice(0, looked_at), cut(ranges, looked_at)
         covered = covered_by(plan, ranges, _true_counts(mask, ranges.rows))
+        order = None if order is None else order.slice(0, looked_at).filter(mask)
+    # In order, or those that passed: what a filter drops is not copied before.
+    if order is not None:
+        rows, times = rows.take(order), None if times is None else times.take(order)
+    elif mask is not None:
+        rows = rows.slice(0, looked_at).filter(mask)
+        times = None if times is None else times.slice(0, looked_at).filter(mask)
+    batch = _deliver(rows, plan, ranges, times, mask, selection)
     size = int(sum(part.bytes for part in run) * selection.stored_share)
     return ManyChunk(batch, covered, looked_at, size), ranges
 
@@ -286,9 +289,19 @@ def _deliver(
     plan: Plan,
     ranges: Ranges,
     times: "pa.Array[Any] | None",
+    mask: pa.BooleanArray | None,
     selection: Selection,
 ) -> pa.RecordBatch:
-    """Shape stored rows as the reader gets them."""
+    """Shape stored rows as the reader gets them.
+
+    Args:
+        rows: Those delivered.
+        plan: Whose ranges they are.
+        ranges: Of all that were looked at.
+        times: Of those delivered; None: without system columns.
+        mask: Which of the rows of the ranges are delivered; None: all.
+        selection: The columns.
+    """
     if times is None and rows.num_columns == len(selection.columns):
         return rows
     arrays = list(rows.columns[: len(selection.columns)])
@@ -298,5 +311,7 @@ def _deliver(
         for owner, start, count in zip(ranges.owners, ranges.starts, ranges.rows, strict=True):
             texts += [plan.partitions[owner]] * count
             offsets += range(start, start + count)
-        arrays += [pa.array(texts, pa.string()), pa.array(offsets, pa.int64()), times]
+        named = [pa.array(texts, pa.string()), pa.array(offsets, pa.int64())]
+        arrays += named if mask is None else [each.filter(mask) for each in named]
+        arrays.append(times)
     return pa.RecordBatch.from_arrays(arrays, schema=selection.schema)

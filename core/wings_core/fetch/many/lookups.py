@@ -17,8 +17,8 @@ from wings_core.storage.lru import Lru
 LOOKUP_BYTES_MAX = 64 * 1024 * 1024
 """What all look-ups kept take, about; those unused for longest are forgotten."""
 
-LOOKUP_PARTITIONS_MIN = 64
-"""The least partitions of a look-up that is kept: of fewer, metadata answers soon enough."""
+LOOKUP_SLICES_MIN = 64
+"""The least slices of a look-up that is kept: of fewer, metadata answers soon enough."""
 
 POSITION_BYTES = 200
 """What a position that is looked up takes, about."""
@@ -79,13 +79,11 @@ class KeptLookups:
             locate: Looks in metadata.
         """
         positions = tuple([(cursor.partition, cursor.offset) for cursor in cursors])
-        if len(positions) < LOOKUP_PARTITIONS_MIN:
-            return Lookup(locate(positions))
         key = (topic.uuid, rows_each, positions)
         found = self._kept.get(key)
         if found is None:
             found = Lookup(located := locate(positions))
-            if _is_lasting(located):
+            if located.slices.num_rows >= LOOKUP_SLICES_MIN and _is_lasting(located):
                 size = SLICE_BYTES * located.slices.num_rows + POSITION_BYTES * len(positions)
                 self._kept.put(key, found, size)
         return found
