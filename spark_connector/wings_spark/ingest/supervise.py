@@ -5,10 +5,11 @@ import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.queue.journal import Journal
+from wings_spark.ingest.class_archive import ClassArchive
 from wings_spark.ingest.ended import QueryEndedError, is_configuration
 from wings_spark.ingest.metrics import metrics_of
 from wings_spark.ingest.run import Reports, check, run
@@ -58,11 +59,17 @@ def supervise(
         metrics_of(settings) as metrics,
         _locked(settings) as journal,
         standard_error_in(log_path(settings)) as people,
+        ClassArchive(settings.checkpoint, wanted=settings.class_archive) as archive,
     ):
-        reports = Reports(journal, lambda figures: _line(people, json.dumps(figures)), metrics)
+
+        def report(figures: dict[str, Any]) -> None:
+            _line(people, json.dumps(figures))
+            archive.write()
+
+        reports = Reports(journal, report, metrics)
         last = reports.bring()
         _line(people, "wings: starting Spark")
-        with session(settings, master) as spark:
+        with session(settings, master, archive) as spark:
             stop.catch()
             until = "until the queue has nothing more" if once else "until it is interrupted"
             _line(people, f"wings: reading files into {settings.target.topic}, {until}")
