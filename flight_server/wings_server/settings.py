@@ -196,7 +196,7 @@ class Settings(BaseSettings):
         default=10.0,
         ge=0.5,
         le=NODE_LEASE_SECONDS_MAX,
-        description="How long a node of a metadata service that is gone is still listed.",
+        description="How long a node of several that is gone is still listed.",
     )
     http: AddressSetting = Field(
         default=Address("127.0.0.1", 7780), description="Where HTTP is served."
