@@ -66,8 +66,13 @@ def parse_timestamp(text: str, *, up: bool = False) -> int:
 @lru_cache(256)  # All that a flush commits bears one timestamp.
 def format_timestamp(timestamp: int) -> str:
     """Format microseconds since the epoch as RFC 3339: `2026-11-20T12:00:00.000000Z`."""
-    moment = _EPOCH + timedelta(microseconds=timestamp)
-    return moment.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+    second, microsecond = divmod(timestamp, 1_000_000)
+    return f"{_format_second(second)}.{microsecond:06}Z"
+
+
+@lru_cache(16)  # Most are of the last few seconds.
+def _format_second(second: int) -> str:
+    return (_EPOCH + timedelta(seconds=second)).isoformat().removesuffix("+00:00")
 
 
 @dataclass(frozen=True, slots=True)

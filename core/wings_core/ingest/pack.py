@@ -109,16 +109,25 @@ class Packer:
     def pack(self, batches: Sequence[PreparedBatch]) -> PackedFlush:
         """Return the pages of a flush of these batches."""
         packed = PackedFlush(batches)
+        if len(batches) == 1 and batches[0].runs and not batches[0].pages:
+            self._add(packed, batches, (0,))  # As most flushes are of who waits for each answer.
+            return packed
         for index, batch in enumerate(batches):
             if batch.pages:
                 packed.add_encoded(index)
-        for topic, group in _packed_together(batches):
-            encoder = self._encoder(topic)
+        for group in _packed_together(batches):
             for indices in _page_by_page(batches, group):
-                rows = [part for index in indices for part in batches[index].parts]
-                merged = rows[0] if len(rows) == 1 else pa.concat_batches(rows)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
-                packed.add_packed(encoder.encode(merged), indices)
+                self._add(packed, batches, indices)
         return packed
+
+    def _add(
+        self, packed: PackedFlush, batches: Sequence[PreparedBatch], indices: Sequence[int]
+    ) -> None:
+        """Add the page that batches of one topic and schema share."""
+        rows = [part for index in indices for part in batches[index].parts]
+        merged = rows[0] if len(rows) == 1 else pa.concat_batches(rows)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
+        encoder = self._encoder(batches[indices[0]].topic)
+        packed.add_packed(encoder.encode(merged), indices)
 
     def _encoder(self, topic: Topic) -> PushEncoder:
         key = topic.uuid, topic.schema_version
@@ -130,7 +139,7 @@ class Packer:
         return encoder
 
 
-def _packed_together(batches: Sequence[PreparedBatch]) -> Iterator[tuple[Topic, list[int]]]:
+def _packed_together(batches: Sequence[PreparedBatch]) -> Iterator[list[int]]:
     """Yield the small batches that become one page: of one topic and schema, by partition."""
     groups: dict[tuple[str, int], list[list[int]]] = {}
     for index, batch in enumerate(batches):
@@ -147,7 +156,7 @@ def _packed_together(batches: Sequence[PreparedBatch]) -> Iterator[tuple[Topic, 
             same_topic.append([index])
     for same_topic in groups.values():
         for group in same_topic:
-            yield batches[group[0]].topic, _by_partition(batches, group)
+            yield _by_partition(batches, group)
 
 
 def _page_by_page(batches: Sequence[PreparedBatch], indices: list[int]) -> Iterator[list[int]]:

@@ -187,6 +187,8 @@ class Put:
         if partition is None or preparer is not self._preparer or self._quotas is not None:
             return None
         assert plain is not None
+        if self._stream.last is None:
+            return None
         joined = self._log.group_commit.join(
             self._stream, batch, size, partition, plain.timestamp, number
         )
