@@ -5,20 +5,20 @@ import json
 import signal
 import subprocess
 import threading
-import tomllib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from fix_ingest import numbers, write_jsonl
-from fix_ingest_run import SOURCE, Run, StartRun
+from fix_ingest import DEADLY, numbers, write_jsonl
+from fix_ingest_run import Run, StartRun
 
-import wings_client
+from wings_client import Client
 from wings_core.errors import Unavailable
 from wings_core.model import Published, ShardProgress
 from wings_core.queue.sqlite import SqliteQueue
-from wings_server.testing import RunningServer, running_server
+from wings_server.testing import RunningServer
 
 pytestmark = pytest.mark.spark
 
@@ -89,41 +89,52 @@ def trapped(
         patched.stages.publish, patched.stages.abort = publish, abort
 
 
-def crash(start_run: StartRun, directory: Path, points: Sequence[str]) -> None:
+def crash(
+    start_run: StartRun,
+    server: RunningServer,
+    client: Client,
+    queue: SqliteQueue,
+    directory: Path,
+    points: Sequence[str],
+) -> None:
     """Kill a pipeline at these points, start it again each time, and look at what is there."""
-    queue = SqliteQueue(directory / "queue.sqlite")
-    with running_server() as server, wings_client.connect(server.flight) as client:
-        client.create_topic("numbers", {"n": "int64"})
-        text = SOURCE.format(endpoint=server.flight)
-        assert tomllib.loads(text)["name"] == "numbers"
-        (directory / "numbers.toml").write_text(text)
-        sent = 0
-        for point in points:
-            for index in range(sent, sent + FILES):
-                path = write_jsonl(
-                    directory / f"{index}.jsonl", range(index * ROWS, (index + 1) * ROWS)
-                )
-                queue.send([str(path), str(path)])
-            sent += FILES
-            run = start_run()
-            sprung = threading.Event()
-            with trapped(server, point, run, sprung):
-                assert sprung.wait(SECONDS_MAX), f"{point}: {run.said}"
-                server.wait_for_calls(0)
-            assert run.process.returncode == -signal.SIGKILL, run.said
-            assert len(numbers(client, "numbers")) < sent * ROWS
+    sent = 0
+    for point in points:
+        for index in range(sent, sent + FILES):
+            rows = range(index * ROWS, (index + 1) * ROWS)
+            path = write_jsonl(directory / f"{index}.jsonl", rows)
+            queue.send([str(path), str(path)])
+        sent += FILES
         run = start_run()
-        while client.partitions("numbers")[0].next_offset < sent * ROWS or queue.remaining:
-            with pytest.raises(subprocess.TimeoutExpired):
-                run.process.wait(0.2)  # It goes on.
-        run.process.send_signal(signal.SIGINT)
-        run.process.wait(SECONDS_MAX)
-        assert numbers(client, "numbers") == list(range(sent * ROWS))
-        counts = client.count_shards("numbers")
-        assert (counts.open, counts.finished, counts.position) == (0, sent, sent * ROWS)
-        told = [json.loads(line) for line in run.said.splitlines() if line.startswith('{"batch"')]
-        assert all(each["rows"] > 0 for each in told)
-    queue.close()
+        sprung = threading.Event()
+        with trapped(server, point, run, sprung):
+            assert sprung.wait(SECONDS_MAX), f"{point}: {run.said}"
+            server.wait_for_calls(0)
+        assert run.process.returncode == -signal.SIGKILL, run.said
+        assert len(numbers(client, "numbers")) < sent * ROWS
+    run = start_run()
+    while client.partitions("numbers")[0].next_offset < sent * ROWS or queue.remaining:
+        with pytest.raises(subprocess.TimeoutExpired):
+            run.process.wait(0.2)  # It goes on.
+    run.process.send_signal(signal.SIGINT)
+    run.process.wait(SECONDS_MAX)
+    assert numbers(client, "numbers") == list(range(sent * ROWS))
+    counts = client.count_shards("numbers")
+    assert (counts.open, counts.finished, counts.position) == (0, sent, sent * ROWS)
+    told = [json.loads(line) for line in run.said.splitlines() if line.startswith('{"batch"')]
+    assert all(each["rows"] > 0 for each in told)
+
+
+@pytest.fixture
+def crashes(
+    start_run: StartRun,
+    source_server: RunningServer,
+    source_client: Client,
+    queue: SqliteQueue,
+    tmp_path: Path,
+) -> Callable[[Sequence[str]], None]:
+    """`crash` with all but the points."""
+    return partial(crash, start_run, source_server, source_client, queue, tmp_path)
 
 
 # `tests/integration/ingest/test_ingest_crash.py` kills the same parts without Spark, in seconds.
@@ -131,59 +142,38 @@ def crash(start_run: StartRun, directory: Path, points: Sequence[str]) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_pipeline_killed_at_any_step_writes_each_row_once(
-    start_run: StartRun, tmp_path: Path, point: str
+    crashes: Callable[[Sequence[str]], None], point: str
 ) -> None:
-    crash(start_run, tmp_path, [point])
+    crashes([point])
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_a_pipeline_killed_at_one_step_after_another_writes_each_row_once(
-    start_run: StartRun, tmp_path: Path
+    crashes: Callable[[Sequence[str]], None],
 ) -> None:
-    crash(start_run, tmp_path, POINTS)
-
-
-_DEADLY = """
-import os, signal
-from wings_spark.ingest.read_file import FileReader
-
-batches = FileReader.batches
-
-def deadly(self, section, reading):
-    if "poison" in section.file.uri:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return batches(self, section, reading)
-
-FileReader.batches = deadly
-"""
-"""Makes some files poison to every Python process of a run."""
+    crashes(POINTS)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_file_that_kills_sparks_workers_is_given_up_and_its_neighbours_go_on(
-    start_run: StartRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_run: StartRun, source_client: Client, queue: SqliteQueue, tmp_path: Path
 ) -> None:
     (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(_DEADLY)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
-    queue = SqliteQueue(tmp_path / "queue.sqlite")
-    with running_server() as server, wings_client.connect(server.flight) as client:
-        client.create_topic("numbers", {"n": "int64"})
-        text = SOURCE.format(endpoint=server.flight) + "max_delivery_attempts = 2\n"
-        (tmp_path / "numbers.toml").write_text(text)
-        for index, name in enumerate(("a", "poison", "z")):
-            rows = range(index * ROWS, (index + 1) * ROWS)
-            queue.send([str(write_jsonl(tmp_path / f"{name}.jsonl", rows))])
-        run = start_run()
-        while client.count_shards("numbers").dead == 0 or queue.remaining:
-            with pytest.raises(subprocess.TimeoutExpired):
-                run.process.wait(0.2)  # It goes on.
-        run.process.send_signal(signal.SIGINT)
-        run.process.wait(SECONDS_MAX)
-        assert numbers(client, "numbers") == [*range(ROWS), *range(2 * ROWS, 3 * ROWS)]
-        (dead,) = client.list_shards("numbers", "dead")
-        assert (Path(dead.shard).name, dead.failures) == ("poison.jsonl", 2)
-        assert dead.error == "the process that read it ended"
-    queue.close()
+    (tmp_path / "site" / "sitecustomize.py").write_text(DEADLY)
+    with (tmp_path / "numbers.toml").open("a") as settings:
+        settings.write("max_delivery_attempts = 2\n")
+    for index, name in enumerate(("a", "poison", "z")):
+        rows = range(index * ROWS, (index + 1) * ROWS)
+        queue.send([str(write_jsonl(tmp_path / f"{name}.jsonl", rows))])
+    run = start_run(PYTHONPATH=str(tmp_path / "site"))
+    while source_client.count_shards("numbers").dead == 0 or queue.remaining:
+        with pytest.raises(subprocess.TimeoutExpired):
+            run.process.wait(0.2)  # It goes on.
+    run.process.send_signal(signal.SIGINT)
+    run.process.wait(SECONDS_MAX)
+    assert numbers(source_client, "numbers") == [*range(ROWS), *range(2 * ROWS, 3 * ROWS)]
+    (dead,) = source_client.list_shards("numbers", "dead")
+    assert (Path(dead.shard).name, dead.failures) == ("poison.jsonl", 2)
+    assert dead.error == "the process that read it ended"

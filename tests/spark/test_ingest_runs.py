@@ -6,17 +6,14 @@ import signal
 import socket
 import subprocess
 import urllib.request
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from fix_ingest import numbers, write_jsonl
-from fix_ingest_run import SOURCE, Run, StartRun
+from fix_ingest_run import Run, StartRun
 
-import wings_client
 from wings_client import Client
 from wings_core.queue.sqlite import SqliteQueue
-from wings_server.testing import running_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -26,22 +23,6 @@ SECONDS_MAX = 300.0
 ROWS = 20
 
 JAVA_TRACES = ("Exception in thread", "\tat ", "Traceback", "Thread State", "ERROR ", "WARN ")
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Generator[Client]:
-    """A client of a server with the topic of the source, whose settings are written."""
-    with running_server() as server, wings_client.connect(server.flight) as found:
-        found.create_topic("numbers", {"n": "int64"})
-        (tmp_path / "numbers.toml").write_text(SOURCE.format(endpoint=server.flight))
-        yield found
-
-
-@pytest.fixture
-def queue(tmp_path: Path) -> Generator[SqliteQueue]:
-    """The queue of the source."""
-    with contextlib.closing(SqliteQueue(tmp_path / "queue.sqlite")) as found:
-        yield found
 
 
 def bring(client: Client, queue: SqliteQueue, run: Run, directory: Path, number: int) -> None:
@@ -89,35 +70,35 @@ def command_of(pid: int) -> str:
 
 
 def test_a_run_starts_again_by_itself_and_ends_in_order_on_sigterm(
-    client: Client, queue: SqliteQueue, start_run: StartRun, tmp_path: Path
+    source_client: Client, queue: SqliteQueue, start_run: StartRun, tmp_path: Path
 ) -> None:
     port = free_port()
     with (tmp_path / "numbers.toml").open("a") as settings:
         settings.write(f'[metrics]\nlisten = "127.0.0.1:{port}"\n')
     run = start_run()
-    bring(client, queue, run, tmp_path, 0)
+    bring(source_client, queue, run, tmp_path, 0)
     wait_for_metric(run, port, 'wings_ingest_rows_total{source="numbers"} 20.0')
     kill(run, "python_streaming_source_runner")
-    bring(client, queue, run, tmp_path, 1)
+    bring(source_client, queue, run, tmp_path, 1)
     assert "it starts again in 1 s" in run.said
     wait_for_metric(run, port, 'wings_ingest_restarts_total{source="numbers"} 1.0')
     wait_for_metric(run, port, 'wings_ingest_pending_messages{source="numbers"} 0.0')
     kill(run, "org.apache.spark.deploy.SparkSubmit")
-    bring(client, queue, run, tmp_path, 2)
+    bring(source_client, queue, run, tmp_path, 2)
     assert "Java ended, and Spark with it" in run.said
     run.process.send_signal(signal.SIGTERM)
     assert run.process.wait(SECONDS_MAX) == 0, run.said
     assert run.said.splitlines()[-1].startswith('{"batch": 3'), "it ends without a word"
     assert not any(each in run.said for each in JAVA_TRACES), run.said
-    assert numbers(client, "numbers") == list(range(3 * ROWS))
+    assert numbers(source_client, "numbers") == list(range(3 * ROWS))
 
 
 def test_a_run_whose_topic_is_deleted_ends_with_the_reason_as_the_last_line(
-    client: Client, queue: SqliteQueue, start_run: StartRun, tmp_path: Path
+    source_client: Client, queue: SqliteQueue, start_run: StartRun, tmp_path: Path
 ) -> None:
     run = start_run()
-    bring(client, queue, run, tmp_path, 0)
-    client.delete_topic("numbers")
+    bring(source_client, queue, run, tmp_path, 0)
+    source_client.delete_topic("numbers")
     queue.send([str(write_jsonl(tmp_path / "1.jsonl", range(ROWS)))])
     assert run.process.wait(SECONDS_MAX) == 1, run.said
     last = run.said.splitlines()[-1]
@@ -127,13 +108,16 @@ def test_a_run_whose_topic_is_deleted_ends_with_the_reason_as_the_last_line(
 
 
 def test_a_run_that_is_starting_ends_at_once_on_sigterm(
-    client: Client, start_run: StartRun
+    source_client: Client, start_run: StartRun, tmp_path: Path
 ) -> None:
-    run = start_run()
-    while "starting Spark" not in run.said:
-        with pytest.raises(subprocess.TimeoutExpired):
-            run.process.wait(0.05)
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\nexec sleep 600\n")  # So Spark is starting for as long.
+    java.chmod(0o700)
+    run = start_run(JAVA_HOME=str(java.parents[1]))
+    while "sleep" not in run.members().values():
+        wait_a_little(run)
     run.process.send_signal(signal.SIGTERM)
     assert run.process.wait(SECONDS_MAX) == 0, run.said
     assert run.said.splitlines() == ["wings: starting Spark"]
-    assert client.count_shards("numbers").open == 0
+    assert source_client.count_shards("numbers").open == 0

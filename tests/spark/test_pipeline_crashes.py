@@ -2,17 +2,16 @@
 
 import contextlib
 import importlib
-import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from fix_ingest_run import Run, start_session
 
 import wings_client
 from wings_client import Client
@@ -41,48 +40,11 @@ POINTS = (
 
 
 @dataclass
-class Pipeline:
-    """One run of the example as a process, with Java and Python workers below it."""
-
-    process: "subprocess.Popen[bytes]"
-    output: IO[bytes]
-
-    def members(self) -> dict[int, str]:
-        """Return all processes of the run, by id, with their names."""
-        found: dict[int, str] = {}
-        for directory in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # It ended meanwhile.
-                status = (directory / "stat").read_text()
-                name, fields = status.split("(", 1)[1].rsplit(")", 1)
-                if int(fields.split()[3]) == self.process.pid and fields.split()[0] != "Z":
-                    found[int(directory.name)] = name
-        return found
-
-    def signal(self, number: signal.Signals, name: str | None = None) -> None:
-        """Send a signal to all processes, or to those of a name."""
-        for pid, found in self.members().items():
-            if name in (None, found):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-
-    def kill(self) -> None:
-        """End them all as a crash of the machine would, and wait until they are gone."""
-        while self.members():  # A process may have forked while the others were ended.
-            self.signal(signal.SIGKILL)
-        self.process.wait()
-
-    @property
-    def said(self) -> str:
-        self.output.seek(0)
-        return self.output.read().decode(errors="replace")[-4_000:]
-
-
-@dataclass
 class Trap:
     """Kills a run at one point, from within the server, so that it is exactly there."""
 
     point: str
-    pipeline: Pipeline
+    pipeline: Run
     published: list[int] = field(default_factory=list[int])
     """Batches that were published by this run, with rows."""
     sprung: threading.Event = field(default_factory=threading.Event)
@@ -141,29 +103,21 @@ def trapped(server: RunningServer, trap: Trap) -> Generator[None]:
 
 
 @pytest.fixture
-def start(quick_spark: dict[str, str], tmp_path: Path) -> Generator[Callable[[str], Pipeline]]:
+def start(quick_spark: dict[str, str], tmp_path: Path) -> Generator[Callable[[str], Run]]:
     """Start the example on a server; what still runs at the end is killed."""
-    started: list[Pipeline] = []
+    started: list[Run] = []
 
-    def run(endpoint: str) -> Pipeline:
-        output = (tmp_path / f"output-{len(started)}").open("w+b")
+    def run(endpoint: str) -> Run:
         command = [sys.executable, str(EXAMPLES / "spark_pipeline.py"), "--endpoint", endpoint]
         command += ["--checkpoint", str(tmp_path / "checkpoint"), "--target", "killed"]
-        process = subprocess.Popen(
-            [*command, "--batch-rows", str(BATCH_ROWS)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # So that all its processes can be found.
-            env=quick_spark,
-        )
-        started.append(Pipeline(process, output))
+        command += ["--batch-rows", str(BATCH_ROWS)]
+        output = tmp_path / f"output-{len(started)}"
+        started.append(start_session(command, output, quick_spark))
         return started[-1]
 
     yield run
     for pipeline in started:
         pipeline.kill()
-        pipeline.output.close()
 
 
 @pytest.fixture
@@ -188,7 +142,7 @@ class Crashes:
 
     spark: "SparkSession"
     example: Any
-    start: Callable[[str], Pipeline]
+    start: Callable[[str], Run]
     directory: Path
 
     def run(self, points: Sequence[str], rows: int, partition_key: str | None) -> None:
@@ -245,7 +199,7 @@ class Crashes:
 
 @pytest.fixture
 def crashes(
-    spark: "SparkSession", example: Any, start: Callable[[str], Pipeline], tmp_path: Path
+    spark: "SparkSession", example: Any, start: Callable[[str], Run], tmp_path: Path
 ) -> Crashes:
     return Crashes(spark, example, start, tmp_path)
 

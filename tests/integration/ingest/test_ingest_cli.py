@@ -2,12 +2,12 @@
 
 import json
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_ingest import MakeSource, Pipeline, numbers, write_jsonl
+from fix_ingest import MakeSource, Pipeline, Start, numbers, write_jsonl
 
 from wings_client import Client
 from wings_client.cli import main
@@ -51,11 +51,9 @@ def call(
 
 
 @pytest.fixture
-def pipeline(source: MakeSource) -> Generator[Pipeline]:
+def pipeline(source: MakeSource, start: Start) -> Pipeline:
     """A pipeline of the same source."""
-    opened = Pipeline(source(limits={"max_delivery_attempts": 1}))
-    yield opened
-    opened.close()
+    return start(source(limits={"max_delivery_attempts": 1}))
 
 
 def test_files_are_listed_given_up_and_tried_again(

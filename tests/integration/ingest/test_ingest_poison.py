@@ -4,12 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_ingest import MakeSource, Pipeline, numbers, write_jsonl
+from fix_ingest import DEADLY, MakeSource, Pipeline, Start, numbers, write_jsonl
 
 from wings_client import Client
 from wings_core.errors import Unavailable
@@ -24,32 +23,21 @@ if TYPE_CHECKING:
 
 SECONDS_MAX = 55.0
 
-_PROGRAM = """
-import os, signal, sys
+_PROGRAM = f"""{DEADLY}
+import sys
 from wings_spark.ingest.plan import Work
-from wings_spark.ingest.read_file import FileReader
 from wings_spark.ingest.settings import SourceSettings
 from wings_spark.ingest.work import carry_out
 
-batches = FileReader.batches
-
-def deadly(self, section, reading):
-    if "poison" in section.file.uri:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return batches(self, section, reading)
-
-FileReader.batches = deadly
 settings, work = sys.argv[1:]
 carry_out(SourceSettings.model_validate_json(settings), [Work.model_validate_json(work)])
 """
 
 
 @pytest.fixture
-def pipeline(source: MakeSource) -> Generator[Pipeline]:
+def pipeline(source: MakeSource, start: Start) -> Pipeline:
     """A pipeline with two attempts at a file."""
-    opened = Pipeline(source(limits={"max_delivery_attempts": 2}))
-    yield opened
-    opened.close()
+    return start(source(limits={"max_delivery_attempts": 2}))
 
 
 def die(settings: "SourceSettings", work: Work) -> None:
