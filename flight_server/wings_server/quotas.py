@@ -170,9 +170,9 @@ class PushQuotas:
     places: PlaceQuotas
 
     def admit(self, batch: PreparedBatch) -> None:
-        """Count the partitions of a batch, and its bytes, until `settle`.
+        """Count the partitions of a batch, and its bytes, until `release`.
 
-        Blocks until batches of the same call that fill the quota of bytes are settled.
+        Blocks until batches of the same call that fill the quota of bytes are released.
 
         Raises:
             ResourceExhausted: They exceed a quota.
@@ -188,6 +188,6 @@ class PushQuotas:
         """
         self.places.admit(self.principal, batch.topic, (run[0] for run in batch.runs))
 
-    def settle(self, batch: PreparedBatch) -> None:
+    def release(self, batch: PreparedBatch) -> None:
         """Count the bytes of a batch, and of all that were joined with it, no longer."""
         self.usage.release(batch.bytes)

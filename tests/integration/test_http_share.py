@@ -181,7 +181,7 @@ def test_more_than_an_answer_holds_is_given_back(new_topic_id: str) -> None:
             deliveries = acquire(http, new_topic_id, timeout_ms=LONG)["deliveries"]
             assert len(deliveries) >= 1
             for delivery in deliveries:
-                assert delivery["delivery_count"] == 1, "what was given back reached nobody"
+                assert delivery["delivery_count"] == 1, "what was released reached no member"
                 first, last = delivery["start_offset"], delivery["end_offset"]
                 assert [each["n"] for each in delivery["messages"]] == [*range(first, last + 1)]
                 (result,) = acknowledge(http, new_topic_id, ack(delivery, "accept", first, last))

@@ -323,7 +323,7 @@ def consume(
             max_messages=max_messages,
             timeout=None if timeout is None else timeout / 1000,
         ) as consumer:
-            display.run(_accepted(consumer, shown), done=lambda: "; the others are given back")
+            display.run(_accepted(consumer, shown), done=lambda: "; the others are released")
 
 
 def _accepted(consumer: ShareConsumer, columns: list[str]) -> Iterator[pa.RecordBatch]:

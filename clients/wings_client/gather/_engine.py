@@ -82,9 +82,9 @@ class Engine:
         self._waited = 0.0
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
-        self._bell = threading.Lock()
+        self._wake = threading.Lock()
         """Wakes the one thread that waits for a reply; costs a fraction of a condition."""
-        self._bell.acquire()
+        self._wake.acquire()
         self._asleep = False
         """Whether the reader found nothing, and waits to be notified."""
         self._listener: Callable[[], None] | None = None
@@ -161,7 +161,7 @@ class Engine:
             step = self._read_here(wait)
         while step is None:
             began = time.monotonic()
-            self._bell.acquire(timeout=wait.left)
+            self._wake.acquire(timeout=wait.left)
             waited = time.monotonic() - began
             with self._lock:
                 self._account(wait, waited)
@@ -313,8 +313,8 @@ class Engine:
         if not self._asleep:
             return
         self._asleep = False
-        if self._bell.locked():
-            self._bell.release()
+        if self._wake.locked():
+            self._wake.release()
         if self._listener is not None:
             self._listener()
 

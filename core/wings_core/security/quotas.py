@@ -183,11 +183,6 @@ class CallUsage:
         self._usage = usage
         self.bytes = 0
 
-    @property
-    def counts_bytes(self) -> bool:
-        """Whether there is a quota of bytes."""
-        return self._usage.quotas.bytes is not None
-
     def take(self, size: int, *, waits: bool = False) -> None:
         """Count bytes as in flight until `release`, or the end of the call.
 

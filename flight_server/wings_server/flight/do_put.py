@@ -392,7 +392,7 @@ class Answers:
             if isinstance(outcome, Pending):
                 batch = outcome.batch
                 if self._quotas is not None:
-                    self._quotas.settle(batch)
+                    self._quotas.release(batch)
                 rows = [part.num_rows for part in batch.parts]
                 # Counted before they are answered: a client that has its answer finds it counted.
                 self._count(batch, results, rows)

@@ -69,7 +69,6 @@ class Connection(Protocol):
 
 
 C = TypeVar("C", bound=Connection)
-C_co = TypeVar("C_co", bound=Connection, covariant=True)
 C_contra = TypeVar("C_contra", bound=Connection, contravariant=True)
 
 
