@@ -27,8 +27,8 @@ from wings_server import logs
 from wings_server.process import Server
 from wings_server.settings import Address, Settings, load
 
-READY_SECONDS = 30.0
-"""How long a child may take to say that it serves."""
+READY_SECONDS = 120.0
+"""How long a child may take to say that it serves, on a busy machine."""
 
 STOP_SECONDS = 30.0
 """How long a child may take to end after a signal."""
