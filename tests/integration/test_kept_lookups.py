@@ -93,7 +93,9 @@ class World:
             assert [row["__offset"] for row in rows] == list(range(start, end))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 20))]
+)
 def test_whatever_moves_pages_a_look_up_that_is_kept_brings_no_wrong_row(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,9 +14,9 @@ from wings_server.testing import ServerProcess, server_process
 PRODUCERS = 200
 CLIENTS = 8
 """Connections that the producers share."""
-ROUNDS = 12
+ROUNDS = 6
 """Batches of each producer."""
-KILLED_IN = (4, 8)
+KILLED_IN = (2, 4)
 """Rounds in whose midst the server is killed."""
 SECONDS_MAX = 60.0
 

@@ -93,7 +93,7 @@ def test_a_stream_that_a_crash_cut_off_leaves_a_stage_that_can_be_aborted(
 
 
 @pytest.mark.parametrize(
-    "rounds", [10, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
+    "rounds", [5, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
 )
 def test_a_publish_that_a_crash_interrupts_is_done_once_and_as_a_whole(
     servers: ForkedServers, tmp_path: Path, rounds: int

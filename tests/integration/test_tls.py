@@ -32,7 +32,7 @@ from wings_server.http.app import create_app
 from wings_server.http.listener import HttpListener
 from wings_server.security import service_security
 from wings_server.settings import Address, MetadataSettings, Settings, load
-from wings_server.testing import hold_process, metadata_process, server_process
+from wings_server.testing import ServerProcess, hold_process, metadata_process, server_process
 from wings_server.tls import Tls
 
 CLUSTER = "cluster-" + "c" * 40
@@ -63,41 +63,53 @@ def authority(certs: Path) -> bytes:
     return (certs / "ca.pem").read_bytes()
 
 
-def test_both_faces_speak_tls(certs: Path, authority: bytes) -> None:
-    environment = {"WINGS_ROOT_TOKEN": ROOT}
-    with server_process(flags=flags(certs), environment=environment) as server:
-        assert server.flight.startswith("grpc+tls://")
-        assert server.http.startswith("https://")
-        with wings_client.connect(server.flight, token=ROOT, tls_ca=certs / "ca.pem") as client:
-            client.create_topic("topic", {"n": "int64"})
-            client.push("topic", {"n": [1, 2]})
-            assert client.fetch("topic", offset=0).table.num_rows == 2
-        with client_of(server.flight, ROOT, tls_root_certs=authority) as plain:
-            pair = plain.authenticate_basic_token("anyone", ROOT)
-            assert pair[1] == f"Bearer {ROOT}".encode()
-        answer = httpx.get(
-            f"{server.http}/v1/namespaces", verify=client_context(certs), headers=bearer(ROOT)
-        )
-        assert answer.status_code == 200
-        fetched = subprocess.run(
-            [
-                *(sys.executable, "-m", "wings_client.cli", "fetch", "topic", "--offset", "0"),
-                *("--endpoint", server.http, "--tls-ca", str(certs / "ca.pem")),
-            ],
-            env={"WINGS_TOKEN": ROOT, "PATH": ""},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        assert fetched.returncode == 0, fetched.stderr
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{server.http}/healthz")  # Of an authority that it does not know.
-        with (
-            flight.FlightClient(server.flight.replace("grpc+tls", "grpc")) as plaintext,
-            pytest.raises(flight.FlightError),
-        ):
-            act(plaintext, "list-topics")
+@pytest.fixture(scope="module")
+def secured(certs: Path) -> Generator[ServerProcess]:
+    """A server with TLS, and tokens."""
+    with server_process(flags=flags(certs), environment={"WINGS_ROOT_TOKEN": ROOT}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mutual(certs: Path) -> Generator[ServerProcess]:
+    """A server with mutual TLS."""
+    with server_process(flags=flags(certs, mutual=True)) as server:
+        yield server
+
+
+def test_both_faces_speak_tls(secured: ServerProcess, certs: Path, authority: bytes) -> None:
+    assert secured.flight.startswith("grpc+tls://")
+    assert secured.http.startswith("https://")
+    with wings_client.connect(secured.flight, token=ROOT, tls_ca=certs / "ca.pem") as client:
+        client.create_topic("topic", {"n": "int64"})
+        client.push("topic", {"n": [1, 2]})
+        assert client.fetch("topic", offset=0).table.num_rows == 2
+    with client_of(secured.flight, ROOT, tls_root_certs=authority) as plain:
+        pair = plain.authenticate_basic_token("anyone", ROOT)
+        assert pair[1] == f"Bearer {ROOT}".encode()
+    answer = httpx.get(
+        f"{secured.http}/v1/namespaces", verify=client_context(certs), headers=bearer(ROOT)
+    )
+    assert answer.status_code == 200
+    fetched = subprocess.run(
+        [
+            *(sys.executable, "-m", "wings_client.cli", "fetch", "topic", "--offset", "0"),
+            *("--endpoint", secured.http, "--tls-ca", str(certs / "ca.pem")),
+        ],
+        env={"WINGS_TOKEN": ROOT, "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert fetched.returncode == 0, fetched.stderr
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{secured.http}/healthz")  # Of an authority that it does not know.
+    with (
+        flight.FlightClient(secured.flight.replace("grpc+tls", "grpc")) as plaintext,
+        pytest.raises(flight.FlightError),
+    ):
+        act(plaintext, "list-topics")
 
 
 def select(address: str, options: dict[str, str]) -> None:
@@ -110,70 +122,69 @@ def select(address: str, options: dict[str, str]) -> None:
         statement.execute_query()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"username": "u", "password": "TOKEN"},
-        {"username": "us", "password": "TOKEN"},  # Of each length modulo 3: base64's padding.
-        {"username": "use", "password": "TOKEN"},
-        {DatabaseOptions.AUTHORIZATION_HEADER.value: "Bearer TOKEN"},
-    ],
-    ids=["u", "us", "use", "header"],
-)
-def test_drivers_of_flight_sql_log_in_by_their_ordinary_options(
-    certs: Path, options: dict[str, str]
-) -> None:
-    environment = {"WINGS_ROOT_TOKEN": ROOT}
+LOGINS = {
+    "u": {"username": "u", "password": "TOKEN"},
+    "us": {"username": "us", "password": "TOKEN"},  # Of each length modulo 3: base64's padding.
+    "use": {"username": "use", "password": "TOKEN"},
+    "header": {DatabaseOptions.AUTHORIZATION_HEADER.value: "Bearer TOKEN"},
+}
 
-    def log_in(token: str) -> None:
+
+def test_drivers_of_flight_sql_log_in_by_their_ordinary_options(
+    secured: ServerProcess, certs: Path, subtests: pytest.Subtests
+) -> None:
+    def log_in(options: dict[str, str], token: str) -> None:
         given = {name: value.replace("TOKEN", token) for name, value in options.items()}
         given[DatabaseOptions.TLS_ROOT_CERTS.value] = (certs / "ca.pem").read_text()
-        select(server.flight, given)
+        select(secured.flight, given)
 
-    with server_process(flags=flags(certs), environment=environment) as server:
-        log_in(ROOT)
-        for token in ("wrong", ROOT[:-1] + ("0" if ROOT[-1] != "0" else "1")):
-            with pytest.raises(adbc_driver_manager.Error, match=r"(?i)unauthenticated"):
-                log_in(token)
-
-
-def test_mutual_tls_refuses_clients_without_a_certificate(certs: Path, authority: bytes) -> None:
-    with server_process(flags=flags(certs, mutual=True)) as server:
-        files = {name: certs / f"{file}.pem" for name, file in
-                 (("tls_ca", "ca"), ("tls_cert", "client"), ("tls_key", "client-key"))}  # fmt: skip
-        with wings_client.connect(server.flight, **cast("dict[str, Any]", files)) as client:
-            assert client.topics() == []
-        httpx.get(
-            f"{server.http}/healthz", verify=client_context(certs, mutual=True)
-        ).raise_for_status()
-        with pytest.raises((httpx.ReadError, httpx.ConnectError, httpx.RemoteProtocolError)):
-            httpx.get(f"{server.http}/healthz", verify=client_context(certs))
-        with (
-            client_of(server.flight, None, tls_root_certs=authority) as stranger,
-            pytest.raises(flight.FlightError),
-        ):
-            act(stranger, "list-topics")
+    for name, options in LOGINS.items():
+        with subtests.test(name):
+            log_in(options, ROOT)
+            for token in ("wrong", ROOT[:-1] + ("0" if ROOT[-1] != "0" else "1")):
+                with pytest.raises(adbc_driver_manager.Error, match=r"(?i)unauthenticated"):
+                    log_in(options, token)
 
 
-def test_a_certificate_serves_what_it_was_made_for(certs: Path, authority: bytes) -> None:
+def test_mutual_tls_refuses_clients_without_a_certificate(
+    mutual: ServerProcess, certs: Path, authority: bytes
+) -> None:
+    files = {name: certs / f"{file}.pem" for name, file in
+             (("tls_ca", "ca"), ("tls_cert", "client"), ("tls_key", "client-key"))}  # fmt: skip
+    with wings_client.connect(mutual.flight, **cast("dict[str, Any]", files)) as client:
+        assert client.topics() == []
+    httpx.get(
+        f"{mutual.http}/healthz", verify=client_context(certs, mutual=True)
+    ).raise_for_status()
+    with pytest.raises((httpx.ReadError, httpx.ConnectError, httpx.RemoteProtocolError)):
+        httpx.get(f"{mutual.http}/healthz", verify=client_context(certs))
+    with (
+        client_of(mutual.flight, None, tls_root_certs=authority) as stranger,
+        pytest.raises(flight.FlightError),
+    ):
+        act(stranger, "list-topics")
+
+
+def test_a_certificate_serves_what_it_was_made_for(
+    mutual: ServerProcess, certs: Path, authority: bytes
+) -> None:
     def pair(name: str) -> tuple[Path, Path]:
         return certs / f"{name}.pem", certs / f"{name}-key.pem"
 
-    with server_process(flags=flags(certs, mutual=True)) as server:
-        for name, taken in (("client", True), ("node", True), ("server", False)):
-            context = client_context(certs)
-            context.load_cert_chain(*pair(name))
-            cert, key = (path.read_bytes() for path in pair(name))
-            options = {"tls_root_certs": authority, "cert_chain": cert, "private_key": key}
-            with client_of(server.flight, None, **options) as client:
-                if taken:
-                    assert httpx.get(f"{server.http}/healthz", verify=context).status_code == 200
-                    assert act(client, "list-topics") == []
-                    continue
-                with pytest.raises(httpx.TransportError):
-                    httpx.get(f"{server.http}/healthz", verify=context)
-                with pytest.raises(flight.FlightError):
-                    act(client, "list-topics")
+    for name, taken in (("client", True), ("node", True), ("server", False)):
+        context = client_context(certs)
+        context.load_cert_chain(*pair(name))
+        cert, key = (path.read_bytes() for path in pair(name))
+        options = {"tls_root_certs": authority, "cert_chain": cert, "private_key": key}
+        with client_of(mutual.flight, None, **options) as client:
+            if taken:
+                assert httpx.get(f"{mutual.http}/healthz", verify=context).status_code == 200
+                assert act(client, "list-topics") == []
+                continue
+            with pytest.raises(httpx.TransportError):
+                httpx.get(f"{mutual.http}/healthz", verify=context)
+            with pytest.raises(flight.FlightError):
+                act(client, "list-topics")
     cert, key = pair("client")
     with (
         server_process(flags=["--tls-cert", str(cert), "--tls-key", str(key)]) as server,
@@ -262,17 +273,13 @@ def test_a_cluster_keeps_to_its_nodes(tmp_path: Path, certs: Path, by: str) -> N
         metadata = stack.enter_context(
             metadata_process(tmp_path / "m", flags=service, environment=environment)
         )
-        holds = [
-            stack.enter_context(
-                hold_process(tmp_path / f"h{number}", flags=service, environment=environment)
-            )
-            for number in range(3)
-        ]
-        replicas = ",".join(each.address for each in holds)
+        holds = stack.enter_context(
+            hold_process(tmp_path / "h", flags=service, environment=environment)
+        )
         server = stack.enter_context(
             server_process(
                 tmp_path / "log",
-                flags=["--metadata", metadata.address, "--hold-replicas", replicas, *node],
+                flags=["--metadata", metadata.address, "--hold-replicas", holds.address, *node],
                 environment=environment,
             )
         )

@@ -1,14 +1,15 @@
 """A pipeline killed at each of its steps, and started again: every row is there once."""
 
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import fix_ingest
 import pytest
 from fix_ingest import MakeSource, Pipeline, numbers, write_jsonl
+from forked_commands import FORKED
 
 from wings_client import Client
 from wings_core.queue.sqlite import SqliteQueue
@@ -22,8 +23,9 @@ POINTS = ("receive", "claim", "stage", "publish", "acknowledge", "done")
 
 SECONDS_MAX = 55.0
 
-_PROGRAM = """
+_PROGRAM = f"""{FORKED}
 import os, signal, sys
+sys.path.insert(0, {str(Path(fix_ingest.__file__).parent)!r})
 from fix_ingest import Pipeline
 from wings_spark.ingest.settings import SourceSettings
 
@@ -63,7 +65,6 @@ def run_and_die(settings: "SourceSettings", point: str) -> None:
     """Run a pipeline in a process that is killed at a point, and see that it was."""
     process = subprocess.run(
         [sys.executable, "-c", _PROGRAM, settings.model_dump_json(), point],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

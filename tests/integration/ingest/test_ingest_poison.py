@@ -1,6 +1,5 @@
 """Files that end the process that reads them: retried, dead in the end, and no harm to others."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fix_ingest import DEADLY, MakeSource, Pipeline, Start, numbers, write_jsonl
+from forked_commands import FORKED
 
 from wings_client import Client
 from wings_core.errors import Unavailable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SECONDS_MAX = 55.0
 
-_PROGRAM = f"""{DEADLY}
+_PROGRAM = f"""{FORKED}{DEADLY}
 import sys
 from wings_spark.ingest.plan import Work
 from wings_spark.ingest.settings import SourceSettings
@@ -44,7 +44,6 @@ def die(settings: "SourceSettings", work: Work) -> None:
     """Carry out a work with a poison file in a process, and see that it is killed."""
     process = subprocess.run(
         [sys.executable, "-c", _PROGRAM, settings.model_dump_json(), work.model_dump_json()],
-        env=dict(os.environ),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

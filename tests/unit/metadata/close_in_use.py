@@ -1,6 +1,6 @@
 """Close what holds a handle of C while other threads use it, many times; a program of its own.
 
-    python close_in_use.py WHAT DIRECTORY [URL]
+    python close_in_use.py WHAT ROUNDS DIRECTORY [URL]
 
 What is closed while a call is inside it would end this process by a signal. It ends with
 status 0 where each thread ended with `Unavailable`.
@@ -31,7 +31,6 @@ from wings_core.share.replica.store import HoldStore, PartitionWrite
 from wings_core.storage.page import encode_page
 from wings_core.storage.segments import SegmentStore
 
-ROUNDS = 60
 THREADS = 4
 CALLS_MAX = 40
 """A round is closed after up to so many calls."""
@@ -170,7 +169,7 @@ def run(opened: Opened, close_after: int) -> None:
 
 
 def main() -> None:
-    what, directory, *url = sys.argv[1:]
+    what, rounds, directory, *url = sys.argv[1:]
     rng = random.Random(1)
     opening: dict[str, Callable[[], Opened]] = {
         "writer": lambda: writer(Path(directory)),
@@ -181,7 +180,7 @@ def main() -> None:
         "queue": lambda: queue(Path(directory)),
         "postgres": lambda: postgres(url[0]),
     }
-    for _ in range(ROUNDS):
+    for _ in range(int(rounds)):
         run(opening[what](), rng.randrange(CALLS_MAX))
 
 

@@ -10,10 +10,15 @@ from fix_postgres import PostgresServer
 PROGRAM = Path(__file__).with_name("close_in_use.py")
 
 
-def close_in_use(what: str, directory: Path, *url: str) -> None:
+rounds_of_each = pytest.mark.parametrize(
+    "rounds", [30, pytest.param(1_000, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
+)
+
+
+def close_in_use(what: str, rounds: int, directory: Path, *url: str) -> None:
     """Run the program, which a handle closed in use would end by a signal."""
     run = subprocess.run(
-        [sys.executable, str(PROGRAM), what, str(directory), *url],
+        [sys.executable, str(PROGRAM), what, str(rounds), str(directory), *url],
         capture_output=True,
         text=True,
         check=False,
@@ -21,12 +26,16 @@ def close_in_use(what: str, directory: Path, *url: str) -> None:
     assert run.returncode == 0, run.stderr
 
 
+@rounds_of_each
 @pytest.mark.parametrize("what", ["writer", "store", "replica", "metadata", "queue", "segments"])
-def test_calls_that_are_overtaken_by_a_close_are_unavailable(what: str, tmp_path: Path) -> None:
-    close_in_use(what, tmp_path)
-
-
-def test_calls_of_a_store_in_postgresql_that_are_overtaken_by_a_close_are_unavailable(
-    postgres: PostgresServer, tmp_path: Path
+def test_calls_that_are_overtaken_by_a_close_are_unavailable(
+    what: str, rounds: int, tmp_path: Path
 ) -> None:
-    close_in_use("postgres", tmp_path, postgres.url)
+    close_in_use(what, rounds, tmp_path)
+
+
+@rounds_of_each
+def test_calls_of_a_store_in_postgresql_that_are_overtaken_by_a_close_are_unavailable(
+    postgres: PostgresServer, rounds: int, tmp_path: Path
+) -> None:
+    close_in_use("postgres", rounds, tmp_path, postgres.url)
