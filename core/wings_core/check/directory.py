@@ -1,11 +1,12 @@
 """Check a data directory: its databases, and the log in it."""
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from wings_core.check.log import FAULTS, check_log
+from wings_core.check.noted import Ends, missing, noted_ends
 from wings_core.check.report import PROBLEMS_MAX, CheckReport, Problem
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import WingsError
@@ -36,6 +37,7 @@ def check_directory(
     """
     with DataDirectory.open_read_only(path) as directory:
         problems: list[Problem] = []
+        ends = {} if metadata_url else noted_ends(directory.notes)
         if metadata_url is None and directory.metadata.exists():
             name = directory.metadata.name
             problems += [
@@ -45,7 +47,8 @@ def check_directory(
             name = directory.holds.name
             problems += [Problem(each, folio=name) for each in hold_problems(directory.holds)]
         try:
-            report, groups = _check_log(directory, metadata_url, progress)
+            report, groups, lost = _check_log(directory, metadata_url, progress, ends)
+            problems += lost
             if groups and directory.holds.exists() and is_empty(directory.holds):
                 message = f"it is empty, and there are {groups} share groups"
                 problems.append(Problem(message, folio=directory.holds.name))
@@ -72,11 +75,18 @@ def check_directory(
 
 
 def _check_log(
-    directory: DataDirectory, metadata_url: str | None, progress: Callable[[int], None] | None
-) -> tuple[CheckReport, int]:
-    """Check the log; return also how many share groups there are."""
+    directory: DataDirectory,
+    metadata_url: str | None,
+    progress: Callable[[int], None] | None,
+    ends: Ends,
+) -> tuple[CheckReport, int, list[Problem]]:
+    """Check the log; return also how many share groups there are, and what only notes know."""
     with closing(open_metadata(directory, metadata_url, read_only=True)) as metadata:
         inline = InlineFolios(metadata.registry.read_inline)
         with closing(open_storage(directory, Limits(), inline=inline).store) as store:
             report = check_log(metadata, store, progress)
-        return report, len(all_groups(metadata.admin, metadata.groups))
+        groups = len(all_groups(metadata.admin, metadata.groups))
+        lost: list[Problem] = []
+        with suppress(*FAULTS):  # The report has what keeps metadata from being read.
+            lost += missing(metadata, ends)
+        return report, groups, lost
