@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from wings_core.contracts.share import (
     Acknowledge,
@@ -129,7 +129,16 @@ def acknowledge_entries(
 
     An entry with an impossible partition value is answered with its error, the others are done.
     """
-    return settle_entries(shares, group, requests, ())[0]
+    return [settled.errors for settled in settle_entries(shares, group, requests, ())[0]]
+
+
+class Settled(NamedTuple):
+    """The outcome of a request."""
+
+    errors: list[WingsError | None]
+    """Of each entry, or None."""
+    done: list[Acknowledgement]
+    """Those of its acknowledgements that succeeded."""
 
 
 def settle_entries(
@@ -137,25 +146,32 @@ def settle_entries(
     group: ShareGroup,
     requests: Sequence[tuple[str, Sequence[AcknowledgementEntry]]],
     acquires: Sequence[AcquireRequest],
-) -> tuple[list[list[WingsError | None]], list[Acquired | WingsError]]:
+) -> tuple[list[Settled], list[Acquired | WingsError]]:
     """Acknowledge messages as by `acknowledge_entries`, and acquire others meanwhile."""
-    errors: list[list[WingsError | None]] = []
+    settled: list[Settled] = []
     possible: list[tuple[str, list[Acknowledgement]]] = []
     for member, entries in requests:
         of_request: list[Acknowledgement] = []
-        errors.append([])
+        errors: list[WingsError | None] = []
+        settled.append(Settled(errors, []))
         possible.append((member, of_request))
         for entry in entries:
             try:
                 of_request.append(acknowledgement_of(group, entry))
-                errors[-1].append(None)
+                errors.append(None)
             except WingsError as error:
-                errors[-1].append(error)
+                errors.append(error)
     all_results, acquired = shares.settle(group, possible, acquires)
-    for found, results in zip(errors, all_results, strict=True):
-        outcomes = iter(results)
-        found[:] = [error if error is not None else next(outcomes).error for error in found]
-    return errors, acquired
+    for (errors, done), results in zip(settled, all_results, strict=True):
+        at = 0
+        for result in results:
+            while errors[at] is not None:
+                at += 1
+            errors[at] = result.error
+            if result.error is None:
+                done.append(result.acknowledgement)
+            at += 1
+    return settled, acquired
 
 
 @SHARE_ACTIONS.add("share-redrive", Redrive)

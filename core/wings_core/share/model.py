@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import pyarrow as pa
 from pydantic import (
@@ -173,8 +173,7 @@ class ShareKey:
     partition: Partition
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class OffsetRange:
+class OffsetRange(NamedTuple):
     """The offsets `[first, last]`, at least one."""
 
     first: int

@@ -22,7 +22,7 @@ from wings_core.contracts.share_stream import AcknowledgeMessage
 from wings_core.errors import WingsError
 from wings_core.share.model import Acquired, AcquireRequest, ShareGroup
 from wings_core.share.shares import Shares
-from wings_server.share_actions import settle_entries
+from wings_server.share_actions import Settled, settle_entries
 
 ROUND_MAX = 256
 """Streams whose turns are taken together."""
@@ -46,9 +46,7 @@ class FlowStream(Protocol):
         """Let the flow have the stream's turn; None where there is nothing to do, or not for it."""
         ...
 
-    def answer(
-        self, requests: Sequence[AcknowledgeMessage], errors: Sequence[Sequence[WingsError | None]]
-    ) -> None:
+    def answer(self, requests: Sequence[AcknowledgeMessage], settled: Sequence[Settled]) -> None:
         """Answer the requests of the turn; never blocks."""
         ...
 
@@ -153,16 +151,18 @@ class ShareFlow:
         acquires = [request for _, request in wanting]
         acquired: Sequence[Acquired | WingsError]
         try:
-            errors, acquired = settle_entries(self._shares, self._group, requests, acquires)
+            settled, acquired = settle_entries(self._shares, self._group, requests, acquires)
         except WingsError as error:  # Of the group: nothing was done. The worker meets it again.
             for turn in asking:
                 turn.stream.leave(turn.requests)
             for turn, _ in wanting:
                 turn.stream.deliver(error)
             return
-        of_requests = iter(errors)
+        at = 0
         for turn in asking:
-            turn.stream.answer(turn.requests, [next(of_requests) for _ in turn.requests])
+            end = at + len(turn.requests)
+            turn.stream.answer(turn.requests, settled[at:end])
+            at = end
         again: list[tuple[Turn, AcquireRequest]] = []
         for (turn, request), found in zip(wanting, acquired, strict=True):
             # What it has just acknowledged may have been in the way.

@@ -52,7 +52,7 @@ from wings_server.flight.share_flow import ShareFlow, ShareFlows, Turn
 from wings_server.flight.share_opening import Admission, Opened, open_stream, refuse
 from wings_server.flight.unread import Unread
 from wings_server.metrics import Metrics
-from wings_server.share_actions import acknowledge_entries, acknowledgement_of
+from wings_server.share_actions import Settled, settle_entries
 
 REQUESTS_WAITING_MAX = 1_000
 """Acknowledgements of one stream that wait for their turn; with more, it is read no further."""
@@ -162,7 +162,9 @@ class ShareStream:
         self._flow = flow
         self._nothing = empty_batch(opened.schema)
         self._cancel = Cancel()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        """Of the condition below; to take it is cheaper, where nothing is waited for."""
+        self._changed = threading.Condition(self._lock)
         # Guarded by it.
         self._credit: int | None = None
         """None: the client's first message has not come, so nothing is delivered yet."""
@@ -243,7 +245,7 @@ class ShareStream:
             self.end(ShareEnd(error.code, error.message))
             return False
         is_last = False
-        with self._changed:
+        with self._lock:
             if self._credit is None:
                 self._credit, self._look = self._opened.command.credit, True
             if isinstance(message, CreditMessage):
@@ -259,7 +261,9 @@ class ShareStream:
                         )
                     )
                 self._requests.append(message)
-                acknowledged = sum(entry.last - entry.first + 1 for entry in message.acks)
+                acknowledged = 0
+                for entry in message.acks:
+                    acknowledged += entry.last - entry.first + 1
                 is_last = acknowledged >= self._holds.messages
             is_free = not (self._is_taken or self._is_left)
             if self._end is not None or self._is_done:
@@ -287,7 +291,7 @@ class ShareStream:
 
     def take_turn(self) -> Turn | None:
         """See `FlowStream.take_turn`."""
-        with self._changed:
+        with self._lock:
             self._end_with_token()
             if self._is_over:
                 self._changed.notify_all()
@@ -309,27 +313,23 @@ class ShareStream:
             self._is_taken = True
             return Turn(self, self._member, self._take_requests())
 
-    def answer(
-        self, requests: Sequence[AcknowledgeMessage], errors: Sequence[Sequence[WingsError | None]]
-    ) -> None:
+    def answer(self, requests: Sequence[AcknowledgeMessage], settled: Sequence[Settled]) -> None:
         """See `FlowStream.answer`."""
         now = time.monotonic()
-        for message, found in zip(requests, errors, strict=True):
-            done = [
-                acknowledgement_of(self._group, entry)
-                for entry, error in zip(message.acks, found, strict=True)
-                if error is None
-            ]
+        for message, (errors, done) in zip(requests, settled, strict=True):
             for each in done:
                 self._unread.acknowledged(each.partition, each.first)
-            for each in joined(done)[0]:
+            for each in joined(done)[0] if len(done) > 1 else done:
                 self._holds.acknowledged(each, now)
-            self._put(self._nothing, answer_metadata(message.request, message.acks, found))
+            self._put(self._nothing, answer_metadata(message.request, message.acks, errors))
 
     def wanted(self, requests: Sequence[AcknowledgeMessage]) -> AcquireRequest | None:
         """See `FlowStream.wanted`."""
-        done = sum(entry.last - entry.first + 1 for message in requests for entry in message.acks)
-        with self._changed:
+        done = 0
+        for message in requests:
+            for entry in message.acks:
+                done += entry.last - entry.first + 1
+        with self._lock:
             room = (self._credit or 0) - max(0, self._holds.messages - done)
             if self._outbox or not self._look or room <= 0 or self._is_over:
                 return None
@@ -351,17 +351,17 @@ class ShareStream:
                 self._leased.append(leased)
                 self._is_left = True
                 continue
-            self._begin(kept)
-            for piece in _pieces(kept, self._opened.command.max_messages):
-                self._send(piece)
+            self._send_pieces(kept)
 
     def _within_room(self, ranges: Sequence[LeasedRange]) -> Sequence[LeasedRange]:
         """Return what there is room for; what more was acquired is left to the worker to release.
 
         It is more only where an acknowledgement failed, or the client has taken back credit.
         """
-        room = self._room
-        if sum(leased.messages for leased in ranges) <= room:
+        room = left = self._room
+        for leased in ranges:
+            left -= leased.messages
+        if left >= 0:
             return ranges
         within: list[LeasedRange] = []
         for leased in ranges:
@@ -387,7 +387,7 @@ class ShareStream:
 
     def give_back(self) -> None:
         """See `FlowStream.give_back`."""
-        with self._changed:
+        with self._lock:
             self._is_taken = False
             if self._is_left or self._is_over or self._is_due_earlier():
                 self._changed.notify_all()
@@ -494,7 +494,7 @@ class ShareStream:
         """Acknowledge all that was read, and answer; blocks until it is durable."""
         asked = [(self._member, message.acks) for message in requests]
         # A client that is gone is no reason to leave the others of its requests undone.
-        self.answer(requests, acknowledge_entries(self._shares, self._group, asked))
+        self.answer(requests, settle_entries(self._shares, self._group, asked, ())[0])
         self._write_outbox()
 
     def _deliver(self, room: int) -> None:
@@ -532,10 +532,7 @@ class ShareStream:
                 self._shares.deliver(self._group, self._member, ranges, self._cancel)
             ) as parts:
                 for part in parts:
-                    self._begin(part)
-                    for piece in _pieces(part, self._opened.command.max_messages):
-                        self._send(piece)
-                        self._write_outbox()
+                    self._send_pieces(part, waits=True)
         except WingsError as error:
             self._pause(error)
 
@@ -656,15 +653,28 @@ class ShareStream:
             self._end = ShareEnd(error.code, error.message)
             self._cancel.cancel(error)
 
-    def _begin(self, part: Delivery) -> None:
-        """Count what is delivered from now on, as one, however many pieces it is sent in."""
+    def _send_pieces(self, part: Delivery, *, waits: bool = False) -> None:
+        """Deliver a part in as many pieces as the client wants, counted as one.
+
+        Args:
+            part: What is delivered.
+            waits: Whether it may wait for the client.
+        """
         self._holds.add(part.range, time.monotonic())
         rows = part.batch.num_rows
         size = get_record_batch_size(part.batch)
         self._metrics.delivered("flight", rows, size, self._group.topic.name)
+        if rows <= self._opened.command.max_messages:
+            self._send(part, size)
+        else:
+            for piece in _pieces(part, self._opened.command.max_messages):
+                self._send(piece, get_record_batch_size(piece.batch))
+                if waits:
+                    self._write_outbox()
+        if waits:
+            self._write_outbox()
 
-    def _send(self, piece: Delivery) -> None:
-        size = get_record_batch_size(piece.batch)
+    def _send(self, piece: Delivery, size: int) -> None:
         usage = self._admission.usage
         if usage is not None:  # Counted, and not refused: it is leased already.
             usage.hold(size)
@@ -698,9 +708,6 @@ def _messages(reader: flight.MetadataRecordBatchReader) -> Generator[bytes | Non
 def _pieces(part: Delivery, messages_max: int) -> Iterator[Delivery]:
     """Cut a delivery into some of at most so many messages each."""
     rows = part.batch.num_rows
-    if rows <= messages_max:
-        yield part
-        return
     offsets = part.batch.column("__offset")
     whole, start = part.range, part.range.start_offset
     for row in range(0, rows, messages_max):

@@ -26,6 +26,7 @@ from wings_core.share.model import (
 from wings_core.share.shares import GroupMoved, Shares
 from wings_server.flight.share_flow import ShareFlow, ShareFlows, Turn
 from wings_server.flight.unread import UNREAD_BYTES_MAX, Unread
+from wings_server.share_actions import Settled
 
 TOPIC = Topic(
     DEFAULT_NAMESPACE.topic("t"), "uuid", pa.schema([("n", pa.int64())]), None, TopicConfig(), 0
@@ -86,12 +87,10 @@ class Stream:
         requests, self.requests = self.requests, []
         return Turn(self, self.member, requests)
 
-    def answer(
-        self, requests: Sequence[AcknowledgeMessage], errors: Sequence[Sequence[WingsError | None]]
-    ) -> None:
+    def answer(self, requests: Sequence[AcknowledgeMessage], settled: Sequence[Settled]) -> None:
         if self.fails:
             raise ZeroDivisionError
-        of_requests = [str(error) for found in errors for error in found]
+        of_requests = [str(error) for errors, _ in settled for error in errors]
         self.said.append(([each.request for each in requests], of_requests))
 
     def wanted(self, requests: Sequence[AcknowledgeMessage]) -> AcquireRequest | None:

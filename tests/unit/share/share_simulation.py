@@ -13,7 +13,7 @@ by `share_invariants.Observer`.
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -22,9 +22,10 @@ import pyarrow as pa
 from share_invariants import Observer
 
 from wings_core.errors import Unavailable, WingsError
-from wings_core.model import Topic, TopicConfig
+from wings_core.model import PartitionState, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.share.coordinator.acquiring import Acquiring
 from wings_core.share.coordinator.core import Bounds, CoordinatorCore
 from wings_core.share.interfaces import PendingDeadLetters
 from wings_core.share.model import (
@@ -40,7 +41,7 @@ from wings_core.share.quorum.effects import Broadcast, Effect, FinishDeadLetters
 from wings_core.share.quorum.links import GRACE_SECONDS, perform
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.requests import Answer, Request
+from wings_core.share.replica.requests import Answer, Bundle, Request, bundled, unbundled
 from wings_core.share.replica.store import Mark, PartitionWrite, Row, StoredPartition
 
 LOCK_MS = 5_000
@@ -97,7 +98,7 @@ class MemoryStore:
 def _changed(rows: list[Row], removed: list[int], added: list[Row]) -> list[Row]:
     kept = {row[0]: row for row in rows}
     for first in removed:
-        del kept[first]
+        assert kept.pop(first, None) is not None, f"{first} was never written"
     for row in added:
         assert row[0] not in kept
         kept[row[0]] = row
@@ -378,10 +379,11 @@ class World:
         self,
         node: CoordinatorNode,
         number: int,
-        requests: Sequence[Request],
-        answered: Callable[[Sequence[Answer]], None],
+        bundles: Sequence[Request | Bundle],
+        answered: Callable[[Sequence[Answer | list[Answer]]], None],
     ) -> None:
         """Carry requests to a replica in one message, to be carried out in one write."""
+        requests = unbundled(bundles)
         replica = self.replicas[number]
 
         def arrive() -> None:
@@ -394,7 +396,7 @@ class World:
                 for request, answer in zip(requests, answers, strict=True):
                     self.observer.replica_answered(replica, request, answer)
             if self.rng.random() >= self.loss and number not in node.cut_off:
-                self.after(self.delay(), lambda: answered(answers))
+                self.after(self.delay(), lambda: answered(bundled(bundles, answers)))
 
         if self.rng.random() >= self.loss and number not in node.cut_off:
             self.after(self.delay(), arrive)
@@ -404,14 +406,27 @@ class World:
     def drive(
         self,
         node: CoordinatorNode,
-        procedure: Procedure[Any],
+        asked: "AcquireRequest | Accepted",
         done: Callable[[Any, WingsError | None], None],
     ) -> None:
-        """Run a procedure at a coordinator; nothing comes of it if that crashes."""
+        """Do what a member asks of a coordinator; nothing comes of it if that crashes."""
         if self.has_streams:
-            node.flow.offer(procedure, done)
+            node.flow.offer(asked, done)
             return
-        Running(self, node, procedure, done).resume(None)
+        Running(self, node, self._procedure(node.core, asked), done).resume(None)
+
+    def _procedure(
+        self, core: CoordinatorCore, asked: "AcquireRequest | Accepted"
+    ) -> Procedure[Any]:
+        group, bounds = self.group, self.bounds
+        yield from core.table.load(group, [UNPARTITIONED])
+        if isinstance(asked, AcquireRequest):
+            return (yield from core.acquirer.acquire_partition(asked, UNPARTITIONED, bounds))
+        return (
+            yield from core.acknowledge.run(
+                group, UNPARTITIONED, bounds, asked.member, asked.entries
+            )
+        )
 
     def drive_all(
         self,
@@ -479,6 +494,7 @@ class Running:
     def _broadcast(self, broadcast: Broadcast) -> None:
         asked = Asked(self.world, broadcast, self.resume)
         for number, request in broadcast.requests.items():
+            assert not isinstance(request, Bundle)
             self.world.send(self.node, number, request, partial(asked.answered, number))
 
 
@@ -486,18 +502,18 @@ class Asked:
     """A broadcast under way; `ended` is called with its answers."""
 
     def __init__(
-        self, world: World, broadcast: Broadcast, ended: Callable[[dict[int, Answer]], None]
+        self, world: World, broadcast: Broadcast, ended: Callable[[dict[int, Any]], None]
     ) -> None:
         self._world = world
         self._broadcast = broadcast
         self._ended = ended
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, Answer | list[Answer]] = {}
         self._is_over = False
         self._is_hurried = False
         at_once = broadcast.enough({}) or not broadcast.requests
         world.after(0.0 if at_once else broadcast.seconds, self._end)
 
-    def answered(self, number: int, answer: Answer) -> None:
+    def answered(self, number: int, answer: Answer | list[Answer]) -> None:
         """Take the answer of a replica."""
         if self._is_over:
             return
@@ -563,7 +579,7 @@ class Together:
             if len(found) == len(effects):
                 self.resume(found)
 
-        bundles: dict[int, list[tuple[Asked, Request]]] = {}
+        bundles: dict[int, list[tuple[Asked, Request | Bundle]]] = {}
         for index, effect in effects.items():
             tell = partial(ended, index)
             match effect:
@@ -585,41 +601,117 @@ class Together:
             ended(None)
 
 
-def _hear(number: int, bundle: Sequence[tuple[Asked, Request]], answers: Sequence[Answer]) -> None:
+def _hear(
+    number: int,
+    bundle: Sequence[tuple[Asked, Request | Bundle]],
+    answers: Sequence[Answer | list[Answer]],
+) -> None:
     for (asked, _), answer in zip(bundle, answers, strict=True):
         asked.answered(number, answer)
 
 
+@dataclass(frozen=True)
+class Accepted:
+    """What a member says of what it holds, in one request."""
+
+    member: str
+    entries: Sequence[Acknowledgement]
+
+
 class Flow:
-    """What the share streams of one coordinator ask for at one time, done in rounds."""
+    """What the share streams of one coordinator ask for at one time, done in rounds.
+
+    As a coordinator does it: those who accept share a tombstone, and those who acquire a request to
+    hold what is new.
+    """
 
     def __init__(self, world: World, node: CoordinatorNode) -> None:
         self._world = world
         self._node = node
         self._start = node.starts
-        self._offered: list[tuple[Procedure[Any], Callable[[Any, WingsError | None], None]]] = []
+        self._offered: list[_Offer] = []
         self._is_working = False
 
     def offer(
-        self, procedure: Procedure[Any], done: Callable[[Any, WingsError | None], None]
+        self, asked: AcquireRequest | Accepted, done: Callable[[Any, WingsError | None], None]
     ) -> None:
-        """Have a procedure carried out in the next round."""
-        self._offered.append((procedure, done))
+        """Have something done in the next round."""
+        self._offered.append((asked, done))
         if not self._is_working:
             self._is_working = True
             self._world.after(self._world.rng.choice([0.0, 0.05]), self._round)
 
     def _round(self) -> None:
         offered, self._offered = self._offered, []
+        world, node = self._world, self._node
+
+        def loaded(outcomes: Sequence[tuple[Any, WingsError | None]]) -> None:
+            ((_, error),) = outcomes
+            if error is None:
+                self._settle(offered)
+                return
+            for _, tell in offered:
+                tell(None, error)
+            self._ended()
+
+        world.drive_all(node, [node.core.table.load(world.group, [UNPARTITIONED])], loaded)
+
+    def _settle(self, offered: "Sequence[_Offer]") -> None:
+        world, core, group = self._world, self._node.core, self._world.group
+        requests = {
+            number: asked
+            for number, (asked, _) in enumerate(offered)
+            if isinstance(asked, AcquireRequest)
+        }
+        said = {
+            number: asked
+            for number, (asked, _) in enumerate(offered)
+            if isinstance(asked, Accepted)
+        }
+        accepts = {
+            number: asked
+            for number, asked in said.items()
+            if all(entry.type == "accept" for entry in asked.entries)
+        }
+        others = {number: asked for number, asked in said.items() if number not in accepts}
+        procedures: list[Procedure[Any]] = [
+            core.acknowledge.run(group, UNPARTITIONED, world.bounds, each.member, each.entries)
+            for each in others.values()
+        ]
+        if accepts:
+            together = [(each.member, each.entries) for each in accepts.values()]
+            procedures.append(core.acknowledge.accept(group, UNPARTITIONED, world.bounds, together))
+        log = PartitionState(UNPARTITIONED, world.log_start, world.log_end, 0, None)
+        acquiring = Acquiring(core, group, requests, [log], lambda _group, _of, offset: offset)
+        begun = len(procedures)
 
         def done(outcomes: Sequence[tuple[Any, WingsError | None]]) -> None:
-            for (_, tell), outcome in zip(offered, outcomes, strict=True):
-                tell(*outcome)
-            self._is_working = bool(self._offered)
-            if self._offered:
-                self._round()
+            told: dict[int, tuple[Any, WingsError | None]] = dict(
+                zip(others, outcomes, strict=False)
+            )
+            if accepts:
+                value, error = outcomes[begun - 1]
+                for at, number in enumerate(accepts):
+                    told[number] = (None if error is not None else value[at], error)
+            leased = acquiring.outcomes(
+                [value if error is None else error for value, error in outcomes[begun:]]
+            )
+            for number, found in leased.items():
+                failed = isinstance(found, WingsError)
+                told[number] = (None, found) if failed else (found, None)
+            for number, (_, tell) in enumerate(offered):
+                tell(*told[number])
+            self._ended()
 
-        self._world.drive_all(self._node, [procedure for procedure, _ in offered], done)
+        world.drive_all(self._node, [*procedures, *acquiring.procedures], done)
+
+    def _ended(self) -> None:
+        self._is_working = bool(self._offered)
+        if self._offered:
+            self._round()
+
+
+_Offer = tuple[AcquireRequest | Accepted, Callable[[Any, WingsError | None], None]]
 
 
 class Worker:
@@ -654,25 +746,10 @@ class Worker:
                 self.handle(node, leased)
             world.after(world.rng.uniform(0.05, 0.3), again)
 
-        world.drive(node, self._acquire(asked_of, messages_max), done)
-
-    def _acquire(self, core: CoordinatorCore, messages_max: int) -> Procedure[list[LeasedRange]]:
-        world = self.world
-        yield from core.table.load(world.group, [UNPARTITIONED])
-        return (
-            yield from core.acquirer.acquire_partition(
-                AcquireRequest(
-                    world.group,
-                    self.name,
-                    UNPARTITIONED,
-                    messages_max,
-                    1_000,
-                    times=world.times,
-                ),
-                UNPARTITIONED,
-                world.bounds,
-            )
+        request = AcquireRequest(
+            world.group, self.name, UNPARTITIONED, messages_max, 1_000, times=world.times
         )
+        world.drive(node, request, done)
 
     def handle(self, node: CoordinatorNode, leased: LeasedRange) -> None:
         """Decide how a range is acknowledged, and do so a while later."""
@@ -731,15 +808,4 @@ class Worker:
             if plan[1:] and not any(errors):
                 world.after(rng.uniform(0.1, 4), lambda: self.acknowledge(node, leased, plan[1:]))
 
-        world.drive(node, self._acknowledge(core, entries), done)
-
-    def _acknowledge(
-        self, core: CoordinatorCore, entries: Sequence[Acknowledgement]
-    ) -> Generator[Effect, Any, list[WingsError | None]]:
-        world = self.world
-        yield from core.table.load(world.group, [UNPARTITIONED])
-        return (
-            yield from core.acknowledge.run(
-                world.group, UNPARTITIONED, world.bounds, self.name, entries
-            )
-        )
+        world.drive(node, Accepted(self.name, entries), done)

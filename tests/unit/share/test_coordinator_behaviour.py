@@ -599,7 +599,7 @@ def test_a_tombstone_that_fails_after_its_dead_letter_leaves_one_dead_letter(
     (leased,) = share.acquire(group)
     with monkeypatch.context() as patched:
         for replica in share.replicas:
-            patched.setattr(replica, "tombstone", _refuse)
+            patched.setattr(replica, "_tombstone", _refuse)
         assert isinstance(share.acknowledge(group, leased, "reject"), Unavailable)
     assert share.dead_letters.offsets == [0]
     assert share.acknowledge(group, leased, "reject") is None
@@ -654,7 +654,7 @@ def test_what_was_accepted_is_not_told_to_have_failed_where_a_release_does(
             raise Unavailable("the replica is stopped")
 
         for replica in share.replicas:
-            failing.setattr(replica, "release", fail)
+            failing.setattr(replica, "_release", fail)
         results = share.coordinator.acknowledge(group, "me", entries)
     assert [type(result.error) for result in results] == [type(None), Unavailable]
     (state,) = share.coordinator.describe(group)
@@ -677,7 +677,7 @@ def test_nothing_is_released_where_it_is_unknown_whether_the_others_were_finishe
             raise Unavailable("the replica is stopped")
 
         for replica in share.replicas:
-            failing.setattr(replica, "tombstone", fail)
+            failing.setattr(replica, "_tombstone", fail)
         results = share.coordinator.acknowledge(group, "me", entries)
     assert [type(result.error) for result in results] == [Unavailable, Unavailable]
     assert "stay held" in str(results[1].error)

@@ -1,6 +1,6 @@
 """A crash between a dead letter and its tombstone leaves one dead letter."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,12 @@ from wings_core.share.model import (
     AcknowledgementResult,
     AcquireRequest,
     LeasedRange,
-    OffsetRange,
     ShareConfig,
     ShareGroup,
-    ShareKey,
 )
-from wings_core.share.replica.interfaces import LeaseEntry, Part
+from wings_core.share.replica.interfaces import Part
 from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.requests import TombstoneRequest
 from wings_core.times import Deadline
 
 ORDERS, DEAD = TopicName.parse("orders"), TopicName.parse("dead")
@@ -76,16 +75,11 @@ def test_a_crash_between_dead_letter_and_tombstone_leaves_one_dead_letter(
         group = log.shares.create(ORDERS, "billing", config)
         (leased,) = acquire(log, group)
 
-        def crash(
-            replica: Replica,
-            key: ShareKey,
-            entries: Sequence[LeaseEntry],
-            repair: Sequence[OffsetRange] = (),
-        ) -> list[Part]:
+        def crash(replica: Replica, request: TombstoneRequest, now: float) -> list[Part]:
             raise Unavailable("the process died")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Replica, "tombstone", crash)
+            patch.setattr(Replica, "_tombstone", crash)
             assert isinstance(reject(log, group, leased).error, Unavailable)
         assert letters(log) == [0, 1, 2, 3, 4]
     with opened(tmp_path / "data") as log:

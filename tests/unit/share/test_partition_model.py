@@ -202,6 +202,36 @@ class PartitionMachine(RuleBasedStateMachine):
                 if self._state(offset) is State.PENDING:
                     self._free(offset, until)
 
+    @rule(
+        messages_max=st.integers(1, 20), cuts=st.sets(st.integers(1, 19)), overtaken=st.booleans()
+    )
+    def take_fresh(self, messages_max: int, cuts: set[int], *, overtaken: bool) -> None:
+        """Take what was never looked at for several members, and grant it to them in one step."""
+        self._advance()
+        frontier = self.subject.frontier
+        room = self.in_flight_max - self._number(State.HELD, State.PENDING)
+        most = min(messages_max, room, self.log_end - frontier)
+        messages = 0 if self.is_scheduled else max(0, most)
+        first, last = self.subject.take_fresh(self.log_end, messages_max, self.in_flight_max)
+        assert (first, last) == (frontier, frontier + messages - 1)
+        if not messages:
+            return
+        for offset in range(first, last + 1):
+            self.model[offset] = Message(State.PENDING)
+        if overtaken:  # Another has finished some of it meanwhile.
+            self.subject.finish(last, last)
+            self.model[last] = Message(State.ACKNOWLEDGED)
+        begins = [first, *(first + cut for cut in sorted(cuts) if first + cut <= last)]
+        granted: list[tuple[int, int, Lease]] = []
+        for begin, after in zip(begins, [*begins[1:], last + 1], strict=True):
+            self.leases += 1
+            granted.append((begin, after - 1, Lease("c", self.leases, "m")))
+        self.subject.grant_each(granted, self.now + LOCK)
+        for begin, end, lease in granted:
+            for offset in range(begin, end + 1):
+                if self._state(offset) is State.PENDING:
+                    self.model[offset] = Message(State.HELD, 1, self.now + LOCK, lease)
+
     @rule(data=st.data(), what=st.sampled_from(["accept", "reject", "release", "renew"]))
     def acknowledge(self, data: st.DataObject, what: str) -> None:
         first = data.draw(st.integers(0, max(0, self.log_end - 1)))
@@ -226,6 +256,12 @@ class PartitionMachine(RuleBasedStateMachine):
             for message in messages
         )
         assert self.subject.is_held(first, last, lease, self.now) == held
+        whole = self.subject.held(first, last, self.now)
+        if whole is not None and whole.lease == lease:
+            assert held
+        elif held:  # Parts of it expire at different times, or were delivered more often.
+            found = [message for message in messages if message is not None]
+            assert len({(message.until, message.count) for message in found}) > 1
         if not held:
             return
         if what in ("accept", "reject"):

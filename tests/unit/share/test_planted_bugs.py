@@ -9,9 +9,11 @@ from share_simulation import MemoryStore, Parts, World
 
 from wings_core.errors import WingsError
 from wings_core.partitions import Partition
+from wings_core.share.coordinator.acknowledge import Acknowledge
 from wings_core.share.coordinator.acquirer import Acquirer
 from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.coordinator.finalize import Finalizer
+from wings_core.share.coordinator.fresh import FreshAcquirer, Planned
 from wings_core.share.coordinator.partition_table import Bounds, TrackedPartition
 from wings_core.share.interfaces import PendingDeadLetters
 from wings_core.share.model import (
@@ -19,6 +21,7 @@ from wings_core.share.model import (
     AcquireRequest,
     DeadLetter,
     Lease,
+    LeasedRange,
     OffsetRange,
     ShareGroup,
     ShareKey,
@@ -29,7 +32,13 @@ from wings_core.share.quorum.votes import Held, Verdict, Vote
 from wings_core.share.replica.interfaces import CountedRange, LeaseEntry, Outcome, Part
 from wings_core.share.replica.partition import Piece, ReplicaPartition
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.requests import Answer, ReleaseRequest, Request
+from wings_core.share.replica.requests import (
+    Answer,
+    HoldRequest,
+    ReleaseRequest,
+    Request,
+    TombstoneRequest,
+)
 from wings_core.share.replica.store import Mark, PartitionWrite
 from wings_core.share.state.partition import SharePartition
 
@@ -204,24 +213,21 @@ class CountOfOneReplica(HoldQuorum):
 
 
 class TombstoneInPart(Replica):
-    def tombstone(
-        self, key: ShareKey, entries: Sequence[LeaseEntry], repair: Sequence[OffsetRange] = ()
-    ) -> list[Part]:
-        parts = super().tombstone(key, entries, repair)
+    def _tombstone(self, request: TombstoneRequest, now: float) -> list[Part]:
+        parts = super()._tombstone(request, now)
         return [Part(part.first, part.last, Outcome.OK) for part in parts]
 
 
-class LastOfSeveralNotDurable(Replica):
+class FirstOfSeveralNotDurable(Replica):
     def _perform(self, requests: Sequence[Request]) -> list[Answer]:
         if len(requests) == 1:
             return super()._perform(requests)
-        answers = super()._perform(requests[:-1])
-        answers.append(self._answer(requests[-1], self._clock.now()))
+        first = self._answer(requests[0], self._clock.now())
         for partition in self._touched.values():
             partition.keep()
         self._touched.clear()
         self._marks_to_write.clear()
-        return answers
+        return [first, *super()._perform(requests[1:])]
 
 
 class CoreThatForgetsTheLastAcceptance(CoordinatorCore):
@@ -242,6 +248,77 @@ class CoreThatForgetsTheLastAcceptance(CoordinatorCore):
             return [*errors, errors[-1]]
 
         self.acknowledge.run = run_but_the_last
+
+
+class AcceptsWhatAnotherHolds(Acknowledge):
+    def _held(
+        self,
+        tracked: TrackedPartition,
+        member: str,
+        asked: Sequence[Acknowledgement],
+        bounds: Bounds,
+        now: float,
+    ) -> list[tuple[int, int, float, LeaseEntry]]:
+        found: list[tuple[int, int, float, LeaseEntry]] = []
+        for each in asked:
+            record = tracked.state.held(each.first, each.last, now)
+            if record is None or record.lease is None:
+                return []
+            entry = LeaseEntry(each.first, each.last, record.lease)
+            found.append((each.first, each.last, record.until, entry))
+        return found
+
+
+class CoreThatAcceptsForAnyone(CoordinatorCore):
+    acknowledge_type = AcceptsWhatAnotherHolds
+
+
+class AcceptsWhatOneOfThemHeld(Finalizer):
+    def accept(
+        self, tracked: TrackedPartition, held: Sequence[LeaseEntry], until: float
+    ) -> Procedure[Verdict]:
+        yield from super().accept(tracked, held[:1], until)
+        return Verdict.DONE
+
+
+class CoreThatAcceptsOneForAll(CoordinatorCore):
+    finalizer_type = AcceptsWhatOneOfThemHeld
+
+
+class TogetherOnAMinority(HoldQuorum):
+    def hold_each(self, requests: Sequence[HoldRequest]) -> Procedure[list[Held | WingsError]]:
+        majority, self.majority = self.majority, 1
+        try:
+            return (yield from super().hold_each(requests))
+        finally:
+            self.majority = majority
+
+
+class LeasesWhatWasRefused(FreshAcquirer):
+    def acquire(
+        self, group: ShareGroup, planned: Planned, *, alone: bool
+    ) -> Procedure[list[tuple[int, Sequence[LeasedRange] | WingsError]]]:
+        yield from super().acquire(group, planned, alone=alone)
+        duration_ms = group.config.lock_duration_ms
+        return [
+            (
+                number,
+                [
+                    LeasedRange(
+                        planned.tracked.key.partition,
+                        *hold.ranges[0],
+                        str(hold.lease),
+                        1,
+                        duration_ms,
+                    )
+                ],
+            )
+            for number, hold in zip(planned.members, planned.holds, strict=True)
+        ]
+
+
+class CoreThatLeasesWhatWasRefused(CoordinatorCore):
+    fresh_type = LeasesWhatWasRefused
 
 
 BUGS = {
@@ -265,10 +342,18 @@ BUGS = {
     "a dead letter is not awaited": Parts(core=CoreThatAwaitsNoDeadLetter),
     "a replica that missed deliveries is believed": Parts(quorum=CountOfOneReplica),
     "a refusal is answered with OK": Parts(replica=TombstoneInPart),
-    "the last of several requests in one write is not durable": Parts(
-        replica=LastOfSeveralNotDurable
+    "the first of several requests in one write is not durable": Parts(
+        replica=FirstOfSeveralNotDurable
     ),
     "the last of several acceptances is forgotten": Parts(core=CoreThatForgetsTheLastAcceptance),
+    "what another holds is accepted with those of its partition": Parts(
+        core=CoreThatAcceptsForAnyone
+    ),
+    "the first of several members accepts for all": Parts(core=CoreThatAcceptsOneForAll),
+    "what several members take is granted on a minority": Parts(quorum=TogetherOnAMinority),
+    "what was refused to one of several members is leased": Parts(
+        core=CoreThatLeasesWhatWasRefused
+    ),
     "a coordinator's leases are those of its last start": Parts(
         coordinator_id=lambda number, start: f"c{number}"
     ),

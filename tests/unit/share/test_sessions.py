@@ -35,7 +35,7 @@ class HaltedReplica(Replica):
         self.goes.set()
         self.begun: SimpleQueue[int] = SimpleQueue()
 
-    def perform(self, requests: Sequence[Request]) -> list[Answer]:
+    def perform(self, requests: Sequence[Request]) -> Sequence[Answer]:
         self.begun.put(len(requests))
         assert self.goes.wait(SECONDS)
         return super().perform(requests)

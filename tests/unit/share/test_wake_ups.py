@@ -17,7 +17,13 @@ from wings_core.share.delivery import stream_holds
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import Acknowledgement, AcquireRequest, LeasedRange, ShareGroup
 from wings_core.share.replica.combiner import Combiner
-from wings_core.share.replica.requests import Answer, HoldRequest, ReadRequest, Request
+from wings_core.share.replica.requests import (
+    Answer,
+    HoldRequest,
+    ReadRequest,
+    Request,
+    TombstoneRequest,
+)
 from wings_core.times import Deadline
 
 LONG = 20.0
@@ -35,19 +41,19 @@ def request(group: ShareGroup, messages: int = 10, member: str = "me") -> Acquir
 
 
 def before(
-    share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch, method: str
+    share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch, kind: type[Request]
 ) -> list[Callable[[], object]]:
-    """Return a list whose functions are called before the replica's next holds, or tombstones."""
+    """Return a list whose functions are called before the replica's next requests of a kind."""
     todo: list[Callable[[], object]] = []
     replica = share.replicas[0]
-    original = getattr(replica, method)
+    original = replica.perform
 
     def called(*args: Any) -> Any:
-        if todo and (method != "perform" or isinstance(args[0][0], HoldRequest)):
+        if todo and isinstance(args[0][0], kind):
             todo.pop(0)()
         return original(*args)
 
-    monkeypatch.setattr(replica, method, called)
+    monkeypatch.setattr(replica, "perform", called)
     return todo
 
 
@@ -56,7 +62,7 @@ def test_messages_whose_hold_fails_are_not_lost_for_one_who_saw_them_pending(
 ) -> None:
     embedded.metadata.push(embedded.topic, 2)
     group = embedded.group()
-    todo = before(embedded, monkeypatch, "perform")
+    todo = before(embedded, monkeypatch, HoldRequest)
 
     def fail_amid_a_look() -> None:
         assert embedded.acquire(group, member="other") == []
@@ -74,7 +80,7 @@ def test_a_hold_that_fails_wakes_another_member(
 ) -> None:
     embedded.metadata.push(embedded.topic, 2)
     group = embedded.group()
-    todo = before(embedded, monkeypatch, "perform")
+    todo = before(embedded, monkeypatch, HoldRequest)
     woken = threading.Event()
     other = request(group, member="other")
 
@@ -114,7 +120,7 @@ def test_room_that_an_acknowledgement_makes_is_seen_by_one_who_found_none_meanwh
     embedded.metadata.push(embedded.topic, 4)
     group = embedded.group(in_flight_max=2)
     (leased,) = embedded.acquire(group, 1)
-    todo = before(embedded, monkeypatch, "tombstone")
+    todo = before(embedded, monkeypatch, TombstoneRequest)
 
     def fill_up() -> None:
         assert spans(embedded.acquire(group, member="two")) == [(1, 1, 1)]

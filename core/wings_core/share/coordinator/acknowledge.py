@@ -6,7 +6,9 @@ All that can be refused is refused before anything is changed. Where replicas fa
 entry is answered for by itself: what was finished is never told to have failed, nor the reverse.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 from wings_core.errors import InvalidRecordState, WingsError
 from wings_core.partitions import Partition
@@ -22,10 +24,13 @@ from wings_core.share.coordinator.entries import (
 )
 from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.partition_table import Bounds, PartitionTable, TrackedPartition
-from wings_core.share.model import Acknowledgement, ShareGroup
+from wings_core.share.model import Acknowledgement, ShareGroup, member_tag
 from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.votes import Verdict
-from wings_core.share.replica.interfaces import CountedRange, ReleaseEntry
+from wings_core.share.replica.interfaces import CountedRange, LeaseEntry, ReleaseEntry
+
+_Held = tuple[int, int, float, LeaseEntry]
+"""The first and the last message, when their lease is over, and the entry of their tombstone."""
 
 
 class Acknowledge:
@@ -73,6 +78,87 @@ class Acknowledge:
             return (yield from self._run(group, partition, bounds, member, asked))
         return [errors[place] for place in places]
 
+    def accept(
+        self,
+        group: ShareGroup,
+        partition: Partition,
+        bounds: Bounds,
+        requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
+    ) -> Procedure[list[list[WingsError | None]]]:
+        """Accept messages of a loaded partition by several requests, which share one tombstone.
+
+        Args:
+            group: Theirs.
+            partition: Theirs.
+            bounds: Of its log.
+            requests: The member of each, and what it accepts. It does nothing else.
+
+        Returns:
+            What `run` would return for each.
+        """
+        tracked = self._table.get(group, partition)
+        with self._table.lock:
+            now = self._clock.now()
+            tracked.state.advance(now, bounds.start)
+            was_full = tracked.state.is_full
+            held = [self._held(tracked, member, asked, bounds, now) for member, asked in requests]
+        tombs = sorted((entry for entries in held for entry in entries), key=itemgetter(0))
+        if any(after[0] <= before[1] for before, after in itertools.pairwise(tombs)):
+            held, tombs = [[] for _ in requests], []  # Twice the same: one by one.
+        verdict = Verdict.REFUSED
+        if tombs:
+            until = min(tomb[2] for tomb in tombs)
+            verdict = yield from self._finalizer.accept(tracked, [tomb[3] for tomb in tombs], until)
+        errors: list[list[WingsError | None]] = []
+        for (member, asked), of_request in zip(requests, held, strict=True):
+            if not of_request or verdict is Verdict.REFUSED:
+                # Nothing was done for it. Why, and whether another kept it from being done:
+                errors.append((yield from self.run(group, partition, bounds, member, asked)))
+            elif verdict is Verdict.DONE:
+                errors.append([None] * len(asked))
+            else:
+                errors.append([unknown(entry) for entry in asked])
+        self._tell_of_room(group, tracked, was_full=was_full)
+        return errors
+
+    def _held(
+        self,
+        tracked: TrackedPartition,
+        member: str,
+        asked: Sequence[Acknowledgement],
+        bounds: Bounds,
+        now: float,
+    ) -> list["_Held"]:
+        """Return what a member holds of what it accepts; none unless it is all; the lock is held.
+
+        Also none of what a closer look is to be taken at.
+        """
+        found: list[_Held] = []
+        tag = member_tag(member)
+        for each in joined(asked)[0] if len(asked) > 1 else asked:
+            record = tracked.state.held(each.first, each.last, now)
+            if (
+                record is None
+                or record.lease is None
+                or record.lease.member_tag != tag
+                or str(record.lease) != each.lease
+                or each.first < bounds.start
+            ):
+                return []
+            entry = LeaseEntry(each.first, each.last, record.lease)
+            found.append((each.first, each.last, record.until, entry))
+        return found
+
+    def _tell_of_room(
+        self, group: ShareGroup, tracked: TrackedPartition, *, was_full: bool
+    ) -> None:
+        """Tell that there may be room in the window, where a member found none."""
+        with self._table.lock:
+            makes_room = tracked.is_seen_full and tracked.state.in_flight < group.config.window
+            tracked.is_seen_full = tracked.is_seen_full and not makes_room
+        if was_full or makes_room:
+            self._changed(group.uuid, tracked.key.partition)
+
     def _run(
         self,
         group: ShareGroup,
@@ -106,11 +192,8 @@ class Acknowledge:
             error = yield from self._finalize(group, tracked, live, foreign, member)
         if error is not None:
             return [error] * len(asked)
-        with self._table.lock:
-            makes_room = tracked.is_seen_full and (tracked.state.in_flight < group.config.window)
-            tracked.is_seen_full = tracked.is_seen_full and not makes_room
-        if was_full or makes_room or any(entry.asked.type == "release" for entry in live):
-            self._changed(group.uuid, partition)
+        was_full = was_full or any(entry.asked.type == "release" for entry in live)
+        self._tell_of_room(group, tracked, was_full=was_full)
         return [entry.error for entry in checked]
 
     def _end_holds(

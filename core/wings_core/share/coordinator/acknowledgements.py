@@ -1,7 +1,7 @@
 """Acknowledgements: what members of a group say of messages, within the bounds of the log."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from wings_core.errors import WingsError
 from wings_core.partitions import Partition
@@ -11,7 +11,7 @@ from wings_core.share.coordinator.group_table import GroupTable
 from wings_core.share.coordinator.partition_table import Bounds
 from wings_core.share.counts import ShareCounts
 from wings_core.share.model import Acknowledgement, AcknowledgementResult, LeasedRange, ShareGroup
-from wings_core.share.quorum.effects import Procedure
+from wings_core.share.quorum.effects import Procedure, T
 from wings_core.share.quorum.links import Runner
 
 
@@ -76,22 +76,19 @@ class Acknowledgements:
         if again:
             fresh = {key[1]: self._groups.bounds(group, key[1]) for key in again}
             errors |= self._acknowledge(group, members, again, fresh)[0]
-        accepted = sum(
-            entry.last - entry.first + 1
-            for key, entries in asked.items()
-            for entry, error in zip(entries, errors[key], strict=True)
-            if error is None and entry.type == "accept"
-        )
+        left = {key: iter(of_key) for key, of_key in errors.items()}
+        accepted = 0
+        results: list[list[AcknowledgementResult]] = []
+        for number, (_, entries) in enumerate(requests):
+            of_request: list[AcknowledgementResult] = []
+            for entry in entries:
+                error = next(left[number, entry.partition])
+                of_request.append(AcknowledgementResult(entry, error))
+                if error is None and entry.type == "accept":
+                    accepted += entry.last - entry.first + 1
+            results.append(of_request)
         if accepted:
             self._counts.add(group, accepted=accepted)
-        found = {key: iter(of_key) for key, of_key in errors.items()}
-        results = [
-            [
-                AcknowledgementResult(entry, next(found[number, entry.partition]))
-                for entry in entries
-            ]
-            for number, (_, entries) in enumerate(requests)
-        ]
         return results, outcomes
 
     def _acknowledge(
@@ -111,25 +108,66 @@ class Acknowledgements:
             The errors of the entries in the same order, and the outcomes of the acquires.
         """
         errors: dict[tuple[int, Partition], list[WingsError | None]] = {}
-        begun: dict[tuple[int, Partition], Procedure[list[WingsError | None]]] = {}
-        for key, entries in asked.items():
-            of_log, member = bounds[key[1]], members[key[0]]
+        begun: dict[Partition, list[int]] = {}
+        for (number, partition), entries in asked.items():
+            of_log = bounds[partition]
             if isinstance(of_log, WingsError):
-                errors[key] = [of_log] * len(entries)
+                errors[number, partition] = [of_log] * len(entries)
             elif of_log.end == 0:  # Never written to; nothing is kept of it.
-                errors[key] = [not_held(entries[0], member)] * len(entries)
+                errors[number, partition] = [not_held(entries[0], members[number])] * len(entries)
             else:
-                begun[key] = self._core.acknowledge.run(group, key[1], of_log, member, entries)
-        outcomes: Sequence[Any]
-        try:
-            if begun:
-                partitions = [partition for _, partition in begun]
-                self._runner.run(self._core.table.load(group, partitions))
-            procedures: list[Procedure[Any]] = [*begun.values(), *beside]
-            outcomes = self._runner.run_all(procedures)
-        except WingsError as error:
-            outcomes = [error] * (len(begun) + len(beside))
-        for key, outcome in zip(begun, outcomes, strict=False):
-            failed = isinstance(outcome, WingsError)
-            errors[key] = [outcome] * len(asked[key]) if failed else outcome
-        return errors, outcomes[len(begun) :]
+                begun.setdefault(partition, []).append(number)
+        table = self._core.table
+        if not all(table.is_loaded(group, partition) for partition in begun):
+            try:
+                self._runner.run(table.load(group, list(begun)))
+            except WingsError as error:
+                for partition, numbers in begun.items():
+                    for number in numbers:
+                        errors[number, partition] = [error] * len(asked[number, partition])
+                begun = {}
+        acknowledging = [
+            (partition, *each)
+            for partition, numbers in begun.items()
+            for each in self._acknowledging(
+                group, partition, cast("Bounds", bounds[partition]), numbers, members, asked
+            )
+        ]
+        procedures: list[Procedure[Any]] = [each for _, _, each in acknowledging]
+        outcomes = self._runner.run_all([*procedures, *beside])
+        for (partition, numbers, _), outcome in zip(acknowledging, outcomes, strict=False):
+            for at, number in enumerate(numbers):
+                key = (number, partition)
+                failed = isinstance(outcome, WingsError)
+                errors[key] = [outcome] * len(asked[key]) if failed else outcome[at]
+        return errors, outcomes[len(procedures) :]
+
+    def _acknowledging(
+        self,
+        group: ShareGroup,
+        partition: Partition,
+        bounds: Bounds,
+        numbers: Sequence[int],
+        members: Sequence[str],
+        asked: Mapping[tuple[int, Partition], Sequence[Acknowledgement]],
+    ) -> list[tuple[Sequence[int], Procedure[list[list[WingsError | None]]]]]:
+        """Return what acknowledges the entries of a partition; those who only accept share one."""
+        acknowledge = self._core.acknowledge
+        accepting: list[int] = []
+        found: list[tuple[Sequence[int], Procedure[list[list[WingsError | None]]]]] = []
+        for number in numbers:
+            entries = asked[number, partition]
+            if all(entry.type == "accept" for entry in entries):
+                accepting.append(number)
+            else:
+                alone = acknowledge.run(group, partition, bounds, members[number], entries)
+                found.append(([number], _in_list(alone)))
+        if accepting:
+            requests = [(members[number], asked[number, partition]) for number in accepting]
+            found.append((accepting, acknowledge.accept(group, partition, bounds, requests)))
+        return found
+
+
+def _in_list(procedure: Procedure[T]) -> Procedure[list[T]]:
+    """Return a procedure that returns a list of one."""
+    return [(yield from procedure)]

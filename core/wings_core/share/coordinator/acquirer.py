@@ -207,7 +207,7 @@ class Acquirer:
             try:
                 self._extend(tracked, picks, batch_end, bounds.end, rows_max, group)
             except WingsError:
-                self._put_back(tracked, picks)
+                self.put_back(tracked, picks)
                 raise
         if not picks:
             return []
@@ -263,9 +263,34 @@ class Acquirer:
                 tracked.state.start_offset if config.is_ordered else None,
             )
         except WingsError:
-            self._put_back(tracked, picks)
+            self.put_back(tracked, picks)
             raise
         until = self._quorum.expiry(asked_at, config.lock_duration_ms)
+        return (yield from self.granted(group, tracked, held, picks, lease, until, alone=alone))
+
+    def granted(
+        self,
+        group: ShareGroup,
+        tracked: TrackedPartition,
+        held: Held,
+        picks: Sequence[Pick],
+        lease: Lease,
+        until: float,
+        *,
+        alone: bool,
+    ) -> Procedure[list[LeasedRange]]:
+        """Lease what a majority has granted of what was picked; returns it.
+
+        Args:
+            group: Whose messages they are.
+            tracked: The partition.
+            held: What the majority says.
+            picks: What it was asked for, which is pending.
+            lease: Of what is held.
+            until: When that is over.
+            alone: Whether the member got nothing else; else nothing is archived.
+        """
+        config = group.config
         with self._table.lock:
             tracked.read_again_seconds = READ_AGAIN_SECONDS[0]
             for gone in held.finished:
@@ -327,7 +352,7 @@ class Acquirer:
         with self._table.lock:
             picks[-1] = tracked.state.extend(last, end, log_end, room, group.config.in_flight_max)
 
-    def _put_back(self, tracked: TrackedPartition, picks: Iterable[Pick]) -> None:
+    def put_back(self, tracked: TrackedPartition, picks: Iterable[Pick]) -> None:
         """Make what could not be held available again, also for those who saw it pending."""
         with self._table.lock:
             self._put_off(tracked, [(pick.first, pick.last, 0.0) for pick in picks])

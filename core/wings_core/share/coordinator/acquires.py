@@ -1,14 +1,16 @@
 """Acquires: leases messages of the partitions that are ready, within the bounds of the log."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
 from wings_core.errors import InvalidArgument, OffsetOutOfRange, Unavailable, WingsError
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import PartitionState
 from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.share.coordinator.acquiring import Acquiring, Leased, all_of
 from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.coordinator.group_table import GroupTable
 from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX, Bounds
@@ -21,22 +23,28 @@ from wings_core.share.quorum.links import Runner
 PEEK_PARTITIONS = 16
 """Ready partitions that an acquire looks at first; where they have nothing, it looks at more."""
 
+PEEK_MIN = 4
+"""So many at least of acquires side by side that want fewer messages: some have nothing."""
+
 
 @dataclass(slots=True)
 class Begun:
-    """Acquires of a group, side by side."""
+    """Acquires of a group, side by side; all of their procedures are to be run."""
 
     group: ShareGroup
     index: ReadyPartitions
     requests: int
-    procedures: list[Procedure[list[LeasedRange]]] = field(
-        default_factory=list[Procedure[list[LeasedRange]]]
-    )
-    """One for each request; of a single request, one for each of its partitions."""
+    parts: list[Acquiring] = field(default_factory=list[Acquiring])
+    """For each partition that requests ask for, or for any."""
     states: dict[Partition, PartitionState] = field(default_factory=dict[Partition, PartitionState])
     """Where the partitions stood that are looked at."""
     generations: dict[Partition, int] = field(default_factory=dict[Partition, int])
     """As of which they were ready."""
+
+    @property
+    def procedures(self) -> list[Procedure[Any]]:
+        """Those of all parts."""
+        return [procedure for part in self.parts for procedure in part.procedures]
 
 
 class Acquires:
@@ -79,7 +87,8 @@ class Acquires:
             raise
         if ranges:
             index.took_some()
-            return self._delivered(request.group, ranges)
+            self._count_delivered(request.group, [ranges])
+            return Acquired(tuple(ranges), None)
         if request.partition is not None:
             index.found_none(request.partition)
         return Acquired((), index.next_due())
@@ -94,38 +103,47 @@ class Acquires:
         index = self._groups.index(group)
         index.look()
         begun = Begun(group, index, len(requests))
-        for each in map(self._checked, requests):
-            some = index.peek(self._only_partition(each), PEEK_PARTITIONS)
-            for partition, generation in some:
+        wanting: dict[Partition | None, dict[int, AcquireRequest]] = {}
+        messages = 0
+        for number, each in enumerate(requests):
+            _check_member(each)
+            messages += each.messages_max
+            wanting.setdefault(self._only_partition(each), {})[number] = each
+        most = min(READ_PARTITIONS_MAX, PEEK_PARTITIONS * len(requests), max(PEEK_MIN, messages))
+        for wanted, of_partition in wanting.items():
+            found: list[PartitionState] = []
+            for partition, generation in index.peek(wanted, most):
                 begun.generations.setdefault(partition, generation)
-                if partition not in begun.states:
-                    begun.states[partition] = self._groups.recent_state(index, group, partition)
-            found = [begun.states[partition] for partition, _ in some]
-            if len(requests) == 1:
-                begun.procedures += self._side_by_side(each, found)
-            if not begun.procedures or len(requests) > 1:
-                begun.procedures.append(self._core.acquirer.acquire(each, found, self._batch_end))
+                state = begun.states.get(partition)
+                if state is None:
+                    state = self._groups.recent_state(index, group, partition)
+                    begun.states[partition] = state
+                found.append(state)
+            self._load(group, found)
+            begun.parts.append(Acquiring(self._core, group, of_partition, found, self._batch_end))
         return begun
 
     def finish(
         self, begun: "Begun", outcomes: Sequence[list[LeasedRange] | WingsError]
     ) -> list[Acquired | WingsError]:
         """Return what each request got, by the outcomes of its procedures."""
-        if begun.requests == 1:
-            outcomes = [_all_of(outcomes)]
+        leased: dict[int, Leased] = {}
+        at = 0
+        for part in begun.parts:
+            end = at + len(part.procedures)
+            leased |= part.outcomes(outcomes[at:end])
+            at = end
         for partition, generation in begun.generations.items():
             self._looked_at(begun.index, begun.group, generation, begun.states[partition])
         begun.index.took_some()
+        found = [leased[number] for number in range(begun.requests)]
+        self._count_delivered(begun.group, found)
         return [
-            outcome if isinstance(outcome, WingsError) else self._delivered(begun.group, outcome)
-            for outcome in outcomes
+            each if isinstance(each, WingsError) else Acquired(tuple(each), None) for each in found
         ]
 
     def _checked(self, request: AcquireRequest) -> AcquireRequest:
-        if not 1 <= len(request.member) <= MEMBER_CHARACTERS_MAX:
-            raise InvalidArgument(f"a member has 1 to {MEMBER_CHARACTERS_MAX} characters")
-        assert request.messages_max >= 1
-        assert request.rows_max >= 1
+        _check_member(request)
         group = self._groups.check(request.group)
         return request if group is request.group else replace(request, group=group)
 
@@ -135,13 +153,16 @@ class Acquires:
             return UNPARTITIONED
         return request.partition
 
-    def _delivered(self, group: ShareGroup, ranges: Sequence[LeasedRange]) -> Acquired:
+    def _count_delivered(self, group: ShareGroup, found: Iterable[Leased]) -> None:
         """Count what was leased, which may be nothing."""
-        if ranges:
-            again = [each.messages for each in ranges if each.delivery_count > 1]
-            delivered = sum(each.messages for each in ranges)
-            self._counts.add(group, delivered=delivered, redelivered=sum(again))
-        return Acquired(tuple(ranges), None)
+        delivered = redelivered = 0
+        for leased in found:
+            if not isinstance(leased, WingsError):
+                for each in leased:
+                    delivered += each.messages
+                    redelivered += each.messages if each.delivery_count > 1 else 0
+        if delivered:
+            self._counts.add(group, delivered=delivered, redelivered=redelivered)
 
     def _looked_at(
         self, index: ReadyPartitions, group: ShareGroup, generation: int, state: PartitionState
@@ -181,11 +202,11 @@ class Acquires:
     ) -> list[LeasedRange]:
         """Lease what is available in some partitions, side by side where there are several."""
         if procedures := self._side_by_side(request, states):
-            ranges = _all_of(self._runner.run_all(procedures))
+            ranges = all_of(self._runner.run_all(procedures))
             if isinstance(ranges, WingsError):
                 raise ranges
             if ranges:
-                return ranges
+                return list(ranges)
         return self._runner.run(self._core.acquirer.acquire(request, states, self._batch_end))
 
     def _side_by_side(
@@ -196,10 +217,17 @@ class Acquires:
         written = [state for state in states if state.next_offset]
         if len(written) < 2 or request.messages_max < 2:
             return []
-        with suppress(Unavailable):
-            self._runner.run(table.load(group, [state.partition for state in written]))
+        self._load(group, written)
         loaded = [state for state in written if table.is_loaded(group, state.partition)]
         return self._core.acquirer.side_by_side(request, loaded)
+
+    def _load(self, group: ShareGroup, states: Sequence[PartitionState]) -> None:
+        """Read the state of partitions that are not known yet; blocks for the replicas then."""
+        table = self._core.table
+        written = [state.partition for state in states if state.next_offset]
+        if not all(table.is_loaded(group, partition) for partition in written):
+            with suppress(Unavailable):
+                self._runner.run(table.load(group, written))
 
     def _batch_end(self, group: ShareGroup, partition: Partition, offset: int) -> int:
         try:
@@ -209,12 +237,8 @@ class Acquires:
         return located.locations[0].end_offset if located.locations else offset
 
 
-def _all_of(
-    outcomes: Sequence[list[LeasedRange] | WingsError],
-) -> list[LeasedRange] | WingsError:
-    """Return what was leased of several partitions, or why nothing was."""
-    errors = [outcome for outcome in outcomes if isinstance(outcome, WingsError)]
-    ranges = [
-        leased for outcome in outcomes if not isinstance(outcome, WingsError) for leased in outcome
-    ]
-    return errors[0] if errors and not ranges else ranges
+def _check_member(request: AcquireRequest) -> None:
+    if not 1 <= len(request.member) <= MEMBER_CHARACTERS_MAX:
+        raise InvalidArgument(f"a member has 1 to {MEMBER_CHARACTERS_MAX} characters")
+    assert request.messages_max >= 1
+    assert request.rows_max >= 1

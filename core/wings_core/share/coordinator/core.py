@@ -15,6 +15,7 @@ from wings_core.share.clock import Clock
 from wings_core.share.coordinator.acknowledge import Acknowledge
 from wings_core.share.coordinator.acquirer import Acquirer
 from wings_core.share.coordinator.finalize import Finalizer
+from wings_core.share.coordinator.fresh import FreshAcquirer
 from wings_core.share.coordinator.partition_table import Bounds, PartitionTable, key_of
 from wings_core.share.interfaces import DeadLetters
 from wings_core.share.model import OffsetRange, ShareGroup
@@ -43,11 +44,14 @@ class CoordinatorCore:
         id: In the leases; unique for each start.
         table: The partitions that are known here.
         acquirer: Leases the messages of one of them.
+        fresh: Leases those that were never looked at to several members at once.
         acknowledge: Takes what members say of those.
     """
 
     finalizer_type = Finalizer
     acquirer_type = Acquirer
+    fresh_type = FreshAcquirer
+    acknowledge_type = Acknowledge
 
     def __init__(
         self,
@@ -65,7 +69,8 @@ class CoordinatorCore:
         self.table = PartitionTable(quorum, clock, self.id)
         finalizer = self.finalizer_type(self.table, quorum, dead_letters, clock, archived)
         self.acquirer = self.acquirer_type(self.table, quorum, finalizer, clock, rng, changed)
-        self.acknowledge = Acknowledge(self.id, self.table, finalizer, clock, changed)
+        self.fresh = self.fresh_type(self.table, quorum, self.acquirer, finalizer, clock)
+        self.acknowledge = self.acknowledge_type(self.id, self.table, finalizer, clock, changed)
 
     # Groups.
 

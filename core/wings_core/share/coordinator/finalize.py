@@ -132,6 +132,30 @@ class Finalizer:
             return refused
         return error
 
+    def accept(
+        self, tracked: TrackedPartition, held: Sequence[LeaseEntry], until: float
+    ) -> Procedure[Verdict]:
+        """Write the tombstones of what leases hold, in order of offset: of all, or none.
+
+        Args:
+            tracked: The partition.
+            held: What is accepted.
+            until: When the first of the leases is over.
+        """
+        verdict = yield from self._quorum.tombstone(
+            tracked.key, held, until, tracked.state.start_offset
+        )
+        if verdict is Verdict.DONE:
+            with self._table.lock:
+                first, last = held[0].first, held[0].last
+                for each in held:
+                    if each.first > last + 1:
+                        tracked.state.finish(first, last)
+                        first = each.first
+                    last = each.last
+                tracked.state.finish(first, last)
+        return verdict
+
     def finish(
         self,
         tracked: TrackedPartition,

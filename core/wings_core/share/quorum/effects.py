@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from wings_core.share.interfaces import PendingDeadLetters
-from wings_core.share.replica.requests import Answers, Request
+from wings_core.share.replica.requests import Bundle, Request
 
 ANSWERS_SECONDS_MAX = 2.0
 """How long the answers of replicas are waited for."""
@@ -18,16 +18,17 @@ ANSWERS_SECONDS_MAX = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """Send requests to replicas, all at once; the result is `Answers`.
+    """Send requests to replicas, all at once; the result is `Answers`, of bundles lists of them.
 
     It comes when all have answered, when `enough` says so of the answers so far (which may be
     none), when the time is up, or a short while after the `majority`th answer that is no error.
     A request without an answer by then may still be carried out.
     """
 
-    requests: Mapping[int, Request]
+    requests: Mapping[int, Request | Bundle]
     """By number of the replica."""
-    enough: Callable[[Answers], bool]
+    enough: Callable[[Any], bool]
+    """Of the answers by number of the replica: `Answers`, or of bundles lists of them."""
     majority: int
     seconds: float = ANSWERS_SECONDS_MAX
 

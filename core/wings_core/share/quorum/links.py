@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from wings_core.errors import WingsError
 from wings_core.share.quorum.effects import (
@@ -18,13 +18,12 @@ from wings_core.share.replica.interfaces import HoldReplica
 from wings_core.share.replica.requests import (
     Answer,
     Answers,
+    Bundle,
     ForgetRequest,
-    HoldRequest,
-    ReadRequest,
-    ReleaseRequest,
-    RenewRequest,
     Request,
-    TombstoneRequest,
+    bundled,
+    one_of,
+    unbundled,
 )
 
 GRACE_SECONDS = 0.2
@@ -87,21 +86,22 @@ class LocalLink:
 
 def perform(replica: HoldReplica, request: Request) -> Answer:
     """Return the answer of a replica to a request; an error is an answer too."""
+    if not isinstance(request, ForgetRequest):
+        return perform_each(replica, [request])[0]
     try:
-        match request:
-            case HoldRequest() | ReadRequest():
-                return replica.perform([request])[0]
-            case RenewRequest(key, entries, ttl_ms):
-                return replica.renew(key, entries, ttl_ms)
-            case ReleaseRequest(key, entries):
-                return replica.release(key, entries)
-            case TombstoneRequest(key, entries, repair):
-                return replica.tombstone(key, entries, repair)
-            case ForgetRequest(group_uuid):
-                replica.forget(group_uuid)
-                return ()
+        replica.forget(request.group_uuid)
     except WingsError as error:
         return error
+    return ()
+
+
+def perform_each(replica: HoldReplica, requests: Sequence[Request]) -> Sequence[Answer]:
+    """Return the answer to each of some requests, carried out in one write."""
+    try:
+        return replica.perform(requests)
+    except WingsError as error:
+        # A copy each, as each may be raised.
+        return [type(error)(error.message, **error.facts) for _ in requests]
 
 
 class Runner:
@@ -125,15 +125,10 @@ class Runner:
                 effect = procedure.send(value)
             except StopIteration as stop:
                 return cast("T", stop.value)
-            if not isinstance(effect, Broadcast):
-                value = _carry_out(effect)
-            elif self._only is None:
-                value = self._begin(effect).wait()
+            if isinstance(effect, Broadcast):
+                value = self._broadcast_all({0: effect})[0]
             else:
-                value = {
-                    number: perform(self._only, request)
-                    for number, request in effect.requests.items()
-                }
+                value = _carry_out(effect)
 
     def run_all(self, procedures: Sequence[Procedure[T]]) -> list[T | WingsError]:
         """Run procedures side by side; what they ask replicas for at one time goes together.
@@ -169,13 +164,11 @@ class Runner:
         for link in self._links:
             link.close()
 
-    def _broadcast_all(self, broadcasts: Mapping[int, Broadcast]) -> dict[int, Answers]:
+    def _broadcast_all(self, broadcasts: Mapping[int, Broadcast]) -> dict[int, Any]:
         if self._only is not None:
             return _perform_all(self._only, broadcasts)
-        if len(broadcasts) == 1:
-            return {index: self._begin(broadcast).wait() for index, broadcast in broadcasts.items()}
         begun = {index: _Answers(broadcast) for index, broadcast in broadcasts.items()}
-        asked: dict[int, list[tuple[_Answers, Request]]] = {}
+        asked: dict[int, list[tuple[_Answers, Request | Bundle]]] = {}
         for index, broadcast in broadcasts.items():
             for number, request in broadcast.requests.items():
                 asked.setdefault(number, []).append((begun[index], request))
@@ -183,26 +176,29 @@ class Runner:
             self._begin_all(number, of_replica)
         return {index: answers.wait() for index, answers in begun.items()}
 
-    def _begin_all(self, number: int, asked: Sequence[tuple["_Answers", Request]]) -> None:
+    def _begin_all(self, number: int, asked: Sequence[tuple["_Answers", Request | Bundle]]) -> None:
         """Ask one replica for what several broadcasts want of it."""
         link = self._links[number]
         seconds = min(answers.seconds for answers, _ in asked)
-        if len(asked) == 1 or any(isinstance(request, ForgetRequest) for _, request in asked):
+        requests = unbundled(request for _, request in asked)
+        if len(requests) == 1 or any(isinstance(request, ForgetRequest) for request in requests):
             for answers, request in asked:
+                assert not isinstance(request, Bundle)
                 link.begin(request, seconds, partial(answers.add, number))
             return
+        places: list[tuple[_Answers, int | None]] = []
+        for answers, request in asked:
+            if isinstance(request, Bundle):
+                answers.expect(number, len(request.requests))
+                places += [(answers, at) for at in range(len(request.requests))]
+            else:
+                places.append((answers, None))
 
         def done(at: int, answer: Answer) -> None:
-            asked[at][0].add(number, answer)
+            answers, part = places[at]
+            answers.add(number, answer, part)
 
-        link.begin_all([request for _, request in asked], seconds, done)
-
-    def _begin(self, broadcast: Broadcast) -> "_Answers":
-        answers = _Answers(broadcast)
-        for number, request in broadcast.requests.items():
-            link = self._links[number]
-            link.begin(request, broadcast.seconds, partial(answers.add, number))
-        return answers
+        link.begin_all(requests, seconds, done)
 
 
 class _Answers:
@@ -214,18 +210,32 @@ class _Answers:
 
     def __init__(self, broadcast: Broadcast) -> None:
         self._broadcast = broadcast
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, Answer | list[Answer]] = {}
+        self._parts: dict[int, tuple[list[Answer], int]] = {}
+        """Of the bundles of replicas: the answers so far, and how many are missing."""
         self._changed = threading.Condition()
         self._deadline = time.monotonic() + broadcast.seconds
         self.seconds = broadcast.seconds
 
-    def add(self, number: int, answer: Answer) -> None:
-        """Take the answer of a replica; from any thread."""
+    def expect(self, number: int, parts: int) -> None:
+        """Expect so many answers of a replica, to be one."""
+        self._parts[number] = ([()] * parts, parts)
+
+    def add(self, number: int, answer: Answer, part: int | None = None) -> None:
+        """Take the answer of a replica, or a part of it; from any thread."""
         with self._changed:
-            self._answers[number] = answer
+            if part is None:
+                self._answers[number] = answer
+            else:
+                parts, missing = self._parts[number]
+                parts[part] = answer
+                self._parts[number] = (parts, missing - 1)
+                if missing > 1:
+                    return
+                self._answers[number] = one_of(parts)
             self._changed.notify()
 
-    def wait(self) -> Answers:
+    def wait(self) -> Answers | dict[int, Answer | list[Answer]]:
         """Return the answers once there are enough, or the time is up; see `Broadcast`."""
         broadcast, answers, deadline = self._broadcast, self._answers, self._deadline
         with self._changed:
@@ -251,26 +261,18 @@ def _carry_out(effect: Pause | FinishDeadLetters) -> object:
         return error
 
 
-def perform_each(replica: HoldReplica, requests: Sequence[Request]) -> Sequence[Answer]:
-    """Return the answer to each of some requests, carried out in one write."""
-    try:
-        return replica.perform(requests)
-    except WingsError as error:
-        # A copy each, as each may be raised.
-        return [type(error)(error.message, **error.facts) for _ in requests]
-
-
-def _perform_all(replica: HoldReplica, broadcasts: Mapping[int, Broadcast]) -> dict[int, Answers]:
+def _perform_all(replica: HoldReplica, broadcasts: Mapping[int, Broadcast]) -> dict[int, Any]:
     """Carry out broadcasts to the only replica, in one write of it."""
-    found: dict[int, Answers] = {}
+    found: dict[int, Any] = {index: {} for index in broadcasts}
+    asked: dict[int, Request | Bundle] = {}
     for index, broadcast in broadcasts.items():
-        requests = broadcast.requests
-        if not requests:
-            found[index] = {}
-        elif len(broadcasts) == 1 or isinstance(requests[0], ForgetRequest):
-            found[index] = {0: perform(replica, requests[0])}
-    together = [index for index in broadcasts if index not in found]
-    if not together:
-        return found
-    answers = perform_each(replica, [broadcasts[index].requests[0] for index in together])
-    return found | {index: {0: answer} for index, answer in zip(together, answers, strict=True)}
+        request = broadcast.requests.get(0)
+        if isinstance(request, ForgetRequest):
+            found[index] = {0: perform(replica, request)}
+        elif request is not None:
+            asked[index] = request
+    if asked:
+        answers = perform_each(replica, unbundled(asked.values()))
+        for index, answer in zip(asked, bundled(asked.values(), answers), strict=True):
+            found[index] = {0: answer}
+    return found

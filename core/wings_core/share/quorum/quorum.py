@@ -45,6 +45,7 @@ from wings_core.share.replica.interfaces import (
 from wings_core.share.replica.requests import (
     Answer,
     Answers,
+    Bundle,
     ForgetRequest,
     HoldRequest,
     ReadRequest,
@@ -122,6 +123,49 @@ class HoldQuorum:
         """
         request = HoldRequest(key, tuple(ranges), lease, ttl_ms, in_flight_max, member, next_offset)
         answers = yield from self._ask_all(request, {Outcome.OK})
+        return (yield from self._held(request, answers))
+
+    def hold_each(self, requests: Sequence[HoldRequest]) -> Procedure[list[Held | WingsError]]:
+        """Make several requests to hold ranges of a partition together, each as by `hold`.
+
+        Returns:
+            The outcome of each, in order, or what `hold` would raise.
+        """
+        if len(requests) == 1:
+            answers = yield from self._ask_all(requests[0], {Outcome.OK})
+            return [(yield from self._held_or_error(requests[0], answers))]
+
+        def enough(answers: Mapping[int, list[Answer] | WingsError]) -> bool:
+            agreed = sum(
+                not isinstance(each, WingsError) and all(map(_is_done, each))
+                for each in answers.values()
+            )
+            return agreed >= self.majority
+
+        bundle = Bundle(tuple(requests))
+        found: Mapping[int, list[Answer] | WingsError] = yield Broadcast(
+            dict.fromkeys(self._replicas, bundle), enough, self.majority
+        )
+        outcomes: list[Held | WingsError] = []
+        for number, request in enumerate(requests):
+            of_request = {
+                replica: each if isinstance(each, WingsError) else each[number]
+                for replica, each in found.items()
+            }
+            outcomes.append((yield from self._held_or_error(request, of_request)))
+        return outcomes
+
+    def _held_or_error(
+        self, request: HoldRequest, answers: Answers
+    ) -> Procedure[Held | WingsError]:
+        try:
+            return (yield from self._held(request, answers))
+        except WingsError as error:
+            return type(error)(error.message, **error.facts)  # Of its own, as it may be raised.
+
+    def _held(self, request: HoldRequest, answers: Answers) -> Procedure[Held]:
+        """Return what a majority has granted of a request; see `hold`."""
+        key, ranges, lease, ttl_ms = request.key, request.ranges, request.lease, request.ttl_ms
         parts = parts_of(answers)
         if len(parts) < self.majority:
             yield from self._release_unused(key, ranges, lease)

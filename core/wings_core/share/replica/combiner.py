@@ -13,13 +13,15 @@ from wings_core.errors import Internal, WingsError
 from wings_core.share.replica.requests import Answer, Request
 
 BATCH_MAX = 1_000
-"""Requests that are carried out together at most."""
+"""Requests that are carried out together at most, unless one call has more."""
 
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    request: Request
-    answer: Answer | None = None
+    """What one call asks for."""
+
+    requests: Sequence[Request]
+    answers: Sequence[Answer] | None = None
 
 
 class Combiner:
@@ -40,40 +42,48 @@ class Combiner:
         self._perform = perform
         self._waiting: deque[_Pending] = deque()
 
-    def run(self, requests: Sequence[Request]) -> list[Answer]:
+    def run(self, requests: Sequence[Request]) -> Sequence[Answer]:
         """Carry out requests in one batch with those of other threads; blocks until it is over.
 
         Returns:
             The answers, in order; an error is one.
         """
-        pending = [_Pending(request) for request in requests]
-        self._waiting.extend(pending)
+        pending = _Pending(requests)
+        self._waiting.append(pending)
         try:
             with self._locked():
-                # Those of this call were taken by the thread before, or are there yet.
-                while any(each.answer is None for each in pending):
+                # It was taken by the thread before, or is there yet.
+                while pending.answers is None:
                     self._perform_waiting()
         except WingsError as error:
-            for each in pending:
-                if each.answer is None:
-                    each.answer = error
-                    # The thread that has the lock may take it at this moment.
-                    with suppress(ValueError):
-                        self._waiting.remove(each)
-        return [each.answer for each in pending if each.answer is not None]
+            if pending.answers is None:
+                pending.answers = [error] * len(requests)
+                # The thread that has the lock may take it at this moment.
+                with suppress(ValueError):
+                    self._waiting.remove(pending)
+        assert pending.answers is not None
+        return pending.answers
 
     def _perform_waiting(self) -> None:
-        batch: list[_Pending] = []
-        while self._waiting and len(batch) < BATCH_MAX:
-            batch.append(self._waiting.popleft())
+        batch = [self._waiting.popleft()]
+        requests = batch[0].requests
+        if self._waiting:
+            requests = list(requests)
+            while self._waiting and len(requests) < BATCH_MAX:
+                batch.append(self._waiting.popleft())
+                requests += batch[-1].requests
+        answers: Sequence[Answer]
         try:
-            answers = self._perform([each.request for each in batch])
+            answers = self._perform(requests)
         except WingsError as error:
             # A copy each, as every thread raises its own.
-            answers = [type(error)(error.message, **error.facts) for _ in batch]
+            answers = [type(error)(error.message, **error.facts) for _ in requests]
         except BaseException as error:
             for each in batch:
-                each.answer = Internal(f"a fault of the replica of holds: {error!r:.200}")
+                fault = Internal(f"a fault of the replica of holds: {error!r:.200}")
+                each.answers = [fault] * len(each.requests)
             raise
-        for each, answer in zip(batch, answers, strict=True):
-            each.answer = answer
+        at = 0
+        for each in batch:
+            each.answers = answers[at : at + len(each.requests)]
+            at += len(each.requests)

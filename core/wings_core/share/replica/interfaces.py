@@ -7,7 +7,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from wings_core.partitions import Partition
 from wings_core.share.model import Lease, OffsetRange, ShareKey
@@ -29,27 +29,25 @@ class Outcome(Enum):
     __hash__ = object.__hash__  # An enum's own runs in Python, at each vote.
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A part `[first, last]` of a range that a replica was asked about, and its answer."""
 
     first: int
     last: int
     outcome: Outcome
-    count: int = 0
+    count: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
     """Deliveries made, as far as this replica knows."""
     retry_ms: int = 0
     """Of a NOK: asking again earlier than this is in vain unless it is released before."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseEntry:
+class LeaseEntry(NamedTuple):
     """A range and the lease that it is said to be held with."""
 
     first: int
     last: int
     lease: Lease
-    count: int = 0
+    count: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
     """Deliveries made, this one included, if the replica may know of fewer."""
 
 
@@ -173,7 +171,7 @@ class HoldReplica(Protocol):
         """Forget a group that was deleted, durably; its UUID is not used again."""
         ...
 
-    def perform(self, requests: "Sequence[Request]") -> "list[Answer]":
+    def perform(self, requests: "Sequence[Request]") -> "Sequence[Answer]":
         """Carry out requests of several partitions in order, durable together on return.
 
         Args:

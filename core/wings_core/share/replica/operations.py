@@ -98,8 +98,10 @@ class Operations(ABC):
                     if piece.hold is not None:
                         hold = hold._replace(since=piece.hold.since)
                     parts += self._grant(partition, piece, hold, room)
-        if any(part.outcome is Outcome.OK for part in parts):
-            self._mark(key.group_uuid, now, ttl_ms / 1_000)
+        for part in parts:
+            if part.outcome is Outcome.OK:
+                self._mark(key.group_uuid, now, ttl_ms / 1_000)
+                break
         return parts
 
     def _renew(self, request: RenewRequest, now: float) -> list[Part]:
@@ -143,12 +145,19 @@ class Operations(ABC):
         for wanted in request.repair:
             partition.finish(wanted.first, wanted.last)
         parts: list[Part] = []
+        first, last = 0, -1
         for piece, outcome in found:
             if outcome is Outcome.OK and refused:
                 outcome = Outcome.NOK
+            elif outcome is Outcome.OK and piece.first == last + 1:
+                last = piece.last  # Neighbours are finished as one.
             elif outcome is Outcome.OK:
-                partition.finish(piece.first, piece.last)
-            parts.append(part_of(piece, outcome))
+                if first <= last:
+                    partition.finish(first, last)
+                first, last = piece.first, piece.last
+            parts.append(Part(piece.first, piece.last, outcome, piece.count))
+        if first <= last:
+            partition.finish(first, last)
         return parts
 
     def _read(self, request: ReadRequest, now: float) -> list[ReplicaState]:
@@ -200,7 +209,11 @@ class Operations(ABC):
         if piece.finished:
             return Outcome.TOMB
         hold = piece.hold
-        held = hold is not None and hold.lease == lease and hold.expires_at > now
+        held = (
+            hold is not None
+            and (hold.lease is lease or hold.lease == lease)
+            and hold.expires_at > now
+        )
         return Outcome.OK if held else Outcome.NOK
 
     def _grant(
@@ -211,14 +224,16 @@ class Operations(ABC):
         room: int,
     ) -> list[Part]:
         last = min(piece.last, piece.first + room - 1)
+        if last == piece.last:
+            self._put_hold(partition, piece.first, last, hold)
+            return [Part(piece.first, last, Outcome.OK, piece.count)]
         parts: list[Part] = []
         if last >= piece.first:
             self._put_hold(partition, piece.first, last, hold)
             parts.append(Part(piece.first, last, Outcome.OK, piece.count))
-        if last < piece.last:
-            first = max(piece.first, last + 1)
-            retry_ms = int(ROOM_RETRY_SECONDS * 1_000)
-            parts.append(Part(first, piece.last, Outcome.NOK, piece.count, retry_ms))
+        first = max(piece.first, last + 1)
+        retry_ms = int(ROOM_RETRY_SECONDS * 1_000)
+        parts.append(Part(first, piece.last, Outcome.NOK, piece.count, retry_ms))
         return parts
 
     def _put_hold(self, partition: ReplicaPartition, first: int, last: int, hold: Hold) -> None:

@@ -6,13 +6,12 @@ holds      in memory: who holds what, until when
 delays     in memory: what is not held again, until when
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from wings_core.share.model import Lease, ShareKey
 from wings_core.share.replica.interfaces import Outcome, Part
 from wings_core.share.replica.store import PartitionWrite, StoredPartition
-from wings_core.share.state.ranges import Change, RangeMap
+from wings_core.share.state.ranges import Change, RangeMap, V
 
 
 class Hold(NamedTuple):
@@ -26,8 +25,7 @@ class Hold(NamedTuple):
     member: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """A part of a range that is the same throughout."""
 
     first: int
@@ -35,7 +33,7 @@ class Piece:
     finished: bool
     hold: Hold | None
     delayed_until: float
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]
 
     @property
     def messages(self) -> int:
@@ -71,6 +69,17 @@ class ReplicaPartition:
 
     def pieces(self, first: int, last: int) -> list[Piece]:
         """Cut `[first, last]` into parts that are the same throughout, in order."""
+        if first < self.holds.end:
+            held = self.holds.at(first)
+            if held is not None and last <= held[1]:  # As most are that are to be finished.
+                return [Piece(first, last, False, held[2], 0.0, held[2].deliveries - 1)]
+        elif (
+            first >= self.start_offset
+            and first >= self.finished.end
+            and first >= self.counts.end
+            and first >= self.delays.end
+        ):
+            return [Piece(first, last, False, None, 0.0, 0)]  # As most are that are to be held.
         found: list[Piece] = []
         if first < self.start_offset:
             end = min(last, self.start_offset - 1)
@@ -87,12 +96,11 @@ class ReplicaPartition:
 
     def hold(self, first: int, last: int, hold: Hold) -> None:
         """Let a lease hold a range that is not finished."""
-        self.held += last - first + 1
-        for begin, end, _ in self.holds.parts(first, last):
-            self.held -= end - begin + 1
-        self._holds_changes.append(self.holds.put(first, last, hold))
-        if self.delays.parts(first, last):
-            self._delays_changes.append(self.delays.remove(first, last))
+        change = self.holds.put(first, last, hold)
+        self._holds_changes.append(change)
+        self._count_held(change)
+        if first < self.delays.end:
+            self._take_out(self.delays, self._delays_changes, first, last)
 
     def free(self, first: int, last: int, deliveries: int, delayed_until: float = 0.0) -> None:
         """End the hold of a range, with so many deliveries made, unless more are known."""
@@ -109,10 +117,13 @@ class ReplicaPartition:
         if first > last:
             return
         self._unhold(first, last)
-        if self.counts.parts(first, last):
-            self._counts_changes.append(self.counts.remove(first, last))
-        if self.delays.parts(first, last):
-            self._delays_changes.append(self.delays.remove(first, last))
+        if first < self.counts.end:
+            self._take_out(self.counts, self._counts_changes, first, last)
+        if first < self.delays.end:
+            self._take_out(self.delays, self._delays_changes, first, last)
+        if first == self.start_offset and first >= self.finished.end:
+            self.start_offset = last + 1
+            return
         self._finished_changes.append(self.finished.put(first, last, 0))
         head = self.finished.head()
         assert head is not None
@@ -171,11 +182,22 @@ class ReplicaPartition:
         self.keep()
 
     def _unhold(self, first: int, last: int) -> None:
-        parts = self.holds.parts(first, last)
-        if parts:
-            for begin, end, _ in parts:
-                self.held -= end - begin + 1
-            self._holds_changes.append(self.holds.remove(first, last))
+        change = self.holds.remove(first, last)
+        if change.removed:
+            self._holds_changes.append(change)
+            self._count_held(change)
+
+    def _count_held(self, change: Change[Hold]) -> None:
+        for begin, end, _ in change.added:
+            self.held += end - begin + 1
+        for begin, end, _ in change.removed:
+            self.held -= end - begin + 1
+
+    def _take_out(
+        self, ranges: RangeMap[V], changes: list[Change[V]], first: int, last: int
+    ) -> None:
+        if ranges.parts(first, last):
+            changes.append(ranges.remove(first, last))
 
     def _unfinished(self, first: int, last: int) -> list[Piece]:
         if first > last:

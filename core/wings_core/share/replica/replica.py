@@ -139,7 +139,7 @@ class Replica(Operations):
         """See `HoldReplica.read`."""
         return self._run(ReadRequest(group_uuid, tuple(partitions)))
 
-    def perform(self, requests: Sequence[Request]) -> list[Answer]:
+    def perform(self, requests: Sequence[Request]) -> Sequence[Answer]:
         """See `HoldReplica.perform`."""
         return self._combiner.run(requests)
 

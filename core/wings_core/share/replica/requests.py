@@ -1,6 +1,6 @@
 """Requests of a replica as values, so that they can be sent, simulated and told again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from wings_core.errors import WingsError
@@ -81,3 +81,47 @@ Answer = Sequence[Part] | Sequence[ReplicaState] | WingsError
 
 Answers = Mapping[int, Answer]
 """By number of the replica; those that have not answered are missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Requests that are made of a replica together; its answer is a list of theirs."""
+
+    requests: tuple[Request, ...]
+    """At least two, of any kind but `ForgetRequest`."""
+
+
+def unbundled(requests: Iterable[Request | Bundle]) -> list[Request]:
+    """Return the requests in order, those of bundles among them."""
+    found: list[Request] = []
+    for each in requests:
+        if isinstance(each, Bundle):
+            found += each.requests
+        else:
+            found.append(each)
+    return found
+
+
+def bundled(
+    requests: Iterable[Request | Bundle], answers: Sequence[Answer]
+) -> list[Answer | list[Answer]]:
+    """Return the answers to requests, some of which are bundles, from those of `unbundled`."""
+    found: list[Answer | list[Answer]] = []
+    at = 0
+    for each in requests:
+        if isinstance(each, Bundle):
+            end = at + len(each.requests)
+            found.append(one_of(list(answers[at:end])))
+            at = end
+        else:
+            found.append(answers[at])
+            at += 1
+    return found
+
+
+def one_of(parts: list[Answer]) -> list[Answer] | WingsError:
+    """Return the answer to a bundle: an error where each of its requests has failed."""
+    first = parts[0]
+    if isinstance(first, WingsError) and all(isinstance(each, WingsError) for each in parts):
+        return first
+    return parts

@@ -114,7 +114,7 @@ class StandbyReplica:
         """See `HoldReplica.forget`."""
         self._current().forget(group_uuid)
 
-    def perform(self, requests: Sequence[Request]) -> list[Answer]:
+    def perform(self, requests: Sequence[Request]) -> Sequence[Answer]:
         """See `HoldReplica.perform`."""
         return self._current().perform(requests)
 

@@ -12,7 +12,8 @@ All offsets from `start_offset` to `frontier` are in one of the states. What lie
 after it was never looked at, and costs nothing, however much it is.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from wings_core.share.model import Lease
 from wings_core.share.state.record_states import (
@@ -30,13 +31,12 @@ EXHAUSTED_MAX = 10_000
 """Messages at the delivery limit that one selection takes at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(NamedTuple):
     """A range that was selected and is pending."""
 
     first: int
     last: int
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]
     """Deliveries made, as far as is known here."""
     exhausted: bool = False
     """To be archived rather than leased."""
@@ -129,6 +129,25 @@ class SharePartition(RecordStates):
             self.frontier = last + 1
             picks.append(self._pick(first, last, 0))
         return picks
+
+    def take_fresh(self, log_end: int, messages_max: int, in_flight_max: int) -> tuple[int, int]:
+        """Make messages pending that were never looked at, as of the last `advance`.
+
+        Args:
+            log_end: The next offset that the log assigns.
+            messages_max: No more than this.
+            in_flight_max: No more are in flight at once.
+
+        Returns:
+            The first and the last of them, which is before the first where there are none.
+        """
+        first = self.frontier
+        room = min(messages_max, in_flight_max - self.in_flight, log_end - first)
+        if room <= 0 or self.is_full or self.is_scheduled:
+            return first, first - 1
+        self.frontier += room
+        self._put(first, first + room - 1, RecordState(State.PENDING))
+        return first, first + room - 1
 
     def select_next(
         self, log_end: int, messages_max: int, in_flight_max: int, limit: int, *, alone: bool = True
@@ -237,6 +256,29 @@ class SharePartition(RecordStates):
                 granted.append((begin, end))
         return granted
 
+    def grant_each(self, granted: Sequence[tuple[int, int, Lease]], until: float) -> None:
+        """Make pending messages held that were never delivered, as by `grant`.
+
+        Args:
+            granted: Neighbours, in order, and the lease of each.
+            until: When all of the leases expire.
+        """
+        ranges = [
+            (first, last, RecordState(State.HELD, 1, until, lease))
+            for first, last, lease in granted
+        ]
+        pending = self._ranges.starting_at(ranges[0][0])
+        change = None
+        if pending is not None and pending[2].state is State.PENDING:
+            change = self._ranges.divide(ranges)
+        if change is None:
+            for begin, end, lease in granted:
+                self.grant(begin, end, lease, until, 1)
+            return
+        self._account(change)
+        for begin, end, _ in ranges:
+            self._remember(self._expiries, until, begin, end)
+
     def unpick(self, first: int, last: int, count: int, until: float = 0.0) -> None:
         """Make pending messages available again, from a time on, with so many deliveries."""
         for begin, end, record in self._ranges.parts(first, last):
@@ -253,6 +295,17 @@ class SharePartition(RecordStates):
                 return False
             messages += end - begin + 1
         return messages == last - first + 1
+
+    def held(self, first: int, last: int, now: float) -> RecordState | None:
+        """Return the state of `[first, last]` where one lease holds all that has not expired.
+
+        None too where parts of it expire at different times.
+        """
+        found = self._ranges.at(first)
+        if found is None or not first <= last <= found[1]:
+            return None
+        record = found[2]
+        return record if record.state is State.HELD and record.until > now else None
 
     def renew(self, first: int, last: int, lease: Lease, until: float) -> None:
         """Let what a lease holds expire later."""
@@ -278,9 +331,12 @@ class SharePartition(RecordStates):
         if first > last:
             return
         self._touch(last)
-        for begin, end, record in self._ranges.parts(first, last):
-            if record.state not in FINISHED:
-                self._put(begin, end, ARCHIVED if archived else ACKNOWLEDGED)
+        if first == self.start_offset:
+            self._finish_head(last, ARCHIVED if archived else ACKNOWLEDGED)
+        else:
+            for begin, end, record in self._ranges.parts(first, last):
+                if record.state not in FINISHED:
+                    self._put(begin, end, ARCHIVED if archived else ACKNOWLEDGED)
         self._fold()
 
     def learn(self, first: int, last: int, count: int) -> None:

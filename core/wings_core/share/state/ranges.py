@@ -5,7 +5,7 @@ ranges after it, which for 100,000 ranges takes a few microseconds.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -24,11 +24,16 @@ class Change(Generic[V]):
 
 
 class RangeMap(Generic[V]):
-    """Values by disjoint ranges of offsets; values are compared to merge neighbours."""
+    """Values by disjoint ranges of offsets; values are compared to merge neighbours.
 
-    __slots__ = ("_firsts", "_rest")
+    Attributes:
+        end: One past the last offset that has a value; 0: none has.
+    """
+
+    __slots__ = ("_firsts", "_rest", "end")
 
     def __init__(self) -> None:
+        self.end = 0
         self._firsts: list[int] = []
         self._rest: dict[int, tuple[int, V]] = {}
         """By first offset: the last one, and the value."""
@@ -50,6 +55,7 @@ class RangeMap(Generic[V]):
             ):
                 made._firsts.append(first)
                 made._rest[first] = (last, value)
+                made.end = last + 1
             else:
                 made.put(first, last, value)  # Merged with what is there, or over it.
             if before is None or last >= before[1]:
@@ -130,8 +136,15 @@ class RangeMap(Generic[V]):
 
     def put(self, first: int, last: int, value: V) -> Change[V]:
         """Give `[first, last]` a value, whatever was there."""
-        low, high, removed = self._overlapped(first, last)
         firsts, rest = self._firsts, self._rest
+        if first > self.end or (
+            first == self.end and (not firsts or rest[firsts[-1]][1] != value)
+        ):  # Behind all others, as most are that begin.
+            firsts.append(first)
+            rest[first] = (last, value)
+            self.end = last + 1
+            return Change([], [(first, last, value)])
+        low, high, removed = self._overlapped(first, last)
         added: list[Range[V]] = []
         # Neighbours of the same value are one range with it, whether they were cut or touch it.
         if removed and removed[0][0] < first:
@@ -157,6 +170,19 @@ class RangeMap(Generic[V]):
         if right is not None:
             added.append(right)
         return self._swap(low, high, removed, added)
+
+    def divide(self, ranges: Sequence[Range[V]]) -> Change[V] | None:
+        """Put ranges in place of one that is theirs together; None: there is none, nothing is done.
+
+        Args:
+            ranges: Neighbours, in order, of values that neither equal each other nor any there is.
+        """
+        first, last = ranges[0][0], ranges[-1][1]
+        whole = self._rest.get(first)
+        if whole is None or whole[0] != last:
+            return None
+        low = bisect_right(self._firsts, first) - 1
+        return self._swap(low, low + 1, [(first, *whole)], list(ranges))
 
     def remove(self, first: int, last: int) -> Change[V]:
         """Take `[first, last]` out."""
@@ -206,5 +232,7 @@ class RangeMap(Generic[V]):
             del rest[begin]
         for begin, end, value in added:
             rest[begin] = (end, value)
-        self._firsts[low:high] = [begin for begin, _, _ in added] if added else ()
+        firsts = self._firsts
+        firsts[low:high] = [begin for begin, _, _ in added] if added else ()
+        self.end = rest[firsts[-1]][0] + 1 if firsts else 0
         return Change(removed, added)

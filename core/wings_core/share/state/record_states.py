@@ -303,6 +303,14 @@ class RecordStates:
             if record.state is State.AVAILABLE and not record.until:
                 insort(self._ready, first)
 
+    def _finish_head(self, last: int, record: RecordState) -> None:
+        """Finish the messages up to an offset in one step."""
+        for begin, end, before in self._ranges.parts(self.start_offset, last):
+            state = before.state if before.state in FINISHED else record.state
+            self._before_start[state] += end - begin + 1
+        self._account(self._ranges.remove(self.start_offset, last))
+        self.start_offset = last + 1
+
     def _fold(self) -> None:
         """Move the start over what is finished."""
         while (head := self._ranges.head()) is not None and head[2].state in FINISHED:
