@@ -318,7 +318,7 @@ SHORT = ["replace after 2", "write after 3", "commit after 2", "delete after 1",
 @pytest.mark.parametrize(
     ("traps", "kills"),
     [
-        pytest.param(SHORT, 2, id="seven"),
+        pytest.param(SHORT, 1, id="six"),
         pytest.param(
             [*traps_of(6)], 100, id="many", marks=[pytest.mark.soak, pytest.mark.timeout(7_200)]
         ),
