@@ -644,6 +644,8 @@ class Flow:
     def _round(self) -> None:
         offered, self._offered = self._offered, []
         world, node = self._world, self._node
+        if node.starts != self._start:
+            return  # It crashed, and this with it.
 
         def loaded(outcomes: Sequence[tuple[Any, WingsError | None]]) -> None:
             ((_, error),) = outcomes

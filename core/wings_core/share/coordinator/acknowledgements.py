@@ -134,7 +134,7 @@ class Acknowledgements:
             )
         ]
         procedures: list[Procedure[Any]] = [each for _, _, each in acknowledging]
-        outcomes = self._runner.run_all([*procedures, *beside])
+        outcomes: Sequence[Any] = self._runner.run_all([*procedures, *beside])
         for (partition, numbers, _), outcome in zip(acknowledging, outcomes, strict=False):
             for at, number in enumerate(numbers):
                 key = (number, partition)
