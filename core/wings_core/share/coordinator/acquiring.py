@@ -42,6 +42,9 @@ class Acquiring:
         batch_end: BatchEnd,
     ) -> None:
         self.procedures: list[Procedure[Any]] = []
+        self._core = core
+        self._group = group
+        self._begun_at = core.now()
         self._numbers = list(requests)
         self._are_together = False
         table, acquirer = core.table, core.acquirer
@@ -73,7 +76,18 @@ class Acquiring:
                     each.append(outcome)
             else:
                 got[self._numbers[min(at, len(self._numbers) - 1)]].append(outcome)
-        return {number: all_of(found) for number, found in got.items()}
+        leased = {number: all_of(found) for number, found in got.items()}
+        seconds = self._core.now() - self._begun_at
+        if seconds * 2_000 < self._group.config.lock_duration_ms:
+            return leased
+        # Other procedures took long, which all waited for: what was leased may be over by now.
+        return {
+            number: found if isinstance(found, WingsError) else self._not_over(found)
+            for number, found in leased.items()
+        }
+
+    def _not_over(self, ranges: Sequence[LeasedRange]) -> list[LeasedRange]:
+        return [each for each in ranges if self._core.table.is_leased(self._group, each)]
 
 
 def all_of(outcomes: Sequence[Leased]) -> Leased:

@@ -42,6 +42,7 @@ class CoordinatorCore:
 
     Attributes:
         id: In the leases; unique for each start.
+        now: Returns the time that leases are counted by.
         table: The partitions that are known here.
         acquirer: Leases the messages of one of them.
         fresh: Leases those that were never looked at to several members at once.
@@ -66,6 +67,7 @@ class CoordinatorCore:
         self.id = id or uuid.uuid4().hex
         self._quorum = quorum
         self._changed = changed
+        self.now = clock.now
         self.table = PartitionTable(quorum, clock, self.id)
         finalizer = self.finalizer_type(self.table, quorum, dead_letters, clock, archived)
         self.acquirer = self.acquirer_type(self.table, quorum, finalizer, clock, rng, changed)

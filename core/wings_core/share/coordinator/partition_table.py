@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from wings_core.errors import GroupNotFound
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
-from wings_core.share.model import Lease, ShareGroup, ShareKey, member_tag
+from wings_core.share.model import Lease, LeasedRange, ShareGroup, ShareKey, member_tag
 from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import Known
@@ -152,6 +152,17 @@ class PartitionTable:
                 return again if event is None else min(event, again)
             ordered = group.config.is_ordered
             return 0.0 if tracked.state.has_available(bounds.end, ordered=ordered) else event
+
+    def is_leased(self, group: ShareGroup, leased: LeasedRange) -> bool:
+        """Tell whether a lease that was given here is not over."""
+        with self.lock:
+            tracked = self._table.get(group.uuid, {}).get(leased.partition)
+            return tracked is not None and tracked.state.is_held(
+                leased.start_offset,
+                leased.end_offset,
+                Lease.parse(leased.lease),
+                self._clock.now(),
+            )
 
     def needs_catch_up(self, group: ShareGroup, partition: Partition) -> bool:
         """Tell whether a partition is to be read again: then others may have made room in it.
