@@ -149,10 +149,14 @@ def _entry(outcome: Outcome, file: FileOutcome) -> dict[str, Any]:
 
 def _jsonable(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: value.isoformat() if isinstance(value, datetime) else value
+        name: _time(value) if isinstance(value, datetime) else value
         for name, value in row.items()
         if name != "source"
     }
+
+
+def _time(value: datetime) -> str:
+    return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def retry(settings: SourceSettings, shards: list[str] | None) -> list[str]:

@@ -10,6 +10,7 @@ from fix_ingest import MakeSource, Start, numbers, write_jsonl
 from wings_client import Client
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.queue.sqlite import SqliteQueue
+from wings_core.times import format_timestamp, parse_timestamp
 from wings_spark.ingest import listing, listing_queue, status
 from wings_spark.ingest.run import check
 from wings_spark.ingest.settings import SourceSettings
@@ -257,6 +258,9 @@ def test_history_has_a_row_for_each_file_of_each_batch(
     assert [row["rows"] for row in found] == [2, 0, 1]
     assert "line 1" in found[1]["error"]
     assert all(row["began_at"] <= row["ended_at"] for row in found)
+    assert [format_timestamp(parse_timestamp(row["ended_at"])) for row in found] == [
+        row["ended_at"] for row in found
+    ]
     assert found[0]["version"] == f"{good.stat().st_size}-{good.stat().st_mtime_ns}"
     without = settings.model_copy(update={"history": source().history})
     assert [row["rows"] for row in status.history(without, 2)] == [0, 1]
