@@ -78,12 +78,19 @@ def _send(writer: flight.FlightStreamWriter, batch: pa.RecordBatch) -> None:
 def test_many_large_pushes_at_once_stay_within_the_budget() -> None:
     batch = pa.record_batch({"n": pa.array(range(MIB), pa.int64())})
     outcomes: Counter[str] = Counter()
+    ended: Counter[str] = Counter()
 
     def put() -> None:
         try:
             with flight.FlightClient(server.flight) as client:
-                push(client, "t", batch)
-            outcomes["committed"] += 1
+                stream = Stream(client, batch.schema, "t")
+                stream.push(batch)
+                outcomes["committed"] += 1
+                try:
+                    stream.close()
+                except flight.FlightError as error:
+                    # There was no room to read on, and so to see that nothing more comes.
+                    ended[code_of(error)] += 1
         except Exception as error:  # noqa: BLE001 - each must be a typed refusal
             outcomes[code_of(error)] += 1
 
@@ -97,6 +104,7 @@ def test_many_large_pushes_at_once_stay_within_the_budget() -> None:
         assert outcomes.keys() <= {"committed", "RESOURCE_EXHAUSTED"}
         assert outcomes["committed"] > 0
         assert outcomes.total() == PUTS
+        assert ended.keys() <= {"RESOURCE_EXHAUSTED"}
         assert resident(server, "VmHWM") <= base + 2 * BUDGET
         wait_until_small(server, base)
         states = act(server.client(), "partition-states", topic="t")

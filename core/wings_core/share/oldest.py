@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
-
 from wings_core.partitions import Partition
 from wings_core.share.model import ShareGroup, SharePartitionState
 
@@ -42,6 +40,8 @@ def oldest_unfinished(
         located = registry.locate_slices(group.topic.uuid, some, 1, PARTITIONS_AT_ONCE)
         slices = located.slices
         if slices.num_rows:
+            import pyarrow.compute as pc  # Slow to import, and a client has no need of it.
+
             times = pc.coalesce(slices["first_timestamp"], slices["timestamp"])
             first = pc.index(times, pc.min(times)).as_py()
             partition, offset = some[slices["place"][first].as_py()]

@@ -4,83 +4,80 @@
 # source: wings_core/protocol/v1/maintenance.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "wings_core/protocol/v1/maintenance.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'wings_core/protocol/v1/maintenance.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-from wings_core.protocol.v1 import (
-    offset_registry_pb2 as wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2,
-)
+from wings_core.protocol.v1 import offset_registry_pb2 as wings__core_dot_protocol_dot_v1_dot_offset__registry__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n(wings_core/protocol/v1/maintenance.proto\x12\x08wings.v1\x1a,wings_core/protocol/v1/offset_registry.proto"D\n\x13\x41\x63quireLeaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x0f\n\x07seconds\x18\x03 \x01(\x01"4\n\x14\x41\x63quireLeaseResponse\x12\x12\n\x05token\x18\x01 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_token"3\n\x13ReleaseLeaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t"\x16\n\x14ReleaseLeaseResponse"\xdd\x01\n\x12\x45xpirePagesRequest\x12\x12\n\ntopic_uuid\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\x12\x13\n\x06\x61ge_us\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nbytes_kept\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x11\n\tpages_max\x18\x05 \x01(\x03\x12\x1c\n\x0f\x66inished_before\x18\x06 \x01(\x03H\x02\x88\x01\x01\x12\x13\n\x0bgroup_uuids\x18\x07 \x03(\tB\t\n\x07_age_usB\r\n\x0b_bytes_keptB\x12\n\x10_finished_before"[\n\x13\x45xpirePagesResponse\x12\x18\n\x10log_start_offset\x18\x01 \x01(\x03\x12\r\n\x05pages\x18\x02 \x01(\x03\x12\x0c\n\x04rows\x18\x03 \x01(\x03\x12\r\n\x05\x62ytes\x18\x04 \x01(\x03"\xac\x01\n\x13ReplacePagesRequest\x12\x12\n\ntopic_uuid\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\x12\x1f\n\x03old\x18\x03 \x03(\x0b\x32\x12.wings.v1.Location\x12\x1f\n\x03new\x18\x04 \x03(\x0b\x32\x12.wings.v1.Location\x12\r\n\x05lease\x18\x05 \x01(\t\x12\x0e\n\x06holder\x18\x06 \x01(\t\x12\r\n\x05token\x18\x07 \x01(\x03"(\n\x14ReplacePagesResponse\x12\x10\n\x08replaced\x18\x01 \x01(\x08"v\n\x0bReplacement\x12\x12\n\ntopic_uuid\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\x12\x1f\n\x03old\x18\x03 \x03(\x0b\x32\x12.wings.v1.Location\x12\x1f\n\x03new\x18\x04 \x03(\x0b\x32\x12.wings.v1.Location"s\n\x16ReplaceAllPagesRequest\x12+\n\x0creplacements\x18\x01 \x03(\x0b\x32\x15.wings.v1.Replacement\x12\r\n\x05lease\x18\x02 \x01(\t\x12\x0e\n\x06holder\x18\x03 \x01(\t\x12\r\n\x05token\x18\x04 \x01(\x03"+\n\x17ReplaceAllPagesResponse\x12\x10\n\x08replaced\x18\x01 \x03(\x08",\n\x17GetInlineBacklogRequest\x12\x11\n\tpages_max\x18\x01 \x01(\x03"C\n\rInlineBacklog\x12#\n\x05pages\x18\x01 \x03(\x0b\x32\x14.wings.v1.InlinePage\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03"h\n\nInlinePage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\t\x12$\n\x08location\x18\x04 \x01(\x0b\x32\x12.wings.v1.Location"R\n\x15ListTierStatesRequest\x12\x12\n\ntopic_uuid\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t"[\n\x16ListTierStatesResponse\x12(\n\x0btier_states\x18\x01 \x03(\x0b\x32\x13.wings.v1.TierState\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t"Z\n\tTierState\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\x0e\n\x06remote\x18\x02 \x01(\x08\x12\r\n\x05pages\x18\x03 \x01(\x03\x12\x0c\n\x04rows\x18\x04 \x01(\x03\x12\r\n\x05\x62ytes\x18\x05 \x01(\x03"*\n\x14GetTopicStateRequest\x12\x12\n\ntopic_uuid\x18\x01 \x01(\t"i\n\nTopicState\x12%\n\x04sums\x18\x01 \x01(\x0b\x32\x17.wings.v1.PartitionSums\x12\x1e\n\x11last_timestamp_us\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x14\n\x12_last_timestamp_us"B\n\x17GetLargestTopicsRequest\x12\x12\n\ntopics_max\x18\x01 \x01(\x03\x12\x13\n\x0bgrouped_max\x18\x02 \x01(\x03"\x81\x01\n\rLargestTopics\x12#\n\x06topics\x18\x01 \x03(\x0b\x32\x13.wings.v1.TopicSums\x12\x0e\n\x06others\x18\x02 \x01(\x03\x12*\n\tof_others\x18\x03 \x01(\x0b\x32\x17.wings.v1.PartitionSums\x12\x0f\n\x07grouped\x18\x04 \x03(\t"U\n\tTopicSums\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12%\n\x04sums\x18\x03 \x01(\x0b\x32\x17.wings.v1.PartitionSums"\xa2\x01\n\rPartitionSums\x12\x12\n\npartitions\x18\x01 \x01(\x03\x12\x10\n\x08messages\x18\x02 \x01(\x03\x12\r\n\x05pages\x18\x03 \x01(\x03\x12\x0c\n\x04rows\x18\x04 \x01(\x03\x12\r\n\x05\x62ytes\x18\x05 \x01(\x03\x12\x14\n\x0cmerged_pages\x18\x06 \x01(\x03\x12\x13\n\x0bmerged_rows\x18\x07 \x01(\x03\x12\x14\n\x0cmerged_bytes\x18\x08 \x01(\x03\x32\xe1\x05\n\x12MaintenanceService\x12M\n\x0c\x41\x63quireLease\x12\x1d.wings.v1.AcquireLeaseRequest\x1a\x1e.wings.v1.AcquireLeaseResponse\x12M\n\x0cReleaseLease\x12\x1d.wings.v1.ReleaseLeaseRequest\x1a\x1e.wings.v1.ReleaseLeaseResponse\x12J\n\x0b\x45xpirePages\x12\x1c.wings.v1.ExpirePagesRequest\x1a\x1d.wings.v1.ExpirePagesResponse\x12M\n\x0cReplacePages\x12\x1d.wings.v1.ReplacePagesRequest\x1a\x1e.wings.v1.ReplacePagesResponse\x12V\n\x0fReplaceAllPages\x12 .wings.v1.ReplaceAllPagesRequest\x1a!.wings.v1.ReplaceAllPagesResponse\x12N\n\x10GetInlineBacklog\x12!.wings.v1.GetInlineBacklogRequest\x1a\x17.wings.v1.InlineBacklog\x12S\n\x0eListTierStates\x12\x1f.wings.v1.ListTierStatesRequest\x1a .wings.v1.ListTierStatesResponse\x12\x45\n\rGetTopicState\x12\x1e.wings.v1.GetTopicStateRequest\x1a\x14.wings.v1.TopicState\x12N\n\x10GetLargestTopics\x12!.wings.v1.GetLargestTopicsRequest\x1a\x17.wings.v1.LargestTopicsb\x06proto3'
-)
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(wings_core/protocol/v1/maintenance.proto\x12\x08wings.v1\x1a,wings_core/protocol/v1/offset_registry.proto\"D\n\x13\x41\x63quireLeaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\"4\n\x14\x41\x63quireLeaseResponse\x12\x12\n\x05token\x18\x01 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_token\"3\n\x13ReleaseLeaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\"\x16\n\x14ReleaseLeaseResponse\"\xdd\x01\n\x12\x45xpirePagesRequest\x12\x12\n\ntopic_uuid\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\x12\x13\n\x06\x61ge_us\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nbytes_kept\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x11\n\tpages_max\x18\x05 \x01(\x03\x12\x1c\n\x0f\x66inished_before\x18\x06 \x01(\x03H\x02\x88\x01\x01\x12\x13\n\x0bgroup_uuids\x18\x07 \x03(\tB\t\n\x07_age_usB\r\n\x0b_bytes_keptB\x12\n\x10_finished_before\"[\n\x13\x45xpirePagesResponse\x12\x18\n\x10log_start_offset\x18\x01 \x01(\x03\x12\r\n\x05pages\x18\x02 \x01(\x03\x12\x0c\n\x04rows\x18\x03 \x01(\x03\x12\r\n\x05\x62ytes\x18\x04 \x01(\x03\"\xac\x01\n\x13ReplacePagesRequest\x12\x12\n\ntopic_uuid\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\x12\x1f\n\x03old\x18\x03 \x03(\x0b\x32\x12.wings.v1.Location\x12\x1f\n\x03new\x18\x04 \x03(\x0b\x32\x12.wings.v1.Location\x12\r\n\x05lease\x18\x05 \x01(\t\x12\x0e\n\x06holder\x18\x06 \x01(\t\x12\r\n\x05token\x18\x07 \x01(\x03\"(\n\x14ReplacePagesResponse\x12\x10\n\x08replaced\x18\x01 \x01(\x08\"v\n\x0bReplacement\x12\x12\n\ntopic_uuid\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\x12\x1f\n\x03old\x18\x03 \x03(\x0b\x32\x12.wings.v1.Location\x12\x1f\n\x03new\x18\x04 \x03(\x0b\x32\x12.wings.v1.Location\"s\n\x16ReplaceAllPagesRequest\x12+\n\x0creplacements\x18\x01 \x03(\x0b\x32\x15.wings.v1.Replacement\x12\r\n\x05lease\x18\x02 \x01(\t\x12\x0e\n\x06holder\x18\x03 \x01(\t\x12\r\n\x05token\x18\x04 \x01(\x03\"+\n\x17ReplaceAllPagesResponse\x12\x10\n\x08replaced\x18\x01 \x03(\x08\",\n\x17GetInlineBacklogRequest\x12\x11\n\tpages_max\x18\x01 \x01(\x03\"C\n\rInlineBacklog\x12#\n\x05pages\x18\x01 \x03(\x0b\x32\x14.wings.v1.InlinePage\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03\"h\n\nInlinePage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\t\x12$\n\x08location\x18\x04 \x01(\x0b\x32\x12.wings.v1.Location\"R\n\x15ListTierStatesRequest\x12\x12\n\ntopic_uuid\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"[\n\x16ListTierStatesResponse\x12(\n\x0btier_states\x18\x01 \x03(\x0b\x32\x13.wings.v1.TierState\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"Z\n\tTierState\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\x0e\n\x06remote\x18\x02 \x01(\x08\x12\r\n\x05pages\x18\x03 \x01(\x03\x12\x0c\n\x04rows\x18\x04 \x01(\x03\x12\r\n\x05\x62ytes\x18\x05 \x01(\x03\"*\n\x14GetTopicStateRequest\x12\x12\n\ntopic_uuid\x18\x01 \x01(\t\"i\n\nTopicState\x12%\n\x04sums\x18\x01 \x01(\x0b\x32\x17.wings.v1.PartitionSums\x12\x1e\n\x11last_timestamp_us\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x14\n\x12_last_timestamp_us\"B\n\x17GetLargestTopicsRequest\x12\x12\n\ntopics_max\x18\x01 \x01(\x03\x12\x13\n\x0bgrouped_max\x18\x02 \x01(\x03\"\x81\x01\n\rLargestTopics\x12#\n\x06topics\x18\x01 \x03(\x0b\x32\x13.wings.v1.TopicSums\x12\x0e\n\x06others\x18\x02 \x01(\x03\x12*\n\tof_others\x18\x03 \x01(\x0b\x32\x17.wings.v1.PartitionSums\x12\x0f\n\x07grouped\x18\x04 \x03(\t\"U\n\tTopicSums\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\ntopic_uuid\x18\x02 \x01(\t\x12%\n\x04sums\x18\x03 \x01(\x0b\x32\x17.wings.v1.PartitionSums\"\xa2\x01\n\rPartitionSums\x12\x12\n\npartitions\x18\x01 \x01(\x03\x12\x10\n\x08messages\x18\x02 \x01(\x03\x12\r\n\x05pages\x18\x03 \x01(\x03\x12\x0c\n\x04rows\x18\x04 \x01(\x03\x12\r\n\x05\x62ytes\x18\x05 \x01(\x03\x12\x14\n\x0cmerged_pages\x18\x06 \x01(\x03\x12\x13\n\x0bmerged_rows\x18\x07 \x01(\x03\x12\x14\n\x0cmerged_bytes\x18\x08 \x01(\x03\x32\xe1\x05\n\x12MaintenanceService\x12M\n\x0c\x41\x63quireLease\x12\x1d.wings.v1.AcquireLeaseRequest\x1a\x1e.wings.v1.AcquireLeaseResponse\x12M\n\x0cReleaseLease\x12\x1d.wings.v1.ReleaseLeaseRequest\x1a\x1e.wings.v1.ReleaseLeaseResponse\x12J\n\x0b\x45xpirePages\x12\x1c.wings.v1.ExpirePagesRequest\x1a\x1d.wings.v1.ExpirePagesResponse\x12M\n\x0cReplacePages\x12\x1d.wings.v1.ReplacePagesRequest\x1a\x1e.wings.v1.ReplacePagesResponse\x12V\n\x0fReplaceAllPages\x12 .wings.v1.ReplaceAllPagesRequest\x1a!.wings.v1.ReplaceAllPagesResponse\x12N\n\x10GetInlineBacklog\x12!.wings.v1.GetInlineBacklogRequest\x1a\x17.wings.v1.InlineBacklog\x12S\n\x0eListTierStates\x12\x1f.wings.v1.ListTierStatesRequest\x1a .wings.v1.ListTierStatesResponse\x12\x45\n\rGetTopicState\x12\x1e.wings.v1.GetTopicStateRequest\x1a\x14.wings.v1.TopicState\x12N\n\x10GetLargestTopics\x12!.wings.v1.GetLargestTopicsRequest\x1a\x17.wings.v1.LargestTopicsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(
-    DESCRIPTOR, "wings_core.protocol.v1.maintenance_pb2", _globals
-)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'wings_core.protocol.v1.maintenance_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_ACQUIRELEASEREQUEST"]._serialized_start = 100
-    _globals["_ACQUIRELEASEREQUEST"]._serialized_end = 168
-    _globals["_ACQUIRELEASERESPONSE"]._serialized_start = 170
-    _globals["_ACQUIRELEASERESPONSE"]._serialized_end = 222
-    _globals["_RELEASELEASEREQUEST"]._serialized_start = 224
-    _globals["_RELEASELEASEREQUEST"]._serialized_end = 275
-    _globals["_RELEASELEASERESPONSE"]._serialized_start = 277
-    _globals["_RELEASELEASERESPONSE"]._serialized_end = 299
-    _globals["_EXPIREPAGESREQUEST"]._serialized_start = 302
-    _globals["_EXPIREPAGESREQUEST"]._serialized_end = 523
-    _globals["_EXPIREPAGESRESPONSE"]._serialized_start = 525
-    _globals["_EXPIREPAGESRESPONSE"]._serialized_end = 616
-    _globals["_REPLACEPAGESREQUEST"]._serialized_start = 619
-    _globals["_REPLACEPAGESREQUEST"]._serialized_end = 791
-    _globals["_REPLACEPAGESRESPONSE"]._serialized_start = 793
-    _globals["_REPLACEPAGESRESPONSE"]._serialized_end = 833
-    _globals["_REPLACEMENT"]._serialized_start = 835
-    _globals["_REPLACEMENT"]._serialized_end = 953
-    _globals["_REPLACEALLPAGESREQUEST"]._serialized_start = 955
-    _globals["_REPLACEALLPAGESREQUEST"]._serialized_end = 1070
-    _globals["_REPLACEALLPAGESRESPONSE"]._serialized_start = 1072
-    _globals["_REPLACEALLPAGESRESPONSE"]._serialized_end = 1115
-    _globals["_GETINLINEBACKLOGREQUEST"]._serialized_start = 1117
-    _globals["_GETINLINEBACKLOGREQUEST"]._serialized_end = 1161
-    _globals["_INLINEBACKLOG"]._serialized_start = 1163
-    _globals["_INLINEBACKLOG"]._serialized_end = 1230
-    _globals["_INLINEPAGE"]._serialized_start = 1232
-    _globals["_INLINEPAGE"]._serialized_end = 1336
-    _globals["_LISTTIERSTATESREQUEST"]._serialized_start = 1338
-    _globals["_LISTTIERSTATESREQUEST"]._serialized_end = 1420
-    _globals["_LISTTIERSTATESRESPONSE"]._serialized_start = 1422
-    _globals["_LISTTIERSTATESRESPONSE"]._serialized_end = 1513
-    _globals["_TIERSTATE"]._serialized_start = 1515
-    _globals["_TIERSTATE"]._serialized_end = 1605
-    _globals["_GETTOPICSTATEREQUEST"]._serialized_start = 1607
-    _globals["_GETTOPICSTATEREQUEST"]._serialized_end = 1649
-    _globals["_TOPICSTATE"]._serialized_start = 1651
-    _globals["_TOPICSTATE"]._serialized_end = 1756
-    _globals["_GETLARGESTTOPICSREQUEST"]._serialized_start = 1758
-    _globals["_GETLARGESTTOPICSREQUEST"]._serialized_end = 1824
-    _globals["_LARGESTTOPICS"]._serialized_start = 1827
-    _globals["_LARGESTTOPICS"]._serialized_end = 1956
-    _globals["_TOPICSUMS"]._serialized_start = 1958
-    _globals["_TOPICSUMS"]._serialized_end = 2043
-    _globals["_PARTITIONSUMS"]._serialized_start = 2046
-    _globals["_PARTITIONSUMS"]._serialized_end = 2208
-    _globals["_MAINTENANCESERVICE"]._serialized_start = 2211
-    _globals["_MAINTENANCESERVICE"]._serialized_end = 2948
+  DESCRIPTOR._loaded_options = None
+  _globals['_ACQUIRELEASEREQUEST']._serialized_start=100
+  _globals['_ACQUIRELEASEREQUEST']._serialized_end=168
+  _globals['_ACQUIRELEASERESPONSE']._serialized_start=170
+  _globals['_ACQUIRELEASERESPONSE']._serialized_end=222
+  _globals['_RELEASELEASEREQUEST']._serialized_start=224
+  _globals['_RELEASELEASEREQUEST']._serialized_end=275
+  _globals['_RELEASELEASERESPONSE']._serialized_start=277
+  _globals['_RELEASELEASERESPONSE']._serialized_end=299
+  _globals['_EXPIREPAGESREQUEST']._serialized_start=302
+  _globals['_EXPIREPAGESREQUEST']._serialized_end=523
+  _globals['_EXPIREPAGESRESPONSE']._serialized_start=525
+  _globals['_EXPIREPAGESRESPONSE']._serialized_end=616
+  _globals['_REPLACEPAGESREQUEST']._serialized_start=619
+  _globals['_REPLACEPAGESREQUEST']._serialized_end=791
+  _globals['_REPLACEPAGESRESPONSE']._serialized_start=793
+  _globals['_REPLACEPAGESRESPONSE']._serialized_end=833
+  _globals['_REPLACEMENT']._serialized_start=835
+  _globals['_REPLACEMENT']._serialized_end=953
+  _globals['_REPLACEALLPAGESREQUEST']._serialized_start=955
+  _globals['_REPLACEALLPAGESREQUEST']._serialized_end=1070
+  _globals['_REPLACEALLPAGESRESPONSE']._serialized_start=1072
+  _globals['_REPLACEALLPAGESRESPONSE']._serialized_end=1115
+  _globals['_GETINLINEBACKLOGREQUEST']._serialized_start=1117
+  _globals['_GETINLINEBACKLOGREQUEST']._serialized_end=1161
+  _globals['_INLINEBACKLOG']._serialized_start=1163
+  _globals['_INLINEBACKLOG']._serialized_end=1230
+  _globals['_INLINEPAGE']._serialized_start=1232
+  _globals['_INLINEPAGE']._serialized_end=1336
+  _globals['_LISTTIERSTATESREQUEST']._serialized_start=1338
+  _globals['_LISTTIERSTATESREQUEST']._serialized_end=1420
+  _globals['_LISTTIERSTATESRESPONSE']._serialized_start=1422
+  _globals['_LISTTIERSTATESRESPONSE']._serialized_end=1513
+  _globals['_TIERSTATE']._serialized_start=1515
+  _globals['_TIERSTATE']._serialized_end=1605
+  _globals['_GETTOPICSTATEREQUEST']._serialized_start=1607
+  _globals['_GETTOPICSTATEREQUEST']._serialized_end=1649
+  _globals['_TOPICSTATE']._serialized_start=1651
+  _globals['_TOPICSTATE']._serialized_end=1756
+  _globals['_GETLARGESTTOPICSREQUEST']._serialized_start=1758
+  _globals['_GETLARGESTTOPICSREQUEST']._serialized_end=1824
+  _globals['_LARGESTTOPICS']._serialized_start=1827
+  _globals['_LARGESTTOPICS']._serialized_end=1956
+  _globals['_TOPICSUMS']._serialized_start=1958
+  _globals['_TOPICSUMS']._serialized_end=2043
+  _globals['_PARTITIONSUMS']._serialized_start=2046
+  _globals['_PARTITIONSUMS']._serialized_end=2208
+  _globals['_MAINTENANCESERVICE']._serialized_start=2211
+  _globals['_MAINTENANCESERVICE']._serialized_end=2948
 # @@protoc_insertion_point(module_scope)
