@@ -13,7 +13,7 @@ import pyarrow.flight as flight
 import pytest
 from fix_postgres import PostgresServer
 from flight_calls import act, create_topic, get, numbers, push
-from processes import children, is_running, until
+from server_processes import children, is_running, until
 from share_calls import Member, create_group
 
 import wings_client

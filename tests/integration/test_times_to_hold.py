@@ -18,7 +18,7 @@ import pyarrow.flight as flight
 import pytest
 from fix_postgres import PostgresServer
 from flight_calls import act, create_topic, get, numbers, push
-from processes import SECONDS, children, is_running, until
+from server_processes import SECONDS, children, is_running, until
 from stateless_nodes import Nodes
 
 import wings_client
