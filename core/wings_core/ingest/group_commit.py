@@ -100,7 +100,7 @@ class Pending:
         self._known.acquire()
 
     def outcomes(self) -> tuple[CommitResult, ...]:
-        """Return what became of the batches that were joined; blocks until it is known.
+        """Return the results of the batches that were joined; blocks until they are known.
 
         Runs the flush on the caller's thread where none is running.
 
