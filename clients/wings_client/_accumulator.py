@@ -151,6 +151,8 @@ class Accumulator:
             ResourceExhausted: Not before the deadline.
             Unavailable: The call was cancelled.
         """
+        if self._thread is None:
+            return  # The first row starts it.
         with woken_by_cancellation(self._wake) as cancelled, self._lock:
             wanted = self._taken + len(self._rows)
             if self._sent < wanted > self._wanted:

@@ -65,6 +65,12 @@ def to_batches(data: Data, schema: pa.Schema, cut: Cut) -> Iterator[RecordBatch]
         SchemaMismatch: A column or value does not fit; raised when its batch is asked for.
         TypeError: `data`, or an item of it, is of no type that can be pushed.
     """
+    if isinstance(data, pa.RecordBatch) and data.num_rows == 1 and data.schema.equals(schema):
+        return iter((cast("RecordBatch", data),))
+    return _converted(data, schema, cut)
+
+
+def _converted(data: Data, schema: pa.Schema, cut: Cut) -> Iterator[RecordBatch]:
     for batch in _conform(data, schema, cut, "data"):
         for piece in _pieces(batch, cut):
             if piece.num_rows:

@@ -22,9 +22,8 @@ from wings_client._results import (
 )
 from wings_client.arrow import DataType, RecordBatch, Schema, Table
 from wings_core.contracts.chunks import EndReason, PartitionEnd, PartitionRange
-from wings_core.model import CommittedRange as StoredRange
 from wings_core.names import TopicName
-from wings_core.partitions import JsonScalar, partition_value
+from wings_core.partitions import JsonScalar
 from wings_core.schemas import schema_from_ipc
 from wings_core.times import parse_timestamp
 
@@ -155,13 +154,13 @@ class CommittedRange:
     """Of the rows; where several batches were joined to one range, that of the last batch."""
 
     @classmethod
-    def of(cls, stored: StoredRange) -> Self:
-        """Translate a range of a PutResult."""
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Read a range of a PutResult."""
         return cls(
-            partition_value(stored.partition),
-            stored.start_offset,
-            stored.end_offset,
-            _EPOCH + timedelta(microseconds=stored.timestamp),
+            found["partition"],
+            found["start_offset"],
+            found["end_offset"],
+            datetime.fromisoformat(found["timestamp"]),
         )
 
 

@@ -7,6 +7,9 @@
             removes the oldest, ────── └──── answers' thread ◀── PutResult ┘
             resolves its send
 
+While the writer has nothing to do and little is unanswered, a sender's thread writes its batch
+itself: a thread less between a message and the wire, which a message that comes alone would feel.
+
 Each batch has a sequence, counted up by the producer. When a connection breaks, the writer opens
 another stream that begins with the oldest unanswered batch, under its old sequence: for a batch
 that is committed already the server returns its first result. It remembers the last 64 results of
@@ -22,6 +25,8 @@ from types import TracebackType
 from typing import Literal, Self, overload
 from uuid import uuid4
 
+import pyarrow as pa
+
 from wings_client._accumulator import Accumulator, Acked, Taken
 from wings_client._appended import RowConverter, resolve_acks
 from wings_client._batches import BATCH_ROWS, Cut, Data, to_batches
@@ -33,7 +38,7 @@ from wings_client._put import PutStream
 from wings_client._retry import Backoff
 from wings_client._rows import snapshot, values_getter
 from wings_client._transport import Transport
-from wings_client._window import Window, full
+from wings_client._window import Send, Window, full
 from wings_client.arrow import RecordBatch
 from wings_core import tracing
 from wings_core.contracts.put import BatchMetadata, PutCommand
@@ -43,7 +48,6 @@ from wings_core.errors import (
     Unavailable,
     WingsError,
 )
-from wings_core.model import Accepted, Rejected
 from wings_core.partitions import Partition, partition_of
 from wings_core.times import Deadline
 
@@ -127,6 +131,8 @@ class Producer:
             endpoint=transport.endpoint,
         )
         self._thread: threading.Thread | None = None
+        self._stream: PutStream | None = None
+        """The present one; of the writer's thread, or of a sender whom the window lets write."""
         self._refusal: WingsError | None = None
         """The error of a batch that the present stream refused; published by joining the thread."""
 
@@ -266,9 +272,7 @@ class Producer:
                 raise InvalidArgument("the producer is closed")
             send = self._window.begin()
             for batch in self.batches(data):
-                metadata = _metadata(stamp, expected_offset)
-                self._window.put(send, batch, metadata, deadline)
-                self._start()
+                self._put(send, batch, _metadata(stamp, expected_offset), deadline)
                 expected_offset = None
         finally:
             self._sending.release()
@@ -380,8 +384,7 @@ class Producer:
                 if batch.acks:
                     keys = rows.column(self._cut.key).to_pylist() if self._cut.key else None
                     send.future.add_done_callback(partial(resolve_acks, batch.acks, keys))
-                self._window.put(send, rows, None, Deadline.never())
-                self._start()
+                self._put(send, rows, None, Deadline.never())
                 self._window.complete(send)
 
     def _fail(self, error: WingsError) -> None:
@@ -389,6 +392,20 @@ class Producer:
         # In this order: a caller to whom `flush` raised must find that `append` raises too.
         self._accumulator.fail(error)
         self._window.fail(error)
+
+    def _put(
+        self, send: Send, batch: pa.RecordBatch, metadata: bytes | None, deadline: Deadline
+    ) -> None:
+        """Put a batch into the window, and write it where that is this thread's."""
+        if self._window.put(send, batch, metadata, deadline):
+            succeeded = False
+            try:
+                assert self._stream is not None, "a writer waits at an open stream"
+                succeeded = self._stream.write(batch, metadata)
+            finally:
+                self._window.written(succeeded)
+        else:
+            self._start()
 
     def _start(self) -> None:
         """Start the writer's thread with the first batch."""
@@ -445,6 +462,7 @@ class Producer:
             target=self._read_answers, args=(stream,), name="wings-answers", daemon=True
         )
         answers.start()
+        self._stream = stream
         expiry = time.monotonic() + lifetime
         while (entry := self._window.next_to_write(expiry)) is not None:
             if not stream.write(entry.batch, entry.metadata):
@@ -462,12 +480,9 @@ class Producer:
     def _read_answers(self, stream: PutStream) -> None:
         try:
             while (answer := stream.read()) is not None:
-                if isinstance(answer.result, Rejected):
-                    self._refusal = answer.result.error
-                    return
-                assert isinstance(answer.result, Accepted), "a producer stages nothing"
-                committed = answer.result.committed
-                self._window.answered([CommittedRange.of(found) for found in committed])
+                self._window.answered([CommittedRange.from_json(at) for at in answer["committed"]])
+        except WingsError as error:
+            self._refusal = error
         finally:
             self._window.end_stream()
 

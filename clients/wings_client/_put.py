@@ -1,11 +1,13 @@
 """One DoPut stream: batches are written on one thread, responses read on another."""
 
+from typing import Any
+
 import pyarrow as pa
 
 from wings_client._errors import typed_errors
 from wings_client._transport import Transport
-from wings_core.contracts.put import PutCommand, PutResult, result_from_json
-from wings_core.errors import WingsError
+from wings_core.contracts.put import PutCommand, put_answer
+from wings_core.errors import WingsError, error_from_json
 
 
 class PutStream:
@@ -45,17 +47,25 @@ class PutStream:
             return False
         return True
 
-    def read(self) -> PutResult | None:
-        """Return the next answer; blocks until it is there.
+    def read(self) -> dict[str, Any] | None:
+        """Return the next answer, with key `committed` or `staged`; blocks until it is there.
 
         Returns:
             None if the stream has ended; `close` returns why.
+
+        Raises:
+            WingsError: What the batch was refused with.
         """
         try:
             raw = self._reader.read()
         except (pa.ArrowException, OSError):
             return None
-        return None if raw is None else result_from_json(raw)
+        if raw is None:
+            return None
+        answer = put_answer(raw)
+        if "error" in answer:
+            raise error_from_json(answer["error"])
+        return answer
 
     def finish(self) -> None:
         """Half-close: the server responds to the batches it has and ends the stream."""

@@ -11,8 +11,9 @@ starts over under another id, and the server deletes the old stage later.
 import contextlib
 import threading
 from collections import deque
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -26,8 +27,6 @@ from wings_core.batches import empty_batch
 from wings_core.contracts.actions import StageAbort
 from wings_core.contracts.put import PutCommand
 from wings_core.errors import AlreadyExists, InvalidArgument, WingsError
-from wings_core.model import Rejected
-from wings_core.model import Staged as StagedBatch
 
 STAGE_SECONDS_MAX = 3_600.0
 """How long a stage may take to be written, by default."""
@@ -287,21 +286,19 @@ class Stage:
     def _read_answers(self, stream: PutStream) -> None:
         try:
             while (answer := stream.read()) is not None:
-                if isinstance(answer.result, Rejected):
-                    with self._changed:
-                        self._fail(answer.result.error)
-                    return
-                assert isinstance(answer.result, StagedBatch), "the stream stages"
-                self._count(answer.result)
+                self._count(answer["staged"])
+        except WingsError as error:
+            with self._changed:
+                self._fail(error)
         finally:
             with self._changed:
                 self._answered = True
                 self._changed.notify_all()
 
-    def _count(self, staged: StagedBatch) -> None:
+    def _count(self, staged: Mapping[str, Any]) -> None:
         with self._changed:
             self._bytes_unanswered -= self._unanswered.popleft()
             self._batches += 1
-            self._rows += staged.rows
-            self._bytes += staged.bytes
+            self._rows += staged["rows"]
+            self._bytes += staged["bytes"]
             self._changed.notify_all()

@@ -1,7 +1,8 @@
 """The window of a producer: its unanswered batches, in order, and the sends they belong to.
 
 Senders put batches in while there is room, the writer's thread writes them to its stream, and the
-answers' thread removes the oldest. The batches of a stream that breaks stay in the window and are
+answers' thread removes the oldest. A sender may be told to write its batch itself; the stream does
+not end before it has. The batches of a stream that breaks stay in the window and are
 written to the next.
 
 One lock guards all of it, and is never held across a blocking call; futures are resolved without
@@ -18,7 +19,7 @@ from itertools import islice
 
 import pyarrow as pa
 
-from wings_client._cancellation import woken_by_cancellation
+from wings_client._cancellation import current_cancellation, woken_by_cancellation
 from wings_client._errors import client_closed, copy_of, timed_out
 from wings_client._model import Committed, CommittedRange
 from wings_core.errors import (
@@ -32,6 +33,12 @@ from wings_core.errors import (
     WingsError,
 )
 from wings_core.times import Deadline
+
+_SENT_AT_ONCE_BYTES = 32 * 1024
+"""Unanswered bytes that gRPC takes without the server's reading: half of HTTP/2's first window."""
+
+_MESSAGE_BYTES = 1024
+"""About what Arrow's and gRPC's framing add to a small batch."""
 
 
 class Ranges:
@@ -70,7 +77,10 @@ class Send:
     next_sequence: int
     """One more than its last batch's so far."""
     future: Future[Committed] = field(default_factory=Future[Committed])
-    ranges: Ranges = field(default_factory=Ranges)
+    ranges: Sequence[CommittedRange] = ()
+    """Of the first batch, until there is another."""
+    joined: Ranges | None = None
+    """Of all, where they are of several batches."""
     rows: int = 0
     """Committed."""
     batches: int = 0
@@ -79,11 +89,24 @@ class Send:
     complete: bool = False
     """Whether no more batches are put in."""
 
+    def add(self, rows: int, ranges: Sequence[CommittedRange]) -> None:
+        """Count a batch that was committed."""
+        if self.batches == 0:
+            self.ranges = ranges
+        else:
+            if self.joined is None:
+                self.joined = Ranges()
+                self.joined.add(self.ranges)
+            self.joined.add(ranges)
+        self.rows += rows
+        self.batches += 1
+        self.unanswered -= 1
+
     def succeed(self) -> None:
         """Resolve the future with all that was committed."""
         self.future.set_result(
             Committed(
-                committed=self.ranges.joined(),
+                committed=tuple(self.ranges) if self.joined is None else self.joined.joined(),
                 rows=self.rows,
                 batches=self.batches,
                 sequence=self.sequence,
@@ -141,6 +164,11 @@ class Window:
         self._lost = 0
         """How many of the entries were written to a stream before the present one."""
         self._stream_ended = False
+        self._writer_waits = False
+        """Whether the writer's thread has written all there is to an open stream."""
+        self._sender_writes = False
+        self._waiting = 0
+        """How many threads wait for room, or for an empty window."""
         self._failure: WingsError | None = None
         self._closing = False
         lock = threading.Lock()
@@ -159,14 +187,19 @@ class Window:
 
     def begin(self) -> Send:
         """Begin a send; for one thread at a time."""
-        send = Send(self.next_sequence, self.next_sequence)
+        send = Send(self._next_sequence, self._next_sequence)
         send.future.set_running_or_notify_cancel()
         return send
 
     def put(
         self, send: Send, batch: pa.RecordBatch, metadata: bytes | None, deadline: Deadline
-    ) -> None:
+    ) -> bool:
         """Put in a batch; blocks while there is no room for it.
+
+        Returns:
+            Whether the caller has to write the batch to the present stream, and to call `written`
+            then. It may where the writer's thread has nothing to do and the server will take the
+            batch without a wait: that saves waking the writer.
 
         Raises:
             ResourceExhausted: No room before the deadline.
@@ -175,21 +208,51 @@ class Window:
             WingsError: What an earlier batch failed with.
         """
         size = batch.nbytes
-        with woken_by_cancellation(self._wake) as cancelled, self._lock:
-            while True:
+        if current_cancellation() is None:
+            with self._lock:
                 self._check_open()
-                if cancelled():
-                    raise client_closed(self._endpoint)
                 if self._has_room(size):
-                    break
-                if not self._room.wait(deadline.remaining()) and not self._has_room(size):
-                    raise full(send.batches + send.unanswered)
-            self._entries.append(Entry(self._next_sequence, batch, metadata, size, send))
-            self._bytes += size
-            self._next_sequence += 1
-            send.next_sequence = self._next_sequence
-            send.unanswered += 1
-            self._work.notify()
+                    return self._append(send, batch, metadata, size)
+        with woken_by_cancellation(self._wake) as cancelled, self._lock:
+            self._waiting += 1
+            try:
+                while True:
+                    self._check_open()
+                    if cancelled():
+                        raise client_closed(self._endpoint)
+                    if self._has_room(size):
+                        return self._append(send, batch, metadata, size)
+                    if not self._room.wait(deadline.remaining()) and not self._has_room(size):
+                        raise full(send.batches + send.unanswered)
+            finally:
+                self._waiting -= 1
+
+    def _append(self, send: Send, batch: pa.RecordBatch, metadata: bytes | None, size: int) -> bool:
+        """Put in a batch that there is room for; returns what `put` does."""
+        self._entries.append(Entry(self._next_sequence, batch, metadata, size, send))
+        self._bytes += size
+        self._next_sequence += 1
+        send.next_sequence = self._next_sequence
+        send.unanswered += 1
+        if (
+            self._writer_waits
+            and self._written == len(self._entries) - 1
+            and not self._stream_ended
+            and self._bytes + len(self._entries) * _MESSAGE_BYTES <= _SENT_AT_ONCE_BYTES
+        ):
+            self._take_next()
+            self._sender_writes = True
+            return True
+        self._work.notify()
+        return False
+
+    def written(self, succeeded: bool) -> None:
+        """Tell that the caller has written its batch, or that the stream has ended."""
+        with self._lock:
+            self._sender_writes = False
+            self._stream_ended = self._stream_ended or not succeeded
+            if self._stream_ended or self._closing or self._failure is not None:
+                self._work.notify()
 
     def complete(self, send: Send) -> None:
         """Mark a send as complete: all its batches are in the window."""
@@ -207,7 +270,13 @@ class Window:
             WingsError: What a batch failed with.
         """
         with woken_by_cancellation(self._wake) as cancelled, self._lock:
-            self._empty.wait_for(lambda: not self._entries or self._failure or cancelled(), timeout)
+            self._waiting += 1
+            try:
+                self._empty.wait_for(
+                    lambda: not self._entries or self._failure or cancelled(), timeout
+                )
+            finally:
+                self._waiting -= 1
             if self._failure is not None:
                 raise copy_of(self._failure)
             if self._entries:
@@ -285,15 +354,23 @@ class Window:
             while not self._stream_ended and self._failure is None:
                 left = expiry - time.monotonic()
                 if left <= 0:
-                    return None
+                    break
                 if self._written < len(self._entries):
-                    self._written += 1
-                    self._ever_written = max(self._ever_written, self._written)
-                    return self._entries[self._written - 1]
+                    return self._take_next()
                 if self._closing:
-                    return None
+                    break
+                self._writer_waits = True
                 self._work.wait(left)
+                self._writer_waits = False
+            while self._sender_writes:  # Its stream must not end under it.
+                self._work.wait()
             return None
+
+    def _take_next(self) -> Entry:
+        """Return the oldest batch that was not written, as one that is."""
+        self._written += 1
+        self._ever_written = max(self._ever_written, self._written)
+        return self._entries[self._written - 1]
 
     @property
     def unanswered(self) -> bool:
@@ -314,16 +391,15 @@ class Window:
             self._ever_written -= 1
             self._lost = max(0, self._lost - 1)
             self.answers += 1
-            self.rows += entry.batch.num_rows
+            rows = entry.batch.num_rows
+            self.rows += rows
             send = entry.send
-            send.ranges.add(ranges)
-            send.rows += entry.batch.num_rows
-            send.batches += 1
-            send.unanswered -= 1
+            send.add(rows, ranges)
             done = send.complete and send.unanswered == 0
-            self._room.notify()
-            if not self._entries:
-                self._empty.notify_all()
+            if self._waiting:
+                self._room.notify()
+                if not self._entries:
+                    self._empty.notify_all()
         if done:
             send.succeed()
 

@@ -91,10 +91,10 @@ class Deadline:
         """Return the deadline at a wall clock time, in microseconds since the epoch."""
         return cls.after((timestamp - now_us()) / 1e6)
 
-    @classmethod
-    def never(cls) -> Self:
+    @staticmethod
+    def never() -> "Deadline":
         """Return the deadline that never passes."""
-        return cls(None)
+        return _NEVER
 
     def remaining(self) -> float | None:
         """Return the seconds left, at least 0, or None where there is no end."""
@@ -106,3 +106,6 @@ class Deadline:
     def passed(self) -> bool:
         """Whether the deadline is in the past."""
         return self.at is not None and time.monotonic() >= self.at
+
+
+_NEVER = Deadline(None)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import pyarrow as pa
@@ -17,9 +16,8 @@ from wings_core.contracts.messages import (
     problem_of,
     to_bytes,
 )
-from wings_core.errors import InvalidArgument, WingsError, error_from_json
+from wings_core.errors import InvalidArgument, WingsError
 from wings_core.model import Accepted, CommitResult, CommittedRange, Rejected, Staged
-from wings_core.partitions import partition_of_value
 from wings_core.times import format_timestamp, parse_timestamp
 
 
@@ -81,14 +79,6 @@ class BatchMetadata(_BatchValues):
 
 _NOT_STAGED = ("sequence", "expected_offset")
 """Conditions on the log, which a staged batch is not yet in."""
-
-
-@dataclass(frozen=True, slots=True)
-class PutResult:
-    """The answer to batch number `batch` (from 0) of a stream."""
-
-    batch: int
-    result: CommitResult
 
 
 def parse_put_command(raw: bytes) -> PutCommand:
@@ -212,22 +202,10 @@ def _shares_of_stage(batch: int, whole: Staged, rows: Sequence[int]) -> Iterator
     assert before == whole.rows, "batches that were joined have all of its rows"
 
 
-def result_from_json(raw: "bytes | pa.Buffer") -> PutResult:
-    """Read a PutResult that a server wrote with `result_to_json`."""
-    answer = json.loads(to_bytes(raw))
-    if "error" in answer:
-        return PutResult(answer["batch"], Rejected(error_from_json(answer["error"])))
-    if "staged" in answer:
-        staged = answer["staged"]
-        return PutResult(answer["batch"], Staged(staged["stage"], staged["rows"], staged["bytes"]))
-    ranges = tuple(_range_from_json(found) for found in answer["committed"])
-    return PutResult(answer["batch"], Accepted(ranges))
+def put_answer(raw: "bytes | pa.Buffer") -> dict[str, Any]:
+    """Load a PutResult that a server wrote with `result_to_json`.
 
-
-def _range_from_json(found: dict[str, Any]) -> CommittedRange:
-    return CommittedRange(
-        partition=partition_of_value(found["partition"]),
-        start_offset=found["start_offset"],
-        end_offset=found["end_offset"],
-        timestamp=parse_timestamp(found["timestamp"]),
-    )
+    Returns:
+        Key `batch` and one of `committed` (a list of ranges), `staged` and `error`.
+    """
+    return json.loads(to_bytes(raw).decode())

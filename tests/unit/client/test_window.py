@@ -8,7 +8,7 @@ import pytest
 
 from wings_client._cancellation import Cancellation
 from wings_client._model import CommittedRange
-from wings_client._window import Ranges, Window
+from wings_client._window import Ranges, Send, Window
 from wings_core.errors import (
     InvalidArgument,
     OffsetMismatch,
@@ -18,6 +18,7 @@ from wings_core.errors import (
 from wings_core.times import Deadline
 
 BATCH = pa.record_batch({"n": pa.array([1, 2])})
+LARGE = pa.record_batch({"n": pa.array(range(10_000))})
 NOW = Deadline.after(0)
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -90,6 +91,82 @@ def in_thread(call: Callable[[], object]) -> Callable[[], None]:
         assert not thread.is_alive()
 
     return end
+
+
+class Writer:
+    """The writer's thread at an open stream: takes batches until the stream ends."""
+
+    def __init__(self, found: Window) -> None:
+        self.taken: list[int] = []
+        self._found = found
+        found.begin_stream()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while (entry := self._found.next_to_write(in_one_minute())) is not None:
+            self.taken.append(entry.sequence)
+
+    def put_until_it_is_the_senders(self, send: Send, batch: pa.RecordBatch = BATCH) -> bool:
+        """Put in batches, and answer each, until the sender has to write one; False if never."""
+        deadline = time.monotonic() + 10
+        while not self._found.put(send, batch, None, NOW):
+            if time.monotonic() > deadline:
+                return False
+            while self._found.unanswered:
+                self._found.answered([committed(0, 1)])
+        return True
+
+    def waits(self, seconds: float) -> bool:
+        """Whether it has not ended after so many seconds."""
+        self._thread.join(seconds)
+        return self._thread.is_alive()
+
+    def end(self) -> None:
+        """Wait for its end."""
+        assert not self.waits(10)
+
+
+def test_a_sender_writes_its_batch_where_the_writer_has_nothing_to_do() -> None:
+    found = window()
+    send = found.begin()
+    writer = Writer(found)
+    assert writer.put_until_it_is_the_senders(send)
+    sequence = found.next_sequence - 1
+    assert found.unanswered, "the batch is written to the present stream"
+    found.end_stream()
+    assert writer.waits(0.1), "the stream must not end under the sender"
+    found.written(True)
+    writer.end()
+    assert sequence not in writer.taken
+    assert found.begin_stream() == sequence
+
+
+def test_a_batch_that_a_sender_could_not_write_is_written_to_the_next_stream() -> None:
+    found = window()
+    send = found.begin()
+    writer = Writer(found)
+    assert writer.put_until_it_is_the_senders(send)
+    found.written(False)
+    writer.end()
+    sequence = found.begin_stream()
+    assert sequence == found.next_sequence - 1
+    entry = found.next_to_write(in_one_minute())
+    assert entry is not None
+    assert entry.sequence == sequence
+
+
+def test_a_sender_writes_nothing_before_what_is_older() -> None:
+    found = window()
+    send = found.begin()
+    found.begin_stream()
+    assert not found.put(send, BATCH, None, NOW), "nobody waits at the stream"
+    writer = Writer(found)
+    assert not found.put(send, LARGE, None, NOW), "the server may have to read first"
+    assert not found.put(send, BATCH, None, NOW), "too much is unanswered"
+    found.close()
+    writer.end()
+    assert writer.taken == [10, 11, 12]
 
 
 def test_one_batch_may_be_larger_than_the_window() -> None:
