@@ -119,6 +119,8 @@ class BatchCheck:
         """
         try:
             batch.validate(full=True)
+        except MemoryError:
+            raise  # Which is one of Arrow's exceptions too.
         except (pa.ArrowException, ValueError) as error:
             raise _invalid(self._schema, str(error)) from None
         for index, field in self._required:

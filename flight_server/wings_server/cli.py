@@ -84,6 +84,10 @@ def serve(
     (`flight = "0.0.0.0:7777"`); the bounds of the server only there (`WINGS_LIMITS__WIRE_ROWS_MAX`,
     or a table `[limits]`). Flags win over the environment, and that over the file.
     """
+    # Before all that loads pyarrow.
+    from wings_server.arrow_memory import load_bounded
+
+    load_bounded()
     from wings_server.settings import load
 
     flags = {

@@ -11,7 +11,7 @@ import httpx
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from flight_calls import Json, Stream, act, code_of, create_topic, error_of, push
+from flight_calls import Json, Stream, act, code_of, create_topic, error_of, get, push
 from http_calls import NAMESPACE
 
 from wings_core import memory
@@ -126,6 +126,30 @@ def test_memory_of_what_is_refused_goes_back() -> None:
             list(client.do_action(flight.Action("list-topics", bytes(100 * MIB))))
         assert code_of(caught.value) == "INVALID_ARGUMENT"
         wait_until_small(server, base)
+
+
+def test_what_would_decompress_to_more_than_arrow_may_take_is_refused_before_it_does() -> None:
+    large = pa.record_batch({"n": pa.repeat(pa.scalar(0, pa.int64()), 48 * MIB)})
+    few = pa.record_batch({"n": pa.array(range(1000), pa.int64())})
+    packed = flight.FlightCallOptions(write_options=pa.ipc.IpcWriteOptions(compression="zstd"))
+    bounds = {"MIMALLOC_RESERVE_OS_MEMORY": "256MiB", "MIMALLOC_DISALLOW_OS_ALLOC": "1"}
+    with server_process(environment=bounds) as server:
+        client = server.client()
+        create_topic(client, "t", ["n: int64"])
+        push(client, "t", few)
+        before = resident(server, "VmHWM")
+        assert push_error(client, "t", large, packed)["code"] == "RESOURCE_EXHAUSTED"
+        assert resident(server, "VmHWM") <= before + SLACK
+        push(client, "t", few)
+        assert get(client, kind="scan", topic="t").table.num_rows == 2 * few.num_rows
+
+
+def test_arrow_may_take_half_of_the_memory_of_a_server() -> None:
+    # With a variable that Python looks at when it starts: the server is no fork of the tests'.
+    with server_process(environment={"PYTHONHASHSEED": "1"}) as server:
+        maps = Path(f"/proc/{server.pid}/maps").read_text(encoding="ascii").splitlines()
+        ends = [[int(end, 16) for end in line.split()[0].split("-")] for line in maps]
+        assert max(end - begin for begin, end in ends) >= memory.machine_bytes() // 2
 
 
 def test_a_batch_of_too_many_rows_is_refused() -> None:

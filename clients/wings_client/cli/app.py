@@ -6,8 +6,6 @@ from typing import Annotated
 import typer
 
 from wings_client.cli.plugins import MARKUP, PluginGroup
-from wings_core.tracing import client_span
-from wings_core.tracing import setup as traces
 
 SERVICES = ("holds", "ingest", "metadata", "serve")
 """Commands that run for long, and begin traces of their own, if they have any."""
@@ -50,6 +48,10 @@ def root(
 ) -> None:
     """Accept the options before a command; each acts by itself."""
     if context.invoked_subcommand not in SERVICES:
+        # Imported here: it loads pyarrow, and a server has a say in how.
+        from wings_core.tracing import client_span
+        from wings_core.tracing import setup as traces
+
         traces.start("wings-cli")
         context.call_on_close(traces.stop)
         context.with_resource(client_span(f"wings {context.invoked_subcommand}"))

@@ -160,6 +160,8 @@ class PrunedPage:
     def _decode(self) -> pa.RecordBatch:
         try:
             return pa.ipc.read_record_batch(self._message, self._schema)
+        except MemoryError:
+            raise  # Which is one of Arrow's exceptions too.
         except (pa.ArrowException, OSError) as error:
             raise StorageCorrupt(f"its rows cannot be read: {error}") from error
 

@@ -308,6 +308,8 @@ def read_page(page: pa.Buffer, topic_uuid: str, schema: pa.Schema) -> pa.RecordB
     try:
         message = page.slice(header.length, header.message_length)
         return pa.ipc.read_record_batch(message, schema)
+    except MemoryError:
+        raise  # Which is one of Arrow's exceptions too.
     except (pa.ArrowException, OSError) as error:
         raise StorageCorrupt(f"its rows cannot be read: {error}") from error
 

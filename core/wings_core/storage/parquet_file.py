@@ -399,6 +399,8 @@ def _parse(tail: pa.Buffer, size: int) -> ParquetFooter:
     try:
         # A file of a footer alone is what pyarrow takes for a Parquet file.
         metadata = pq.read_metadata(pa.BufferReader(_PARQUET + footer.to_pybytes()))
+    except MemoryError:
+        raise  # Which is one of Arrow's exceptions too.
     except (pa.ArrowException, OSError, ValueError) as error:
         raise StorageCorrupt(f"its file's footer cannot be read: {error}") from None
     count = metadata.num_row_groups * metadata.num_columns

@@ -85,6 +85,8 @@ class ParquetPage:
             column = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
             try:
                 arrays.append(from_file(column, field.type))
+            except MemoryError:
+                raise  # Which is one of Arrow's exceptions too.
             except pa.ArrowException as error:
                 raise StorageCorrupt(f"column {field.name!r:.80} cannot be read: {error}") from None
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(wanted))
@@ -101,6 +103,8 @@ class ParquetPage:
                 page_checksum_verification=True,
             )
             return file.reader.read_row_group(group.number, column_indices=leaves)
+        except MemoryError:
+            raise
         except (pa.ArrowException, OSError, ValueError) as error:
             raise StorageCorrupt(f"its rows cannot be read: {error}") from None
 

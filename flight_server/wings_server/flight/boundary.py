@@ -54,6 +54,9 @@ def flight_errors(call: str) -> Generator[None]:
         if isinstance(error, (Internal, StorageCorrupt)):
             _logger.error("call failed", call=call, **error.to_json())
         raise flight_error(error) from None
+    except MemoryError as error:
+        _logger.warning("call failed for want of memory", call=call, reason=str(error)[:200])
+        raise flight_error(ResourceExhausted(f"no memory for it: {error!s:.200}")) from None
     except Exception as error:
         _logger.exception("call failed by a fault of the server", call=call)
         summary = f"internal error in {call}: {type(error).__name__}"

@@ -29,7 +29,13 @@ from wings_core.contracts.put import (
     put_path,
     results_to_json,
 )
-from wings_core.errors import InvalidArgument, SchemaMismatch, Unavailable, WingsError
+from wings_core.errors import (
+    InvalidArgument,
+    ResourceExhausted,
+    SchemaMismatch,
+    Unavailable,
+    WingsError,
+)
 from wings_core.ingest.group_commit import Pending, PushStream
 from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.log import Log
@@ -510,6 +516,8 @@ def read(
             return
         except flight.FlightError:
             raise
+        except MemoryError as error:
+            raise ResourceExhausted(f"the stream cannot be read: {error!s:.300}") from None
         except (pa.ArrowException, OSError) as error:
             raise InvalidArgument(f"the stream cannot be read: {error!s:.300}") from None
         size = 0 if batch is None else batch.get_total_buffer_size()

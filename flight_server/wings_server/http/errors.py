@@ -68,6 +68,7 @@ def install(app: FastAPI, on_error: Callable[[str], None] = lambda code: None) -
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(MemoryError, _no_memory)
     app.add_middleware(_Faults, on_error=on_error)
 
 
@@ -89,6 +90,11 @@ async def _wings_error(request: Request, error: Exception) -> Response:
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
         _logger.error("request failed", path=request.url.path, **error.to_json())
     return _answer(request, status, error.code, error.message)
+
+
+async def _no_memory(request: Request, error: Exception) -> Response:
+    _logger.warning("request failed for want of memory", path=request.url.path, reason=str(error))
+    return await _wings_error(request, ResourceExhausted(f"no memory for it: {error!s:.200}"))
 
 
 async def _http_exception(request: Request, error: Exception) -> JSONResponse:

@@ -10,6 +10,7 @@ by `GetFlightInfo`. One that ends is started again at its port.
 """
 
 import json
+import os
 import pickle
 import queue
 import secrets
@@ -31,6 +32,7 @@ from pydantic import SecretStr
 from wings_core.errors import InvalidArgument, Unavailable, WingsError, error_from_json
 from wings_core.memory import machine_bytes
 from wings_server import logs
+from wings_server.arrow_memory import arrow_bounds
 from wings_server.http.listener import bind
 from wings_server.metadata.process import MetadataServer
 from wings_server.process import run_until_signalled
@@ -145,6 +147,7 @@ class _Process:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=[self._orders.http],
+                env={**os.environ, **arrow_bounds(self._orders.count)},
                 start_new_session=True,  # Ctrl-C is for the parent, which tells them.
             )
         assert process.stdin is not None

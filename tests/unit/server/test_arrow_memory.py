@@ -1,0 +1,45 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+_TAKE = """
+import os
+import wings_client.cli.app, wings_server.cli  # Which leave pyarrow to the command.
+from wings_core.memory import machine_bytes
+from wings_server.arrow_memory import load_bounded
+print(load_bounded(), *sorted(name for name in os.environ if "MIMALLOC" in name))
+import pyarrow as pa
+taken = []
+try:
+    while len(taken) < 12:
+        taken.append(pa.allocate_buffer(machine_bytes() // 2 // 10))
+except MemoryError:
+    pass
+print(len(taken))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mmap takes what there is not")
+@pytest.mark.parametrize(
+    ("set_by_user", "said"),
+    [
+        ({}, ["True", "9"]),
+        ({"MIMALLOC_ARENA_RESERVE": "1GiB"}, ["False MIMALLOC_ARENA_RESERVE", "12"]),
+    ],
+)
+def test_arrow_may_take_half_the_memory_unless_the_environment_says_more(
+    set_by_user: dict[str, str], said: list[str]
+) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MIMALLOC_")}
+    # In a process of its own, as the allocator looks once; nothing of what it takes is touched.
+    done = subprocess.run(
+        [sys.executable, "-c", _TAKE],
+        env=kept | set_by_user,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines() == said
