@@ -16,6 +16,11 @@ shared index of the log, which does not have the failed frames, stays in force.
 **A connection in use is never closed.** SQLite's handle is gone once it is closed, and a statement
 that runs on it meanwhile ends the process (tried: a segmentation fault). So one lock covers each
 transaction, and closing too.
+
+**A log that grows is slow.** A sync of a file that has become longer has its length to write too:
+0.4 to 0.9 ms where a sync within it takes 0.25 to 0.5. SQLite begins at the start of the log again
+after each thousand pages, so only the first thousand would be slow; they are written in advance, as
+zeros, which recovery takes for the end of the log, like the frames of an earlier round.
 """
 
 import logging
@@ -37,6 +42,12 @@ CACHE_KIB = 16 * 1024
 
 WAL_BYTES_MAX = 64 * 1024 * 1024
 """The write-ahead log is cut back to this size once it has been worked in."""
+
+WAL_BYTES_AHEAD = 1_000 * (4096 + 24) + 32
+"""The length of a log when SQLite begins it again: a thousand frames of a page each."""
+
+LENGTHENED_AFTER = 48
+"""Transactions after which the log is written in advance; a short life has no need of it."""
 
 _logger = logging.getLogger(__name__)
 
@@ -60,6 +71,7 @@ class Writer:
         self._lock = threading.Lock()
         self._closed = False
         self._prepare: Callable[[sqlite3.Connection], None] | None = None
+        self._transactions = 0
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
@@ -82,6 +94,10 @@ class Writer:
                 yield connection
                 committing = True
                 connection.execute("COMMIT")
+                committing = False
+                self._transactions += 1
+                if self._transactions == LENGTHENED_AFTER:
+                    self._lengthen_log(connection)
             except BaseException as error:
                 self._undo()
                 if committing:
@@ -140,6 +156,18 @@ class Writer:
             raise
         self._connection = connection
         return connection
+
+    def _lengthen_log(self, connection: sqlite3.Connection) -> None:
+        """Write the log's pages to come; where that fails, the log grows as it would."""
+        with suppress(OSError, sqlite3.Error):
+            connection.execute("BEGIN IMMEDIATE")  # So that nothing is appended meanwhile.
+            with Path(f"{self._path}-wal").open("rb+") as log:
+                ahead = WAL_BYTES_AHEAD - log.seek(0, os.SEEK_END)
+                if ahead > 0:
+                    log.write(bytes(ahead))
+                    log.flush()
+                    os.fsync(log.fileno())
+        self._undo()
 
     def _undo(self) -> None:
         try:
