@@ -26,7 +26,7 @@ from wings_client._transport import Transport
 from wings_core.batches import empty_batch
 from wings_core.contracts.actions import StageAbort
 from wings_core.contracts.put import PutCommand
-from wings_core.errors import AlreadyExists, InvalidArgument, WingsError
+from wings_core.errors import AlreadyExists, InvalidArgument, ResourceExhausted, WingsError
 
 STAGE_SECONDS_MAX = 3_600.0
 """How long a stage may take to be written, by default."""
@@ -261,8 +261,10 @@ class Stage:
         stream.finish()
         answers.join()
         ended = stream.close()
-        if ended is None and (self._unanswered or not self._complete):
-            return lost("a stream ended before its answers", stream.endpoint)
+        if self._unanswered or not self._complete:
+            return ended or lost("a stream ended before its answers", stream.endpoint)
+        if self._batches and isinstance(ended, ResourceExhausted):
+            return None  # There was no room to read on, and so to see that nothing more comes.
         return ended
 
     def _open(self, seconds: float) -> PutStream:

@@ -17,11 +17,14 @@ from wings_core.errors import (
     AlreadyExists,
     InvalidArgument,
     PublishFenced,
+    ResourceExhausted,
     SchemaMismatch,
     StageNotFound,
     TopicNotFound,
     Unavailable,
 )
+from wings_core.memory import ReadRoom
+from wings_server.testing import running_server
 
 
 def fresh() -> str:
@@ -280,6 +283,34 @@ def test_a_publish_whose_answer_is_lost_is_sent_again_and_published_once(
     publishing.join(60)
     assert [each.replayed for each in got] == [True]
     assert numbers(wings, topic) == [1, 2]
+
+
+def test_a_stream_whose_end_is_refused_after_all_answers_completes_the_stage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: set[ReadRoom] = set()
+    begin, end = ReadRoom.begin, ReadRoom.end
+
+    def refuse_after_a_batch(room: ReadRoom) -> None:
+        if room in read:
+            raise ResourceExhausted("no room")
+        begin(room)
+
+    def note(room: ReadRoom, size: int) -> None:
+        read.add(room)
+        end(room, size)
+
+    with running_server() as server, wings_client.connect(server.flight) as client:
+        client.create_topic("t", {"n": "int64"})
+        monkeypatch.setattr(ReadRoom, "begin", refuse_after_a_batch)
+        monkeypatch.setattr(ReadRoom, "end", note)
+        with client.stage("t", "s") as stage:
+            stage.write({"n": [1, 2]})
+        assert stage.close().rows == 2
+        assert client.push("t", {"n": [3]}).rows == 1  # On another stream, which ends so too.
+        monkeypatch.undo()
+        client.publish("w", 0, ["s"])
+        assert numbers(client, "t") == [3, 1, 2]
 
 
 def test_closing_the_client_ends_its_stages(wings: Client, new_topic: NewTopic) -> None:
