@@ -36,7 +36,8 @@ class ForkedProcess:
     """A server in a process of its own.
 
     Attributes:
-        addresses: Where it serves, by protocol: `flight` and `http`, or `grpc`.
+        addresses: Where it serves, by protocol: `flight` and `http`, or `grpc`; none of one that
+            its trap ended before it served.
     """
 
     def __init__(self, pid: int, addresses: dict[str, str]) -> None:
@@ -46,9 +47,10 @@ class ForkedProcess:
 
     def kill(self) -> None:
         """End it by SIGKILL, as a crash would, and wait until it is gone."""
-        if not self.running:
+        if self.has_ended():
             return
-        os.kill(self._pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # Its trap may end it just now.
+            os.kill(self._pid, signal.SIGKILL)
         deadline = time.monotonic() + SECONDS_MAX
         while not self.has_ended():  # The forking process does not wait for it.
             assert time.monotonic() < deadline, "a killed process is still there"
@@ -56,7 +58,8 @@ class ForkedProcess:
 
     def has_ended(self) -> bool:
         """Tell whether it is gone; where it was started with a trap, by itself."""
-        self.running = self.running and Path(f"/proc/{self._pid}").exists()
+        if self.running and not _exists(self._pid):
+            self.running = False  # For good, whatever another thread has just seen.
         return not self.running
 
 
@@ -81,14 +84,17 @@ class ForkedCluster:
         """Start several servers at once; returns when all serve."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        begun: list[tuple[int, Path]] = []
+        begun: list[tuple[int, Path, bool]] = []
         for each in settings:
             output = self._directory / f"ready-{next(self._numbers)}"
             self._process.stdin.write(json.dumps([kind, str(output), each]) + "\n")
             self._process.stdin.flush()
-            begun.append((int(self._process.stdout.readline()), output))
-        for pid, output in begun:
-            self._started.append(ForkedProcess(pid, _addresses(output)))
+            pid = int(self._process.stdout.readline())
+            begun.append((pid, output, bool(each.get("trap"))))
+        for pid, output, has_trap in begun:
+            addresses = _addresses(pid, output)
+            assert addresses or has_trap, "a server ended as it started"
+            self._started.append(ForkedProcess(pid, addresses))
         return self._started[-len(begun) :]
 
     def kill_all(self) -> None:
@@ -97,17 +103,22 @@ class ForkedCluster:
             each.kill()
 
 
-def _addresses(output: Path) -> dict[str, str]:
-    """Wait for the line that says where a server serves."""
+def _exists(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def _addresses(pid: int, output: Path) -> dict[str, str]:
+    """Wait for the line that says where a server serves; returns nothing once it has ended."""
     deadline = time.monotonic() + SECONDS_MAX
-    while time.monotonic() < deadline:
+    while _exists(pid):
         with suppress(FileNotFoundError):
             text = output.read_text()
             if " ready " in text and text.endswith("\n"):
                 words = [word.partition("=") for word in text.split()]
                 return {name: value.rpartition("/")[2] for name, found, value in words if found}
+        assert time.monotonic() < deadline, "a server was not ready in time"
         time.sleep(0.005)
-    raise AssertionError("a server was not ready in time")
+    return {}
 
 
 @contextmanager
