@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from wings_core.ingest.prepare import SHARED_PAGE_BYTES, PreparedBatch
+from wings_core.ingest.prepare import SHARED_PAGE_BYTES, SHARED_PAGE_ROWS, PreparedBatch
 from wings_core.model import PageAddress, StoredPage, Topic
 from wings_core.partitions import Partition
 from wings_core.storage.codecs import PUSHES, PushEncoder
@@ -56,7 +56,7 @@ class PackedFlush:
         for index in indices:
             batch = self._batches[index]
             self._place(index, first_row, batch.run_bytes)
-            first_row += sum([rows for _, rows in batch.runs])
+            first_row += batch.num_rows
 
     def stored(self, addresses: Sequence[PageAddress]) -> Iterator[tuple[StoredPage, ...]]:
         """Yield what is stored of each batch, in order, now that its pages have addresses."""
@@ -160,15 +160,17 @@ def _packed_together(batches: Sequence[PreparedBatch]) -> Iterator[list[int]]:
 
 
 def _page_by_page(batches: Sequence[PreparedBatch], indices: list[int]) -> Iterator[list[int]]:
-    """Yield the batches that share a page of about `SHARED_PAGE_BYTES`."""
+    """Yield the batches that share a page, of about `SHARED_PAGE_BYTES` and `SHARED_PAGE_ROWS`."""
     page: list[int] = []
-    size = 0
+    size = rows = 0
     for index in indices:
-        if page and size + batches[index].bytes > SHARED_PAGE_BYTES:
+        batch = batches[index]
+        size += batch.bytes
+        rows += batch.num_rows
+        if page and (size > SHARED_PAGE_BYTES or rows > SHARED_PAGE_ROWS):
             yield page
-            page, size = [], 0
+            page, size, rows = [], batch.bytes, batch.num_rows
         page.append(index)
-        size += batches[index].bytes
     if page:
         yield page
 

@@ -34,6 +34,9 @@ SMALL_BYTES_MAX = 64 * 1024
 """Batches of at most so many bytes are packed into a page with others of their flush: copying their
 rows costs less than a page of their own does."""
 
+SMALL_ROWS_MAX = 64 * 1024
+"""And at most so many rows, which may have no bytes: once drained, each has a timestamp."""
+
 RUN_BYTES_MIN = 64 * 1024
 """Runs of a large batch that are larger on average get a page each, which needs no copy; smaller
 ones share pages."""
@@ -42,11 +45,15 @@ SHARED_PAGE_BYTES = 256 * 1024
 """About so many bytes are in a page that partitions share. A reader of one of them verifies all of
 its page, and out of an object store fetches all of it."""
 
+SHARED_PAGE_ROWS = 256 * 1024
+"""And about so many rows."""
+
 PENDING_BYTES = 1_536
 """What a batch takes in memory beside its rows, until its flush has ended."""
 
 JOINED_BATCHES_MAX = 1_024
-"""Small batches of a stream that are joined, at most, and up to `SHARED_PAGE_BYTES` of them."""
+"""Small batches of a stream that are joined, at most, and up to `SHARED_PAGE_BYTES` of them, and
+`SHARED_PAGE_ROWS`."""
 
 
 @dataclass(slots=True)  # Not frozen, which would take three times as long to make.
@@ -74,6 +81,11 @@ class PreparedBatch:
     stage: StageEntry | None
     joinable: bool
     """Whether it is small, of one partition, and expects no offset."""
+
+    @property
+    def num_rows(self) -> int:
+        """Of all of them."""
+        return sum([rows for _, rows in self.runs])
 
     @property
     def pending_bytes(self) -> int:
@@ -141,10 +153,11 @@ class PreparedBatch:
         if number != (None if sequence is None else sequence.sequence + joined):
             return False
         ((own, count),) = self.runs
-        if partition != own or timestamp != self.timestamp:
+        count += rows.num_rows
+        if partition != own or timestamp != self.timestamp or count > SHARED_PAGE_ROWS:
             return False
         self.parts.append(rows)
-        self.runs = ((own, count + rows.num_rows),)
+        self.runs = ((own, count),)
         self.run_bytes = (size or 1,)
         self.bytes = size
         return True
@@ -169,6 +182,7 @@ class Preparer:
         configured = topic.config.batch_bytes_max
         self._bytes_max = min(limits.batch_bytes_max, configured or limits.batch_bytes_max)
         self._small_bytes_max = min(SMALL_BYTES_MAX, self._bytes_max)
+        self._small_rows_max = min(SMALL_ROWS_MAX, self._rows_max)
         self._key_index = -1
         if topic.partition_key is not None:
             self._key_index = topic.schema.get_field_index(topic.partition_key)
@@ -192,7 +206,7 @@ class Preparer:
             SchemaMismatch: Invalid data, or nulls where none may be.
         """
         self._check.check(batch)
-        if size > self._small_bytes_max or not 0 < batch.num_rows <= self._rows_max:
+        if size > self._small_bytes_max or not 0 < batch.num_rows <= self._small_rows_max:
             return None
         if self._key_index >= 0 and (
             self._keys is None or not self._keys.equals(batch.column(self._key_index))
@@ -230,7 +244,7 @@ class Preparer:
         # Whole buffers are counted faster than the part of them that a slice refers to.
         size = batch.get_total_buffer_size()
         # A small part of large buffers is copied into a page at once: it would keep all of them.
-        small = size <= SMALL_BYTES_MAX
+        small = size <= SMALL_BYTES_MAX and batch.num_rows <= SMALL_ROWS_MAX
         if size > self._small_bytes_max:
             size = batch.nbytes
         if size > self._bytes_max:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from wings_core.errors import NotFound, ResourceExhausted, StorageCorrupt, WingsError
-from wings_core.ingest.prepare import SHARED_PAGE_BYTES
+from wings_core.ingest.prepare import SHARED_PAGE_BYTES, SHARED_PAGE_ROWS
 from wings_core.maintain.merge import joined
 from wings_core.maintain.plan import parts_of_rows
 from wings_core.metadata.interfaces import Admin, Metadata
@@ -59,6 +59,9 @@ FLUSH_BYTES_MAX = 64 * 1024
 LINGERING_FLUSH_BYTES_MAX = 256 * 1024
 """The same where storage is an object store, whose PUT gathers batches for a while."""
 
+INLINE_ROWS_MAX = SHARED_PAGE_ROWS
+"""As does one of more rows."""
+
 DRAIN_BYTES = 1024 * 1024
 """Inline bytes of this process at which a drain begins."""
 
@@ -88,6 +91,9 @@ ROUND_PAGES = 4_096
 
 ROUND_BYTES = 8 * 1024 * 1024
 """Bytes of them that are read at a time, about."""
+
+ROUND_ROWS = 1024 * 1024
+"""Rows of them, about: each gets a timestamp, and may have no bytes else."""
 
 SWAPPED_PAGES = 1_000
 """Pages whose place is taken in one transaction, about, so that pushes never wait long for it."""
@@ -171,6 +177,8 @@ class Drain:
         Raises:
             ResourceExhausted: There is no room, and storage does not take what is drained.
         """
+        if sum(page.rows for page in pages) > INLINE_ROWS_MAX:
+            return None
         size = sum(page.length for page in pages)
         if self.has_room(size):
             return self._folios.begin(pages)
@@ -468,12 +476,13 @@ def _pages_of(runs: Iterable[_Run], encoder: PushEncoder) -> Iterator[_Gathered]
 
 
 def _first_bytes(pages: Iterable[InlinePage]) -> Iterator[InlinePage]:
-    """Yield the first pages, of `ROUND_BYTES` together and at least one."""
-    size = 0
+    """Yield the first pages, of `ROUND_BYTES` or `ROUND_ROWS` together and at least one."""
+    size = rows = 0
     for page in pages:
         yield page
         size += page.location.bytes
-        if size >= ROUND_BYTES:
+        rows += page.location.rows
+        if size >= ROUND_BYTES or rows >= ROUND_ROWS:
             return
 
 

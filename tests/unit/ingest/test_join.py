@@ -1,6 +1,7 @@
 """Joined batches: small ones of a stream are committed as one, and answered one by one."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from wings_core.ingest.group_commit import FlushReport, GroupCommit, Pending, Pu
 from wings_core.ingest.prepare import (
     JOINED_BATCHES_MAX,
     SHARED_PAGE_BYTES,
+    SHARED_PAGE_ROWS,
+    SMALL_ROWS_MAX,
     PreparedBatch,
     Preparer,
     PushOptions,
@@ -191,6 +194,32 @@ def test_no_more_are_joined_than_the_bounds_allow(rig: Rig) -> None:
     assert len(set(map(id, joined))) == 2
     assert max(each.batch.bytes for each in joined) <= SHARED_PAGE_BYTES
     joined[-1].outcome()
+
+
+def test_rows_without_bytes_share_no_page_beyond_its_rows(rig: Rig) -> None:
+    """Of each row that is moved by the drain a timestamp is in memory, whatever else it has."""
+    schema = pa.schema([("n", pa.null())])
+    topic = rig.metadata.admin.create_topic(TopicName.parse("nulls"), schema)
+    preparer = Preparer(topic, Limits())
+
+    def submit(stream: PushStream, rows: int) -> Pending:
+        batch = pa.RecordBatch.from_arrays([pa.nulls(rows)], schema=schema)
+        return rig.submit(stream, preparer.prepare(batch, VISIBLE))
+
+    many, few, others = PushStream(), PushStream(), [PushStream() for _ in range(5)]
+    pending = [submit(many, SMALL_ROWS_MAX + 1) for _ in range(2)]
+    pending += [submit(few, SMALL_ROWS_MAX) for _ in range(5)]
+    pending += [submit(each, SMALL_ROWS_MAX) for each in others]
+    assert [len(each.batch.parts) for each in dict.fromkeys(pending)] == [1, 1, 4, *[1] * 6]
+    pending[-1].outcome()
+    located = rig.metadata.registry.locate(topic.uuid, PLAIN, 0, 1 << 40).locations
+    pages: Counter[Any] = Counter()
+    for each in located:
+        pages[each.address] += each.rows
+    assert max(pages.values()) <= SHARED_PAGE_ROWS
+    assert pages.total() == sum(
+        part.num_rows for each in dict.fromkeys(pending) for part in each.batch.parts
+    )
 
 
 def test_what_refuses_one_of_them_refuses_all(rig: Rig) -> None:

@@ -14,7 +14,7 @@ from wings_core.check import check_directory
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import ResourceExhausted, StorageCorrupt, Unavailable
 from wings_core.ingest.group_commit import PushStream
-from wings_core.ingest.prepare import Preparer, PushOptions
+from wings_core.ingest.prepare import SMALL_ROWS_MAX, Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log
 from wings_core.maintain import drain
@@ -165,6 +165,29 @@ def test_large_pushes_between_small_ones_stay_where_they_are(log: Log) -> None:
     before = rows_of(log, topic)
     assert drained(log)
     assert formats(log, topic) == [PageFormat.DRAINED, plain, PageFormat.DRAINED]
+    assert rows_of(log, topic) == before
+
+
+def test_many_rows_of_few_bytes_are_not_kept_inline(log: Log) -> None:
+    schema = pa.schema([("n", pa.null())])
+    topic = log.admin.create_topic(TopicName.parse("nulls"), schema)
+    for rows in (drain.INLINE_ROWS_MAX + 1, SMALL_ROWS_MAX):
+        batch = pa.RecordBatch.from_arrays([pa.nulls(rows)], schema=schema)
+        prepared = Preparer(topic, log.limits).prepare(batch, PushOptions(UNPARTITIONED))
+        log.group_commit.submit(PushStream(), prepared, awaited=True).accepted()
+    assert formats(log, topic) == [PageFormat.PLAIN, PageFormat.INLINE]
+
+
+def test_no_more_rows_are_moved_at_a_time_than_a_round_has(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "ROUND_ROWS", 100)
+    topic = topic_of(log)
+    for number in range(5):
+        push(log, topic, 50 * number, rows=50)
+    before = rows_of(log, topic)
+    assert drained(log)
+    assert [page.rows for page in locations(log, topic)] == [100, 100, 50]
     assert rows_of(log, topic) == before
 
 
