@@ -69,7 +69,7 @@ def acquire(
 def _read(
     reader: flight.FlightStreamReader, found: list[Delivery], wait: float, endpoint: str
 ) -> None:
-    with interruptible(reader.read_chunk, waits_long=wait > INTERRUPT_SECONDS) as read_chunk:
+    with interruptible(reader, waits_long=wait > INTERRUPT_SECONDS) as read_chunk:
         while True:
             try:
                 batch, metadata = read_chunk()

@@ -1,41 +1,72 @@
-"""Waits that Ctrl-C ends.
+"""Reads that Ctrl-C ends.
 
 Python handles signals on the main thread, and only between its own instructions: not while that
-blocks in pyarrow. So a call on the main thread that may block for long runs on another thread.
+blocks in pyarrow. But it writes the number of each signal that it will handle to a file descriptor
+at once (`signal.set_wakeup_fd`), and a thread that reads there can cancel what the main thread
+blocks in. Where that descriptor is another's, as asyncio's, or a signal has a handler of the
+program's own, which may well let the read go on, reads of the main thread run on a thread of
+their own instead: slower, as each is handed over twice.
 """
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
+import pyarrow.flight as flight
+
 T = TypeVar("T")
 
 LOOK_SECONDS = 0.5
-"""How late Ctrl-C may be heeded: one that comes just before the wait begins does not end it, and is
-noticed when the wait is over."""
+"""How late Ctrl-C may be heeded where another thread reads: one that comes just before the wait
+begins does not end it, and is noticed when the wait is over."""
+
+_NO_DESCRIPTOR = -1
 
 
 @contextmanager
-def interruptible(call: Callable[[], T], *, waits_long: bool) -> Generator[Callable[[], T]]:
-    """Yield a call, for use within the block, that Ctrl-C interrupts.
+def interruptible(
+    reader: flight.FlightStreamReader, *, waits_long: bool
+) -> Generator[Callable[[], flight.FlightStreamChunk]]:
+    """Yield the reader's `read_chunk`, for use within the block, as a call that Ctrl-C interrupts.
 
-    An interrupted call continues on its thread: the handler of `KeyboardInterrupt` must end it.
+    An interrupted call may continue on a thread: the handler of `KeyboardInterrupt` must end the
+    stream.
 
     Args:
-        call: Blocks in pyarrow.
-        waits_long: Whether it may block for long. If not, and on other threads than the main one,
-            `call` itself is yielded.
+        reader: Of the stream.
+        waits_long: Whether a read may block for long. If not, and on other threads than the main
+            one, `read_chunk` itself is yielded.
     """
     if not waits_long or threading.current_thread() is not threading.main_thread():
-        yield call
+        yield reader.read_chunk
         return
-    caller = ThreadPoolExecutor(1, thread_name_prefix="wings-read")
+    handed_over: ThreadPoolExecutor | None = None
+
+    def read_on_a_thread() -> flight.FlightStreamChunk:
+        nonlocal handed_over
+        if handed_over is None:
+            handed_over = ThreadPoolExecutor(1, thread_name_prefix="wings-read")
+        return _result(handed_over.submit(reader.read_chunk))
+
+    main = threading.get_ident()
+    watch = _Watch.of_process() if _only_interrupts() else None
+
+    def read() -> flight.FlightStreamChunk:
+        if threading.get_ident() != main:
+            return reader.read_chunk()  # The stream was handed on.
+        if watch is not None and watch.begin(reader):
+            return watch.run(reader)
+        return read_on_a_thread()
+
     try:
-        yield lambda: _result(caller.submit(call))
+        yield read
     finally:
-        caller.shutdown(wait=False)
+        if handed_over is not None:
+            handed_over.shutdown(wait=False)
 
 
 def _result(future: "Future[T]") -> T:
@@ -45,3 +76,54 @@ def _result(future: "Future[T]") -> T:
         except TimeoutError:
             if future.done():  # Just now, or it is what the call itself raised.
                 return future.result()
+
+
+def _only_interrupts() -> bool:
+    """Tell whether all that a signal can do is to end the process or to raise an interrupt."""
+    if os.name != "posix" or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return False
+    handlers = (signal.getsignal(number) for number in signal.valid_signals() - {signal.SIGINT})
+    return not any(callable(handler) for handler in handlers)
+
+
+class _Watch:
+    """Cancels the stream that the main thread reads when a signal comes; one for the process."""
+
+    _present: "_Watch | None" = None
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._reader: flight.FlightStreamReader | None = None
+        self._signals, self._descriptor = os.pipe()
+        os.set_blocking(self._descriptor, False)
+        threading.Thread(target=self._run, name="wings-signals", daemon=True).start()
+
+    @classmethod
+    def of_process(cls) -> "_Watch":
+        """Return this process's; a forked child has the descriptors of its parent's, no thread."""
+        if cls._present is None or cls._present.process != os.getpid():
+            cls._present = _Watch()
+        return cls._present
+
+    def begin(self, reader: flight.FlightStreamReader) -> bool:
+        """Watch over a read; returns False where another wants to know of signals."""
+        before = signal.set_wakeup_fd(self._descriptor, warn_on_full_buffer=False)
+        if before not in (_NO_DESCRIPTOR, self._descriptor):
+            signal.set_wakeup_fd(before)
+            return False
+        self._reader = reader
+        return True
+
+    def run(self, reader: flight.FlightStreamReader) -> flight.FlightStreamChunk:
+        """Read a chunk, watched over since `begin`."""
+        try:
+            return reader.read_chunk()
+        finally:
+            self._reader = None
+            signal.set_wakeup_fd(_NO_DESCRIPTOR)
+
+    def _run(self) -> None:
+        while os.read(self._signals, 1):
+            reader = self._reader
+            if reader is not None:
+                reader.cancel()

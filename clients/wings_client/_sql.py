@@ -74,7 +74,7 @@ class SqlRead:
         """
         reader = self._stream.reader
         try:
-            with interruptible(reader.read_chunk, waits_long=True) as read_chunk:
+            with interruptible(reader, waits_long=True) as read_chunk:
                 while True:
                     self._transport.check_process()
                     try:

@@ -166,9 +166,7 @@ class OpenStream:
                 yield RangesBatch(batch, found)
 
     def _received(self, wait: float) -> Iterator[flight.FlightStreamChunk]:
-        with interruptible(
-            self.reader.read_chunk, waits_long=wait > INTERRUPT_SECONDS
-        ) as read_chunk:
+        with interruptible(self.reader, waits_long=wait > INTERRUPT_SECONDS) as read_chunk:
             try:
                 yield from self._read(read_chunk)
             finally:

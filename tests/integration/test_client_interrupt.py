@@ -1,12 +1,15 @@
 """Ctrl-C: waits of the main thread end at once, on the server too."""
 
 import asyncio
+import contextlib
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
 
+import pyarrow as pa
 import pytest
 from fix_client import Connect, NewTopic
 
@@ -17,7 +20,8 @@ from wings_server.testing import RunningServer
 WAIT_SECONDS = 50.0
 
 READERS = ("wings-read", "wings-consumer")
-"""Threads that read for a main thread which waits."""
+"""Threads that read for a main thread which waits: here always, as the tests' own time limit has a
+handler for a signal."""
 
 WAITS: dict[str, Callable[[Client, Topic], object]] = {
     "fetch": lambda client, topic: client.fetch(topic, offset=0, timeout=WAIT_SECONDS),
@@ -44,7 +48,7 @@ def _interrupt_once_it_waits(server: RunningServer, readers: tuple[str, ...] = (
     signal.pthread_kill(main, signal.SIGINT)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _interrupted(server: RunningServer, readers: tuple[str, ...] = ("",)) -> Generator[None]:
     """Have Ctrl-C end the wait of the block, which must be the server's only call."""
     server.wait_for_calls(0)
@@ -94,4 +98,62 @@ def test_ctrl_c_ends_a_coroutine_that_waits(server: RunningServer, new_topic: Ne
 
     with _interrupted(server):
         asyncio.run(wait())
+    server.wait_for_calls(0)
+
+
+FOLLOW = """
+import signal, socket, sys, threading
+import pyarrow as pa
+import wings_client
+
+how = sys.argv[2]
+if how == "handler":
+    signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
+if how == "descriptor":
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    signal.set_wakeup_fd(theirs.fileno())
+with wings_client.connect(sys.argv[1]) as client:
+    topic = client.create_topic(how, pa.schema([("n", pa.int64())]), if_not_exists=True)
+    try:
+        for batch in client.follow(topic, offset="earliest", timeout=50):
+            names = [thread.name for thread in threading.enumerate()]
+            print("thread" if any(name.startswith("wings-read") for name in names) else "here",
+                  batch.batch.num_rows, flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    client.push(topic, {"n": [1]})
+    print(client.fetch(topic, offset=0, timeout=50).num_rows, flush=True)
+if how == "descriptor":
+    assert signal.set_wakeup_fd(-1) == theirs.fileno(), "the program's own descriptor stays"
+    assert ours.recv(1)[0] == signal.SIGINT
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "where"), [("plain", "here"), ("handler", "thread"), ("descriptor", "thread")]
+)
+def test_ctrl_c_ends_a_follow_of_a_process(server: RunningServer, how: str, where: str) -> None:
+    with (
+        wings_client.connect(server.flight) as client,
+        subprocess.Popen(
+            [sys.executable, "-c", FOLLOW, server.flight, how], stdout=subprocess.PIPE, text=True
+        ) as child,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(child.kill)
+        assert child.stdout is not None
+        client.create_topic(how, pa.schema([("n", pa.int64())]), if_not_exists=True)
+        client.push(how, {"n": [1, 2]})
+        assert child.stdout.readline() == f"{where} 2\n"
+        server.wait_for_waiting(1)
+        if how == "handler":
+            child.send_signal(signal.SIGUSR1)
+            assert child.stdout.readline() == "handled\n"
+        client.push(how, {"n": [3]})
+        assert child.stdout.readline() == f"{where} 1\n"
+        server.wait_for_waiting(1)
+        child.send_signal(signal.SIGINT)
+        assert child.stdout.read() == "interrupted\n4\n"
+        assert child.wait(WAIT_SECONDS) == 0
     server.wait_for_calls(0)
