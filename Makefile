@@ -27,8 +27,11 @@ JDBC_SHA256 := 3f418b46c880e263558c5de669bdbede2c5d4375527ced116fb29f795b03704c
 JDBC_JAR := $(VENV)/flight-sql-jdbc-driver.jar
 MAVEN := https://repo1.maven.org/maven2
 
+# A server of Azure's blobs and queues, of 370 MB, for Node of .venv: tests are skipped without it.
+AZURITE := 3.37.0
+
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster test fast soak jdbc iceberg-rest $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
+.PHONY: help demo cluster test fast soak jdbc iceberg-rest azurite $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -69,6 +72,13 @@ $(VENV)/iceberg-rest: tests/integration/iceberg_rest/pom.xml | $(BIN)/python
 	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(abspath $@.part)
 	rm -rf $@ && mv $@.part $@
 
+azurite: $(VENV)/.dev $(VENV)/azurite ## the tests of Azure's queues and blobs, for which npm has to be there
+	$(BIN)/python -m pytest tests/unit/queue/test_queue_behaviour.py tests/integration/ingest/test_ingest_clouds.py -k azure
+
+$(VENV)/azurite: | $(BIN)/python
+	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $@.part azurite@$(AZURITE)
+	rm -rf $@ && mv $@.part $@
+
 check: $(VENV)/.dev ## lint, formatting and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -93,7 +103,7 @@ protocol: $(VENV)/.dev ## generate the code of the gRPC interfaces
 		--proto_path=. --python_out=. --mypy_out=quiet:. wings_core/protocol/flight_sql/*.proto
 
 lock: $(VENV)/.dev ## pin the newest versions of everything in requirements/
-	$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra spark --extra sqs --extra iceberg --extra otel --group dev --output-file requirements/dev.txt
+	$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra spark --extra sqs --extra azure --extra pubsub --extra iceberg --extra otel --group dev --output-file requirements/dev.txt
 	$(LOCK) pyproject.toml --extra server --group build --constraints requirements/dev.txt \
 		--output-file requirements/server.txt
 	$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra otel --group build \

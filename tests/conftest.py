@@ -25,6 +25,7 @@ settings.load_profile("quick")
 pytest_plugins = (
     "fix_aws",
     "fix_client",
+    "fix_clouds",
     "fix_commands",
     "fix_ingest",
     "fix_ingest_run",

@@ -1,7 +1,8 @@
 """Notifications: the files that a message announces, or the data that it carries.
 
 S3 sends notifications directly, through SNS, or through EventBridge; each of their records counts.
-S3 form-encodes keys (`+` is a space), EventBridge does not encode them.
+S3 form-encodes keys (`+` is a space), EventBridge does not encode them. For those of Google and
+Azure, see `cloud_events`.
 """
 
 import json
@@ -10,10 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
-from urllib.parse import quote_plus, unquote, unquote_plus, urlsplit
+from urllib.parse import quote_plus, unquote_plus
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.shards import SHARD_BYTES_MAX
+from wings_core.queue.cloud_events import (
+    azure_event,
+    azure_files,
+    azure_text,
+    google_event,
+    google_files,
+)
+from wings_core.queue.uris import normal_uri
 
 RECORDS_MAX = 1_000
 """Most records of one message."""
@@ -30,6 +39,10 @@ class MessageKind(StrEnum):
 
     S3_EVENTS = "s3-events"
     """Notifications of S3."""
+    GCS_EVENTS = "gcs-events"
+    """Notifications of Google's Cloud Storage."""
+    AZURE_EVENTS = "azure-events"
+    """Events of Azure's storage, by Event Grid."""
     URIS = "uris"
     """A file's URI or absolute path; or JSON with `uri` and, if known, `version` and `size`."""
     PAYLOADS = "payloads"
@@ -52,7 +65,7 @@ class FileNotification:
     shard: str
     """Its deduplication key."""
     uri: str
-    """`s3://BUCKET/KEY`, the key not encoded, or an absolute path; `message:ID` of carried data."""
+    """Of an object, its key not encoded, or an absolute path; `message:ID` of carried data."""
     version: str | None = None
     size: int | None = None
     """In bytes."""
@@ -84,9 +97,7 @@ def files_of(
             FileNotification(shard, shard, size=len(body.encode("utf-8", "replace")), payload=body),
         )
     try:
-        is_event = kind is MessageKind.S3_EVENTS
-        found = _s3_files(_object(body)) if is_event else [_named_file(body)]
-        notifications = [_notification(*each, dedup_key) for each in found]
+        notifications = [_notification(*each, dedup_key) for each in _announced(body, kind)]
     except InvalidArgument as error:
         shard = f"message:{message_id}"
         return (FileNotification(shard, shard, problem=error.message),)
@@ -95,6 +106,18 @@ def files_of(
 
 _File = tuple[str, str | None, int | None, int | None]
 """URI, version, size, and when it died that is to be read again."""
+
+
+def _announced(body: str, kind: MessageKind) -> list[_File]:
+    if kind is MessageKind.S3_EVENTS:
+        return _s3_files(_object(body))
+    if kind is MessageKind.URIS:
+        return [_named_file(body)]
+    is_google = kind is MessageKind.GCS_EVENTS
+    event = _object(body if is_google else azure_text(body))
+    retry = event.get(RETRY_KEY)
+    died_at = retry if _is_count(retry) else None
+    return [(*each, died_at) for each in (google_files if is_google else azure_files)(event)]
 
 
 def _notification(
@@ -203,6 +226,14 @@ def _named_file(body: str) -> _File:
     return normal_uri(text), found.get("version"), found.get("size"), found.get(RETRY_KEY)
 
 
+_ANNOUNCED = {
+    MessageKind.S3_EVENTS: ("s3://", "S3"),
+    MessageKind.GCS_EVENTS: ("gs://", "Cloud Storage"),
+    MessageKind.AZURE_EVENTS: ("abfss://", "Azure's storage"),
+}
+"""How the URIs begin that events of a kind tell of, and of what store."""
+
+
 def message_of(
     uri: str,
     version: str | None,
@@ -230,9 +261,15 @@ def message_of(
         if version is not None:
             about["version"] = version
         return json.dumps({"uri": uri, **about, **retry})
-    bucket, _, key = uri.removeprefix("s3://").partition("/")
-    if not uri.startswith("s3://") or not bucket or not key:
-        raise InvalidArgument(f"{uri[:80]!r} is not in S3, which this source's messages announce")
+    scheme, store = _ANNOUNCED[kind]
+    bucket, _, key = uri.removeprefix(scheme).partition("/")
+    if not uri.startswith(scheme) or not bucket or not key:
+        raise InvalidArgument(
+            f"{uri[:80]!r} is not in {store}, which this source's messages announce"
+        )
+    if kind is not MessageKind.S3_EVENTS:
+        event = google_event if kind is MessageKind.GCS_EVENTS else azure_event
+        return json.dumps({**event(uri, version, size), **retry})
     if version is not None and version.startswith("etag:"):
         about["eTag"] = version.removeprefix("etag:")
     elif version is not None:
@@ -256,42 +293,6 @@ def file_of_shard(shard: str, dedup_key: DedupKey) -> tuple[str, str | None]:
 def is_of_message(shard: str, kind: MessageKind) -> bool:
     """Tell whether a shard is of an unintelligible message, and of no file."""
     return kind is not MessageKind.PAYLOADS and shard.startswith("message:")
-
-
-def normal_uri(text: str) -> str:
-    """Return a file's URI in its normal form: `s3://BUCKET/KEY`, or an absolute path.
-
-    Raises:
-        InvalidArgument: The text is neither, nor a `file:` URI.
-    """
-    if text.startswith("s3://"):
-        bucket, _, key = text.removeprefix("s3://").partition("/")
-        if bucket and key:
-            return text
-    elif text.startswith("file:"):
-        try:
-            parts = urlsplit(text)
-        except ValueError as error:
-            raise InvalidArgument(f"{text[:80]!r} is not a URI: {error}") from None
-        if parts.netloc not in ("", "localhost"):
-            raise InvalidArgument(f"{text[:80]!r} is on another host: expected file:///PATH")
-        if "?" in text or "#" in text:
-            raise InvalidArgument(
-                f"{text[:80]!r} has a '?' or a '#', which are written %3F and %23 in a file's name"
-            )
-        path = unquote(parts.path)
-        if path.startswith("/"):
-            return _normal_path(path)
-    elif text.startswith("/"):
-        return _normal_path(text)
-    raise InvalidArgument(
-        f"{text[:80]!r} is not a file: expected s3://BUCKET/KEY, file:///PATH or an absolute path"
-    )
-
-
-def _normal_path(path: str) -> str:
-    """Return an absolute path without empty parts and `.`; `..` may follow a link, and stays."""
-    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def setup(
 @app.command()
 def backfill(
     source: SourceOption,
-    place: Annotated[str, typer.Argument(help="`s3://BUCKET/PREFIX`, or a directory.")],
+    place: Annotated[str, typer.Argument(help="`s3://BUCKET/PREFIX` or the like, or a directory.")],
 ) -> None:
     """Announce existing files to the queue; those that were read are not read again."""
     count = calls.backfill(SourceSettings.load(source), place)

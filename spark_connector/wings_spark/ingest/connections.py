@@ -40,6 +40,16 @@ def open_queue(source: SourceSettings) -> Queue:
 
         assert settings.url is not None
         return SqsQueue(settings.url, region=settings.region, endpoint=settings.endpoint)
+    if settings.kind == "pubsub":
+        from wings_core.queue.pubsub import PubSubQueue
+
+        assert settings.subscription is not None
+        return PubSubQueue(settings.subscription, receipts=source.receipts)
+    if settings.kind == "azure":
+        from wings_core.queue.azure import AzureQueue
+
+        assert settings.url is not None
+        return AzureQueue(settings.url, receipts=source.receipts)
     assert settings.path is not None
     if settings.kind == "directory":
         return DirectoryQueue(settings.path, settings.state)

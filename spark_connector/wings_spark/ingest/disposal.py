@@ -11,6 +11,7 @@ from pathlib import Path
 
 from wings_core.errors import InvalidArgument
 from wings_core.queue.claims import ClaimedFile
+from wings_core.queue.uris import bucket_and_key, is_object
 from wings_spark.ingest.fetched import FileError, RefusedError
 from wings_spark.ingest.settings import SourceSettings
 
@@ -38,14 +39,14 @@ class Disposal:
         """Dispose of files, each in the version that was read; one that is gone is done.
 
         Raises:
-            Unavailable: S3, or this machine's disk, is not usable now.
-            Unauthenticated: S3 does not know the caller.
+            Unavailable: The object store, or this machine's disk, is not usable now.
+            Unauthenticated: The object store does not know the caller.
         """
         for file, version in files:
             if file.payload is not None:
                 continue
             try:
-                if file.uri.startswith("s3://"):
+                if is_object(file.uri):
                     self._dispose_of_object(file.uri, version)
                 else:
                     self._dispose_of_path(file.uri, version)
@@ -77,11 +78,11 @@ class Disposal:
     def _dispose_of_object(self, uri: str, version: str) -> None:
         import obstore
 
-        from wings_spark.ingest.fetch_object import s3_errors, s3_store, seen_version
+        from wings_spark.ingest.stores import seen_version, store_errors, store_of
 
-        bucket, _, key = uri.removeprefix("s3://").partition("/")
-        store = s3_store(bucket, self._settings.files)
-        with s3_errors(uri, None):
+        bucket, key = bucket_and_key(uri)
+        with store_errors(uri, None):
+            store = store_of(bucket, self._settings.files)
             try:
                 about = obstore.head(store, key)
             except FileNotFoundError:
@@ -89,7 +90,7 @@ class Disposal:
             if seen_version(about) != version:
                 raise FileError("it was overwritten since it was read")
             if self._archive is not None:
-                folder = self._archive.removeprefix(f"s3://{bucket}").strip("/")
+                folder = self._archive.removeprefix(bucket).strip("/")
                 obstore.copy(store, key, f"{folder}/{self._below(uri)}")
             obstore.delete(store, key)
 
@@ -118,9 +119,9 @@ def _check_archive(archive: str, places: Sequence[str]) -> None:
                 f"'files.archive' is in {place!r:.80}, which the source reads: name a place outside"
             )
         if _bucket_of(place) != bucket:
-            where = "on this machine" if bucket is None else f"in the bucket {bucket!r:.80}"
+            where = "on this machine" if bucket is None else f"in the bucket {bucket:.80}"
             raise InvalidArgument(f"'files.archive' is {where}, and {place!r:.80} is not")
 
 
 def _bucket_of(place: str) -> str | None:
-    return place.removeprefix("s3://").partition("/")[0] if place.startswith("s3://") else None
+    return bucket_and_key(place)[0] if is_object(place) else None

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 
 from wings_core.queue.notifications import DedupKey
+from wings_core.queue.uris import is_object
 from wings_spark.ingest.fetched import Fetched, FileError, SupersededError
 from wings_spark.ingest.places import real_path
 from wings_spark.ingest.plan import FileSection
@@ -19,7 +20,7 @@ SUFFIX_CHARACTERS_MAX = 32
 def fetched_file(
     section: FileSection, directory: Path, settings: SourceSettings
 ) -> Generator[Fetched]:
-    """Yield the path of a file's bytes on this machine; copies them from S3, or a payload.
+    """Yield the path of a file's bytes on this machine; copies those of objects and payloads.
 
     Blocks until they are copied.
 
@@ -32,7 +33,7 @@ def fetched_file(
         RefusedError: It is not in what the source may read.
         FileError: It does not exist, or cannot be read.
         SupersededError: It has another version than the announced one, and versions count.
-        WingsError: S3 cannot be reached, or does not know the caller.
+        WingsError: The object store cannot be reached, or does not know the caller.
     """
     file = section.file
     if file.payload is not None:
@@ -40,7 +41,7 @@ def fetched_file(
         path.write_text(file.payload, encoding="utf-8", errors="replace")
         yield Fetched(path)
         return
-    if file.uri.startswith("s3://"):
+    if is_object(file.uri):
         from wings_spark.ingest.fetch_object import fetch_object
 
         settings.places.check(file.uri)

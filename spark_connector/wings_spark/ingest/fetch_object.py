@@ -1,53 +1,32 @@
-"""The fetch of a file in S3, or of the bytes that a section needs, to this machine's disk.
+"""The fetch of an object, or of the bytes that a section needs, to this machine's disk.
 
 All bytes are of one version of the object: the one that it has when the fetch begins.
 """
 
-import os
-import re
-from collections.abc import Generator
-from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.parquet
 
 from wings_client.files.arrow_batches import groups_of
 from wings_client.files.formats import FileFormat, format_by_name
 from wings_client.files.sections import SAMPLE_BYTES, Section, csv_ranges, line_ranges
-from wings_core.errors import Unauthenticated, Unavailable
 from wings_core.queue.notifications import DedupKey
-from wings_spark.ingest.fetched import Fetched, FileError, SupersededError, is_of_machine
+from wings_core.queue.uris import bucket_and_key
+from wings_spark.ingest.fetched import Fetched, FileError, SupersededError
 from wings_spark.ingest.places import UNREACHABLE_KEY
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.settings import FileSettings, SourceSettings
-
-if TYPE_CHECKING:
-    from obstore.store import S3Store
+from wings_spark.ingest.stores import seen_version, store_errors, store_of
 
 FETCH_BYTES = 8 * 1024 * 1024
 """Size of the chunks in which bytes are written."""
-
-RETRY = {"max_retries": 10, "retry_timeout": timedelta(seconds=180)}
-"""Retries before S3 counts as unreachable."""
 
 PARQUET_TAIL_BYTES = 64 * 1024
 """The end of a Parquet file that is fetched first; mostly it holds the whole footer."""
 
 _PARQUET_END_BYTES = 8
 """The footer's length, and a magic word."""
-
-_REFUSED = re.compile(r"status code: 4\d\d")
-"""In obstore's messages."""
-
-_REGIONS = {"AWS_REGION", "AWS_DEFAULT_REGION"}
-
-_UNKNOWN_CALLER = (
-    "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch",
-    "TokenRefreshRequired",
-)  # fmt: skip
-"""Error codes of S3 for credentials."""
 
 
 def fetch_object(section: FileSection, path: Path, settings: SourceSettings) -> Fetched:
@@ -63,15 +42,15 @@ def fetch_object(section: FileSection, path: Path, settings: SourceSettings) -> 
     Raises:
         FileError: The object does not exist, or cannot be read.
         SupersededError: The announced version was overwritten.
-        Unauthenticated: S3 does not know the caller.
-        Unavailable: S3 cannot be reached.
+        Unauthenticated: The store does not know the caller.
+        Unavailable: The store cannot be reached.
     """
     file = section.file
     if file.uri.endswith("/") and not file.size:
         path.touch()
         return Fetched(path)  # Consoles create such objects to show a folder.
     versioned = settings.dedup_key is DedupKey.URI_AND_VERSION
-    with s3_errors(file.uri, file.version):
+    with store_errors(file.uri, file.version):
         found = _Object(file.uri, file.version if versioned else None, settings.files)
         with path.open("wb") as spooled:
             spooled.truncate(found.size)
@@ -86,51 +65,23 @@ def fetch_object(section: FileSection, path: Path, settings: SourceSettings) -> 
         return Fetched(path, section.rows(is_alone=True), found.seen)
 
 
-def s3_store(bucket: str, settings: FileSettings) -> "S3Store":
-    """Return a bucket of S3, with the environment's credentials.
-
-    Raises:
-        FileError: obstore is not installed.
-    """
-    try:
-        from obstore.store import S3Store
-    except ImportError:
-        raise FileError("files in S3 need obstore: pip install 'wings-flight[objects]'") from None
-    config: dict[str, Any] = {}
-    if settings.region is not None or not _REGIONS & os.environ.keys():
-        config["region"] = settings.region or "us-east-1"
-    if settings.endpoint is not None:
-        config["endpoint"] = settings.endpoint
-    plain = (settings.endpoint or "").startswith("http:")
-    client: Any = {"allow_http": True} if plain else {}
-    retry: Any = RETRY
-    return S3Store(bucket, client_options=client, retry_config=retry, **config)
-
-
-def seen_version(about: Any) -> str:
-    """Return the version of an object, by its metadata, in the form of notifications."""
-    tag: str | None = about.get("e_tag")
-    named: str | None = about.get("version")
-    return named or (f"etag:{tag.strip(chr(34))}" if tag else str(about["last_modified"]))
-
-
 class _Object:
     """One version of an object, with random access.
 
     Args:
         uri: The object's.
         version: None: the current one.
-        settings: Of S3.
+        settings: Of the store.
     """
 
     def __init__(self, uri: str, version: str | None, settings: FileSettings) -> None:
-        bucket, _, self._key = uri.removeprefix("s3://").partition("/")
+        bucket, self._key = bucket_and_key(uri)
         if UNREACHABLE_KEY.search(self._key) is not None:
             raise FileError(
                 f"{uri!a:.300}: files with control characters in their keys, and with empty parts, "
                 "'.' or '..' between slashes, cannot be read"
             )
-        self._store = s3_store(bucket, settings)
+        self._store = store_of(bucket, settings)
         self._options: dict[str, Any] = {}
         if version is not None and version.startswith("etag:"):
             self._options["if_match"] = f'"{version.removeprefix("etag:")}"'
@@ -140,12 +91,30 @@ class _Object:
         try:
             about = self._get({"head": True}).meta
         except Exception:  # noqa: BLE001 - A HEAD request has no error code.
-            about = self._get({}).meta
+            about = self._about(uri)
         self.size: int = about["size"]
         tag: str | None = about.get("e_tag")
         self.seen = seen_version(about)
         if version is None and tag is not None:
             self._options["if_match"] = tag
+
+    def _about(self, uri: str) -> Any:
+        """Return what a request for the object tells of it.
+
+        Raises:
+            SupersededError: This version is gone, and there is another.
+            Exception: Of obstore.
+        """
+        import obstore
+
+        try:
+            return self._get({}).meta
+        except FileNotFoundError:
+            if "version" in self._options:
+                seen = seen_version(obstore.head(self._store, self._key))
+                message = f"{uri} was overwritten: {self._options['version']} is {seen} now"
+                raise SupersededError(message) from None
+            raise
 
     def seek(self, offset: int, /) -> None:
         """Set the position of the next `read`."""
@@ -211,40 +180,3 @@ def _fetch_groups(found: _Object, path: Path, section: Section) -> None:
             begin + each.total_compressed_size for begin, each in zip(begins, columns, strict=True)
         ]
         found.fetch(path, min(begins, default=0), max(ends, default=0))
-
-
-@contextmanager
-def s3_errors(uri: str, version: str | None) -> Generator[None]:
-    """Translate errors of S3.
-
-    Args:
-        uri: Of the object.
-        version: None: the current one.
-
-    Raises:
-        FileError: The object does not exist, was changed, or S3 rejected the request.
-        SupersededError: The object has not this version any more.
-        Unauthenticated: S3 does not know the caller.
-        Unavailable: S3, or this machine's disk, is not usable now.
-    """
-    from obstore import exceptions
-
-    try:
-        yield
-    except exceptions.PreconditionError:
-        if version is None:
-            raise FileError(f"{uri} changed while it was fetched") from None
-        raise SupersededError(f"{uri} was overwritten: {version} is gone") from None
-    except FileNotFoundError:
-        raise FileError(f"{uri} is not there") from None
-    except (exceptions.BaseError, OSError) as error:
-        text = str(error)
-        message = f"{uri}: {text.splitlines()[0]:.300}"
-        if isinstance(error, OSError) and is_of_machine(error, uri):
-            raise Unavailable(message) from None
-        if any(code in text for code in _UNKNOWN_CALLER):
-            raise Unauthenticated(message) from None
-        # A request that S3 rejected would be rejected again, so there is nothing to wait for.
-        if isinstance(error, exceptions.GenericError) and _REFUSED.search(text) is None:
-            raise Unavailable(message) from None
-        raise FileError(message) from None

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from wings_client.files.sections import Section
 from wings_core.errors import Unavailable
+from wings_core.queue.uris import is_object
 
 _MACHINE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS})
 """Errors of the machine that reads, whatever the file is."""
@@ -43,7 +44,7 @@ class Fetched:
 def is_of_machine(error: OSError, uri: str) -> bool:
     """Tell whether an error is of the machine that reads a file, and not of the file."""
     # What is elsewhere is read from a copy on the machine's own disk.
-    is_copy = uri.startswith("s3://")
+    is_copy = is_object(uri)
     return error.errno in _MACHINE_ERRORS or (is_copy and error.errno == errno.EIO)
 
 

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from wings_core.errors import InvalidArgument
-from wings_spark.ingest.fetch_object import s3_errors, s3_store, seen_version
+from wings_core.queue.uris import bucket_and_key
 from wings_spark.ingest.fetched import FileError
 from wings_spark.ingest.settings import FileSettings
+from wings_spark.ingest.stores import seen_version, store_errors, store_of
 
 PAGE_OBJECTS = 1_000
-"""Objects that S3 lists at a time."""
+"""Objects that are listed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,12 @@ class Bucket:
     """A bucket, or a folder of one, to list.
 
     Args:
-        settings: Of S3.
-        place: `s3://BUCKET/PREFIX`; a prefix that does not end with a slash may be a part of names.
+        settings: Of the store.
+        place: `s3://BUCKET/PREFIX` or the like; a prefix that does not end with a slash may be a
+            part of names.
 
     Attributes:
-        name: The bucket's.
+        name: The bucket, with its scheme.
 
     Raises:
         FileError: obstore is not installed.
@@ -39,8 +41,8 @@ class Bucket:
 
     def __init__(self, settings: FileSettings, place: str) -> None:
         self._place = place
-        self.name, _, self._prefix = place.removeprefix("s3://").partition("/")
-        self._store = s3_store(self.name, settings)
+        self.name, self._prefix = bucket_and_key(place)
+        self._store = store_of(self.name, settings)
 
     def pages(self, after: str | None = None) -> Iterator[list[ListedObject]]:
         """Yield objects, in the order of their keys' bytes.
@@ -50,13 +52,13 @@ class Bucket:
 
         Raises:
             InvalidArgument: There is no such bucket, or it cannot be listed.
-            Unauthenticated: S3 does not know the caller.
-            Unavailable: S3 cannot be reached.
+            Unauthenticated: The store does not know the caller.
+            Unavailable: The store cannot be reached.
         """
         import obstore
 
         try:
-            with s3_errors(self._place, None):
+            with store_errors(self._place, None):
                 listing = obstore.list(
                     self._store, self._prefix or None, offset=after, chunk_size=PAGE_OBJECTS
                 )
@@ -75,7 +77,7 @@ class Bucket:
         import obstore
 
         try:
-            with s3_errors(f"s3://{self.name}/{key}", None):
+            with store_errors(f"{self.name}/{key}", None):
                 return seen_version(obstore.head(self._store, key))
         except FileError:
             return None

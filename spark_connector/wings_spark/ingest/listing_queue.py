@@ -92,7 +92,7 @@ class ListingQueue(FoundQueue):
             self.forget(gone)
 
     def _message(self, found: ListedObject) -> str | None:
-        uri = f"s3://{self._bucket.name}/{found.key}"
+        uri = f"{self._bucket.name}/{found.key}"
         if not self._takes(uri):
             return None
         version = self._bucket.version(found.key) if self._versioned else None

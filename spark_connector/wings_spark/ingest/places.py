@@ -1,8 +1,8 @@
 """The places that a source may read: who can write to its queue chooses files within them.
 
-A place is a bucket or a folder of one, `s3://BUCKET/FOLDER`, or a directory. A name is judged as
-text, and a path on this machine once more by the file that was opened: links are followed, and must
-end within a place.
+A place is a bucket or a folder of one, `s3://BUCKET/FOLDER` or the like, or a directory. A name is
+judged as text, and a path on this machine once more by the file that was opened: links are
+followed, and must end within a place.
 """
 
 import os
@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from wings_core.errors import InvalidArgument
+from wings_core.queue.uris import bucket_and_key, is_bucket, is_object
 from wings_spark.ingest.fetched import FileError, RefusedError
 
 UNREACHABLE_KEY = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\x7f]")
 """Keys that obstore rejects or normalizes: with `..`, they would be of another folder."""
-
-_S3 = "s3://"
 
 _OPEN_FILES = Path("/proc/self/fd")
 """Where Linux tells the paths of open files."""
@@ -28,15 +27,20 @@ def check_place(place: str) -> None:
     """Check that a text names a place.
 
     Raises:
-        InvalidArgument: It is neither `s3://BUCKET`, with or without a folder, nor a path.
+        InvalidArgument: It is neither a bucket, with or without a folder, nor a path.
     """
-    if place.startswith(_S3):
-        bucket, _, folder = place.removeprefix(_S3).partition("/")
-        if bucket and (not folder or UNREACHABLE_KEY.search(folder.removesuffix("/")) is None):
+    if is_object(place):
+        bucket, folder = bucket_and_key(place)
+        if is_bucket(bucket) and (
+            not folder or UNREACHABLE_KEY.search(folder.removesuffix("/")) is None
+        ):
             return
     elif place and "://" not in place and not place.startswith("file:") and "\0" not in place:
         return
-    raise InvalidArgument(f"{place[:80]!r} is no place: expected s3://BUCKET/FOLDER or a directory")
+    raise InvalidArgument(
+        f"{place[:80]!r} is no place: expected s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, "
+        "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER or a directory"
+    )
 
 
 def real_path(descriptor: int, uri: str) -> Path:
@@ -57,8 +61,8 @@ class Places:
 
     def __init__(self, prefixes: Iterable[str]) -> None:
         self._prefixes = tuple(prefixes)
-        self._folders = [f"{each.rstrip('/')}/" for each in prefixes if each.startswith(_S3)]
-        self._directories = [Path(each) for each in prefixes if not each.startswith(_S3)]
+        self._folders = [f"{each.rstrip('/')}/" for each in prefixes if is_object(each)]
+        self._directories = [Path(each) for each in prefixes if not is_object(each)]
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -66,14 +70,14 @@ class Places:
         return self._prefixes
 
     def check(self, uri: str) -> None:
-        """Check the name of a file, `s3://BUCKET/KEY` or an absolute path; looks at no file.
+        """Check the name of a file, an object's URI or an absolute path; looks at no file.
 
         Raises:
             RefusedError: It is in no place, or has a `..`.
         """
         if ".." in uri.split("/"):
             raise RefusedError(f"{uri!a:.300} has a '..', which is not followed")
-        if uri.startswith(_S3):
+        if is_object(uri):
             if any(uri.startswith(folder) for folder in self._folders):
                 return
         elif any(Path(uri).is_relative_to(each) for each in self._directories):

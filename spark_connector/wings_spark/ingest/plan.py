@@ -14,6 +14,7 @@ from wings_client.files.formats import FileFormat, compression_of, format_by_nam
 from wings_client.files.sections import Section
 from wings_core.queue.claims import Claim, ClaimedFile
 from wings_core.queue.commit import mark_prefix
+from wings_core.queue.uris import is_object
 from wings_spark.ingest.settings import SourceSettings
 
 SECTIONS_MAX = 5_000
@@ -179,7 +180,7 @@ def section_count(file: ClaimedFile, settings: SourceSettings, section_bytes: in
         return 1
     count = -(-size // section_bytes)
     file_format = settings.files.format or format_by_name(name)
-    is_remote = file.uri.startswith("s3://")
+    is_remote = is_object(file.uri)
     if file_format is FileFormat.CSV and not settings.files.is_plain_text:
         return 1
     if file_format in _LINES:

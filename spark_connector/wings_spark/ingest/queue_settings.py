@@ -15,11 +15,20 @@ _QUEUE_KEYS = {
     "directory": (("path",), ("state",)),
     "s3-listing": (("url",), ("state",)),
     "sqs": (("url",), ("region", "endpoint")),
+    "pubsub": (("subscription",), ()),
+    "azure": (("url",), ()),
     "share": (("topic", "group"), ("column", "endpoint", "token_file")),
 }
 """By kind of queue: the keys that it needs, and those that it may have."""
 
-WITHOUT_PLACE = ("sqs", "share")
+_EVENTS = {
+    "sqs": MessageKind.S3_EVENTS,
+    "pubsub": MessageKind.GCS_EVENTS,
+    "azure": MessageKind.AZURE_EVENTS,
+}
+"""By kind of queue: what its messages are, where nothing else is said."""
+
+WITHOUT_PLACE = ("sqs", "pubsub", "azure", "share")
 """Kinds of queues that have no directory of their own."""
 
 _LISTED = ("directory", "s3-listing")
@@ -37,14 +46,16 @@ class Section(BaseModel):
 class QueueSettings(Section):
     """Where messages come from."""
 
-    kind: Literal["sqlite", "directory", "s3-listing", "sqs", "share"]
+    kind: Literal["sqlite", "directory", "s3-listing", "sqs", "pubsub", "azure", "share"]
     path: Path | None = None
     """Of a SQLite queue's file, or of the watched directory."""
     state: Path | None = None
     """Of a directory's queue; absent: `.wings/queue.sqlite` in the directory. Of a bucket that is
     listed; absent: `listing.sqlite` in the checkpoint."""
     url: str | None = None
-    """Of an SQS queue, or of a bucket that is listed: `s3://BUCKET/FOLDER`."""
+    """Of a queue of SQS or Azure, or of a bucket that is listed: `s3://BUCKET/FOLDER`."""
+    subscription: str | None = None
+    """Of Pub/Sub: `projects/PROJECT/subscriptions/NAME`."""
     list_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
     """Least time between the beginnings of two listings."""
     region: str | None = None
@@ -58,7 +69,7 @@ class QueueSettings(Section):
     column: Column | None = None
     """The topic's string column with the messages; absent: `body`."""
     messages: MessageKind | None = None
-    """The messages' format; absent: notifications of S3 for SQS, else URIs."""
+    """The messages' format; absent: notifications of the cloud whose queue it is, else URIs."""
     visibility_seconds: Annotated[float, Field(ge=1, le=43_200)] = 60.0
     wait_seconds: Annotated[float, Field(ge=0, le=20)] = 1.0
 
@@ -82,4 +93,4 @@ class QueueSettings(Section):
         """The messages' format."""
         if self.messages is not None:
             return self.messages
-        return MessageKind.S3_EVENTS if self.kind == "sqs" else MessageKind.URIS
+        return _EVENTS.get(self.kind, MessageKind.URIS)

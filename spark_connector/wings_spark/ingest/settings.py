@@ -14,6 +14,7 @@ from wings_core.contracts.messages import problem_of, sentence, shortened
 from wings_core.errors import InvalidArgument
 from wings_core.queue.coordinator import CoordinatorSettings
 from wings_core.queue.notifications import DedupKey, MessageKind
+from wings_core.queue.uris import is_object
 from wings_spark.connection import Server
 from wings_spark.ingest.columns import OnNewColumns
 from wings_spark.ingest.paths import Patterns
@@ -91,7 +92,7 @@ class FileSettings(Section):
     region: str | None = None
     """Of S3."""
     endpoint: str | None = None
-    """Of another service that speaks S3."""
+    """Of another service that speaks S3, or Google's or Azure's storage."""
 
     @property
     def new_columns(self) -> OnNewColumns:
@@ -266,11 +267,10 @@ class SourceSettings(Section):
         allowed = self.files.allowed_prefixes
         if allowed is not None:
             allowed = tuple(
-                each if each.startswith("s3://") else os.path.normpath(base / each)
-                for each in allowed
+                each if is_object(each) else os.path.normpath(base / each) for each in allowed
             )
         archive = self.files.archive
-        if archive is not None and not archive.startswith("s3://"):
+        if archive is not None and not is_object(archive):
             archive = os.path.normpath(base / archive)
         files = self.files.model_copy(update={"allowed_prefixes": allowed, "archive": archive})
         return self.model_copy(
@@ -320,6 +320,11 @@ class SourceSettings(Section):
     def journal_directory(self) -> Path:
         """The directory of the pipeline's journal."""
         return self.checkpoint / "wings"
+
+    @property
+    def receipts(self) -> Path:
+        """Where what a cloud gave in the place of receipts is kept, beside the journal."""
+        return self.journal_directory / "receipts.sqlite"
 
     @property
     def dedup_key(self) -> DedupKey:

@@ -12,6 +12,7 @@ from wings_core.model import Shard, ShardCounts
 from wings_core.queue.claims import DEAD_FATES, Fate, FileOutcome, Outcome
 from wings_core.queue.journal import CLAIMS_KEPT_MAX, Journal
 from wings_core.queue.notifications import DedupKey, file_of_shard, is_of_message, message_of
+from wings_core.queue.uris import is_object
 from wings_core.times import format_timestamp
 from wings_spark.ingest.connections import open_queue
 from wings_spark.ingest.fetched import RefusedError
@@ -206,7 +207,7 @@ def backfill(settings: SourceSettings, place: str) -> int:
 
     Args:
         settings: Of the source.
-        place: `s3://BUCKET/PREFIX`, or a directory.
+        place: `s3://BUCKET/PREFIX` or the like, or a directory.
 
     Returns:
         The count of files.
@@ -214,11 +215,11 @@ def backfill(settings: SourceSettings, place: str) -> int:
     Raises:
         InvalidArgument: There is no such place, the source may not read it, or its messages
             announce no files.
-        Unauthenticated: S3 does not know the caller.
-        Unavailable: S3 or the queue cannot be reached; some files may have been announced.
+        Unauthenticated: The object store does not know the caller.
+        Unavailable: The store or the queue cannot be reached; some files may have been announced.
     """
     kind = settings.queue.message_kind
-    if not place.startswith("s3://"):
+    if not is_object(place):
         place = str(Path(place).absolute())
     try:
         settings.places.check(f"{place.rstrip('/')}/")
@@ -244,8 +245,8 @@ def backfill(settings: SourceSettings, place: str) -> int:
 
 def _listed(settings: SourceSettings, place: str) -> Iterator[tuple[str, str | None, int]]:
     versioned = settings.dedup_key is DedupKey.URI_AND_VERSION
-    if place.startswith("s3://"):
-        yield from _listed_in_s3(settings.files, place, versioned=versioned)
+    if is_object(place):
+        yield from _listed_objects(settings.files, place, versioned=versioned)
         return
     directory = Path(place)
     if not directory.is_dir():
@@ -258,7 +259,7 @@ def _listed(settings: SourceSettings, place: str) -> Iterator[tuple[str, str | N
             yield path.as_posix(), version, status.st_size
 
 
-def _listed_in_s3(
+def _listed_objects(
     files: FileSettings, place: str, *, versioned: bool
 ) -> Iterator[tuple[str, str | None, int]]:
     from wings_spark.ingest.listing import Bucket
@@ -268,4 +269,4 @@ def _listed_in_s3(
         for found in page:
             version = bucket.version(found.key) if versioned else None
             if version is not None or not versioned:  # Else it was deleted since.
-                yield f"s3://{bucket.name}/{found.key}", version, found.size
+                yield f"{bucket.name}/{found.key}", version, found.size

@@ -1061,7 +1061,7 @@ def test_a_store_that_is_out_of_reach_is_no_fault_of_its_files(
     topic: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("wings_spark.ingest.fetch_object.RETRY", {"max_retries": 0})
+    monkeypatch.setattr("wings_spark.ingest.stores.RETRY", {"max_retries": 0})
     queue.send([f"s3://{topic}/a.jsonl"])
     pipeline = start(
         source(files={"endpoint": "http://127.0.0.1:1", "allowed_prefixes": [f"s3://{topic}"]})

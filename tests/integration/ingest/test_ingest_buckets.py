@@ -222,7 +222,7 @@ def test_objects_are_archived_or_deleted_in_their_bucket(
     ("files", "problem"),
     [
         ({"archive": "in/done", "allowed_prefixes": ["in"]}, "which the source reads"),
-        ({"archive": "s3://b/done", "allowed_prefixes": ["in"]}, "in the bucket 'b'"),
+        ({"archive": "s3://b/done", "allowed_prefixes": ["in"]}, "in the bucket s3://b"),
         ({"archive": "done", "allowed_prefixes": ["s3://b/in"]}, "on this machine"),
     ],
 )

@@ -41,13 +41,15 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     "a folder that is a link": linked_directory,
     "a process's own files": lambda _: "/proc/self/environ",
     "a bucket": lambda _: "s3://another/a.jsonl",
+    "a bucket of Google's": lambda _: "gs://another/a.jsonl",
+    "a container of Azure's": lambda _: "abfss://c@acme.dfs.core.windows.net/a.jsonl",
     "an address of a cloud's metadata": lambda _: "s3://169.254.169.254/latest/meta-data",
 }
 
 UNINTELLIGIBLE = (
     "http://169.254.169.254/latest/meta-data/iam/security-credentials/",
     "file://169.254.169.254/latest/meta-data",
-    "gs://bucket/a.jsonl",
+    "abfss://169.254.169.254/latest/meta-data",
     "in/a.jsonl",
 )
 

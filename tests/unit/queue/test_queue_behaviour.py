@@ -24,9 +24,11 @@ from wings_core.errors import (
     Unavailable,
     WingsError,
 )
+from wings_core.queue.azure import AzureQueue
 from wings_core.queue.directory import DirectoryQueue
 from wings_core.queue.interfaces import Queue
 from wings_core.queue.notifications import DedupKey, MessageKind, files_of
+from wings_core.queue.pubsub import PubSubQueue
 from wings_core.queue.sqlite import SqliteQueue
 from wings_core.queue.sqs import SqsQueue
 from wings_core.share.clock import MonotonicClock
@@ -35,6 +37,7 @@ from wings_spark.ingest.share_queue import ShareQueue
 
 if TYPE_CHECKING:
     from fix_aws import Aws
+    from fix_clouds import Azure, Google
 
     from wings_server.testing import RunningServer
 
@@ -80,7 +83,20 @@ def share_queue(endpoint: str, topic: str | None = None) -> ShareQueue:
     return ShareQueue(Server(endpoint), topic, "files", "body")
 
 
-@pytest.fixture(params=["sqlite", "directory", "sqs", "share"])
+def cloud_queue(request: pytest.FixtureRequest) -> Queue:
+    """An empty queue of a cloud's."""
+    name = f"q-{uuid4().hex}"
+    if request.param == "azure":
+        azure: Azure = request.getfixturevalue("azure")
+        return AzureQueue(azure.create_queue(name))
+    if request.param == "pubsub":
+        google: Google = request.getfixturevalue("google")
+        return PubSubQueue(google.create_subscription(name)[1])
+    aws: Aws = request.getfixturevalue("aws")
+    return SqsQueue(aws.create_queue(name), endpoint=aws.endpoint)
+
+
+@pytest.fixture(params=["sqlite", "directory", "sqs", "azure", "pubsub", "share"])
 def tested(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[QueueUnderTest]:
     clock = Clock()
 
@@ -121,22 +137,20 @@ def tested(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[QueueUnd
 
         under_test = QueueUnderTest(share, send_share, set_ahead, strict=False, held=SHARE_HELD)
     else:
-        aws: Aws = request.getfixturevalue("aws")
-        url = aws.create_queue(f"q-{uuid4().hex}")
-        sqs = SqsQueue(url, endpoint=aws.endpoint)
+        distant = cloud_queue(request)
 
-        def send_sqs(name: str) -> str:
-            sqs.send([name])
+        def send_to_cloud(name: str) -> str:
+            distant.send([name])
             return name
 
-        under_test = QueueUnderTest(sqs, send_sqs, time.sleep, strict=False)
+        under_test = QueueUnderTest(distant, send_to_cloud, time.sleep, strict=False)
     yield under_test
     under_test.queue.close()
 
 
 def test_an_empty_queue_has_nothing(tested: QueueUnderTest) -> None:
     assert tested.queue.receive(10, LONG) == []
-    assert tested.queue.pending() == 0
+    assert not tested.queue.pending()  # None: the queue does not tell.
 
 
 def test_a_message_is_delivered_and_hidden(tested: QueueUnderTest) -> None:
@@ -147,7 +161,7 @@ def test_a_message_is_delivered_and_hidden(tested: QueueUnderTest) -> None:
     assert message.deliveries == 1
     assert message.deadline >= before + (tested.held or LONG) - 1
     assert tested.queue.receive(10, LONG) == []
-    assert tested.queue.pending() == 0
+    assert not tested.queue.pending()  # None: the queue does not tell.
 
 
 def test_no_more_are_delivered_than_are_asked_for(tested: QueueUnderTest) -> None:
@@ -403,6 +417,80 @@ def test_there_has_to_be_a_queue_of_sqs(aws: "Aws") -> None:
     with pytest.raises(Unavailable):
         unreachable.receive(1, LONG)
     unreachable.close()
+
+
+def test_there_has_to_be_a_queue_of_azure_and_a_key_to_it(
+    azure: "Azure", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = AzureQueue(f"{azure.queues}/not-there")
+    calls: list[Callable[[], object]] = [
+        lambda: missing.receive(1, LONG),
+        lambda: missing.send(["body"]),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgument, match="no queue"):
+            call()
+    missing.close()
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "d3Jvbmc=")
+    refused = AzureQueue(f"{azure.queues}/not-there")
+    with pytest.raises((Unauthenticated, PermissionDenied)):
+        refused.receive(1, LONG)
+    refused.close()
+    with pytest.raises(InvalidArgument, match="no URL of a queue"):
+        AzureQueue("https://acme.queue.core.windows.net")
+
+
+def test_a_message_of_azure_is_extended_and_deleted_by_the_receipt_of_its_delivery(
+    azure: "Azure", tmp_path: Path
+) -> None:
+    url = azure.create_queue(f"q-{uuid4().hex}")
+    receipts = tmp_path / "receipts.sqlite"
+    queue, other = (AzureQueue(url, receipts=receipts) for _ in range(2))
+    stranger = AzureQueue(url)
+    queue.send(["one", "two"])
+    one, two = queue.receive(2, LONG)
+    for message in (one, two):
+        assert queue.extend(message.receipt, LONG) is not None
+        assert other.extend(message.receipt, 1.0) is not None
+        assert stranger.extend(message.receipt, LONG) is None, "it knows an older receipt"
+    queue.acknowledge([one.receipt])
+    stranger.acknowledge([two.receipt])
+    time.sleep(1.5)
+    (again,) = other.receive(2, LONG)
+    assert (again.id, again.deliveries) == (two.id, 2)
+    assert queue.extend(two.receipt, LONG) is None
+    queue.acknowledge([two.receipt])
+    assert other.extend(again.receipt, LONG) is not None
+    for each in (queue, other, stranger):
+        each.close()
+
+
+def test_there_has_to_be_a_subscription(google: "Google") -> None:
+    del google
+    queue = PubSubQueue("projects/p/subscriptions/not-there")
+    calls: list[Callable[[], object]] = [
+        lambda: queue.receive(1, LONG),
+        lambda: queue.receive(1, LONG, wait_seconds=1),
+        lambda: queue.send(["body"]),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgument, match="no subscription"):
+            call()
+    queue.close()
+
+
+def test_a_message_of_pubsub_that_was_not_extended_in_time_is_lost(google: "Google") -> None:
+    clock = Clock()
+    queue = PubSubQueue(google.create_subscription(f"q-{uuid4().hex}")[1], clock=clock)
+    queue.send(["one", "other"])
+    first, second = queue.receive(10, LONG, wait_seconds=10)
+    clock.time += LONG - 1
+    assert queue.extend(first.receipt, 2 * LONG) == clock.time + 2 * LONG
+    clock.time += 2
+    assert queue.extend(first.receipt, LONG) is not None
+    assert queue.extend(second.receipt, LONG) is None
+    assert queue.visibility_seconds(3_600) == 600, "no message is hidden for longer at a time"
+    queue.close()
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ import pytest
 from wings_core.errors import Unauthenticated, Unavailable
 from wings_core.queue.claims import ClaimedFile
 from wings_spark.ingest.fetch_file import fetched_file
-from wings_spark.ingest.fetch_object import s3_errors
 from wings_spark.ingest.fetched import FileError, read_errors
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.settings import SourceSettings
+from wings_spark.ingest.stores import store_errors
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def endpoint(request: pytest.FixtureRequest) -> Generator[str]:
 def test_an_error_of_a_store_is_translated_by_its_code(
     endpoint: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wings_spark.ingest.fetch_object.RETRY", {"max_retries": 0})
+    monkeypatch.setattr("wings_spark.ingest.stores.RETRY", {"max_retries": 0})
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     settings = SourceSettings.parse(
@@ -92,7 +92,7 @@ def test_an_error_of_the_workers_disk_is_no_error_of_a_file(subtests: pytest.Sub
     for name in (*MACHINE_ERRORS, "EACCES"):
         code = getattr(errno, name)
         error = Unavailable if name in MACHINE_ERRORS else FileError
-        for translated in (s3_errors(uri, None), read_errors(uri)):
+        for translated in (store_errors(uri, None), read_errors(uri)):
             with (
                 subtests.test(name),
                 pytest.raises(error, match=os.strerror(code)),
