@@ -96,3 +96,17 @@ def test_nothing_is_said_to_be_finished_before_the_server_has_answered(
     assert "No member holds a message" not in page.text("main")
     page.script("window.answerNow()")
     page.wait_for("messages not finished")
+
+
+def test_after_an_answer_that_took_long_a_page_still_asks_again_soon(page: ConsolePage) -> None:
+    page.open("overview")
+    page.wait_for("Rows in")
+    page.script(
+        "let ahead = 0; const now = performance.now.bind(performance);"
+        "performance.now = () => now() + (ahead += 600_000);"
+        "const wait = window.setTimeout; window.pauses = [0];"
+        "window.setTimeout = (done, pause) =>"
+        " (window.pauses.push(pause ?? 0), wait(done, pause));"
+    )
+    page.wait("a long pause", lambda: page.script("return Math.max(...window.pauses)") >= 10_000)
+    assert page.script("return Math.max(...window.pauses)") == 15_000

@@ -164,7 +164,8 @@ const SLOWEST = 15_000;
 
 /**
  * Call a function again and again until `signal` aborts: at most every `interval` milliseconds, and
- * for a tenth of the time at most, so that what takes long is asked for rarely. Pauses while the page
+ * for a tenth of the time at most, so that what takes long is asked for rarely, but `SLOWEST`
+ * milliseconds after its last answer at the latest. Pauses while the page
  * is hidden or the server gone; errors go to `onError`, and are tried again with growing pauses.
  */
 export async function poll(work, { interval, signal, onError }) {
@@ -184,7 +185,7 @@ export async function poll(work, { interval, signal, onError }) {
       if (error.code === "PERMISSION_DENIED" || error.status === 404) return;
     }
     const took = performance.now() - begun;
-    await pause(failures ? Math.min(interval * 2 ** failures, SLOWEST) : Math.max(interval, took * 9), signal);
+    await pause(Math.min(failures ? interval * 2 ** failures : Math.max(interval, took * 9), SLOWEST), signal);
   }
 }
 
