@@ -7,9 +7,10 @@ import pytest
 from fix_metadata import A, B
 from fix_share import ShareUnderTest, entry_of
 
-from wings_core.errors import InvalidRecordState, WingsError
+from wings_core.errors import InvalidRecordState, Unavailable, WingsError
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.entries import joined
+from wings_core.share.coordinator.group_table import GroupTable
 from wings_core.share.model import (
     Acknowledgement,
     Acquired,
@@ -64,6 +65,33 @@ def test_members_that_acquire_at_once_get_messages_of_several_partitions(
     group = share.group(topic=topic)
     found = acquired(share, group, 3) + acquired(share, group, 3)
     assert offsets(found) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_where_one_partition_is_not_known_nothing_of_another_is_kept_from_the_next(
+    share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = share.metadata.create_topic("key")
+    for partition in (A, B):
+        share.metadata.push(topic, 4, partition)
+    group = share.group(topic=topic)
+    for partition in (A, B):  # From here on the coordinator knows both.
+        (leased,) = share.acquire(group, 1, partition=partition)
+        assert share.acknowledge(group, leased, "accept") is None
+    known = GroupTable.recent_state
+
+    def lose_b(table: GroupTable, index: Any, of: ShareGroup, partition: Partition) -> Any:
+        if partition == B:
+            raise Unavailable("metadata is gone")
+        return known(table, index, of, partition)
+
+    monkeypatch.setattr(GroupTable, "recent_state", lose_b)
+    requests = [AcquireRequest(group, "one", each, 3, 3) for each in (A, B)]
+    with pytest.raises(Unavailable):
+        share.coordinator.acquire_all(group, requests)
+    monkeypatch.undo()
+    assert offsets([share.acquire(group, 9, partition=each) for each in (A, B)]) == sorted(
+        [1, 2, 3] * 2
+    )
 
 
 def test_of_a_partition_in_order_one_member_of_those_that_acquire_at_once_gets_some(

@@ -110,7 +110,8 @@ class Acquires:
             messages += each.messages_max
             wanting.setdefault(self._only_partition(each), {})[number] = each
         most = min(READ_PARTITIONS_MAX, PEEK_PARTITIONS * len(requests), max(PEEK_MIN, messages))
-        for wanted, of_partition in wanting.items():
+        looked_at: list[list[PartitionState]] = []
+        for wanted in wanting:
             found: list[PartitionState] = []
             for partition, generation in index.peek(wanted, most):
                 begun.generations.setdefault(partition, generation)
@@ -120,6 +121,9 @@ class Acquires:
                     begun.states[partition] = state
                 found.append(state)
             self._load(group, found)
+            looked_at.append(found)
+        # Only now, as nothing may fail any more: what is planned is kept from all others.
+        for of_partition, found in zip(wanting.values(), looked_at, strict=True):
             begun.parts.append(Acquiring(self._core, group, of_partition, found, self._batch_end))
         return begun
 
