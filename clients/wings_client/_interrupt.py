@@ -13,9 +13,10 @@ import signal
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
+import pyarrow as pa
 import pyarrow.flight as flight
 
 T = TypeVar("T")
@@ -126,4 +127,5 @@ class _Watch:
         while os.read(self._signals, 1):
             reader = self._reader
             if reader is not None:
-                reader.cancel()
+                with suppress(pa.ArrowException, OSError):
+                    reader.cancel()
