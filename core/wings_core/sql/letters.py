@@ -23,7 +23,7 @@ from wings_core.partitions import UNPARTITIONED
 from wings_core.share.dead_letters.payloads import read_payload
 from wings_core.share.dead_letters.writer import DEAD_LETTER_SCHEMA
 from wings_core.sql.predicate import Predicate
-from wings_core.sql.topic_table import ScanCount, shown_columns
+from wings_core.sql.topic_table import ScanCount, shown
 
 if TYPE_CHECKING:
     from wings_core.log import Log
@@ -202,7 +202,7 @@ def _held(source: Topic) -> list[_Held]:
     """Return the columns of a source's messages; one named as one of a letter's has a prefix."""
     taken = {field.name for field in _OWN}
     held: list[_Held] = []
-    for column in shown_columns(source):
+    for column in shown(source).columns.values():
         if column.name[:2] != "__":
             name = column.name
             while name.lower() in taken:

@@ -4,20 +4,18 @@ Of very many partitions that takes long, so where a statement looks up some by t
 its text before it is planned, it is these alone.
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from wings_core.errors import InvalidArgument
 from wings_core.fetch.selection import PARTITION_FIELD
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition, canonical_partition, partition_of
 from wings_core.sql.parameters import Parameters, named
+from wings_core.sql.plain import compared, conditions, is_one_table, value_of
 from wings_core.sql.statement import Statement
-from wings_core.sql.topic_table import shown_columns
+from wings_core.sql.topic_table import shown
 
 if TYPE_CHECKING:
     from wings_core.log import Log
@@ -27,8 +25,6 @@ LOOKS_MAX = 8
 
 PARTITIONS_MAX = 1_000
 """Of more values all partitions are listed."""
-
-_INTEGER = re.compile(r"-?[0-9]{1,20}")
 
 _Node = Mapping[str, Any]
 
@@ -72,26 +68,14 @@ def looked_up(
         topic: The topic.
     """
     root = statement.root
-    if statement.references != 1 or root["type"] != "SELECT_NODE" or root["cte_map"]["map"]:
-        return None
-    source = root["from_table"]
-    if source["type"] != "BASE_TABLE" or source["column_name_alias"]:
+    if statement.references != 1 or not is_one_table(root):
         return None
     given = named(parameters)
-    for condition in _conditions(root["where_clause"]):
+    for condition in conditions(root["where_clause"]):
         found = _partitions(condition, given, topic)
         if found is not None:
             return found
     return None
-
-
-def _conditions(node: _Node | None) -> Iterator[_Node]:
-    """Yield conditions that each row must pass."""
-    if node is not None and node["type"] == "CONJUNCTION_AND":
-        for child in node["children"]:
-            yield from _conditions(child)
-    elif node is not None:
-        yield node
 
 
 def _partitions(
@@ -112,15 +96,16 @@ def _partitions(
     if len(values) > PARTITIONS_MAX:
         return None
     name = str(column["column_names"][0]).lower()
-    found = [_value(value, given) for value in values]
+    found = [value_of(value, given) for value in values]
     if name == PARTITION_FIELD.name:
         texts = [value for value in found if isinstance(value, str)]
         return _of_texts(texts) if len(texts) == len(found) else None
-    key = next((c.name for c in shown_columns(topic) if c.name == topic.partition_key), None)
-    if key is None or name != key.lower():
+    key = topic.partition_key
+    if key is None or name != key.lower() or key not in shown(topic).columns:
         return None
+    key_type: Any = topic.key_type
     try:
-        return frozenset(partition_of(_as_key(each, topic), topic.key_type) for each in found)
+        return frozenset(partition_of(compared(each, key_type), key_type) for each in found)
     except InvalidArgument:
         return None
 
@@ -132,28 +117,3 @@ def _of_texts(texts: Sequence[str]) -> frozenset[Partition]:
         with suppress(InvalidArgument):
             partitions.add(canonical_partition(text))
     return frozenset(partitions)
-
-
-def _value(node: _Node, given: Mapping[str, Any]) -> Any:
-    """Return the value of a text or a whole number, None of anything else."""
-    if node["class"] == "PARAMETER":
-        return given.get(str(node["identifier"]))
-    if node["class"] != "CONSTANT":
-        return None
-    kind, text = node["literal"]["kind"], node["literal"].get("text")
-    if kind == "STRING":
-        return text
-    return int(text) if kind == "INTEGER" and _INTEGER.fullmatch(text) else None
-
-
-def _as_key(value: Any, topic: Topic) -> Any:
-    """Return a value as the key's column compares it; None where it is not known how."""
-    key_type: Any = topic.key_type
-    if isinstance(value, bool):
-        return None
-    if pa.types.is_integer(key_type):
-        if isinstance(value, str):  # SQL casts it; drivers send all values as texts.
-            return int(value) if _INTEGER.fullmatch(value) else None
-        return value
-    is_text = pa.types.is_string(key_type) or pa.types.is_large_string(key_type)
-    return value if is_text and isinstance(value, str) else None

@@ -59,7 +59,7 @@ class Parser:
         """
         while not self._turn.acquire(timeout=INTERRUPT_SECONDS):
             if ends():
-                raise _ended()
+                raise EngineFailed.stopped()
         try:
             if self._process is None or not self._process.alive:
                 self.close()
@@ -98,7 +98,7 @@ class _Process:
             self._channel.send({"parse": True}, text.encode())
         while not select.select([self._channel], [], [], INTERRUPT_SECONDS)[0]:
             if ends():
-                raise _ended()
+                raise EngineFailed.stopped()
         answer = self._channel.receive()
         if answer is None:
             raise ResourceExhausted("the statement takes more time or memory to parse than it may")
@@ -107,7 +107,3 @@ class _Process:
     def close(self) -> None:
         self._started.close()
         self._channel.close()
-
-
-def _ended() -> EngineFailed:
-    return EngineFailed("the query was stopped", "InterruptException")

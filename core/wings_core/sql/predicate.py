@@ -7,6 +7,7 @@ in which Arrow serializes expressions: a list of keys and values in the metadata
 import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, cast
 
 import pyarrow as pa
@@ -125,18 +126,38 @@ _PLAIN = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """A column compared with a value of its own type."""
+
+    function: str
+    """Of Arrow, such as `equal`."""
+    column: str
+    value: "pa.Scalar[Any]"
+
+
+@dataclass(frozen=True, slots=True)
 class Predicate:
     """A condition on the rows of a scan."""
 
-    expression: pc.Expression
     root: _Node
+    expression: pc.Expression | None = None
+    """None: `root` is plain."""
 
     @classmethod
     def of(cls, expression: pc.Expression) -> "Predicate":
         """Read an expression."""
         buffer = cast("Any", expression).__reduce__()[1][0]
         reader = pa.ipc.open_file(buffer)
-        return cls(expression, _Reader(reader.schema, reader.get_batch(0)).read())
+        return cls(_Reader(reader.schema, reader.get_batch(0)).read(), expression)
+
+    @classmethod
+    def all_of(cls, comparisons: Sequence[Comparison]) -> "Predicate":
+        """Return the predicate of rows that pass each of some comparisons; one at least."""
+        calls = [
+            _Call(each.function, [_Column(each.column), _Literal(each.value)])
+            for each in comparisons
+        ]
+        return cls(reduce(lambda left, right: _Call("and_kleene", [left, right]), calls))
 
     @property
     def columns(self) -> set[str]:

@@ -31,6 +31,7 @@ from wings_core.sql.names import topic_of
 from wings_core.sql.parameters import Bound, Parameters, bind
 from wings_core.sql.parser import Parser
 from wings_core.sql.peers import Peer, peers_of
+from wings_core.sql.plain import PlainRun, plain_run
 from wings_core.sql.statement import Statement, TableName, parse
 from wings_core.sql.system import SystemReader
 from wings_core.sql.topic_table import ScanCount, TopicTable
@@ -197,9 +198,10 @@ class Query:
         self._schema: pa.Schema | None = None
         self._tables: dict[str, Any] = {}
         """What views are over, by name."""
-        self._views: list[View] = []
+        self._named: list[tuple[TableName, str]] = []
+        """What the statement names them."""
         self._batch_rows = BATCH_ROWS
-        self._run: LocalRun | RemoteRun | None = None
+        self._run: PlainRun | LocalRun | RemoteRun | None = None
         self._closing = threading.Lock()
         self._closed = False
         self._engine = engines.borrow(cancel)
@@ -217,7 +219,7 @@ class Query:
     @property
     def is_local(self) -> bool:
         """Whether it runs in this process."""
-        return isinstance(self._run, LocalRun)
+        return not isinstance(self._run, RemoteRun)
 
     def parameters(self, text: str) -> list[Peer]:
         """Return a statement's parameters; see `Sql.parameters`."""
@@ -249,20 +251,31 @@ class Query:
             system = SystemReader(self._log, principal, self._cancel, self.count)
             self._show_system(statement, system, authorize, namespace)
             self._show_topics(statement, parameters, authorize, namespace)
-            self._run = self._placed(statement, self._bound, sent)
-            found = self._run.prepare(self._views, self._bound.text)
+            self._workers.warm()
+            self._run = run = self._placed(statement, self._bound, parameters, sent)
+            if isinstance(run, PlainRun):
+                self._schema = run.schema
+                return
+            views = [_view(name, known, self._tables[known]) for name, known in self._named]
+            found = run.prepare(views, self._bound.text)
             if found is None:
                 raise InvalidSql("the statement returns no rows")
             check_types(found)
             self._schema = found
 
     def _placed(
-        self, statement: Statement, bound: Bound, sent: Mapping[str, bytes]
-    ) -> LocalRun | RemoteRun:
-        """Return the run of a statement, here or in a worker."""
-        self._workers.warm()
+        self,
+        statement: Statement,
+        bound: Bound,
+        parameters: Parameters,
+        sent: Mapping[str, bytes],
+    ) -> PlainRun | LocalRun | RemoteRun:
+        """Return the run of a statement: here, without DuckDB if it is plain, or in a worker."""
         topics = [table for table in self._tables.values() if isinstance(table, TopicTable)]
-        columns = [column for topic in topics for column in topic.columns]
+        plain = plain_run(statement, parameters, topics[0]) if len(topics) == 1 else None
+        if plain is not None:
+            return plain
+        columns = [column for topic in topics for column in topic.shown.columns.values()]
         nested = [each.name.lower() for each in columns if pa.types.is_nested(each.field.type)]
         few = len(columns) <= COLUMNS_MAX and not sent
         if few and is_bounded(statement, bound.text, frozenset(nested)):
@@ -308,7 +321,7 @@ class Query:
             usable = True
             if self._run is not None:
                 self._run.close()
-                usable = not isinstance(self._run, LocalRun) or self._run.usable
+                usable = isinstance(self._run, RemoteRun) or self._run.usable
             self._engines.put_back(self._engine, usable=usable)
 
     def failed(self, error: BaseException) -> WingsError:
@@ -333,7 +346,7 @@ class Query:
         authorize: Authorize,
         namespace: NamespaceName,
     ) -> None:
-        """Make views of the system tables that a statement names."""
+        """Look up the system tables that a statement names."""
         for index, table in enumerate(statement.tables):
             if table.schema != SYSTEM:
                 continue
@@ -347,9 +360,7 @@ class Query:
                 rows = system.dead_letters(None)
             else:
                 rows = system.table(table.table)
-            name = f"__system{index}"
-            self._tables[name] = rows
-            self._view(table, f"FROM {name}")
+            self._show(table, f"__system{index}", rows)
 
     def _show_topics(
         self,
@@ -358,7 +369,7 @@ class Query:
         authorize: Authorize,
         namespace: NamespaceName,
     ) -> None:
-        """Make views of the topics that a statement names."""
+        """Look up the topics that a statement names, and where they end."""
         tables = [table for table in statement.tables if table.schema != SYSTEM]
         named = [(table, topic_of(table, namespace)) for table in tables]
         for name in dict.fromkeys(topic for _, topic in named):
@@ -373,21 +384,14 @@ class Query:
         for index, (table, name) in enumerate(named):
             topic = topics[name]
             found = states[topic.uuid]
-            shown = TopicTable(self._log, self._fetcher, topic, found, self._cancel, self.count)
-            self._tables[f"__scan{index}"] = shown
-            columns = ", ".join(
-                f"{quoted(column.scanned_as)} AS {quoted(column.name)}" for column in shown.columns
+            shown = TopicTable(
+                self._log, self._fetcher, topic, found, self._cancel, self.count, self._ends
             )
-            self._view(table, f"SELECT {columns} FROM __scan{index}")
+            self._show(table, f"__scan{index}", shown)
 
-    def _view(self, table: TableName, query: str) -> None:
-        schema = f"{CATALOG}.{quoted(table.schema or _MAIN)}"
-        view = f"{schema}.{quoted(table.table)}"
-        create, drop = f"CREATE VIEW {view} AS {query}", f"DROP VIEW IF EXISTS {view}"
-        if table.schema:
-            create = f"CREATE SCHEMA IF NOT EXISTS {schema}; {create}"
-            drop = f"{drop}; DROP SCHEMA IF EXISTS {schema} CASCADE"
-        self._views.append(View(create, drop))
+    def _show(self, table: TableName, name: str, rows: Any) -> None:
+        self._tables[name] = rows
+        self._named.append((table, name))
 
 
 class _Translated:
@@ -402,6 +406,22 @@ class _Translated:
     def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
         if isinstance(error, (WingsError, EngineFailed, duckdb.Error)):
             raise self._query.failed(error) from None
+
+
+def _view(table: TableName, name: str, rows: Any) -> View:
+    """Return the view by which a statement's name is a table that is known by another."""
+    query = f"FROM {name}"
+    if isinstance(rows, TopicTable):
+        shown = rows.shown.columns.values()
+        columns = ", ".join(f"{quoted(each.scanned_as)} AS {quoted(each.name)}" for each in shown)
+        query = f"SELECT {columns} FROM {name}"
+    schema = f"{CATALOG}.{quoted(table.schema or _MAIN)}"
+    view = f"{schema}.{quoted(table.table)}"
+    create, drop = f"CREATE VIEW {view} AS {query}", f"DROP VIEW IF EXISTS {view}"
+    if table.schema:
+        create = f"CREATE SCHEMA IF NOT EXISTS {schema}; {create}"
+        drop = f"{drop}; DROP SCHEMA IF EXISTS {schema} CASCADE"
+    return View(create, drop)
 
 
 def quoted(name: str) -> str:

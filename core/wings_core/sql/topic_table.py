@@ -6,7 +6,7 @@ A dataset of Arrow is what DuckDB tells of the columns and rows that it needs. W
 ends is fixed once for all scans of a query.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +22,8 @@ from wings_core.fetch.selection import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition, partition_of
 from wings_core.sql.predicate import ANY_ROW, Bounds, Names, Predicate
+from wings_core.sql_process.engine import EngineFailed
+from wings_core.storage.lru import Lru
 
 if TYPE_CHECKING:
     from wings_core.log import Log
@@ -37,6 +39,9 @@ TIMES_LOOKED_UP_MAX = 1024
 MADE_UP_ROWS = 1 << 20
 """Rows of a batch that no page is read for."""
 
+
+COLUMNS_KEPT_MAX = 10_000
+"""Columns of topics' tables that are kept."""
 
 FEW_PARTITIONS = 64
 """So many are read one after another; more are mixed, so that a page of many is read once."""
@@ -56,9 +61,34 @@ class ShownColumn:
     """As DuckDB gets it."""
 
 
-def shown_columns(topic: Topic) -> list[ShownColumn]:
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The columns of a topic's table."""
+
+    columns: Mapping[str, ShownColumn]
+    """By name, in order."""
+    schema: pa.Schema
+    """What DuckDB may ask for."""
+    names: Names
+    """Columns by which rows are found."""
+
+
+def shown(topic: Topic) -> Shown:
     """Return the columns of a topic's table; those that DuckDB cannot read are left out."""
-    shown: list[ShownColumn] = []
+    version = topic.uuid, topic.schema_version
+    found = _shown.get(version)
+    if found is None:
+        found = _shown_of(topic)
+        _shown.put(version, found, len(found.columns))
+    return found
+
+
+_shown: Lru[tuple[str, int], Shown] = Lru(COLUMNS_KEPT_MAX)
+"""By the UUID of the topic and the version of its schema: look-ups ask again and again."""
+
+
+def _shown_of(topic: Topic) -> Shown:
+    columns: dict[str, ShownColumn] = {}
     names: set[bytes] = set()
     for index, each in enumerate(fields_of(topic.schema)):
         data_type = pa.float32() if pa.types.is_float16(each.type) else each.type
@@ -66,14 +96,17 @@ def shown_columns(topic: Topic) -> list[ShownColumn]:
         if unreadable(data_type) is None and each.name.encode().lower() not in names:
             names.add(each.name.encode().lower())
             scanned = f"c{index}"
-            shown.append(ShownColumn(each.name, scanned, pa.field(scanned, data_type)))
+            columns[each.name] = ShownColumn(each.name, scanned, pa.field(scanned, data_type))
+    key = columns.get(topic.partition_key or "")
     for name, system in (
         (_PARTITION, PARTITION_FIELD),
         (_OFFSET, OFFSET_FIELD),
         (_TIMESTAMP, TIMESTAMP_FIELD),
     ):
-        shown.append(ShownColumn(system.name, name, pa.field(name, system.type)))
-    return shown
+        columns[system.name] = ShownColumn(system.name, name, pa.field(name, system.type))
+    fields = [pa.field(ROWS_COLUMN, pa.bool_()), *(column.field for column in columns.values())]
+    found = Names(_PARTITION, _OFFSET, _TIMESTAMP, None if key is None else key.scanned_as)
+    return Shown(columns, pa.schema(fields), found)
 
 
 @dataclass(slots=True)
@@ -104,6 +137,7 @@ class TopicTable(ds.Dataset):
         states: Where its partitions begin and end, for this query.
         cancel: Ends the scans.
         count: Counts what they read.
+        ends: Returns whether the query is to end now.
     """
 
     # As the datasets of other formats do, it takes the place of those made by Arrow: DuckDB asks
@@ -116,23 +150,21 @@ class TopicTable(ds.Dataset):
         states: Sequence[PartitionState],
         cancel: Cancel,
         count: ScanCount,
+        ends: Callable[[], bool],
     ) -> None:
         self.topic = topic
-        self.columns = shown_columns(topic)
+        self.shown = shown(topic)
         self._log = log
         self._fetcher = fetcher
         self._states: Mapping[Partition, PartitionState] = {each.partition: each for each in states}
         self._cancel = cancel
         self._count = count
-        key = next((c.scanned_as for c in self.columns if c.name == topic.partition_key), None)
-        self._names = Names(_PARTITION, _OFFSET, _TIMESTAMP, key)
-        fields = [pa.field(ROWS_COLUMN, pa.bool_()), *(column.field for column in self.columns)]
-        self._schema = pa.schema(fields)
+        self._ends = ends
 
     @property
     def schema(self) -> pa.Schema:
         """The columns that may be asked for."""
-        return self._schema
+        return self.shown.schema
 
     def scanner(  # pyright: ignore[reportIncompatibleMethodOverride] - of what DuckDB asks for
         self,
@@ -141,20 +173,24 @@ class TopicTable(ds.Dataset):
         **_: Any,
     ) -> "_Scanner":
         """Return what reads some columns of the rows that pass a filter."""
-        names = self._schema.names if columns is None else columns
+        schema = self.shown.schema
+        names = schema.names if columns is None else columns
         predicate = None if filter is None else Predicate.of(filter)
-        return _Scanner(self, pa.schema([self._schema.field(name) for name in names]), predicate)
+        return _Scanner(self, pa.schema([schema.field(name) for name in names]), predicate)
 
     def batches(self, schema: pa.Schema, predicate: Predicate | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows that pass a predicate.
 
         Raises:
             StorageCorrupt: And the other errors of a scan.
+            EngineFailed: The query is to end.
         """
         try:
             needed = set(schema.names) | (predicate.columns if predicate else set[str]())
-            bounds = ANY_ROW if predicate is None else predicate.bounds(self._names)
+            bounds = ANY_ROW if predicate is None else predicate.bounds(self.shown.names)
             for rows in self._read(needed, self._cursors(bounds)):
+                if self._ends():
+                    raise EngineFailed.stopped()
                 passed = rows if predicate is None else map(predicate.filter, rows)
                 yield from [each.select(schema.names) for each in passed if each.num_rows]
         except WingsError as error:
@@ -165,7 +201,8 @@ class TopicTable(ds.Dataset):
         self, needed: set[str], cursors: Sequence[PartitionCursor]
     ) -> Iterator[Iterable[pa.RecordBatch]]:
         """Yield rows some batches at a time: DuckDB clears the processor's caches between them."""
-        stored = [c for c in self.columns if c.scanned_as in needed and c.name[:2] != "__"]
+        shown = self.shown.columns.values()
+        stored = [c for c in shown if c.scanned_as in needed and c.name[:2] != "__"]
         made_up = [name for name in (ROWS_COLUMN, _PARTITION, _OFFSET) if name in needed]
         with_times = _TIMESTAMP in needed
         if not stored and not with_times:

@@ -76,6 +76,11 @@ class EngineFailed(Exception):  # noqa: N818 - translated before anyone sees it.
         self.kind = kind
         self.shift = shift
 
+    @classmethod
+    def stopped(cls) -> "EngineFailed":
+        """Return what a query fails with that is to end."""
+        return cls("the query was stopped", "InterruptException")
+
     @property
     def harmless(self) -> bool:
         """Whether the engine is as good as before."""

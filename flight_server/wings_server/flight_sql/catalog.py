@@ -15,7 +15,7 @@ from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.security.principal import Principal
 from wings_core.security.rights import Right
 from wings_core.sql.system import SYSTEM_TABLES
-from wings_core.sql.topic_table import shown_columns
+from wings_core.sql.topic_table import shown
 from wings_core.sql_process.engine import CATALOG
 from wings_server.flight_sql.sql_info import sql_info
 from wings_server.reach import topics_in_reach
@@ -135,8 +135,8 @@ def _db_schemas(command: Any, log: Log, principal: Principal) -> pa.Table:
         for namespace in log.admin.list_namespaces()
         if principal.may_see_namespace(namespace.name)
     )
-    shown = sorted([*names, SYSTEM])
-    return _filled(_DB_SCHEMAS, [(CATALOG, name) for name in shown if matches(name)])
+    schemas = sorted([*names, SYSTEM])
+    return _filled(_DB_SCHEMAS, [(CATALOG, name) for name in schemas if matches(name)])
 
 
 def _tables(command: Any, log: Log, principal: Principal) -> pa.Table:
@@ -178,7 +178,7 @@ def _wanted_topics(command: Any, log: Log, principal: Principal) -> Iterator[tup
 
 def shown_schema(topic: Topic) -> bytes:
     """Return the columns of a topic's table, as an IPC message."""
-    columns = shown_columns(topic)
+    columns = shown(topic).columns.values()
     fields = [pa.field(column.name, column.field.type) for column in columns]
     return pa.schema(fields).serialize().to_pybytes()
 
