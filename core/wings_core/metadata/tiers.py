@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 
 from wings_core.model import Location, PageFormat, TierState
-from wings_core.partitions import Partition, partition_sort_key
+from wings_core.partitions import Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,3 @@ class PageCounts:
                 TierState(partition, True, self.merged_pages, self.merged_rows, self.merged_bytes)
             )
         return found
-
-
-def states_of(counts: Iterable[tuple[Partition, PageCounts]]) -> list[TierState]:
-    """Return the tiers of partitions, by value; see `Maintenance.tier_states`."""
-    ordered = sorted(counts, key=lambda each: partition_sort_key(each[0]))
-    return [state for partition, counted in ordered for state in counted.tiers(partition)]

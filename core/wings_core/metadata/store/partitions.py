@@ -13,7 +13,6 @@ from wings_core.errors import TopicNotFound
 from wings_core.metadata.store.database import Connection
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.topics import require_topic_id
-from wings_core.metadata.tiers import PageCounts, states_of
 from wings_core.model import (
     LargestTopics,
     PartitionState,
@@ -26,6 +25,7 @@ from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import UNPARTITIONED, Partition, sorted_by_partition
 
 _state_of: Callable[[Iterable[object]], PartitionState] = partial(tuple.__new__, PartitionState)  # pyright: ignore[reportAssignmentType] - as `PartitionState._make`, without a step of Python
+_tier_of: Callable[[Iterable[object]], TierState] = partial(tuple.__new__, TierState)  # pyright: ignore[reportAssignmentType] - likewise
 
 _STATE_COLUMNS = """
 SELECT topics.partition_key IS NULL, partitions.value, partitions.log_start_offset,
@@ -99,7 +99,7 @@ def partition_states(
     states = [_state_of(row[1:]) for row in rows if row[1] is not None]
     if not states and unpartitioned and after is None:
         return [_empty(UNPARTITIONED)]
-    return sorted_by_partition(states, (state.partition for state in states))
+    return sorted_by_partition(states, [state[0] for state in states])
 
 
 def partition_state(
@@ -122,7 +122,15 @@ def tier_states(
     rows = connection.execute(_TIER_STATES, (topic_uuid, after or "", partitions_max)).fetchall()
     if not rows:
         raise TopicNotFound("the topic was deleted")
-    return states_of((value, PageCounts(*counts)) for value, *counts in rows if value is not None)
+    hot = [
+        (value, False, pages - merged_pages, count - merged_rows, size - merged_bytes)
+        for value, pages, count, size, merged_pages, merged_rows, merged_bytes in rows
+        if value is not None and pages > merged_pages
+    ]
+    remote = [(row[0], True, *row[4:]) for row in rows if row[4]]
+    states = list(map(_tier_of, hot + remote))
+    # Of a partition the hot tier stays first.
+    return sorted_by_partition(states, [state[0] for state in states])
 
 
 def topic_state(connection: Connection, topic_uuid: str) -> TopicState:
