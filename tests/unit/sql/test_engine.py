@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -73,9 +74,9 @@ def test_a_table_is_let_go_with_its_statement(engine: Engine) -> None:
 
 SORTED = """select max(r), max(s) from (
     select row_number() over (order by hash(i)) r, i::varchar || '-------------------------------' s
-    from range(1000000) t(i)
+    from range(2000000) t(i)
 )"""
-"""It has 40 MB to sort."""
+"""It has 80 MB to sort."""
 
 
 @pytest.mark.parametrize("spill_bytes", [0, 16 << 20])
@@ -91,8 +92,48 @@ def test_what_memory_does_not_hold_is_spilled() -> None:
     engine = Engine(EngineBounds(32 << 20, 1 << 30, 2))
     assert engine.prepare({}, [], SORTED) is not None
     (batch,) = engine.batches(1)
-    assert batch.column(0).to_pylist() == [1_000_000]
+    assert batch.column(0).to_pylist() == [2_000_000]
     engine.close()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_engine_has_the_threads_and_the_memory_that_it_was_given(threads: int) -> None:
+    engine = Engine(EngineBounds(64 << 20, 0, threads))
+    asked = "select current_setting('threads') threads, current_setting('memory_limit') memory"
+    assert engine.prepare({}, [], asked) is not None
+    (batch,) = engine.batches(1)
+    assert batch.to_pylist() == [{"threads": threads, "memory": "64.0 MiB"}]
+    engine.close()
+
+
+OUTSIDE = (
+    "from read_csv('/etc/passwd')",
+    "from '/etc/passwd'",
+    "select content from read_text('/etc/passwd')",
+    "copy (select 1) to '{path}/copied'",
+    "attach '{path}/attached'",
+    "install httpfs",
+    "load httpfs",
+    "set threads = 64",
+    "set memory_limit = '1TB'",
+    "set enable_external_access = true",
+    "reset lock_configuration",
+)
+
+
+def run(engine: Engine, text: str) -> None:
+    if engine.prepare({}, [], text) is not None:
+        list(engine.batches(1))
+
+
+def test_an_engine_reaches_nothing_outside_and_keeps_its_settings(
+    engine: Engine, subtests: pytest.Subtests, tmp_path: Path
+) -> None:
+    """The list of allowed statements refuses these before: this is the wall behind it."""
+    for text in OUTSIDE:
+        with subtests.test(text), pytest.raises(EngineFailed):
+            run(engine, text.format(path=tmp_path))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_watch_interrupts_what_is_to_end_and_has_not_left(engine: Engine) -> None:
