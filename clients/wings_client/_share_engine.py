@@ -7,13 +7,14 @@ with servers that have no such streams.
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from wings_client._acquire import AckType, acknowledge, acquire, command_of
-from wings_client._cancellation import woken_by_cancellation
+from wings_client._cancellation import current_cancellation, woken_by_cancellation
 from wings_client._errors import copy_of, is_passing
 from wings_client._retry import Backoff
 from wings_client._share_locks import Locks, entry_of
@@ -29,6 +30,9 @@ from wings_core.times import Deadline
 
 POLL_SECONDS = 20.0
 """How long one long poll waits; then another begins."""
+
+READ_SECONDS_MIN = 1.0
+"""Who waits for less reads no stream itself, where it may be late by the time of a look."""
 
 _logger = logging.getLogger("wings_client")
 
@@ -204,10 +208,12 @@ class ShareEngine:
             return
         with self._lock:
             self._stopped = True
-            reading = self._reading
+            reading, stream = self._reading, self._stream
             self._changed.notify_all()
         if reading is not None:
             reading.cancel()
+        if stream is not None:
+            stream.interrupt()  # Its caller may be reading.
 
     def drain(self) -> None:
         """After `stop`: wait until nothing more comes; what came is there to `take`."""
@@ -270,15 +276,8 @@ class ShareEngine:
         credit = min(CREDIT_MAX, held + self._command.max_messages)
         if credit != stream.credit:
             stream.set_credit(credit)
-        with woken_by_cancellation(self._notify) as is_cancelled, self._lock:
-            self._changed.wait_for(
-                lambda: self._ready or self._stopped or stream.error is not None or is_cancelled(),
-                wait,
-            )
-            if is_cancelled():
-                raise StreamCancelled
-            if self._ready or self._stopped:
-                return
+        if self._await(stream, wait):
+            return
         if not stream.is_served:
             _logger.warning("%s serves no share streams: it is polled", stream.endpoint)
             self._polls = True
@@ -295,6 +294,27 @@ class ShareEngine:
             raise
         if deadline.passed and not self._ready:
             self._poll(0)  # What is there now comes, however short the time was.
+
+    def _await(self, stream: ShareStream, wait: float) -> bool:
+        """Wait until there is a delivery or the stream has ended; returns whether to wait no more.
+
+        Raises:
+            StreamCancelled: The call was cancelled.
+        """
+        if wait > READ_SECONDS_MIN and current_cancellation() is None:
+            started = time.monotonic()
+            stream.read(lambda: bool(self._ready) or self._stopped)
+            if self._ready or self._stopped:
+                return True
+            wait -= time.monotonic() - started
+        with woken_by_cancellation(self._notify) as is_cancelled, self._lock, stream.expected():
+            self._changed.wait_for(
+                lambda: self._ready or self._stopped or stream.error is not None or is_cancelled(),
+                max(0.0, wait),
+            )
+            if is_cancelled():
+                raise StreamCancelled
+            return bool(self._ready) or self._stopped
 
     def _notify(self) -> None:
         with self._lock:

@@ -1,12 +1,18 @@
 """A share stream: deliveries of a member, and its acknowledgements, both ways at once.
 
-A thread of the stream reads it and hands on what comes. The stream has no gRPC deadline, as what it
-holds is released when it ends; a silent server is noticed by a request that stays unanswered.
+A thread of the stream reads it and hands on what comes. Where much comes, it leaves that to the
+thread that waits for it, which saves two hand-overs a message, and watches: a thread that reads can
+be woken by nothing but a message, so when none comes it asks for one, and takes over. The stream
+has no gRPC deadline, as what it holds is released when it ends; a silent server is noticed by a
+request that stays unanswered.
 """
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import chain, islice, repeat
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +42,19 @@ from wings_core.errors import Unavailable, WingsError, error_from_json
 CLOSE_SECONDS = 5.0
 """How long the server may take to answer and release what is left when a stream is closed."""
 
+WATCH_SECONDS = 0.2
+"""When nothing came for so long, the stream's own thread takes over from the caller's."""
+
+QUICK_READS = 16
+"""After so many messages in a row, none later than that, it leaves the reading to callers."""
+
+SHARED_SECONDS = 1.0
+"""For how long it does not after two callers have waited at a time."""
+
+SILENT_SECONDS = 10.0
+"""A server that does not answer for so long while a caller reads is taken to be gone: a signal is
+heeded only then."""
+
 
 class _Request:
     """An acknowledgement that waits for its answer."""
@@ -52,8 +71,8 @@ class ShareStream:
     Args:
         transport: To the server.
         command: The descriptor.
-        delivered: Called with each delivery, on the stream's thread.
-        ended: Called once on that thread, after `error` is set.
+        delivered: Called with each delivery, on the thread that reads.
+        ended: Called once on such a thread, after `error` is set.
 
     Attributes:
         credit: How many messages it may hold at once.
@@ -80,15 +99,36 @@ class ShareStream:
         self._ended = ended
         self._requests = 0
         self._is_closing = False
+        self._end: WingsError | None = None
+        """What the server has said of why it ends."""
         self._waiting: dict[int, _Request] = {}
         self._closed = threading.Event()
+        # Whose turn it is to read; taken before the lock below.
+        self._turn = threading.Lock()
+        self._caller: int | None = None
+        """The thread that has the turn, where it is a caller's."""
+        self._callers_reads = 0
+        self._expecting = 0
+        """How many callers wait for deliveries that another thread reads; one at most but for a
+        moment."""
+        self._takes_over = False
+        """Whether a caller that reads is to give up its turn."""
+        self._shared_until = 0.0
+        self._called = threading.Lock()
+        """Released to wake the stream's thread; no event, as a signal handler may do so."""
+        self._called.acquire()
         # Guards what is written, and the fields above; the stream's thread never takes it for long.
         self._lock = threading.Lock()
         self._writer, self._reader, self.endpoint = transport.exchange(command)
+        self._chunks = chain(iter(self._reader.read_chunk, None), repeat(None))
+        """What comes, and then None for ever."""
+        self._inbox = deque[Any]()
+        """What was read and is not handed on."""
+        self._is_handing_on = False
         try:
             with self._lock:
                 self._write(credit_metadata(self.credit))
-            start_thread(self._read, "wings-share")
+            start_thread(self._run, "wings-share")
         except BaseException:
             self._reader.cancel()
             raise
@@ -121,16 +161,59 @@ class ShareStream:
         with self._lock:
             if self.error is not None or self._is_closing:
                 return None
-            self._requests += 1
-            number = self._requests
-            self._waiting[number] = request
-            self._write(acknowledge_metadata(number, entries))
-        if not request.known.acquire(timeout=self._transport.timeout):
+            self._write_request(entries, request)
+        self.read(lambda: request.results is not None)
+        if request.results is None and not request.known.acquire(timeout=self._transport.timeout):
             raise timed_out(f"no answer from {self.endpoint} in time", self.endpoint)
         if request.results is None:
             assert self.error is not None
             raise _in_doubt(self.error, self.endpoint)
         return [None if each["code"] is None else error_from_json(each) for each in request.results]
+
+    def read(self, is_done: Callable[[], bool]) -> None:
+        """Read on the caller's thread until it has what it waits for, where it is to do so.
+
+        Returns early where another thread reads, the stream has ended, or nothing came for a while;
+        so the caller waits for the stream's thread then. Ctrl-C is heeded after it.
+        """
+        caller = threading.get_ident()
+        is_nested = self._caller == caller  # A signal handler's, while this thread reads.
+        if not is_nested:
+            if self._takes_over or not self._turn.acquire(blocking=False):
+                if self._caller is not None:
+                    self._shared_until = time.monotonic() + SHARED_SECONDS
+                return
+            self._caller = caller
+        try:
+            while not (self._takes_over or self._closed.is_set() or is_done()):
+                self._callers_reads += 1
+                self._read_one()
+        except BaseException:
+            if self._is_handing_on:
+                self._reader.cancel()  # It may be lost, so the server is to release it.
+            raise
+        finally:
+            if not is_nested:
+                self._caller = None
+                self._turn.release()
+                if self._is_needed:
+                    self.interrupt()
+
+    @contextmanager
+    def expected(self) -> Generator[None]:
+        """Have the stream read by other threads for as long as the block lasts."""
+        self._expecting += 1
+        if not self._turn.locked():
+            self.interrupt()
+        try:
+            yield
+        finally:
+            self._expecting -= 1
+
+    def interrupt(self) -> None:
+        """Have the stream's thread read at once, whoever does so now; never blocks."""
+        with suppress(RuntimeError):  # It was called already.
+            self._called.release()
 
     def close(self) -> None:
         """End this side: the server answers, releases what is held, and ends the stream."""
@@ -140,6 +223,9 @@ class ShareStream:
                 self._writer.done_writing()
             except CALL_ERRORS:
                 self._reader.cancel()
+        if self._caller == threading.get_ident():
+            self.read(self._closed.is_set)
+        self.interrupt()
         if not self._closed.wait(CLOSE_SECONDS):
             self.cancel()
 
@@ -155,15 +241,107 @@ class ShareStream:
             # The reader's error says more; it comes now.
             self._reader.cancel()
 
-    def _read(self) -> None:
+    def _write_request(
+        self, entries: Sequence[AcknowledgementEntry], request: _Request | None = None
+    ) -> None:
+        """Send an acknowledgement, whose answer is told to a request; the lock is held."""
+        self._requests += 1
+        if request is not None:
+            self._waiting[self._requests] = request
+        self._write(acknowledge_metadata(self._requests, entries))
+
+    # The stream's thread.
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            self._take_turn()
+            try:
+                self._read_slow()
+            finally:
+                self._turn.release()
+            self._watch()
+
+    def _read_slow(self) -> None:
+        """Read until the stream has ended, or callers can read it."""
+        quick, read_at = 0, time.monotonic()
+        while not self._closed.is_set():
+            self._read_one()
+            now = time.monotonic()
+            quick, read_at = quick + 1 if now - read_at < WATCH_SECONDS else 0, now
+            if quick >= QUICK_READS and not self._is_needed and now > self._shared_until:
+                return
+
+    def _watch(self) -> None:
+        """Return when no caller reads, or one that gets nothing, or the thread is called."""
+        reads = -1
+        while not self._closed.is_set() and self._callers_reads != reads:
+            reads = self._callers_reads
+            if self._called.acquire(timeout=WATCH_SECONDS):
+                return
+
+    def _take_turn(self) -> None:
+        if self._turn.acquire(blocking=False):
+            return
+        self._takes_over = True
+        with self._lock:
+            if not (self._is_closing or self.error is not None):
+                self._write_request(())  # Its answer wakes the caller.
+        if not self._turn.acquire(timeout=min(SILENT_SECONDS, self._transport.timeout)):
+            self._reader.cancel()
+            self._turn.acquire()
+        self._takes_over = False
+
+    @property
+    def _is_needed(self) -> bool:
+        """Whether a caller waits for what another thread reads."""
+        return bool(self._waiting) or self._expecting > 0
+
+    # Of who has the turn.
+
+    def _read_one(self) -> None:
+        """Read a message, and hand it on; or end the stream. Blocks until there is one."""
         try:
-            error = self._read_to_end()
+            error = self._take_one()
         except CALL_ERRORS as failed:
             error = typed_error(failed, self.endpoint)
             self.is_served = not isinstance(failed, pa.ArrowNotImplementedError)
         except Exception as failed:  # noqa: BLE001 - told to who waits.
             error = lost(f"the share stream of {self.endpoint}: {failed!r:.200}", self.endpoint)
             self._reader.cancel()
+        if error is not None:
+            self._finish(error)
+
+    def _take_one(self) -> WingsError | None:
+        """Read a message, and hand it on; returns why the stream has ended."""
+        if not self._inbox:
+            # In C throughout: where a signal handler raises, that is before it, or after all of it.
+            self._inbox.extend(islice(self._chunks, 1))
+        if not self._inbox:
+            return None  # A signal handler, which read too, took it.
+        self._is_handing_on = True
+        chunk = self._inbox.popleft()
+        if chunk is None:
+            return self._end or lost(f"{self.endpoint} ended a share stream", self.endpoint)
+        self._hand_on(*chunk)
+        self._is_handing_on = False
+        return None
+
+    def _hand_on(self, batch: Any, metadata: Any) -> None:
+        match parse_server_message(metadata):
+            case ShareAnswer(number, results):
+                request = self._waiting.pop(number, None)
+                if request is not None:
+                    request.results = results
+                    request.known.release()
+            case ShareEnd(code, message):
+                self._end = _error_of(code, message, self.endpoint)
+                with self._lock:
+                    self._is_closing = True
+                    self._writer.done_writing()
+            case chunk:
+                self._delivered(Delivery.of(batch, chunk))
+
+    def _finish(self, error: WingsError) -> None:
         self._transport.addresses.note(error, self.endpoint)
         with self._lock:
             self.error = error
@@ -173,28 +351,8 @@ class ShareStream:
         with suppress(*CALL_ERRORS):  # Told already.
             self._writer.close()
         self._closed.set()
+        self.interrupt()
         self._ended()
-
-    def _read_to_end(self) -> WingsError:
-        end: WingsError | None = None
-        while True:
-            try:
-                batch, metadata = self._reader.read_chunk()
-            except StopIteration:
-                return end or lost(f"{self.endpoint} ended a share stream", self.endpoint)
-            match parse_server_message(metadata):
-                case ShareAnswer(number, results):
-                    request = self._waiting.pop(number, None)
-                    if request is not None:
-                        request.results = results
-                        request.known.release()
-                case ShareEnd(code, message):
-                    end = _error_of(code, message, self.endpoint)
-                    with self._lock:
-                        self._is_closing = True
-                        self._writer.done_writing()
-                case chunk:
-                    self._delivered(Delivery.of(batch, chunk))
 
 
 def _error_of(code: str | None, message: str, endpoint: str) -> WingsError:

@@ -3,15 +3,20 @@
 import asyncio
 import gc
 import logging
+import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
+import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from fix_client import NewTopic
 
 import wings_client
-from wings_client import Client, Topic
+from wings_client import Client, ShareConsumer, Topic, _share_stream
+from wings_core.contracts.share_stream import ShareAnswer, parse_server_message
 from wings_core.errors import GroupNotFound, InvalidRecordState
 from wings_server.flight.service import FlightService
 from wings_server.testing import running_server, server_process
@@ -85,6 +90,140 @@ def test_several_threads_acknowledge_what_one_takes(wings: Client, topic: Topic)
             thread.join(30)
     (partition,) = wings.share_group("billing", topic).partitions
     assert (partition.lag, partition.in_flight) == (0, 0)
+
+
+reads_itself = pytest.mark.parametrize("connect", ["sync"], indirect=True)
+"""An async consumer waits on threads of its own."""
+
+
+@pytest.fixture
+def read_quickly(
+    monkeypatch: pytest.MonkeyPatch, wings: Client, topic: Topic
+) -> Callable[[ShareConsumer], threading.Event]:
+    """Has a consumer read its stream itself; returns an event that is set when it next reads so."""
+    readers: list[threading.Thread] = []
+    read = _share_stream.ShareStream.read
+
+    def parse(raw: "bytes | pa.Buffer") -> object:
+        readers.append(threading.current_thread())
+        return parse_server_message(raw)
+
+    monkeypatch.setattr(_share_stream, "QUICK_READS", 3)
+    monkeypatch.setattr(_share_stream, "parse_server_message", parse)
+
+    def read_quickly(consumer: ShareConsumer) -> threading.Event:
+        # A busy machine is no reason to take over; a wait without end is.
+        monkeypatch.setattr(_share_stream, "WATCH_SECONDS", 1.0)
+        wings.push(topic, {"n": list(range(200))})
+        while threading.current_thread() not in readers:
+            consumer.accept(next(consumer))
+        while wings.share_group("billing", topic).partitions[0].lag:
+            consumer.accept(next(consumer))
+        monkeypatch.setattr(_share_stream, "WATCH_SECONDS", 0.05)
+        begun = threading.Event()
+
+        def begin(stream: _share_stream.ShareStream, is_done: Callable[[], bool]) -> None:
+            begun.set()
+            read(stream, is_done)
+
+        monkeypatch.setattr(_share_stream.ShareStream, "read", begin)
+        return begun
+
+    return read_quickly
+
+
+@reads_itself
+def test_a_caller_that_reads_its_stream_itself_can_be_stopped(
+    wings: Client, topic: Topic, read_quickly: Callable[[ShareConsumer], threading.Event]
+) -> None:
+    with wings.share_consumer("billing", topic, max_messages=1) as consumer:
+        begun = read_quickly(consumer)
+        wings.push(topic, {"n": [0]})
+        held = next(consumer)
+        begun.clear()
+        stopping = threading.Thread(target=lambda: (begun.wait(30), consumer.engine.stop()))
+        stopping.start()
+        assert list(consumer) == []
+        stopping.join(30)
+        consumer.accept(held)  # The stream has not been broken for it.
+
+
+@reads_itself
+def test_a_caller_that_reads_its_stream_itself_answers_for_other_threads(
+    wings: Client, topic: Topic, read_quickly: Callable[[ShareConsumer], threading.Event]
+) -> None:
+    with wings.share_consumer("billing", topic, max_messages=1) as consumer:
+        begun = read_quickly(consumer)
+        wings.push(topic, {"n": [0]})
+        held = next(consumer)
+        begun.clear()
+
+        def accept() -> None:
+            assert begun.wait(30)
+            consumer.accept(held)
+            assert in_flight(wings, topic) == 0
+            wings.push(topic, {"n": [1]})
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        assert next(consumer).batch["n"].to_pylist() == [1]
+        accepting.join(30)
+
+
+@reads_itself
+def test_a_caller_that_reads_its_stream_itself_heeds_signals(
+    wings: Client, topic: Topic, read_quickly: Callable[[ShareConsumer], threading.Event]
+) -> None:
+    with wings.share_consumer("billing", topic, max_messages=1) as consumer:
+        begun = read_quickly(consumer)
+        wings.push(topic, {"n": [6]})
+        held = next(consumer)
+        begun.clear()
+        main = threading.main_thread().ident
+        assert main is not None
+        interrupting = threading.Thread(
+            target=lambda: (begun.wait(30), signal.pthread_kill(main, signal.SIGINT))
+        )
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            next(consumer)
+        interrupting.join(30)
+        wings.push(topic, {"n": [7]})
+        assert next(consumer).batch["n"].to_pylist() == [7], "it goes on afterwards"
+        consumer.accept(held)  # The stream has not been broken for it.
+
+
+@reads_itself
+def test_a_signal_handler_acknowledges_while_its_thread_reads_the_stream(
+    monkeypatch: pytest.MonkeyPatch,
+    wings: Client,
+    topic: Topic,
+    read_quickly: Callable[[ShareConsumer], threading.Event],
+) -> None:
+    with wings.share_consumer("billing", topic, max_messages=1) as consumer:
+        read_quickly(consumer)
+        wings.push(topic, {"n": [0, 1]})
+        held = [next(consumer)]
+
+        def accept(number: int, frame: FrameType | None) -> None:
+            consumer.accept(held.pop())
+
+        def parse(raw: "bytes | pa.Buffer") -> object:
+            found = parse_server_message(raw)
+            is_here = threading.current_thread() is threading.main_thread()
+            if is_here and held and not isinstance(found, ShareAnswer):
+                signal.raise_signal(signal.SIGUSR1)  # In the midst of a read.
+            return found
+
+        before = signal.signal(signal.SIGUSR1, accept)
+        monkeypatch.setattr(_share_stream, "parse_server_message", parse)
+        try:
+            last = next(consumer)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert not held
+        assert in_flight(wings, topic) == 1
+        consumer.accept(last)
 
 
 def test_a_deleted_group_ends_the_wait(wings: Client, topic: Topic) -> None:
