@@ -319,8 +319,11 @@ class Shares:
         acquires: Sequence[AcquireRequest] = (),
     ) -> tuple[list[list[AcknowledgementResult]], list[Acquired | WingsError]]:
         """Acknowledge messages, and acquire others meanwhile; see `ShareCoordinator.settle`."""
-        with self._blamed_on_topic(group):
+        try:
             return self._coordinator.settle(group, requests, acquires)
+        except GroupNotFound:
+            self._blame_topic(group)
+            raise
 
     def redrive(
         self,
@@ -350,22 +353,26 @@ class Shares:
 
     @contextmanager
     def _blamed_on_topic(self, group: ShareGroup) -> Generator[None]:
+        """Raise the errors of `_blame_topic` for `GroupNotFound`."""
+        try:
+            yield
+        except GroupNotFound:
+            self._blame_topic(group)
+            raise
+
+    def _blame_topic(self, group: ShareGroup) -> None:
         """Raise `TopicNotFound` where a group is gone because its topic was deleted.
 
         Raises:
             GroupMoved: It was moved, so that its members begin anew.
         """
-        try:
-            yield
-        except GroupNotFound:
-            topic = self._admin.get_topic(group.topic.name)
-            # Not by name, which a node may remember as of a moment ago.
-            found = {each.name: each.uuid for each in self._groups.of_topic(topic)}
-            if found.get(group.name, group.uuid) != group.uuid and topic.uuid == group.topic.uuid:
-                raise GroupMoved(
-                    f"group {group.name:.80} was moved to another position; ask again"
-                ) from None
-            raise
+        topic = self._admin.get_topic(group.topic.name)
+        # Not by name, which a node may remember as of a moment ago.
+        found = {each.name: each.uuid for each in self._groups.of_topic(topic)}
+        if found.get(group.name, group.uuid) != group.uuid and topic.uuid == group.topic.uuid:
+            raise GroupMoved(
+                f"group {group.name:.80} was moved to another position; ask again"
+            ) from None
 
     def _check_config(self, topic: Topic, config: ShareConfig) -> None:
         if config.deliver_at_column is not None:

@@ -102,12 +102,14 @@ class Acknowledge:
             tracked.state.advance(now, bounds.start)
             was_full = tracked.state.is_full
             held = [self._held(tracked, member, asked, bounds, now) for member, asked in requests]
-        tombs = sorted((entry for entries in held for entry in entries), key=itemgetter(0))
-        if any(after[0] <= before[1] for before, after in itertools.pairwise(tombs)):
-            held, tombs = [[] for _ in requests], []  # Twice the same: one by one.
+        tombs = held[0]
+        if len(held) > 1 or len(tombs) > 1:
+            tombs = sorted((entry for entries in held for entry in entries), key=itemgetter(0))
+            if any(after[0] <= before[1] for before, after in itertools.pairwise(tombs)):
+                held, tombs = [[] for _ in requests], []  # Twice the same: one by one.
         verdict = Verdict.REFUSED
         if tombs:
-            until = min(tomb[2] for tomb in tombs)
+            until = min(map(itemgetter(2), tombs))
             verdict = yield from self._finalizer.accept(tracked, [tomb[3] for tomb in tombs], until)
         errors: list[list[WingsError | None]] = []
         for (member, asked), of_request in zip(requests, held, strict=True):

@@ -138,7 +138,12 @@ class Acquires:
             leased |= part.outcomes(outcomes[at:end])
             at = end
         for partition, generation in begun.generations.items():
-            self._looked_at(begun.index, begun.group, generation, begun.states[partition])
+            state = begun.states[partition]
+            if not (
+                begun.index.is_ready(partition)
+                and self._core.table.has_fresh(begun.group, partition, state.next_offset)
+            ):
+                self._looked_at(begun.index, begun.group, generation, state)
         begun.index.took_some()
         found = [leased[number] for number in range(begun.requests)]
         self._count_delivered(begun.group, found)

@@ -153,6 +153,19 @@ class PartitionTable:
             ordered = group.config.is_ordered
             return 0.0 if tracked.state.has_available(bounds.end, ordered=ordered) else event
 
+    def has_fresh(self, group: ShareGroup, partition: Partition, log_end: int) -> bool:
+        """Tell whether a loaded partition has messages that were never looked at, for anyone.
+
+        It is not told where they come in order: then it depends on those before them.
+        """
+        if group.config.is_ordered:
+            return False
+        with self.lock:
+            tracked = self._table.get(group.uuid, {}).get(partition)
+            return tracked is not None and tracked.state.has_fresh(
+                log_end, group.config.in_flight_max
+            )
+
     def is_leased(self, group: ShareGroup, leased: LeasedRange) -> bool:
         """Tell whether a lease that was given here is not over."""
         with self.lock:

@@ -158,6 +158,10 @@ class ReadyPartitions:
         _call(woken)
         return some
 
+    def is_ready(self, partition: Partition) -> bool:
+        """Tell whether a partition may have messages, as far as was told."""
+        return partition in self._ready
+
     def listed_state(self, partition: Partition) -> PartitionState | None:
         """Return where a partition stands, if it was listed just now and not written to since."""
         if self._clock() >= self._listed_until:

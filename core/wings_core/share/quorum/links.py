@@ -138,7 +138,7 @@ class Runner:
         Returns:
             What each returns, in order, or the error that it raises.
         """
-        outcomes: dict[int, T | WingsError] = {}
+        outcomes: dict[int, Any] = {}
         values: dict[int, object] = {index: None for index in range(len(procedures))}  # noqa: C420
         while values:
             broadcasts: dict[int, Broadcast] = {}
@@ -146,7 +146,7 @@ class Runner:
                 try:
                     effect = procedures[index].send(value)
                 except StopIteration as stop:
-                    outcomes[index] = cast("T", stop.value)
+                    outcomes[index] = stop.value
                 except WingsError as error:
                     outcomes[index] = error
                 else:
@@ -156,7 +156,8 @@ class Runner:
                         values[index] = _carry_out(effect)
             for index in outcomes:
                 values.pop(index, None)
-            values |= self._broadcast_all(broadcasts)
+            if broadcasts:
+                values |= self._broadcast_all(broadcasts)
         return [outcomes[index] for index in range(len(procedures))]
 
     def close(self) -> None:

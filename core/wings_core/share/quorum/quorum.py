@@ -10,7 +10,7 @@ All methods but the constructor are procedures; see `effects`.
 import random
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import cast
+from typing import Any, cast
 
 from wings_core.errors import Unavailable, WingsError
 from wings_core.partitions import Partition
@@ -346,6 +346,8 @@ class HoldQuorum:
         A replica agrees that answers without an error, and, where outcomes are wanted, with none
         but those.
         """
+        if len(self._replicas) == 1:
+            return (yield Broadcast(requests, bool, 1))
 
         def agrees(answer: object) -> bool:
             if isinstance(answer, WingsError):
@@ -474,4 +476,5 @@ def _is_done(answer: Answer) -> bool:
     """Tell whether a replica did all that it was asked for."""
     if isinstance(answer, WingsError):
         return False
-    return all(part.outcome is Outcome.OK for part in cast("Sequence[Part]", answer))
+    parts: Any = answer
+    return all(part.outcome is Outcome.OK for part in parts)

@@ -212,10 +212,9 @@ def held_by(states: Sequence[ReplicaState], majority: int) -> list[HeldRange]:
 
 def parts_of(answers: Answers) -> dict[int, Sequence[Part]]:
     """Return the answers that are no errors."""
+    found = cast("Mapping[int, Sequence[Part] | WingsError]", answers)
     return {
-        number: cast("Sequence[Part]", answer)
-        for number, answer in answers.items()
-        if not isinstance(answer, WingsError)
+        number: answer for number, answer in found.items() if not isinstance(answer, WingsError)
     }
 
 

@@ -141,7 +141,9 @@ class Operations(ABC):
             for entry in request.entries
             for piece in partition.pieces(entry.first, entry.last)
         ]
-        refused = any(outcome is Outcome.NOK for _, outcome in found)
+        refused = False
+        for _, outcome in found:
+            refused = refused or outcome is Outcome.NOK
         for wanted in request.repair:
             partition.finish(wanted.first, wanted.last)
         parts: list[Part] = []

@@ -148,8 +148,10 @@ class ReplicaPartition:
         moved = self.start_offset != self._start_before
         if not (moved or self._finished_changes or self._counts_changes):
             return None
-        finished_removed, finished_added = _net(self._finished_changes)
-        counts_removed, counts_added = _net(self._counts_changes)
+        finished = self._finished_changes
+        counts = self._counts_changes
+        finished_removed, finished_added = _net(finished) if finished else ([], [])
+        counts_removed, counts_added = _net(counts) if counts else ([], [])
         return PartitionWrite(
             self.key,
             self.start_offset,
@@ -212,7 +214,7 @@ class ReplicaPartition:
     def _unheld(self, first: int, last: int) -> list[Piece]:
         if first > last:
             return []
-        if not self.delays and not self.counts:
+        if not self.delays.end and not self.counts.end:
             return [Piece(first, last, False, None, 0.0, 0)]
         found: list[Piece] = []
         for begin, end, count in self._counted(first, last):

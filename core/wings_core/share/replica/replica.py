@@ -108,6 +108,7 @@ class Replica(Operations):
         self._marks: dict[str, Mark] = {}
         self._marks_to_write: dict[str, Mark | None] = {}
         self._refused_until = self._refusals(store.marks())
+        self._turn = _Turn(self._lock, lambda: self._occupied)
         self._combiner = Combiner(self._locked, self._perform)
 
     def hold(
@@ -244,7 +245,7 @@ class Replica(Operations):
 
     def _locked(self) -> "_Turn":
         """Have the lock for a block; see `_Turn`."""
-        return _Turn(self._lock, lambda: self._occupied)
+        return self._turn
 
     @contextmanager
     def _occupying(self) -> Generator[None]:

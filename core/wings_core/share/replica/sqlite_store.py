@@ -147,32 +147,14 @@ class SqliteHoldStore:
             WingsError: Nothing was changed.
         """
         new: dict[ShareKey, int] = {}
-        with self._transaction() as connection:
-            for write in writes:
-                number = self._ids.get(write.key)
-                if number is None:
-                    number = new[write.key] = _create(connection, write)
-                else:
-                    checksum = _partition_checksum(number, write.key, write.start_offset)
-                    connection.execute(
-                        "UPDATE partitions SET start_offset = ?, checksum = ? "
-                        "WHERE id = ? AND start_offset != ?",
-                        (write.start_offset, checksum, number, write.start_offset),
-                    )
-                _change(
-                    connection, "finished", number, write.finished_removed, write.finished_added
-                )
-                _change(connection, "counts", number, write.counts_removed, write.counts_added)
-            for group_uuid, mark in marks.items():
-                if mark is None:
-                    connection.execute("DELETE FROM marks WHERE group_uuid = ?", (group_uuid,))
-                    continue
-                text = json.dumps([mark.boot_id, mark.expires_at, mark.ttl_seconds])
-                connection.execute(
-                    "INSERT OR REPLACE INTO marks VALUES (?, ?, ?)",
-                    (group_uuid, text, row_checksum(group_uuid, text)),
-                )
-        self._ids.update(new)
+        try:
+            with self._writer.transaction() as connection:
+                self._write(connection, writes, marks, new)
+        except Internal as error:
+            self._raise_damage(error)
+            raise
+        if new:
+            self._ids.update(new)
 
     def forget(self, group_uuid: str) -> None:
         """Delete all of a group durably."""
@@ -193,6 +175,40 @@ class SqliteHoldStore:
         self._writer.close()
 
     # Inside.
+
+    def _write(
+        self,
+        connection: sqlite3.Connection,
+        writes: Sequence[PartitionWrite],
+        marks: dict[str, Mark | None],
+        new: dict[ShareKey, int],
+    ) -> None:
+        for write in writes:
+            number = self._ids.get(write.key)
+            if number is None:
+                number = new[write.key] = _create(connection, write)
+            else:
+                checksum = _partition_checksum(number, write.key, write.start_offset)
+                connection.execute(
+                    "UPDATE partitions SET start_offset = ?, checksum = ? "
+                    "WHERE id = ? AND start_offset != ?",
+                    (write.start_offset, checksum, number, write.start_offset),
+                )
+            if write.finished_removed or write.finished_added:
+                _change(
+                    connection, "finished", number, write.finished_removed, write.finished_added
+                )
+            if write.counts_removed or write.counts_added:
+                _change(connection, "counts", number, write.counts_removed, write.counts_added)
+        for group_uuid, mark in marks.items():
+            if mark is None:
+                connection.execute("DELETE FROM marks WHERE group_uuid = ?", (group_uuid,))
+                continue
+            text = json.dumps([mark.boot_id, mark.expires_at, mark.ttl_seconds])
+            connection.execute(
+                "INSERT OR REPLACE INTO marks VALUES (?, ?, ?)",
+                (group_uuid, text, row_checksum(group_uuid, text)),
+            )
 
     def _migrate(self) -> None:
         with self._transaction() as connection:
@@ -216,14 +232,16 @@ class SqliteHoldStore:
         try:
             with self._writer.transaction() as connection:
                 yield connection
-        except Internal as error:
-            if is_damage(error.__cause__):
-                self._is_damaged = True
-                raise damaged(self._path, str(error.__cause__)) from error
+        except (Internal, UnicodeDecodeError) as error:
+            self._raise_damage(error)
             raise
-        except UnicodeDecodeError as error:
+
+    def _raise_damage(self, error: Internal | UnicodeDecodeError) -> None:
+        """Raise `StorageCorrupt` where an error is of damage."""
+        cause = error.__cause__ if isinstance(error, Internal) else error
+        if cause is error or is_damage(cause):
             self._is_damaged = True
-            raise damaged(self._path, str(error)) from error
+            raise damaged(self._path, str(cause)) from error
 
     def _damaged(self, problem: str) -> None:
         self._is_damaged = True

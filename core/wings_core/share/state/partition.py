@@ -71,6 +71,10 @@ class SharePartition(RecordStates):
         """Whether something that was looked at may be leased, as of the last `advance`."""
         return bool(self._ready)
 
+    def has_fresh(self, log_end: int, in_flight_max: int) -> bool:
+        """Tell whether there is room for something to be leased that was never looked at."""
+        return self._has_fresh(log_end) and self.in_flight < in_flight_max
+
     def _has_fresh(self, log_end: int) -> bool:
         """Tell whether something may be leased that was never looked at."""
         return self.frontier < log_end and not self.is_full and not self.is_scheduled

@@ -6,8 +6,7 @@ ranges after it, which for 100,000 ranges takes a few microseconds.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 V = TypeVar("V")
 
@@ -15,12 +14,11 @@ Range = tuple[int, int, V]
 """`(first, last, value)`."""
 
 
-@dataclass(slots=True)
-class Change(Generic[V]):
+class Change(NamedTuple, Generic[V]):
     """What a change took out of a map and put into it, as whole ranges."""
 
-    removed: list[Range[V]] = field(default_factory=list)
-    added: list[Range[V]] = field(default_factory=list)
+    removed: Sequence[Range[V]] = ()
+    added: Sequence[Range[V]] = ()
 
 
 class RangeMap(Generic[V]):
@@ -143,7 +141,7 @@ class RangeMap(Generic[V]):
             firsts.append(first)
             rest[first] = (last, value)
             self.end = last + 1
-            return Change([], [(first, last, value)])
+            return Change((), [(first, last, value)])
         low, high, removed = self._overlapped(first, last)
         added: list[Range[V]] = []
         # Neighbours of the same value are one range with it, whether they were cut or touch it.
@@ -186,6 +184,13 @@ class RangeMap(Generic[V]):
 
     def remove(self, first: int, last: int) -> Change[V]:
         """Take `[first, last]` out."""
+        firsts, rest = self._firsts, self._rest
+        whole = rest.get(first)
+        if whole is not None and whole[0] == last:  # As most are that end.
+            del firsts[bisect_right(firsts, first) - 1], rest[first]
+            if last + 1 == self.end:
+                self.end = rest[firsts[-1]][0] + 1 if firsts else 0
+            return Change([(first, *whole)])
         low, high, removed = self._overlapped(first, last)
         if not removed:
             return Change()
