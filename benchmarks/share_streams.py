@@ -14,7 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -22,6 +24,7 @@ import pyarrow.flight as flight
 import wings_client
 from benchmarks import redis_streams
 from benchmarks.harness import Row, at_least, at_most, compare, cpu_seconds, median_seconds
+from benchmarks.synced_server import OWED
 from wings_server.testing import ServerProcess, hold_process, server_process
 
 SECONDS = 1.5
@@ -38,6 +41,9 @@ BOUNDS = ((1, 1, 690), (1, 4, 1_795), (100, 1, 45_600), (100, 4, 69_300))
 REDIS_PAYLOAD = b"x" * 58
 """As many bytes as a row of the topics has."""
 
+OF_FLOOR = 0.5
+"""Of the rate of the least that is owed."""
+
 IDLE_WORKERS = 50
 PARTITIONS = 1_000
 IDLE_PARTITIONS = 10_000
@@ -51,7 +57,7 @@ def run() -> Iterator[Row]:
     """Measure rates of workers, and what idle ones and rejections cost."""
     with server_process() as server:
         yield from _rates(server)
-        yield _against_bare(server)
+        yield from _against_bare(server)
         yield _rejections(server)
         yield _leases(server)
     yield from _against_replicas()
@@ -84,10 +90,11 @@ def _rates(server: ServerProcess) -> Iterator[Row]:
             )
 
 
-def _against_bare(server: ServerProcess) -> Row:
+def _against_bare(server: ServerProcess) -> Iterator[Row]:
+    """Measure a worker against the floors under it, and the higher of those against Redis."""
     topic = _backlog(server, "bare")
     with _synced_server() as client:
-        return compare(
+        yield compare(
             "take 1 and accept: against a bare exchange with a synced row, 1 worker",
             "messages/s",
             0.42,  # What Redis Streams did, of what the bare one did there.
@@ -95,6 +102,26 @@ def _against_bare(server: ServerProcess) -> Row:
             lambda: _exchanges(client),
             runs=RUNS,
         )
+        yield compare(
+            "take 1 and accept: against the least that is owed, in Python, 1 worker",
+            "messages/s",
+            OF_FLOOR,
+            lambda: _take(server.flight, topic, 1, 1),
+            lambda: _deliveries(client),
+            runs=RUNS,
+        )
+        if not redis_streams.is_installed():
+            return
+        with redis_streams.redis_process() as port:
+            redis_streams.backlog(port, topic, REDIS_PAYLOAD, BACKLOG)
+            yield compare(
+                "the floor: the least that is owed, in Python, against Redis, fsync always",
+                "messages/s",
+                0.0,  # It says what can be held.
+                lambda: _deliveries(client),
+                lambda: _take(str(port), topic, 1, 1, REDIS_WORKER),
+                runs=RUNS,
+            )
 
 
 def _against_replicas() -> Iterator[Row]:
@@ -305,18 +332,43 @@ def _synced_server() -> Generator[flight.FlightClient]:
 
 def _exchanges(client: flight.FlightClient) -> float:
     """Return the exchanges of a message a second, one after the other."""
-    descriptor = flight.FlightDescriptor.for_command(b"{}")
-    writer, reader = client.do_exchange(descriptor)
+    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"{}"))
 
     def exchange() -> None:
         writer.write_metadata(pa.py_buffer(b"{}"))
         reader.read_chunk()
 
-    exchange()
+    return _rate(writer, exchange)
+
+
+def _deliveries(client: flight.FlightClient) -> float:
+    """Return the messages a second that the floor under a queue delivers to one worker."""
+    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(OWED))
+    writer.write_metadata(_json(credit=1))
+    requests = count(1)
+
+    def accept() -> None:
+        found = _parsed(reader.read_chunk())
+        ack = {"first": found["start_offset"], "last": found["end_offset"], "lease": found["lease"]}
+        request = next(requests)
+        writer.write_metadata(_json(request=request, acks=[{**ack, "type": "accept"}]))
+        assert _parsed(reader.read_chunk())["request"] == request
+
+    return _rate(writer, accept)
+
+
+def _parsed(chunk: flight.FlightStreamChunk) -> dict[str, Any]:
+    assert chunk.app_metadata is not None
+    return json.loads(chunk.app_metadata.to_pybytes())
+
+
+def _rate(writer: flight.FlightStreamWriter, call: Callable[[], None]) -> float:
+    """Return the calls a second, and end the exchange that they are made in."""
+    call()
     started = time.perf_counter()
     done = 0
     while time.perf_counter() - started < SECONDS:
-        median_seconds(exchange, 50)
+        median_seconds(call, 50)
         done += 50
     rate = done / (time.perf_counter() - started)
     writer.done_writing()

@@ -203,10 +203,12 @@ def test_a_signal_handler_acknowledges_while_its_thread_reads_the_stream(
     with wings.share_consumer("billing", topic, max_messages=1) as consumer:
         read_quickly(consumer)
         wings.push(topic, {"n": [0, 1]})
-        held = [next(consumer)]
+        held, accepted = [next(consumer)], list[wings_client.Delivery]()
 
         def accept(number: int, frame: FrameType | None) -> None:
-            consumer.accept(held.pop())
+            delivery = held.pop()
+            consumer.accept(delivery)
+            accepted.append(delivery)
 
         def parse(raw: "bytes | pa.Buffer") -> object:
             found = parse_server_message(raw)
@@ -221,7 +223,7 @@ def test_a_signal_handler_acknowledges_while_its_thread_reads_the_stream(
             last = next(consumer)
         finally:
             signal.signal(signal.SIGUSR1, before)
-        assert not held
+        assert accepted
         assert in_flight(wings, topic) == 1
         consumer.accept(last)
 
