@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from fix_clouds import BUILD_SECONDS
 from fix_ingest import MakeSource, Start, numbers
 
 from wings_client import Client
@@ -65,7 +66,7 @@ def google_cloud(google: "Google") -> Cloud:
     return Cloud(f"gs://{name}", queue, {"endpoint": google.objects}, put, copies=False)
 
 
-@pytest.fixture(params=["azure", "google"])
+@pytest.fixture(params=["azure", pytest.param("google", marks=pytest.mark.timeout(BUILD_SECONDS))])
 def cloud(request: pytest.FixtureRequest) -> Cloud:
     server: Any = request.getfixturevalue(request.param)
     return azure_cloud(server) if request.param == "azure" else google_cloud(server)

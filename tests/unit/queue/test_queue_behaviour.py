@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from fix_clouds import BUILD_SECONDS
 
 import wings_client
 from wings_core.errors import (
@@ -96,7 +97,14 @@ def cloud_queue(request: pytest.FixtureRequest) -> Queue:
     return SqsQueue(aws.create_queue(name), endpoint=aws.endpoint)
 
 
-@pytest.fixture(params=["sqlite", "directory", "sqs", "azure", "pubsub", "share"])
+OF_GOOGLE = pytest.mark.timeout(BUILD_SECONDS)
+
+
+@pytest.fixture(
+    params=[
+        "sqlite", "directory", "sqs", "azure", pytest.param("pubsub", marks=OF_GOOGLE), "share",
+    ]
+)  # fmt: skip
 def tested(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[QueueUnderTest]:
     clock = Clock()
 
@@ -465,6 +473,7 @@ def test_a_message_of_azure_is_extended_and_deleted_by_the_receipt_of_its_delive
         each.close()
 
 
+@OF_GOOGLE
 def test_there_has_to_be_a_subscription(google: "Google") -> None:
     del google
     queue = PubSubQueue("projects/p/subscriptions/not-there")
@@ -479,6 +488,7 @@ def test_there_has_to_be_a_subscription(google: "Google") -> None:
     queue.close()
 
 
+@OF_GOOGLE
 def test_a_message_of_pubsub_that_was_not_extended_in_time_is_lost(google: "Google") -> None:
     clock = Clock()
     queue = PubSubQueue(google.create_subscription(f"q-{uuid4().hex}")[1], clock=clock)
