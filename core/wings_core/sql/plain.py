@@ -119,7 +119,7 @@ def plain_run(statement: Statement, parameters: Parameters, table: TopicTable) -
         return None
     known = table.shown.columns
     columns = _columns(root["select_list"], known)
-    if columns is None or not all(_is_kept(column.field.type) for column in columns):
+    if columns is None or not all(column.is_kept for column in columns):
         return None
     given = named(parameters)
     comparisons: list[Comparison] = []
@@ -153,23 +153,6 @@ def _column(node: _Node, known: Mapping[str, ShownColumn]) -> ShownColumn | None
     if node["class"] != "COLUMN_REF" or len(node["column_names"]) != 1:
         return None
     return known.get(str(node["column_names"][0]))
-
-
-def _is_kept(data_type: pa.DataType) -> bool:
-    """Tell whether DuckDB's rows have this type where the table's have it."""
-    types = pa.types
-    return (
-        types.is_boolean(data_type)
-        or types.is_integer(data_type)
-        or types.is_float32(data_type)
-        or types.is_float64(data_type)
-        or types.is_string(data_type)
-        or types.is_binary(data_type)
-        or types.is_date32(data_type)
-        or types.is_time64(data_type)
-        or (types.is_timestamp(data_type) and data_type.tz is None)
-        or data_type == pa.timestamp("us", "UTC")
-    )
 
 
 def _comparison(

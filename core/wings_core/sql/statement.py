@@ -99,13 +99,13 @@ def parse(text: str, parser: Parse, known: frozenset[str] = frozenset()) -> Stat
         ResourceExhausted: It is too long, names too many tables, or takes too long to parse.
         EngineFailed: The query is to end.
     """
+    kept = _kept.get((text, known))
+    if kept is not None:
+        return kept
     if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
         raise InvalidSql("a statement may not hold a NUL or half a surrogate pair")
     if len(text.encode()) > STATEMENT_BYTES_MAX:
         raise ResourceExhausted(f"a statement has at most {STATEMENT_BYTES_MAX} bytes")
-    kept = _kept.get((text, known))
-    if kept is not None:
-        return kept
     try:
         parsed = parser(text)
         root = _root(text, parsed)

@@ -59,6 +59,8 @@ class ShownColumn:
     scanned_as: str
     field: "pa.Field[Any]"
     """As DuckDB gets it."""
+    is_kept: bool
+    """Whether DuckDB's rows have it as DuckDB gets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +98,39 @@ def _shown_of(topic: Topic) -> Shown:
         if unreadable(data_type) is None and each.name.encode().lower() not in names:
             names.add(each.name.encode().lower())
             scanned = f"c{index}"
-            columns[each.name] = ShownColumn(each.name, scanned, pa.field(scanned, data_type))
+            columns[each.name] = _column_of(each.name, scanned, data_type)
     key = columns.get(topic.partition_key or "")
     for name, system in (
         (_PARTITION, PARTITION_FIELD),
         (_OFFSET, OFFSET_FIELD),
         (_TIMESTAMP, TIMESTAMP_FIELD),
     ):
-        columns[system.name] = ShownColumn(system.name, name, pa.field(name, system.type))
+        columns[system.name] = _column_of(system.name, name, system.type)
     fields = [pa.field(ROWS_COLUMN, pa.bool_()), *(column.field for column in columns.values())]
     found = Names(_PARTITION, _OFFSET, _TIMESTAMP, None if key is None else key.scanned_as)
     return Shown(columns, pa.schema(fields), found)
+
+
+def _column_of(name: str, scanned_as: str, data_type: pa.DataType) -> ShownColumn:
+    field = pa.field(scanned_as, data_type)
+    return ShownColumn(name, scanned_as, field, _is_kept(data_type))
+
+
+def _is_kept(data_type: pa.DataType) -> bool:
+    """Tell whether DuckDB's rows have this type where the table's have it."""
+    types = pa.types
+    return (
+        types.is_boolean(data_type)
+        or types.is_integer(data_type)
+        or types.is_float32(data_type)
+        or types.is_float64(data_type)
+        or types.is_string(data_type)
+        or types.is_binary(data_type)
+        or types.is_date32(data_type)
+        or types.is_time64(data_type)
+        or (types.is_timestamp(data_type) and data_type.tz is None)
+        or data_type == pa.timestamp("us", "UTC")
+    )
 
 
 @dataclass(slots=True)
