@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -144,7 +145,7 @@ def _of_topics(
             states = states_of(topic.uuid)
             columns[0] += repeat(str(topic.name), len(states))
             for index in range(fields):
-                columns[index + 1] += [state[index] for state in states]
+                columns[index + 1] += map(itemgetter(index), states)
     return columns
 
 

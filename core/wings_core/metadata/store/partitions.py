@@ -28,8 +28,8 @@ _state_of: Callable[[Iterable[object]], PartitionState] = partial(tuple.__new__,
 _tier_of: Callable[[Iterable[object]], TierState] = partial(tuple.__new__, TierState)  # pyright: ignore[reportAssignmentType] - likewise
 
 _STATE_COLUMNS = """
-SELECT topics.partition_key IS NULL, partitions.value, partitions.log_start_offset,
-    partitions.next_offset, partitions.bytes, partitions.last_timestamp
+SELECT partitions.value, partitions.log_start_offset, partitions.next_offset, partitions.bytes,
+    partitions.last_timestamp
 FROM topics LEFT JOIN partitions ON partitions.topic_id = topics.id
 """
 
@@ -42,6 +42,10 @@ _STATES = f"""
 {_STATE_COLUMNS} AND partitions.value > %s::text
 WHERE topics.uuid = %s::text AND topics.deleted_at IS NULL
 ORDER BY partitions.value LIMIT %s::bigint
+"""
+
+_UNPARTITIONED = """
+SELECT partition_key IS NULL FROM topics WHERE uuid = %s::text AND deleted_at IS NULL
 """
 
 _TIER_STATES = """
@@ -95,10 +99,12 @@ def partition_states(
     rows = connection.execute(_STATES, (after or "", topic_uuid, items_max)).fetchall()
     if not rows:
         raise TopicNotFound("the topic was deleted")
-    unpartitioned: bool = rows[0][0]
-    states = [_state_of(row[1:]) for row in rows if row[1] is not None]
-    if not states and unpartitioned and after is None:
-        return [_empty(UNPARTITIONED)]
+    if rows[0][0] is None:
+        if after is not None:
+            return []
+        found = connection.execute(_UNPARTITIONED, (topic_uuid,)).fetchone()
+        return [_empty(UNPARTITIONED)] if found is not None and found[0] else []
+    states = list(map(_state_of, rows))
     return sorted_by_partition(states, [state[0] for state in states])
 
 
@@ -109,10 +115,7 @@ def partition_state(
     row = connection.execute(_STATE, (partition, topic_uuid)).fetchone()
     if row is None:
         raise TopicNotFound("the topic was deleted")
-    _, value, log_start_offset, log_end_offset, size, last_timestamp = row
-    if value is None:
-        return _empty(partition)
-    return PartitionState(value, log_start_offset, log_end_offset, size, last_timestamp)
+    return _empty(partition) if row[0] is None else _state_of(row)
 
 
 def tier_states(
