@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 _ROOT = Path(__file__).parents[2]
-_PROJECT = ("SECURITY.md", "CHANGELOG.md")
+_PROJECT = ("ARCHITECTURE.md", "SECURITY.md", "CHANGELOG.md")
 """Of the repository's root: pages below project/."""
 
 
@@ -27,6 +27,7 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
         files.append(File.generated(config, f"reference/{name}.md", content=write()))
     for name in _PROJECT:
         text = (_ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](../")
+        text = text.replace("[docs/adr](../adr)", "`docs/adr`")
         text = re.sub(r"\[([^]]+)\]\((?:examples|deploy|benchmarks)/[^)]*\)", r"\1", text)
         files.append(File.generated(config, f"project/{name}", content=text))
     return files

@@ -31,7 +31,8 @@ def test_every_page_is_in_the_navigation(reference: ModuleType) -> None:
     nav = set(re.findall(r": ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     pages = {each.name for each in DOCS.glob("*.md")}
     generated = {f"reference/{name}.md" for name in reference.PAGES}
-    assert nav == pages | generated | {"project/SECURITY.md", "project/CHANGELOG.md"}
+    root = {f"project/{name}.md" for name in ("ARCHITECTURE", "SECURITY", "CHANGELOG")}
+    assert nav == pages | generated | root
 
 
 def test_the_reference_has_what_the_code_has(reference: ModuleType) -> None:
