@@ -179,7 +179,7 @@ def test_services_of_a_cluster_go_on_at_zero_bytes_free(small_disk: Path, tmp_pa
         metadata.terminate()
         serve_metadata()
         until(lambda: _answers(client))
-        assert ready(node) == 503
+        until(lambda: ready(node) == 503)  # Once it has asked the service anew.
         refused(node, client)
         assert Member(client, "t").acknowledge(second.ack("accept")) == [None]
         assert act(client, "get-offsets", consumer="etl")["offsets"][0]["offset"] == 0
