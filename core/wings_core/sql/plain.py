@@ -18,6 +18,9 @@ from wings_core.sql.predicate import Comparison, Predicate
 from wings_core.sql.statement import Statement
 from wings_core.sql.topic_table import ShownColumn, TopicTable
 
+COMPARISONS_MAX = 64
+"""Of a plain statement; the condition of a scan is as deep as they are many."""
+
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
 
 _SIGNS = {
@@ -115,7 +118,8 @@ def plain_run(statement: Statement, parameters: Parameters, table: TopicTable) -
     if statement.references != 1 or not is_one_table(root) or root["from_table"]["sample"]:
         return None
     beside = ("modifiers", "group_expressions", "group_sets", "having", "sample", "qualify")
-    if any(root[part] for part in beside):
+    # GROUP BY ALL has no expressions.
+    if any(root[part] for part in beside) or root["aggregate_handling"] != "STANDARD_HANDLING":
         return None
     known = table.shown.columns
     columns = _columns(root["select_list"], known)
@@ -125,7 +129,7 @@ def plain_run(statement: Statement, parameters: Parameters, table: TopicTable) -
     comparisons: list[Comparison] = []
     for condition in conditions(root["where_clause"]):
         comparison = _comparison(condition, given, known)
-        if comparison is None:
+        if comparison is None or len(comparisons) == COMPARISONS_MAX:
             return None
         comparisons.append(comparison)
     return PlainRun(table, columns, Predicate.all_of(comparisons) if comparisons else None)

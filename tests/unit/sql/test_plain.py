@@ -141,6 +141,7 @@ def test_what_is_plain_has_the_rows_of_duckdb(log: Log, text: str, parameters: A
         ("select n from keyed order by n", ()),
         ("select n from keyed limit 1", ()),
         ("select n from keyed group by n", ()),
+        ("select n from keyed group by all", ()),
         ("select a from keyed t(a, b, c, d, e)", ()),
         ("select n from keyed tablesample reservoir(1)", ()),
         ("select n from keyed where n = 5 or n = 7", ()),
@@ -156,6 +157,7 @@ def test_what_is_plain_has_the_rows_of_duckdb(log: Log, text: str, parameters: A
         ("select list from types", ()),
         ("with keyed as (select 1 n) select n from keyed", ()),
         ("select tier from system.segments", ()),
+        ("select n from keyed where n < 9" + " and n < 9" * 2_000, ()),
     ],
 )
 def test_what_is_not_known_to_mean_the_same_is_left_to_duckdb(
