@@ -1,6 +1,7 @@
 """What several members ask a coordinator for at one time, as their share streams do."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -100,6 +101,19 @@ def test_of_a_partition_in_order_one_member_of_those_that_acquire_at_once_gets_s
     share.metadata.push(share.topic, 10)
     group = share.group(ordering="partition")
     assert offsets(acquired(share, group, 3)) == [0, 1, 2]
+
+
+def test_members_are_left_to_wait_while_what_comes_first_in_order_is_under_way(
+    share: ShareUnderTest,
+) -> None:
+    share.metadata.push(share.topic, 10)
+    group = share.group(ordering="partition")
+    woken: list[None] = []
+    waiting = AcquireRequest(group, "waiting", None, 3, 3)
+    with share.coordinator.watch(waiting, partial(woken.append, None)):
+        assert offsets(acquired(share, group, 3)) == [0, 1, 2]
+        assert offsets(acquired(share, group, 3)) == []
+        assert not woken  # It would look in vain, and wake the next, without end.
 
 
 def test_each_of_those_that_accept_at_once_is_answered_by_itself(share: ShareUnderTest) -> None:
