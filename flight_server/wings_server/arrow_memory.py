@@ -18,6 +18,9 @@ from wings_core.memory import machine_bytes
 _RESERVE = "MIMALLOC_RESERVE_OS_MEMORY"
 _DISALLOW = "MIMALLOC_DISALLOW_OS_ALLOC"
 
+_KIB_MIN = 64 * 1024
+"""Of less than 32 MiB the allocator hands out nothing."""
+
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 _NEVER = "2"
 
@@ -31,7 +34,8 @@ def arrow_bounds(processes: int = 1) -> dict[str, str]:
     """
     if any(name.startswith("MIMALLOC_") for name in os.environ) or _addresses_are_bounded():
         return {}
-    return {_RESERVE: f"{machine_bytes() // 2 // processes // 1024}KiB", _DISALLOW: "1"}
+    share = max(_KIB_MIN, machine_bytes() // 2 // processes // 1024)
+    return {_RESERVE: f"{share}KiB", _DISALLOW: "1"}
 
 
 def load_bounded() -> bool:
@@ -47,9 +51,9 @@ def load_bounded() -> bool:
 
 
 def _addresses_are_bounded() -> bool:
-    if (
-        sys.platform != "linux"
-        or resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    limits = resource.RLIMIT_AS, resource.RLIMIT_DATA  # What is reserved counts for both.
+    if sys.platform != "linux" or any(
+        resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits
     ):
         return True
     with suppress(OSError):

@@ -1,8 +1,11 @@
 import os
+import resource
 import subprocess
 import sys
 
 import pytest
+
+from wings_server import arrow_memory
 
 _TAKE = """
 import os
@@ -43,3 +46,26 @@ def test_arrow_may_take_half_the_memory_unless_the_environment_says_more(
         timeout=60,
     )
     assert done.stdout.splitlines() == said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing is bounded")
+def test_one_of_very_many_processes_may_take_some() -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MIMALLOC_")}
+    subprocess.run(
+        [sys.executable, "-c", "import pyarrow; pyarrow.allocate_buffer(1024)"],
+        env=kept | arrow_memory.arrow_bounds(1_000_000),
+        check=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("limit", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
+def test_nothing_is_reserved_where_that_is_limited(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def getrlimit(asked: int) -> tuple[int, int]:
+        soft = 1 << 30 if asked == limit else resource.RLIM_INFINITY
+        return soft, resource.RLIM_INFINITY
+
+    monkeypatch.setattr(resource, "getrlimit", getrlimit)
+    assert arrow_memory.arrow_bounds() == {}
