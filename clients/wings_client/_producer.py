@@ -397,15 +397,15 @@ class Producer:
         self, send: Send, batch: pa.RecordBatch, metadata: bytes | None, deadline: Deadline
     ) -> None:
         """Put a batch into the window, and write it where that is this thread's."""
-        if self._window.put(send, batch, metadata, deadline):
-            succeeded = False
-            try:
+        self._start()
+        succeeded = False
+        try:
+            if self._window.put(send, batch, metadata, deadline):
                 assert self._stream is not None, "a writer waits at an open stream"
                 succeeded = self._stream.write(batch, metadata)
-            finally:
-                self._window.written(succeeded)
-        else:
-            self._start()
+        finally:
+            # Ctrl-C may come when it is this thread's already, and `put` has not returned.
+            self._window.written(succeeded)
 
     def _start(self) -> None:
         """Start the writer's thread with the first batch."""

@@ -229,30 +229,37 @@ class Window:
 
     def _append(self, send: Send, batch: pa.RecordBatch, metadata: bytes | None, size: int) -> bool:
         """Put in a batch that there is room for; returns what `put` does."""
-        self._entries.append(Entry(self._next_sequence, batch, metadata, size, send))
+        entry = Entry(self._next_sequence, batch, metadata, size, send)
+        # Nothing is called until all of it is done: a signal handler may raise after each call.
         self._bytes += size
         self._next_sequence += 1
         send.next_sequence = self._next_sequence
         send.unanswered += 1
+        self._entries.append(entry)
         if (
             self._writer_waits
             and self._written == len(self._entries) - 1
             and not self._stream_ended
             and self._bytes + len(self._entries) * _MESSAGE_BYTES <= _SENT_AT_ONCE_BYTES
         ):
-            self._take_next()
             self._sender_writes = True
+            self._take_next()
             return True
         self._work.notify()
         return False
 
     def written(self, succeeded: bool) -> None:
-        """Tell that the caller has written its batch, or that the stream has ended."""
+        """Tell that the caller has written its batch, or that the stream has ended.
+
+        Does nothing where no batch is the caller's to write.
+        """
+        if not self._sender_writes:
+            return
         with self._lock:
             self._sender_writes = False
             self._stream_ended = self._stream_ended or not succeeded
-            if self._stream_ended or self._closing or self._failure is not None:
-                self._work.notify()
+            if not (succeeded and self._writer_waits):
+                self._work.notify()  # It waits for this, or is to end the stream.
 
     def complete(self, send: Send) -> None:
         """Mark a send as complete: all its batches are in the window."""

@@ -11,6 +11,7 @@ from breakable_proxy import BreakableProxy, breakable
 from fix_client import EAGER, Connect, NewTopic
 
 from wings_client import Client, Committed, Connection, Retry, Topic
+from wings_client._window import Window
 from wings_core.errors import (
     InvalidArgument,
     OffsetMismatch,
@@ -54,6 +55,33 @@ def test_a_send_of_several_batches_is_one_result(wings: Client, new_topic: NewTo
     assert (committed.sequence, committed.next_sequence) == (1, 5)
     (found,) = committed.committed
     assert (found.start_offset, found.end_offset) == (1, 35)
+
+
+@pytest.mark.parametrize("connect", ["sync"], indirect=True)
+def test_a_send_that_is_interrupted_when_it_is_to_write_itself_holds_up_no_other(
+    wings: Client, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic()
+    put, sent = Window.put, 0
+
+    def put_and_interrupt(window: Window, *arguments: Any) -> bool:
+        is_to_write = put(window, *arguments)
+        if is_to_write:
+            raise KeyboardInterrupt
+        return is_to_write
+
+    with wings.producer(topic) as producer:
+        monkeypatch.setattr(Window, "put", put_and_interrupt)
+        was_interrupted = False
+        while not was_interrupted:
+            sent += 1
+            try:
+                producer.send({"n": [sent]}).result()
+            except KeyboardInterrupt:
+                was_interrupted = True
+        monkeypatch.undo()
+        producer.flush(30)
+    assert numbers(wings, topic) == list(range(1, sent + 1))
 
 
 def test_sends_of_many_threads_lie_together(wings: Client, new_topic: NewTopic) -> None:

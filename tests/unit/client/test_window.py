@@ -96,15 +96,16 @@ def in_thread(call: Callable[[], object]) -> Callable[[], None]:
 class Writer:
     """The writer's thread at an open stream: takes batches until the stream ends."""
 
-    def __init__(self, found: Window) -> None:
+    def __init__(self, found: Window, seconds: float = 60) -> None:
         self.taken: list[int] = []
         self._found = found
+        self._expiry = time.monotonic() + seconds
         found.begin_stream()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while (entry := self._found.next_to_write(in_one_minute())) is not None:
+        while (entry := self._found.next_to_write(self._expiry)) is not None:
             self.taken.append(entry.sequence)
 
     def put_until_it_is_the_senders(self, send: Send, batch: pa.RecordBatch = BATCH) -> bool:
@@ -140,6 +141,24 @@ def test_a_sender_writes_its_batch_where_the_writer_has_nothing_to_do() -> None:
     writer.end()
     assert sequence not in writer.taken
     assert found.begin_stream() == sequence
+
+
+def test_a_stream_that_is_old_ends_once_the_sender_has_written() -> None:
+    found = window()
+    send = found.begin()
+    writer = Writer(found, seconds=1)
+    assert writer.put_until_it_is_the_senders(send)
+    assert writer.waits(1.2)
+    found.written(True)
+    writer.end()
+
+
+def test_a_sender_that_has_no_batch_to_write_ends_no_stream() -> None:
+    found = window()
+    found.begin_stream()
+    found.put(found.begin(), BATCH, None, NOW)
+    found.written(False)
+    assert found.next_to_write(in_one_minute()) is not None
 
 
 def test_a_batch_that_a_sender_could_not_write_is_written_to_the_next_stream() -> None:
