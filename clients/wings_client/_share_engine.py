@@ -302,11 +302,12 @@ class ShareEngine:
             StreamCancelled: The call was cancelled.
         """
         if wait > READ_SECONDS_MIN and current_cancellation() is None:
-            started = time.monotonic()
-            stream.read(lambda: bool(self._ready) or self._stopped)
+            ends_at = time.monotonic() + wait
+            # What comes for other threads must not make it late.
+            stream.read(lambda: bool(self._ready) or self._stopped or time.monotonic() >= ends_at)
             if self._ready or self._stopped:
                 return True
-            wait -= time.monotonic() - started
+            wait = ends_at - time.monotonic()
         with woken_by_cancellation(self._notify) as is_cancelled, self._lock, stream.expected():
             self._changed.wait_for(
                 lambda: self._ready or self._stopped or stream.error is not None or is_cancelled(),

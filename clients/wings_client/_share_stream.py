@@ -185,7 +185,10 @@ class ShareStream:
                 return
             self._caller = caller
         try:
-            while not (self._takes_over or self._closed.is_set() or is_done()):
+            # A handler's answer is read by nobody else, as the turn is this thread's.
+            while not (self._closed.is_set() or is_done()):
+                if self._takes_over and not is_nested:
+                    return
                 self._callers_reads += 1
                 self._read_one()
         except BaseException:
@@ -259,7 +262,8 @@ class ShareStream:
                 self._read_slow()
             finally:
                 self._turn.release()
-            self._watch()
+            if self._turn.locked() or not self._is_needed:
+                self._watch()
 
     def _read_slow(self) -> None:
         """Read until the stream has ended, or callers can read it."""
@@ -283,13 +287,18 @@ class ShareStream:
         if self._turn.acquire(blocking=False):
             return
         self._takes_over = True
-        with self._lock:
-            if not (self._is_closing or self.error is not None):
-                self._write_request(())  # Its answer wakes the caller.
+        with suppress(RuntimeError):  # No thread can be started: the stream is broken below.
+            start_thread(self._ask, "wings-share-ask")
         if not self._turn.acquire(timeout=min(SILENT_SECONDS, self._transport.timeout)):
             self._reader.cancel()
             self._turn.acquire()
         self._takes_over = False
+
+    def _ask(self) -> None:
+        """Send a request whose answer wakes the caller; blocks while the server does not read."""
+        with self._lock:
+            if self._takes_over and not (self._is_closing or self.error is not None):
+                self._write_request(())
 
     @property
     def _is_needed(self) -> bool:
@@ -299,13 +308,20 @@ class ShareStream:
     # Of who has the turn.
 
     def _read_one(self) -> None:
-        """Read a message, and hand it on; or end the stream. Blocks until there is one."""
+        """Read a message, and hand it on; or end the stream. Blocks until there is one.
+
+        What a signal handler raises meanwhile is raised, but for the moment of handing on.
+        """
         try:
             error = self._take_one()
         except CALL_ERRORS as failed:
+            if self._inbox:
+                raise  # It is no error of the read, which has succeeded.
             error = typed_error(failed, self.endpoint)
             self.is_served = not isinstance(failed, pa.ArrowNotImplementedError)
-        except Exception as failed:  # noqa: BLE001 - told to who waits.
+        except Exception as failed:
+            if self._caller is not None and not self._is_handing_on:
+                raise
             error = lost(f"the share stream of {self.endpoint}: {failed!r:.200}", self.endpoint)
             self._reader.cancel()
         if error is not None:

@@ -5,7 +5,7 @@ import gc
 import logging
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import FrameType
 
@@ -226,6 +226,182 @@ def test_a_signal_handler_acknowledges_while_its_thread_reads_the_stream(
         assert accepted
         assert in_flight(wings, topic) == 1
         consumer.accept(last)
+
+
+def _signalled(begun: threading.Event, number: int) -> threading.Thread:
+    """Send the main thread a signal once it reads."""
+    main = threading.main_thread().ident
+    assert main is not None
+    begun.clear()
+    signalling = threading.Thread(
+        target=lambda: (begun.wait(30), signal.pthread_kill(main, number))
+    )
+    signalling.start()
+    return signalling
+
+
+@pytest.fixture
+def handle() -> Generator[Callable[[Callable[[], object]], None]]:
+    """Sets the handler of SIGUSR1."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def handle(call: Callable[[], object]) -> None:
+        def handler(number: int, frame: FrameType | None) -> None:
+            call()
+
+        signal.signal(signal.SIGUSR1, handler)
+
+    yield handle
+    signal.signal(signal.SIGUSR1, before)
+
+
+@reads_itself
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_signal_handler_calls_the_consumer_whose_caller_gets_nothing(
+    wings: Client,
+    topic: Topic,
+    read_quickly: Callable[[ShareConsumer], threading.Event],
+    handle: Callable[[Callable[[], object]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    closes: bool,
+) -> None:
+    broken: list[_share_stream.ShareStream] = []
+
+    def cancel(stream: _share_stream.ShareStream) -> None:
+        broken.append(stream)
+
+    monkeypatch.setattr(_share_stream.ShareStream, "cancel", cancel)
+    with wings.share_consumer("billing", topic, max_messages=1) as consumer:
+        begun = read_quickly(consumer)
+        wings.push(topic, {"n": [0]})
+        held, found = next(consumer), list[int]()
+
+        def call() -> None:
+            if closes:
+                consumer.close()
+            else:
+                consumer.accept(held)
+            found.append(in_flight(wings, topic))
+            wings.push(topic, {"n": [1]})
+
+        handle(call)
+        signalling = _signalled(begun, signal.SIGUSR1)
+        following = next(consumer, None)
+        signalling.join(30)
+        assert found == [0]
+        if not closes:
+            assert following is not None
+            assert following.batch["n"].to_pylist() == [1]
+            consumer.accept(following)
+    assert not broken
+
+
+@reads_itself
+@pytest.mark.parametrize("error", [RuntimeError, TimeoutError])
+def test_what_a_signal_handler_raises_is_raised_by_a_caller_that_reads_itself(
+    wings: Client,
+    topic: Topic,
+    read_quickly: Callable[[ShareConsumer], threading.Event],
+    handle: Callable[[Callable[[], object]], None],
+    error: type[Exception],
+) -> None:
+    def fail() -> None:
+        raise error("no time is left")
+
+    with wings.share_consumer("billing", topic, max_messages=1, timeout=20) as consumer:
+        begun = read_quickly(consumer)
+        wings.push(topic, {"n": [6]})
+        held = next(consumer)
+        handle(fail)
+        signalling = _signalled(begun, signal.SIGUSR1)
+        with pytest.raises(error, match="no time is left"):
+            next(consumer)
+        signalling.join(30)
+        wings.push(topic, {"n": [7]})
+        assert next(consumer).batch["n"].to_pylist() == [7], "it goes on afterwards"
+        consumer.accept(held)  # The stream has not been broken for it.
+
+
+@reads_itself
+def test_a_caller_that_reads_for_other_threads_times_out(
+    wings: Client,
+    topic: Topic,
+    read_quickly: Callable[[ShareConsumer], threading.Event],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with wings.share_consumer("billing", topic, max_messages=1, timeout=2) as consumer:
+        begun = read_quickly(consumer)
+        monkeypatch.setattr(_share_stream, "WATCH_SECONDS", 1.0)
+        wings.push(topic, {"n": [0]})
+        held, ended = next(consumer), threading.Event()
+        begun.clear()
+
+        def renew() -> None:
+            assert begun.wait(30)
+            for _ in range(1_000):
+                consumer.renew(held)
+                if ended.wait(0.02):
+                    return
+
+        renewing = threading.Thread(target=renew)
+        renewing.start()
+        assert list(consumer) == []
+        assert renewing.is_alive(), "it need not wait until nothing comes"
+        ended.set()
+        renewing.join(30)
+
+
+class _Unread:
+    """A writer to a server that reads nothing until the stream is broken, and its reader."""
+
+    def __init__(self, stream: _share_stream.ShareStream) -> None:
+        self.blocks = False
+        self.was_broken = False
+        self._writer, self._reader = stream._writer, stream._reader  # pyright: ignore[reportPrivateUsage]
+        self.broken = threading.Event()
+
+    def write_metadata(self, message: pa.Buffer) -> None:
+        if self.blocks:
+            self.was_broken = self.broken.wait(20)
+        self._writer.write_metadata(message)
+
+    def done_writing(self) -> None:
+        self._writer.done_writing()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def cancel(self) -> None:
+        self.broken.set()
+        self._reader.cancel()
+
+
+@reads_itself
+def test_a_stream_is_broken_where_the_server_does_not_read_what_is_to_wake_a_caller(
+    wings: Client,
+    topic: Topic,
+    read_quickly: Callable[[ShareConsumer], threading.Event],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_share_stream, "SILENT_SECONDS", 0.5)
+    with wings.share_consumer("billing", topic, max_messages=1, timeout=60) as consumer:
+        read_quickly(consumer)
+        stream = consumer.engine._stream  # pyright: ignore[reportPrivateUsage]
+        assert stream is not None
+        unread = _Unread(stream)
+        monkeypatch.setattr(stream, "_writer", unread)
+        monkeypatch.setattr(stream, "_reader", unread)
+        unread.blocks = True
+
+        def push() -> None:
+            assert unread.broken.wait(30)
+            wings.push(topic, {"n": [1]})
+
+        pushing = threading.Thread(target=push)
+        pushing.start()
+        consumer.accept(next(consumer))
+        pushing.join(30)
+        assert unread.was_broken
 
 
 def test_a_deleted_group_ends_the_wait(wings: Client, topic: Topic) -> None:
