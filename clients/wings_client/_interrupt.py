@@ -93,7 +93,6 @@ class _Watch:
     _present: "_Watch | None" = None
 
     def __init__(self) -> None:
-        self.process = os.getpid()
         self._reader: flight.FlightStreamReader | None = None
         self._signals, self._descriptor = os.pipe()
         os.set_blocking(self._descriptor, False)
@@ -101,10 +100,20 @@ class _Watch:
 
     @classmethod
     def of_process(cls) -> "_Watch":
-        """Return this process's; a forked child has the descriptors of its parent's, no thread."""
-        if cls._present is None or cls._present.process != os.getpid():
+        """Return this process's."""
+        if cls._present is None:
             cls._present = _Watch()
         return cls._present
+
+    @classmethod
+    def forget(cls) -> None:
+        """Forget the parent's in a forked child: its thread, and what comes by it, are not here."""
+        parents, cls._present = cls._present, None
+        if parents is not None:
+            # Another thread than the one that reads may have forked.
+            before = signal.set_wakeup_fd(_NO_DESCRIPTOR)
+            if before not in (_NO_DESCRIPTOR, parents._descriptor):
+                signal.set_wakeup_fd(before)
 
     def begin(self, reader: flight.FlightStreamReader) -> bool:
         """Watch over a read; returns False where another wants to know of signals."""
@@ -129,3 +138,7 @@ class _Watch:
             if reader is not None:
                 with suppress(pa.ArrowException, OSError):
                     reader.cancel()
+
+
+if hasattr(os, "register_at_fork"):  # Not on Windows.
+    os.register_at_fork(after_in_child=_Watch.forget)

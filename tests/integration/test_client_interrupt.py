@@ -157,3 +157,35 @@ def test_ctrl_c_ends_a_follow_of_a_process(server: RunningServer, how: str, wher
         assert child.stdout.read() == "interrupted\n4\n"
         assert child.wait(WAIT_SECONDS) == 0
     server.wait_for_calls(0)
+
+
+FORK = """
+import os, signal, threading
+from wings_client._interrupt import _Watch
+
+class Reader:
+    def cancel(self):
+        pass
+
+    def read_chunk(self):
+        thread = threading.Thread(target=self.fork)
+        thread.start()
+        thread.join()
+
+    def fork(self):
+        child = os.fork()
+        if child == 0:
+            os._exit(signal.set_wakeup_fd(-1) != -1)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+watch, reader = _Watch.of_process(), Reader()
+assert watch.begin(reader)
+watch.run(reader)
+"""
+
+
+def test_signals_of_a_child_that_is_forked_during_a_read_end_no_read_of_its_parent() -> None:
+    forked = subprocess.run(
+        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60
+    )
+    assert forked.stdout == "0\n", forked.stderr
