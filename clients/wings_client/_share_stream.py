@@ -51,7 +51,7 @@ QUICK_READS = 16
 SHARED_SECONDS = 1.0
 """For how long it does not after two callers have waited at a time."""
 
-SILENT_SECONDS = 10.0
+SILENT_SECONDS = 30.0
 """A server that does not answer for so long while a caller reads is taken to be gone: a signal is
 heeded only then."""
 
