@@ -112,7 +112,7 @@ class ShareStream:
         """How many callers wait for deliveries that another thread reads; one at most but for a
         moment."""
         self._takes_over = False
-        """Whether a caller that reads is to give up its turn."""
+        """Whether a caller that reads is to release its turn."""
         self._shared_until = 0.0
         self._called = threading.Lock()
         """Released to wake the stream's thread; no event, as a signal handler may do so."""
@@ -185,7 +185,7 @@ class ShareStream:
                 return
             self._caller = caller
         try:
-            # A handler's answer is read by nobody else, as the turn is this thread's.
+            # A handler's answer is read by no other thread, as the turn is this one's.
             while not (self._closed.is_set() or is_done()):
                 if self._takes_over and not is_nested:
                     return
@@ -214,7 +214,7 @@ class ShareStream:
             self._expecting -= 1
 
     def interrupt(self) -> None:
-        """Have the stream's thread read at once, whoever does so now; never blocks."""
+        """Have the stream's thread read at once instead of a caller's; never blocks."""
         with suppress(RuntimeError):  # It was called already.
             self._called.release()
 

@@ -40,7 +40,7 @@ class Turn:
 
 
 class FlowStream(Protocol):
-    """A stream as the flow sees it. Between `take_turn` and `give_back` no one else works on it."""
+    """A stream as the flow sees it; from `take_turn` to `give_back` no other thread works on it."""
 
     def take_turn(self) -> Turn | None:
         """Let the flow have the stream's turn; None where there is nothing to do, or not for it."""

@@ -36,7 +36,7 @@ class Outcome(Generic[V]):
 Begin = Callable[[K, Deadline, Callable[[Outcome[V]], None]], Callable[[], None]]
 """Begins a call for a key without waiting for it, and returns what cancels it.
 
-The call should end early once the deadline has passed, since no one waits then. The function given
+The call should end early once the deadline has passed, as no caller waits then. The function given
 is called once, from any thread, when the call has ended; once it was cancelled it need not be.
 A `WingsError` raised counts as the end.
 """
