@@ -15,9 +15,8 @@ The functions are written out as Python source and compiled when they are first 
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from types import NoneType, UnionType
-from typing import Any, Generic, NewType, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, NewType, TypeVar, get_args, get_origin, get_type_hints
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -74,6 +73,19 @@ class Codec(Generic[ValueT, MessageT]):
         converters: Those of single fields, by the dataclass's name.
     """
 
+    encode: Callable[[ValueT], MessageT]
+    """The function that returns a value as a message.
+
+    It raises ValueError for a number out of the field's range or a text that is not Unicode.
+    """
+    fields: Callable[[ValueT], Any]
+    """The function that returns a value as a dictionary, in place of a nested message.
+
+    It takes half the time of a message, which protobuf copies by serializing and parsing it.
+    """
+    decode: Callable[[MessageT], ValueT]
+    """The function that returns the value of a message; it raises what converters raise."""
+
     def __init__(
         self,
         value: type[ValueT],
@@ -88,30 +100,19 @@ class Codec(Generic[ValueT, MessageT]):
         self._converters = converters
         _by_dataclass[value] = self
 
-    @cached_property
-    def encode(self) -> Callable[[ValueT], MessageT]:
-        """The function that returns a value as a message.
+    def __getattr__(self, name: Literal["encode", "fields", "decode"]) -> Callable[[Any], Any]:
+        """Compile the functions when one of them is first asked for.
 
-        It raises ValueError for a number out of the field's range or a text that is not Unicode.
+        Threads that ask at the same time each do, with the same result: under a lock they would
+        wait for each other for ever, as a codec asks for those of nested values meanwhile.
         """
-        return self._compiled[0]
+        if name not in ("encode", "fields", "decode"):
+            raise AttributeError(name)
+        self.encode, self.fields, self.decode = self._compiled()
+        return getattr(self, name)
 
-    @cached_property
-    def fields(self) -> Callable[[ValueT], Any]:
-        """The function that returns a value as a dictionary, in place of a nested message.
-
-        It takes half the time of a message, which protobuf copies by serializing and parsing it.
-        """
-        return self._compiled[1]
-
-    @cached_property
-    def decode(self) -> Callable[[MessageT], ValueT]:
-        """The function that returns the value of a message; it raises what converters raise."""
-        return self._compiled[2]
-
-    @cached_property
     def _compiled(self) -> tuple[Any, Any, Any]:
-        """The functions of `encode`, `fields` and `decode`."""
+        """Return the functions of `encode`, `fields` and `decode`."""
         names: dict[str, Any] = {"message_type": self.message, "value_type": self.value}
         hints = get_type_hints(self.value)
         targets: dict[str, Any] = dict(self.message.DESCRIPTOR.fields_by_name)

@@ -1,6 +1,8 @@
 """The table of dataclasses and messages: values arrive, and a field left out is a default."""
 
+import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from types import NoneType, UnionType
@@ -29,9 +31,17 @@ from wings_core.model import (
 )
 from wings_core.names import ID_PATTERN, NamespaceName, TopicName
 from wings_core.partitions import UNPARTITIONED
+from wings_core.protocol import codec as codecs
 from wings_core.protocol import messages
 from wings_core.protocol.codec import Codec, field_names
-from wings_core.protocol.messages import COMMIT_BATCH, batch_of, result_message, results_of
+from wings_core.protocol.messages import (
+    COMMIT_BATCH,
+    LOCATED,
+    LOCATION,
+    batch_of,
+    result_message,
+    results_of,
+)
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.security.rights import Grant, Right
 from wings_core.share.remote import codec as holds
@@ -174,6 +184,33 @@ def test_every_message_of_the_table_takes_all_fields_of_its_dataclass() -> None:
     }
     assert left == {"Located": {"asked_at"}, "Topic": {"later_schemas"}}
     assert len(CODECS) > 35
+
+
+def test_threads_that_use_a_codec_first_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for codec in (LOCATED, LOCATION):
+        for name in ("encode", "fields", "decode", "_compiled"):
+            monkeypatch.delitem(vars(codec), name, raising=False)
+    both = threading.Barrier(2)
+
+    def get_hints(kind: type) -> dict[str, Any]:
+        # The thread that compiles first goes on when the other compiles too, or waits for it.
+        if kind is LOCATED.value:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.5)
+        return get_type_hints(kind)
+
+    monkeypatch.setattr(codecs, "get_type_hints", get_hints)
+    threads = [
+        threading.Thread(target=getattr, args=(LOCATED, name), daemon=True)
+        for name in ("encode", "decode")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30.0)
+        assert not thread.is_alive()
 
 
 def test_a_request_to_commit_has_these_bytes() -> None:
