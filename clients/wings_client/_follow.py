@@ -2,7 +2,6 @@
 
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -42,15 +41,18 @@ class Following(ABC, Iterator[T], Generic[T]):
         self._reads = chunks
         self._iterator = iter(chunks)
         self._schema_of = schema_of
+        self._schema: Schema | None = None
 
-    @cached_property
+    @property
     def schema(self) -> Schema:
         """The schema of the batches; asked of the server once, when it is first used.
 
         Raises:
             WingsError: The server's refusal, or `Unavailable`.
         """
-        return self._schema_of()
+        if self._schema is None:  # Not `cached_property`: up to Python 3.11 all would share a lock.
+            self._schema = self._schema_of()
+        return self._schema
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the rows to come by Arrow's PyCapsule interface, for DuckDB, Polars and others.

@@ -1,4 +1,5 @@
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ import pytest
 from breakable_proxy import BreakableProxy, breakable
 from fix_client import EAGER, Connect, NewTopic
 
+import wings_client
 from wings_client import Chunk, Client, Follow, Retry
 from wings_core.errors import TopicNotFound, Unavailable
 from wings_server.testing import RunningServer, server_process
@@ -184,6 +186,34 @@ def test_a_deleted_topic_ends_a_follow(wings: Client, new_topic: NewTopic) -> No
     wings.delete_topic(topic)
     reader.join()
     assert isinstance(reader.error, TopicNotFound)
+
+
+def test_the_schema_of_a_follow_does_not_wait_for_another_ones_server(
+    server: RunningServer, proxy: BreakableProxy
+) -> None:
+    asking = threading.Event()
+    with (
+        wings_client.connect(server.flight) as client,
+        wings_client.connect(proxy.endpoint, retry=EAGER) as shaky,
+    ):
+        topic = client.create_topic("schema", {"n": "int64"})
+        slow, quick = shaky.follow(topic), client.follow(topic)
+        proxy.stall()
+
+        def ask() -> None:
+            asking.set()
+            assert slow.schema == topic.schema
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        try:
+            asking.wait()
+            time.sleep(0.1)  # It is in the call, most likely.
+            assert quick.schema == topic.schema
+            assert thread.is_alive()
+        finally:
+            proxy.go_on()
+            thread.join()
 
 
 def test_a_follow_of_one_partition_of_many(wings: Client, new_topic: NewTopic) -> None:
