@@ -172,6 +172,15 @@ class _Load:
         self._threads.shutdown()
 
 
+def _kill_one_of(pids: list[int]) -> bool:
+    """Kill any; return whether it was still there."""
+    try:
+        os.kill(random.choice(pids), signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def _kill_children_in_mid_push(server: ServerProcess, kills: int) -> None:
     create_topic(server.client(), "load", ["producer: int64", "n: int64"])
     addresses = [each["flight"] for each in act(server.client(), "list-nodes")]
@@ -179,7 +188,7 @@ def _kill_children_in_mid_push(server: ServerProcess, kills: int) -> None:
     try:
         for _ in range(kills):
             load.goes_on(random.randint(1, 500))  # Then at whatever step it is.
-            os.kill(random.choice(children(server.pid)), signal.SIGKILL)
+            until(lambda: _kill_one_of(children(server.pid)))
         load.goes_on(1)
     finally:
         load.finish()

@@ -87,7 +87,8 @@ class FairPool(Generic[T]):
                 waiter.served.release()
             else:
                 self._free.append(item)
-                self._released.notify()
+                if self._closed:
+                    self._released.notify()
 
     def close(self) -> list[T]:
         """Refuse callers from now on, and return the items once they are released.

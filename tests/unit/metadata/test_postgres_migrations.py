@@ -160,18 +160,21 @@ def test_a_notification_that_cannot_be_read_concerns_all_waiters(payload: str) -
 
 def test_what_waits_to_be_told_is_bounded_and_loses_nothing() -> None:
     outbox = Outbox()
-    ids = [uuid4() for _ in range(PENDING_MAX + 1)]
+    assert outbox.await_next()
+    ids = [uuid4().hex for _ in range(PENDING_MAX + 1)]
     for number, transaction in enumerate(ids):
         ends = {("t", Partition(f'"{number}"')): 1}
         assert outbox.add(Notification(ends), transaction) == (number == 0)
     told, transactions = outbox.take()
     assert told.everything
-    assert transactions == [transaction.hex for transaction in ids[:PENDING_MAX]]
+    assert transactions == ids[:PENDING_MAX]
     assert outbox.is_empty
+    assert not outbox.add(Notification(), ids[0])  # Nothing waits for it.
+    assert not outbox.await_next()
     # The furthest of what is told of one place.
     place = ("t", UNPARTITIONED)
     for next_offset in (7, 9, 8):
-        outbox.add(Notification({place: next_offset}), uuid4())
+        outbox.add(Notification({place: next_offset}), uuid4().hex)
     told, _ = outbox.take()
     assert (told.ends, told.everything) == ({place: 9}, False)
 

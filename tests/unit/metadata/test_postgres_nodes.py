@@ -116,12 +116,12 @@ def test_processes_that_commit_to_the_same_partitions_leave_no_gaps_and_wake_eve
             for node in range(NODES)
         ]
         try:
-            reads = [
-                readers.submit(follow, metadata, topic, Partition(f'"{key}"')) for key in "abc"
-            ]
             for process in processes:
                 assert process.stdout is not None
                 assert process.stdout.readline() == "ready\n"
+            reads = [
+                readers.submit(follow, metadata, topic, Partition(f'"{key}"')) for key in "abc"
+            ]
             for process in processes:
                 assert process.stdin is not None
                 process.stdin.write("go\n")

@@ -10,19 +10,35 @@ presumption does not hold it changes nothing, and the flush is judged on what is
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
-from wings_core.metadata.judge import RESULTS_KEPT_MAX, Judge, PartitionDraft
+from wings_core.errors import InvalidArgument
+from wings_core.metadata.judge import (
+    RESULTS_KEPT_MAX,
+    TIMESTAMP_AHEAD_US_MAX,
+    Judge,
+    PartitionDraft,
+    check_id,
+)
 from wings_core.metadata.postgres.commit import PARTITION_BYTES_MAX
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.stages import StageDraft
 from wings_core.metadata.store.database import Committed
 from wings_core.metadata.store.locks import Lock, buckets
-from wings_core.model import Accepted, CommitBatch, CommitResult, CommittedRange, InlineFolio
-from wings_core.partitions import Partition
+from wings_core.model import (
+    Accepted,
+    CommitBatch,
+    CommitResult,
+    CommittedRange,
+    InlineFolio,
+    StoredPage,
+)
+from wings_core.model import Sequence as ProducerSequence
+from wings_core.partitions import Partition, is_longer
 
 _Key = tuple[int, Partition]
 """The place of a topic (1-based), and a partition of it."""
+
+_TOPICS = Lock.TOPICS.value
 
 _ANY = -1
 """Stands for the offset expected of a partition where none is."""
@@ -43,9 +59,9 @@ class CommitCall:
     function: str
     arguments: Sequence[str | int | bytes | None]
 
-    def send(self, connection: Connection, node: str, transaction: UUID) -> str | None:
+    def send(self, connection: Connection, node: str, transaction: str) -> str | None:
         """Call the function, and return its result: None where it changed nothing."""
-        return connection.call(self.function, (str(transaction), node, *self.arguments))
+        return connection.call(self.function, (transaction, node, *self.arguments))
 
     def committed(self, result: str) -> Committed:
         """Return what a call did, from its result: where partitions ended, and when."""
@@ -84,9 +100,31 @@ class CommitCall:
         return Committed(results, ends)
 
 
+@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
+class PageCall:
+    """As `CommitCall`, of one batch of one page."""
+
+    topic_uuid: str
+    page: StoredPage
+    timestamp: int
+    arguments: Sequence[str | int | bytes | None]
+
+    def send(self, connection: Connection, node: str, transaction: str) -> str | None:
+        """See `CommitCall.send`."""
+        return connection.call("commit_page", (transaction, node, *self.arguments))
+
+    def committed(self, result: str) -> Committed:
+        """See `CommitCall.committed`."""
+        start, _, last = result.partition(";")
+        end = int(start) + self.page.rows
+        timestamp = max(self.timestamp, int(last)) if last else self.timestamp
+        got = CommittedRange(self.page.partition, int(start), end - 1, timestamp)
+        return Committed([Accepted((got,))], {(self.topic_uuid, got.partition): end})
+
+
 def judged_call(
     batches: Sequence[CommitBatch], now: int, inline: InlineFolio | None
-) -> CommitCall | None:
+) -> "CommitCall | PageCall | None":
     """Judge a flush on presumptions.
 
     Args:
@@ -100,6 +138,8 @@ def judged_call(
     """
     if any(batch.stage is not None for batch in batches):
         return None
+    if len(batches) == 1 and len(batches[0].pages) == 1:
+        return _page_call(batches[0], now, inline)
     presumed = _Presumed(batches)
     judge = Judge(presumed, now, PARTITION_BYTES_MAX)
     accepted: list[Accepted] = []
@@ -119,13 +159,16 @@ def judged_call(
         return None
     for place, draft in enumerate(drafts, 1):
         draft.partition_id = place
-    if len(judge.pages) == 1 and (len(batches) == 1 or not judge.producers):
-        arguments = _one_page_arguments(judge, presumed, drafts[0], inline)
-        return CommitCall(accepted, presumed, drafts, "commit_page", (now, *arguments))
+    if len(judge.pages) == 1 and not (judge.producers or presumed.expected):
+        # Of several batches, which share it.
+        page = judge.pages[0]
+        (topic,) = presumed.topics
+        arguments = _commit_page(now, topic, page.stored, page.got.timestamp, inline)
+        return CommitCall(accepted, presumed, drafts, "commit_page", arguments)
     arguments = (
         now,
         _texts(presumed.topics),
-        Lock.TOPICS.value,
+        _TOPICS,
         _numbers(buckets(presumed.topics)),
         *_partition_arguments(drafts, presumed),
         *folios,
@@ -137,37 +180,72 @@ def judged_call(
     return CommitCall(accepted, presumed, drafts, "commit_flush", arguments)
 
 
-def _one_page_arguments(
-    judge: Judge, presumed: "_Presumed", draft: PartitionDraft, inline: InlineFolio | None
-) -> Iterable[str | int | bytes | None]:
-    """Return those of `commit_page` that follow the time: for a producer's page, of one batch."""
-    (page,) = judge.pages
-    (topic,) = presumed.topics
-    (bucket,) = buckets(presumed.topics)
-    stored = page.stored
-    producer = sequence = slot = None
-    for (_, name), used in judge.producers.items():
-        producer, (sequence,) = name, used.results
-        slot = sequence % RESULTS_KEPT_MAX
+def _page_call(batch: CommitBatch, now: int, inline: InlineFolio | None) -> PageCall | None:
+    """Judge a flush of one batch of one page, as most are, by the rules of `Judge`.
+
+    Returns:
+        None where it may have to be rejected, or expects something of another partition.
+    """
+    (page,) = batch.pages
+    sequence, expected = batch.sequence, batch.expected
+    timestamp = now if batch.timestamp is None else batch.timestamp
+    if (
+        is_longer(page.partition, PARTITION_BYTES_MAX)
+        or timestamp > now + TIMESTAMP_AHEAD_US_MAX
+        or (inline is not None and inline.name != page.address.folio)
+    ):
+        return None
+    if sequence is not None:
+        if not 0 <= sequence.sequence < _PRESUMED_MAX:
+            return None
+        try:
+            check_id("producer_id", sequence.producer_id)
+        except InvalidArgument:
+            return None
+    end = _ANY
+    if expected is not None:
+        end = expected.offset
+        if expected.partition != page.partition or not 0 <= end < _PRESUMED_MAX:
+            return None
+    arguments = _commit_page(now, batch.topic_uuid, page, timestamp, inline, end, sequence)
+    return PageCall(batch.topic_uuid, page, timestamp, arguments)
+
+
+def _commit_page(
+    now: int,
+    topic: str,
+    page: StoredPage,
+    timestamp: int,
+    inline: InlineFolio | None,
+    expected: int = _ANY,
+    sequence: ProducerSequence | None = None,
+) -> Sequence[str | int | bytes | None]:
+    """Return the arguments of `commit_page` that follow the node."""
+    producer = number = slot = None
+    if sequence is not None:
+        producer, number = sequence.producer_id, sequence.sequence
+        slot = number % RESULTS_KEPT_MAX
+    address, size = page.address, page.bytes
     return (
+        now,
         topic,
-        Lock.TOPICS.value,
-        bucket,
-        draft.partition,
-        draft.next_offset - draft.stored_next_offset,
-        draft.bytes,
-        draft.last_timestamp,
-        presumed.expected.get((draft.topic_id, draft.partition), _ANY),
-        stored.address.folio,
-        int(stored.address.pushed_format),
+        _TOPICS,
+        *buckets((topic,)),
+        page.partition,
+        page.rows,
+        size,
+        timestamp,
+        expected,
+        address.folio,
+        int(address.pushed_format),
         None if inline is None else inline.data,
-        stored.address.position,
-        stored.address.length,
-        stored.first_row,
-        stored.slice_bytes,
-        stored.schema_version,
+        address.position,
+        address.length,
+        page.first_row,
+        page.slice_bytes,
+        page.schema_version,
         producer,
-        sequence,
+        number,
         slot,
     )
 

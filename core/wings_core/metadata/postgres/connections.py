@@ -6,8 +6,6 @@ that does not answer.
 """
 
 import select
-from collections.abc import Generator
-from contextlib import contextmanager
 
 import psycopg
 from psycopg import sql
@@ -106,10 +104,67 @@ TRANSACTION_TIMEOUT_SINCE = 170_000
 class _Slot:
     """A connection, or the place for one."""
 
-    __slots__ = ("connection",)
+    __slots__ = ("connection", "poller")
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
+        self.poller = select.poll()
+        """Of its descriptor."""
+
+    def check(self) -> None:
+        """Let go of the connection if the server has ended it; does not wait."""
+        connection = self.connection
+        if connection is None:
+            return
+        try:
+            while self.poller.poll(0):  # A notice, or the end.
+                connection.pgconn.consume_input()
+                if connection.pgconn.status != ConnStatus.OK:
+                    break
+            else:
+                return
+        except psycopg.OperationalError:
+            pass
+        self.discard()
+
+    def discard(self) -> None:
+        """Close the connection, if there is one."""
+        discard(self.connection)
+        self.connection = None
+
+
+class _Loan:
+    """A connection that is lent; see `Connections.lent`. Not a generator, as each push has one."""
+
+    __slots__ = ("_connections", "_seconds", "_slot", "_slots")
+
+    def __init__(self, connections: "Connections", slots: FairPool[_Slot], seconds: float) -> None:
+        self._connections = connections
+        self._slots = slots
+        self._seconds = seconds
+
+    def __enter__(self) -> Connection:
+        self._slot = slot = self._slots.acquire()
+        try:
+            # Found before anything is sent: whether that was carried out is no question then.
+            slot.check()
+            if slot.connection is None:
+                slot.connection = self._connections.open()
+                slot.poller = select.poll()
+                slot.poller.register(slot.connection.fileno(), select.POLLIN)
+            self._connections.watchdog.begin(slot.connection, self._seconds)
+        except BaseException:
+            self._slots.release(slot)
+            raise
+        return slot.connection
+
+    def __exit__(self, *_: object) -> None:
+        slot = self._slot
+        assert slot.connection is not None
+        self._connections.watchdog.end(slot.connection)
+        if slot.connection.pgconn.transaction_status != TransactionStatus.IDLE:
+            slot.discard()
+        self._slots.release(slot)
 
 
 class Connections:
@@ -193,9 +248,8 @@ class Connections:
             raise
         return connection
 
-    @contextmanager
-    def lent(self, seconds: float | None = None) -> Generator[Connection]:
-        """Borrow a connection, which must be left without a transaction; else it is replaced.
+    def lent(self, seconds: float | None = None) -> _Loan:
+        """Return a `with` that borrows a connection; left in a transaction, it is replaced.
 
         Args:
             seconds: How long before it is broken off; None: `USE_SECONDS_MAX`.
@@ -205,43 +259,10 @@ class Connections:
             psycopg.OperationalError: The server cannot be reached, or refuses.
             InvalidArgument: The database is not in UTF-8.
         """
-        slot = self._slots.acquire()
-        try:
-            if slot.connection is not None and _has_ended(slot.connection):
-                # Found before anything is sent: whether that was carried out is no question then.
-                discard(slot.connection)
-                slot.connection = None
-            if slot.connection is None:
-                slot.connection = self.open()
-            with self.watchdog.guarding(
-                slot.connection, USE_SECONDS_MAX if seconds is None else seconds
-            ):
-                yield slot.connection
-        finally:
-            if (
-                slot.connection is not None
-                and slot.connection.info.transaction_status != TransactionStatus.IDLE
-            ):
-                discard(slot.connection)
-                slot.connection = None
-            self._slots.release(slot)
+        return _Loan(self, self._slots, USE_SECONDS_MAX if seconds is None else seconds)
 
     def close(self) -> None:
         """Close all connections, waiting for those in use for the usual time."""
         for slot in self._slots.close():
-            discard(slot.connection)
+            slot.discard()
         self.watchdog.close()
-
-
-def _has_ended(connection: Connection) -> bool:
-    """Tell whether the server has ended an idle connection; does not wait."""
-    poller = select.poll()
-    poller.register(connection.fileno(), select.POLLIN)
-    try:
-        while poller.poll(0):  # A notice, or the end.
-            connection.pgconn.consume_input()
-            if connection.pgconn.status != ConnStatus.OK:
-                return True
-    except psycopg.OperationalError:
-        return True
-    return False

@@ -9,13 +9,14 @@ is: should the first transaction still be under way, its own row can no longer b
 can never be committed. Only then is the work retried.
 """
 
+import itertools
 import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -82,13 +83,14 @@ class PostgresDatabase:
     def __init__(
         self,
         connections: Connections,
-        notify: Callable[[Notification, UUID], None],
+        notify: Callable[[Notification, str], None],
         retry_seconds: float = RETRY_SECONDS_MAX,
         clock: Callable[[], int] | None = None,
     ) -> None:
         self.node = uuid4().hex[:16]
         """Sent to all nodes with every notification, so that this one knows its own, and stored
         with the outcomes of transactions that others are told of."""
+        self._numbers = itertools.count()
         self._connections = connections
         self._notify = notify
         self._retry_seconds = retry_seconds
@@ -128,7 +130,9 @@ class PostgresDatabase:
             seconds: How long it may take in all; None: `connections.USE_SECONDS_MAX`.
         """
         del keeps_cache
-        attempt = self._run(lambda: _Attempt(self.node, work, notification), seconds)
+        attempt = self._run(
+            lambda: _Attempt(self._new_id(), self.node, work, notification), seconds
+        )
         if committed is not None:
             committed(attempt.result)
         if attempt.notified is not None:
@@ -137,7 +141,7 @@ class PostgresDatabase:
 
     def call(
         self,
-        send: Callable[[Connection, str, UUID], str | None],
+        send: Callable[[Connection, str, str], str | None],
         result: Callable[[str], T],
         notification: Callable[[T], Notification | None],
     ) -> T | None:
@@ -153,7 +157,7 @@ class PostgresDatabase:
         Returns:
             None where the statement changed nothing.
         """
-        attempt = self._run(lambda: _Call(self.node, send), None)
+        attempt = self._run(lambda: _Call(self._new_id(), self.node, send), None)
         if attempt.result is None:
             return None
         found = result(attempt.result)
@@ -193,6 +197,10 @@ class PostgresDatabase:
     def closing(self) -> threading.Event:
         """Set when retries are to end."""
         return self._closing
+
+    def _new_id(self) -> str:
+        """Return the id of a transaction, a UUID: its neighbours lie together in the index."""
+        return f"{self.node}{next(self._numbers):016x}"
 
     def _end_silent(self, error: Exception) -> None:
         """End the transactions of nodes that are paused or gone, where a lock was not had in time.
@@ -243,7 +251,7 @@ class PostgresDatabase:
             attempt.recall(stored)
         return committed
 
-    def _outcome(self, transaction: UUID) -> tuple[bool, str | None]:
+    def _outcome(self, transaction: str) -> tuple[bool, str | None]:
         """Return whether a transaction was committed, after which it cannot be any more.
 
         Returns:
@@ -302,11 +310,12 @@ class _Attempt(Generic[T]):
 
     def __init__(
         self,
+        transaction: str,
         node: str,
         work: Callable[[Connection], T],
         notification: Callable[[T], Notification | None],
     ) -> None:
-        self.id = uuid4()
+        self.id = transaction
         self.in_doubt = False
         """Whether COMMIT was sent, and its outcome is not known."""
         self._node = node
@@ -347,8 +356,10 @@ class _Attempt(Generic[T]):
 class _Call:
     """One try at a transaction that is one statement."""
 
-    def __init__(self, node: str, send: Callable[[Connection, str, UUID], str | None]) -> None:
-        self.id = uuid4()
+    def __init__(
+        self, transaction: str, node: str, send: Callable[[Connection, str, str], str | None]
+    ) -> None:
+        self.id = transaction
         self.in_doubt = False
         """Whether it was sent, and its outcome is not known."""
         self.result: str | None = None

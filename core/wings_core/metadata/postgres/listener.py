@@ -17,7 +17,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from uuid import UUID
 
 import psycopg
 from psycopg import sql
@@ -28,6 +27,7 @@ from wings_core.metadata.postgres.notifications import (
     Outbox,
     decode_notification,
     encode_notification,
+    is_of,
 )
 from wings_core.metadata.store.notifications import Notification
 
@@ -52,8 +52,6 @@ ANSWER_SECONDS_MAX = 5.0
 PAUSE_SECONDS_MIN = 0.05
 PAUSE_SECONDS_MAX = 1.0
 """The pauses before it connects again, doubled each time."""
-
-_SEND = "SELECT pg_notify(current_schema(), payload) FROM unnest(%s::text[]) AS payload"
 
 _LOOK = """
 SELECT id FROM outcomes
@@ -96,7 +94,7 @@ class Listener:
         )
         self._thread.start()
 
-    def send(self, notification: Notification, transaction: UUID) -> None:
+    def send(self, notification: Notification, transaction: str) -> None:
         """Have other nodes told of what a transaction of this one changed; does not wait."""
         if self._outbox.add(notification, transaction):
             # Closed: other nodes find that they were not told.
@@ -157,16 +155,19 @@ class Listener:
             selector.register(connection.fileno(), selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
             while not self._closing.is_set():
-                until = look_at if self._outbox.is_empty else min(look_at, send_at)
-                for key, _ in selector.select(max(0.0, until - time.monotonic())):
+                now = time.monotonic()
+                # Until the next may be sent, commits need wake nothing.
+                waits = now >= send_at and self._outbox.await_next()
+                until = look_at if waits else min(look_at, send_at)
+                for key, _ in selector.select(max(0.0, until - now)):
                     if key.fileobj is self._woken:
                         self._woken.recv(64)
                 connection.pgconn.consume_input()
-                while notify := connection.pgconn.notifies():
-                    self._hear(notify.extra.decode())
+                self._hear_all(connection)
                 now = time.monotonic()
                 if not self._outbox.is_empty and now >= send_at:
                     self._send(connection)
+                    self._hear_all(connection)  # Those that came with the answer.
                     send_at = now + SEND_SECONDS
                 if now >= look_at:
                     self._look(connection)
@@ -178,13 +179,17 @@ class Listener:
         # Where this fails, other nodes find that they were not told.
         notification, transactions = self._outbox.take()
         self._remember(transactions)
-        payloads = encode_notification(notification, self._node, transactions)
         with self._connections.watchdog.guarding(connection, ANSWER_SECONDS_MAX):
-            connection.execute(_SEND, (payloads,), prepare=True)
+            for payload in encode_notification(notification, self._node, transactions):
+                connection.call("pg_notify", (self._connections.schema, payload))
+
+    def _hear_all(self, connection: Connection) -> None:
+        while notify := connection.pgconn.notifies():
+            self._hear(notify.extra.decode())
 
     def _hear(self, payload: str) -> None:
-        node, transactions, notification = decode_notification(payload)
-        if node != self._node:
+        if not is_of(payload, self._node):
+            _, transactions, notification = decode_notification(payload)
             self._remember(transactions)
             self._heard(notification)
 

@@ -7,7 +7,6 @@ topics; where these do not fit, it names nothing, and all waiters look again.
 import json
 import threading
 from typing import Any
-from uuid import UUID
 
 from wings_core.metadata.store.notifications import Notification
 from wings_core.partitions import Partition
@@ -35,26 +34,34 @@ class Outbox:
         self._ends: dict[tuple[str, Partition], int] = {}
         self._topics: dict[str, None] = {}
         self._everything = False
+        self._awaited = False
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to tell."""
         return not self._transactions
 
-    def add(self, notification: Notification, transaction: UUID) -> bool:
-        """Add what a transaction changed; return whether nothing was there before."""
+    def add(self, notification: Notification, transaction: str) -> bool:
+        """Add what a transaction changed; return whether the taker awaits it; see `await_next`."""
         with self._lock:
-            was_empty = self.is_empty
             if len(self._transactions) < PENDING_MAX:
-                self._transactions.append(transaction.hex)
+                self._transactions.append(transaction)
             for place, next_offset in notification.ends.items():
                 self._ends[place] = max(next_offset, self._ends.get(place, 0))
-            self._topics.update(dict.fromkeys(notification.topics))
+            if notification.topics:
+                self._topics.update(dict.fromkeys(notification.topics))
             self._everything |= notification.everything
             if len(self._ends) > PENDING_MAX or len(self._topics) > PENDING_MAX:
                 self._everything = True
                 self._ends, self._topics = {}, {}
-            return was_empty
+            awaited, self._awaited = self._awaited, False
+            return awaited
+
+    def await_next(self) -> bool:
+        """Have the next `add` tell that it is awaited, if there is nothing; return whether so."""
+        with self._lock:
+            self._awaited = self.is_empty
+            return self._awaited
 
     def take(self) -> tuple[Notification, list[str]]:
         """Return all that was changed, by which transactions, and leave nothing."""
@@ -93,6 +100,11 @@ def _encode(notification: Notification, origin: dict[str, Any]) -> str:
         if len(payload) <= PAYLOAD_BYTES_MAX:
             return payload
     return json.dumps({**origin, "everything": True})
+
+
+def is_of(payload: str, node: str) -> bool:
+    """Tell whether a node sent a payload, as `encode_notification` wrote it."""
+    return payload.startswith(f'{{"node": "{node}"')
 
 
 def decode_notification(payload: str) -> tuple[str, list[str], Notification]:

@@ -68,7 +68,7 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
         waiters = Waiters()
         self._listener: Listener | None = None
 
-        def notify(notification: Notification, transaction: UUID) -> None:
+        def notify(notification: Notification, transaction: str) -> None:
             notification.wake(waiters)
             if self._listener is not None:
                 self._listener.send(notification, transaction)

@@ -36,13 +36,21 @@ class Watchdog:
     @contextmanager
     def guarding(self, connection: psycopg.Connection, seconds: float) -> Generator[None]:
         """Break the connection where the block takes longer; its call then fails as if cut off."""
-        with self._lock:
-            self._until[connection] = time.monotonic() + seconds
+        self.begin(connection, seconds)
         try:
             yield
         finally:
-            with self._lock:
-                self._until.pop(connection, None)
+            self.end(connection)
+
+    def begin(self, connection: psycopg.Connection, seconds: float) -> None:
+        """Break the connection where `end` does not come in time."""
+        with self._lock:
+            self._until[connection] = time.monotonic() + seconds
+
+    def end(self, connection: psycopg.Connection) -> None:
+        """End what `begin` began; the connection may be broken by then."""
+        with self._lock:
+            self._until.pop(connection, None)
 
     def close(self) -> None:
         """End the thread."""
