@@ -7,7 +7,6 @@ on.
 """
 
 import contextlib
-import select
 import socket
 import threading
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from wings_core.errors import ResourceExhausted
 from wings_core.sql.engines import INTERRUPT_SECONDS
 from wings_core.sql.processes import Process
-from wings_core.sql_process.channel import Channel
+from wings_core.sql_process.channel import Channel, readable
 from wings_core.sql_process.engine import EngineFailed
 
 
@@ -96,7 +95,7 @@ class _Process:
     def parse(self, text: str, ends: Callable[[], bool]) -> Parsed:
         with contextlib.suppress(OSError):  # That it ended comes as its answer.
             self._channel.send({"parse": True}, text.encode())
-        while not select.select([self._channel], [], [], INTERRUPT_SECONDS)[0]:
+        while not readable([self._channel.fileno()], INTERRUPT_SECONDS):
             if ends():
                 raise EngineFailed.stopped()
         answer = self._channel.receive()

@@ -10,7 +10,6 @@ A process takes half a second to start, so one is kept warm from the first state
 
 import contextlib
 import os
-import select
 import socket
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -20,11 +19,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from wings_core.errors import ResourceExhausted
+from wings_core.errors import Internal, ResourceExhausted
 from wings_core.limits import MIB, Limits
 from wings_core.sql.engines import INTERRUPT_SECONDS
 from wings_core.sql.processes import Process
-from wings_core.sql_process.channel import Channel, Message
+from wings_core.sql_process.channel import Channel, Message, readable
 from wings_core.sql_process.engine import EngineFailed, View, spill_directory
 from wings_core.sql_process.rows import expression_of, open_pipe, writer_to
 
@@ -166,6 +165,8 @@ class RemoteRun:
         self._ends = ends
         self._usable = True
         self._killed = False  # Told apart: it may be killed once it has said that all is done.
+        self._fault: BaseException | None = None
+        """Of the thread that listens, which has ended by it."""
         self._answers: SimpleQueue[Message | None] = SimpleQueue()
         self._scans: list[threading.Thread] = []
         self._ended, self._end = os.pipe()
@@ -214,6 +215,8 @@ class RemoteRun:
         answer = self._answers.get()
         if answer is None:
             self._usable = False
+            if self._fault is not None:
+                raise Internal(f"the query was stopped by a fault of the server: {self._fault!r}")
             raise ResourceExhausted("the query was stopped: it needs more memory than it may use")
         failed = answer.head.get("failed")
         if failed is not None:
@@ -223,9 +226,18 @@ class RemoteRun:
 
     def _listen(self) -> None:
         """Take what the process says, and end it where the query is to end."""
+        try:
+            self._hear()
+        except BaseException as error:  # noqa: BLE001 - the query waits, and is told why.
+            self._fault = error
+            self._killed = True
+            self._worker.kill()
+            self._answers.put(None)
+
+    def _hear(self) -> None:
         channel = self._worker.channel
         while True:
-            ready = select.select([channel, self._ended], [], [], INTERRUPT_SECONDS)[0]
+            ready = readable([channel.fileno(), self._ended], INTERRUPT_SECONDS)
             if self._ended in ready:
                 return
             if self._ends():
@@ -238,9 +250,9 @@ class RemoteRun:
                 scan = threading.Thread(
                     target=self._scan, args=(message,), name="wings-sql-scan", daemon=True
                 )
+                scan.start()
                 self._scans = [each for each in self._scans if each.is_alive()]
                 self._scans.append(scan)
-                scan.start()
                 continue
             self._answers.put(message)
             if message is None:

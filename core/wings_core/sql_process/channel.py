@@ -5,9 +5,11 @@ A message is a JSON object, bytes, and at most one file descriptor.
 
 import json
 import os
+import select
 import socket
 import struct
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +90,17 @@ class Channel:
     def close(self) -> None:
         """Close this end."""
         self._socket.close()
+
+
+def readable(descriptors: Iterable[int], seconds: float) -> set[int]:
+    """Return those of some descriptors that can be read or have ended; waits so long for one.
+
+    Not by `select`, which knows no descriptors beyond 1023: a server may have more.
+    """
+    poller = select.poll()
+    for each in descriptors:
+        poller.register(each, select.POLLIN)
+    return {each for each, _ in poller.poll(round(seconds * 1_000))}
 
 
 def _close(descriptors: list[int]) -> None:

@@ -10,7 +10,6 @@ memory is bounded by the kernel, too.
 
 import fcntl
 import os
-import select
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from wings_core.sql_process.channel import Channel, Message
+from wings_core.sql_process.channel import Channel, Message, readable
 from wings_core.sql_process.engine import Engine, EngineBounds, EngineFailed, View, engine_errors
 from wings_core.sql_process.memory import bound_memory
 from wings_core.sql_process.rows import open_pipe, reader_of, serialized, writer_to
@@ -49,7 +48,7 @@ def _end_with(life: int) -> None:
     fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
     # The signal is SIGIO, whose default action is to terminate: no thread need run for it.
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([life], [], [], 0)[0]:
+    if readable([life], 0):
         sys.exit(0)
 
 

@@ -2,17 +2,27 @@
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import closing
+import resource
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, closing
 from queue import SimpleQueue
 from threading import Event
+from typing import TypeVar
 
+import pyarrow as pa
 import pytest
 
+from wings_core.errors import Internal
 from wings_core.limits import Limits
+from wings_core.sql.parser import Parser
 from wings_core.sql.processes import SAID_BYTES_MAX, Process
 from wings_core.sql.workers import RemoteRun, Worker, Workers
 from wings_core.sql_process.channel import Message
+from wings_core.sql_process.engine import View
+
+Found = TypeVar("Found")
 
 
 @pytest.fixture
@@ -76,3 +86,72 @@ def test_a_process_that_is_ended_says_nothing(caplog: pytest.LogCaptureFixture) 
         process.close()
     assert not process.alive
     assert not caplog.messages
+
+
+def ended(call: Callable[[], Found]) -> Found:
+    """Return what a call returns that may never do so, which fails one test alone."""
+    found: Future[Found] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised in the test.
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found.result(60)
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Have all new descriptors be of numbers that `select` does not know."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = before
+    if hard != resource.RLIM_INFINITY and hard < 2_048:
+        pytest.skip("the process may open few files")
+    with ExitStack() as opened:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_048), hard))
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        number = 0
+        while number < 1_024:
+            number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            opened.callback(os.close, number)
+        yield
+
+
+@pytest.mark.usefixtures("many_files")
+def test_statements_are_parsed_and_run_by_a_server_with_many_open_files() -> None:
+    with closing(Parser()) as parser:
+        assert "SELECT" in parser.parse("select 1 as n", lambda: False).tree
+    with (
+        closing(Workers(Limits(sql_memory_bytes_max=64 << 20))) as workers,
+        closing(RemoteRun(workers, {}, {}, lambda _: None, lambda: False)) as run,
+    ):
+        assert ended(lambda: run.prepare([], "select 1 as n")) is not None
+        assert [batch.to_pylist() for batch in run.batches(10)] == [[{"n": 1}]]
+
+
+def test_a_statement_whose_scan_gets_no_thread_fails(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And gives its worker back, which is ended."""
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        if thread.name == "wings-sql-scan":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    failures: list[Exception] = []
+    table = pa.table({"n": [1, 2]})
+    run = RemoteRun(workers, {"rows": table}, {}, failures.append, lambda: False)
+    try:
+        assert run.prepare([View("CREATE VIEW t AS FROM rows", "DROP VIEW t")], "FROM t")
+        with pytest.raises(Internal, match="can't start new thread"):
+            ended(lambda: list(run.batches(10)))
+    finally:
+        run.close()
+    other = workers.borrow()
+    assert other.alive
+    workers.put_back(other, usable=False)
