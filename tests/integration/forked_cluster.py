@@ -5,6 +5,7 @@ once, and forks a server, the real one, whenever it is asked to. Unlike those of
 many run at once.
 """
 
+import gc
 import importlib
 import itertools
 import json
@@ -21,6 +22,9 @@ from typing import Any, Literal
 Kind = Literal["node", "holds"]
 
 MODULES = (
+    "pydantic.v1",
+    "uvicorn.lifespan.off",
+    "uvicorn.protocols.http.auto",
     "wings_core.metadata.remote",
     "wings_core.share.remote.link",
     "pyiceberg.catalog.sql",
@@ -151,6 +155,8 @@ def main() -> None:
     from wings_server.process import run
     from wings_server.settings import HoldSettings, Settings
 
+    gc.collect()
+    gc.freeze()  # What a collection in a server looks at would be copied for it.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Children that end are not waited for.
     for line in sys.stdin:
         kind, output, settings = json.loads(line)
@@ -171,6 +177,7 @@ def main() -> None:
             run(Settings(**settings, flight="127.0.0.1:0", http="127.0.0.1:0"))  # pyright: ignore[reportArgumentType]
         else:
             holds.run(HoldSettings(**settings))
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ Starting `wings serve` is mostly importing, about a second of it. So one process
 once and forks a server, the real one, whenever it is asked to.
 """
 
+import gc
+import importlib
 import os
 import queue
 import signal
@@ -14,6 +16,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
+
+MODULES = ("pydantic.v1", "uvicorn.lifespan.off", "uvicorn.protocols.http.auto")
+"""What servers import only when they use it."""
 
 SECONDS_MAX = 60.0
 """How long the forking process may take for anything."""
@@ -112,6 +117,10 @@ def main() -> None:
     from wings_server.process import run
     from wings_server.settings import Address, Settings
 
+    for module in MODULES:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # What a collection in a server looks at would be copied for it.
     any_port = Address("127.0.0.1", 0)
     for line in sys.stdin:
         data_dir, trap = line.rstrip("\n").split("\t")
@@ -130,6 +139,7 @@ def main() -> None:
             run(settings)
         _, status = os.waitpid(pid, 0)
         say(f"ended {os.waitstatus_to_exitcode(status)}")
+    os._exit(0)
 
 
 def set_trap(trap: str) -> None:

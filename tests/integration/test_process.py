@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from flight_calls import Stream, act, create_topic, error_of, get, numbers, push, ticket_of
+from forked_commands import FORKED
 
 from wings_core.errors import Unavailable
 from wings_server.process import Server
@@ -85,6 +86,18 @@ def test_the_ready_line_is_all_that_is_printed_and_has_the_real_ports(tmp_path: 
         "stopping",
         "stopped",
     ]
+
+
+def test_a_server_without_tables_does_not_import_what_they_need() -> None:
+    code = """import sys
+from wings_server.testing import running_server
+with running_server():
+    print("pyiceberg" in sys.modules)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKED + code], check=True, capture_output=True, text=True
+    )
+    assert ran.stdout == "False\n"
 
 
 def test_an_ipv6_host_stands_in_brackets() -> None:
@@ -202,6 +215,25 @@ def test_new_calls_are_refused_while_it_drains_and_readiness_is_withdrawn() -> N
                 assert http.get("/healthz").status_code == 200
                 with pytest.raises(flight.FlightUnavailableError):
                     list(other.list_flights())
+
+
+@as_a_shell_does
+def test_a_command_ends_by_itself_as_it_does_at_a_shell(server: RunningServer) -> None:
+    create_topic(server.client(), "ends", ["n: int64"])
+    push(server.client(), "ends", numbers(1, 2, 3))
+    command = [sys.executable, "-m", "wings_client.cli", "tail", "ends", "--from", "earliest"]
+    with subprocess.Popen(
+        [*command, "--format", "json", "--endpoint", server.flight],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as child:
+        assert child.stdout is not None
+        assert json.loads(child.stdout.readline())["n"] == 1
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=WAIT_SECONDS)
+    assert child.returncode == 130
+    (line,) = said.splitlines()
+    assert line.startswith(b"stopped after ")
 
 
 @as_a_shell_does

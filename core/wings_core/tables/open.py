@@ -1,5 +1,7 @@
 """Opens the catalog of a log's tables: pyiceberg's SQL catalog, or a REST one."""
 
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlencode
 
@@ -25,7 +27,7 @@ def open_catalog(
 ) -> Catalog | None:
     """Return the catalog of a log; None where pyiceberg is not installed.
 
-    It is opened when it is first used.
+    It is opened when it is first used: to import pyiceberg takes longer than all else of a start.
 
     Args:
         warehouse: The URL of the store of merged segments.
@@ -33,14 +35,12 @@ def open_catalog(
         postgres: The URL of the PostgreSQL database that has it instead.
         rest: The URL of a REST catalog, instead of these.
     """
-    try:
-        from pyiceberg.catalog import load_catalog
-    except ImportError:
+    if find_spec("pyiceberg") is None:
         return None
     options = {"warehouse": warehouse, **s3_properties()}
     if rest is not None:
         options |= {"type": "rest", "uri": rest}
-        return Catalog(lambda: _open_rest(options), warehouse)
+        return Catalog(partial(_open_rest, options), warehouse)
     if postgres is not None:
         from psycopg.conninfo import conninfo_to_dict
 
@@ -55,7 +55,13 @@ def open_catalog(
         }
     else:
         options |= {"type": "sql", "uri": f"sqlite:///{sqlite}"}
-    return Catalog(lambda: load_catalog(NAME, **options), warehouse)
+    return Catalog(partial(_open_sql, options), warehouse)
+
+
+def _open_sql(options: dict[str, str]) -> Any:
+    from pyiceberg.catalog import load_catalog
+
+    return load_catalog(NAME, **options)
 
 
 def _open_rest(options: dict[str, str]) -> Any:
