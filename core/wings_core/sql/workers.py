@@ -100,7 +100,8 @@ class Workers:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._lock = threading.Lock()
+        # The garbage of a query may be collected, and put one back, on a thread that holds it.
+        self._lock = threading.RLock()
         self._idle: list[Worker] = []
         self._closed = False
 

@@ -155,3 +155,22 @@ def test_a_statement_whose_scan_gets_no_thread_fails(
     other = workers.borrow()
     assert other.alive
     workers.put_back(other, usable=False)
+
+
+def test_a_worker_may_come_back_while_another_is_started(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one thread: where that collects the garbage of a query."""
+    first = workers.borrow()
+
+    def start(limits: Limits) -> Worker:
+        workers.put_back(first, usable=True)
+        return Worker(limits)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("wings_core.sql.workers.Worker", start)
+        ended(workers.warm)
+    lent = [workers.borrow(), workers.borrow()]
+    assert first in lent
+    for each in lent:
+        workers.put_back(each, usable=False)
