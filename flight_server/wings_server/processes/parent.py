@@ -225,14 +225,14 @@ class _Process:
             )
             self._stopping.wait(pause)
             pause = min(2 * pause, longest)
-            self.begin()
-            if self._stopping.is_set():
-                return
             try:
+                self.begin()
+                if self._stopping.is_set():
+                    return
                 self.ready()
-            except WingsError as error:
+            except (WingsError, OSError, RuntimeError) as error:
                 _logger.error(
-                    "a process does not serve", process=self._orders.index, reason=error.message
+                    "a process does not serve", process=self._orders.index, reason=str(error)
                 )
 
 

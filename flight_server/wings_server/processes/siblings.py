@@ -5,10 +5,12 @@ questions. HTTP is one port for all, so whichever process takes a request answer
 """
 
 import re
+import socket
+import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
 import structlog
@@ -96,9 +98,9 @@ class Siblings:
     def _ask(self, index: int, question: bytes) -> bytes | None:
         """Return another process's answer, None where it gives none."""
         try:
-            with Client(str(self._path(index)), "AF_UNIX") as connection:
+            with _connected(self._path(index)) as connection:
                 connection.send_bytes(question)
-                return connection.recv_bytes() if connection.poll(ANSWER_SECONDS_MAX) else None
+                return connection.recv_bytes()
         except (OSError, EOFError):
             return None
 
@@ -107,7 +109,8 @@ class Siblings:
             try:
                 connection = self._listener.accept()
             except (OSError, EOFError):
-                continue  # Or it is closed.
+                self._closed.wait(LOOK_SECONDS)  # Unless it is closed, no file can be opened.
+                continue
             # Each on a thread: one that asks and is then paused must not keep the others waiting.
             threading.Thread(target=self._answer_one, args=(connection,), daemon=True).start()
 
@@ -119,6 +122,22 @@ class Siblings:
                     connection.send_bytes(self._metrics())
                 else:
                     connection.send_bytes(_YES if self._is_ready() else _NO)
+
+
+def _connected(path: Path) -> Connection:
+    """Connect to another process; a step that takes longer than `ANSWER_SECONDS_MAX` fails.
+
+    Also to connect: one that is paused accepts none, and few wait in line for that.
+
+    Raises:
+        OSError: It is not there, or does not accept.
+    """
+    bound = struct.pack("ll", *divmod(round(ANSWER_SECONDS_MAX * 1_000_000), 1_000_000))
+    with socket.socket(socket.AF_UNIX) as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bound)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bound)
+        end.connect(str(path))
+        return Connection(end.detach())
 
 
 def merged(texts: dict[int, bytes]) -> bytes:
