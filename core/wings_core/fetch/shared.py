@@ -47,6 +47,9 @@ class SharedReads(Generic[T]):
     def get(self, key: Hashable, read: Callable[[], T | None]) -> T | None:
         """Return what is read at a place, read once for all who ask at about the same time.
 
+        A caller waits for one read of another at most: where that brought nothing, all who waited
+        for it read by themselves, or each would wait for all before it.
+
         Args:
             key: Tells place, columns and filter.
             read: Reads there; None where that is not to be shared. What it raises is this caller's
@@ -58,11 +61,18 @@ class SharedReads(Generic[T]):
                 place = self._places.get(key)
                 if place is None:
                     self._places.put(key, place := _Place[T]())
-        if place.value is None:
-            with place.lock:
+        if place.value is not None:
+            return place.value
+        if place.lock.acquire(blocking=False):
+            try:
                 if place.value is None:
                     place.value = read()
-        return place.value
+            finally:
+                place.lock.release()
+            return place.value
+        with place.lock:
+            pass
+        return read() if place.value is None else place.value
 
 
 def copied(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
