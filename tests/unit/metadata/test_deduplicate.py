@@ -10,6 +10,10 @@ from hypothesis import strategies as st
 
 from wings_core.errors import Unavailable
 from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome, Waiter
+from wings_core.metadata.remote.retries import Retries
+from wings_core.metadata.remote.watches import Watches
+from wings_core.model import Located, Position
+from wings_core.partitions import UNPARTITIONED
 from wings_core.times import Deadline
 
 LONG = 20.0
@@ -182,3 +186,32 @@ def test_whatever_happens_everybody_who_stays_is_answered_once(
         calls.end(next(iter(calls.open)), Outcome(0))
     assert len(shared) == 0, "nothing is kept once answered"
     assert all(len(outcomes[number]) == 1 for number in waiters), "no waiter is forgotten"
+
+
+def test_a_watch_that_ends_leaves_the_call_that_is_under_way() -> None:
+    """Also where its first call was answered, and the next begun, before it had returned."""
+    cancelled: list[int] = []
+    begun: list[int] = []
+
+    def begin(
+        key: Position, deadline: Deadline, done: Callable[[Outcome[Located]], None]
+    ) -> Callable[[], None]:
+        del deadline
+        begun.append(key.offset)
+        if key.offset == 0:
+            done(Outcome(Located((), 0, 7)))
+        return lambda: cancelled.append(key.offset)
+
+    class AtOnce(Retries):
+        def after(self, seconds: float, function: Callable[[], None]) -> None:
+            del seconds
+            function()
+
+    locations: Deduplicate[Position, Located] = Deduplicate(begin)
+    heard: list[None] = []
+    watches = Watches(locations, AtOnce())
+    position = Position("topic", UNPARTITIONED, 0)
+    with watches.watch([position], Deadline.never(), lambda: heard.append(None), once=False):
+        assert begun == [0, 7]
+    assert heard == [None]
+    assert (cancelled[-1:], len(locations)) == ([7], 0)

@@ -117,6 +117,7 @@ class _Watching:
         self._once = once
         self._lock = threading.Lock()
         self._waiter: Waiter[Position, Located] | None = None
+        self._calls = 0
         self._ended = False
         self._pause = RETRY_SECONDS[0]
 
@@ -124,9 +125,13 @@ class _Watching:
         """Wait for the next message at the position."""
         if self._ended:
             return
+        with self._lock:
+            self._calls += 1
+            call = self._calls
         waiter = self._locations.join(self._position, self._deadline, self._hear)
         with self._lock:
-            self._waiter = waiter
+            if call == self._calls:  # Else it was answered, and the next has begun meanwhile.
+                self._waiter = waiter
             ended = self._ended
         if ended:
             self._locations.leave(waiter)
