@@ -1,11 +1,11 @@
 """Iceberg tables by pyiceberg: created, evolved, committed to; all that talks to a catalog."""
 
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -72,17 +72,24 @@ class Catalog:
 
     def __init__(self, open_: Callable[[], Any], warehouse: str) -> None:
         self._open = open_
+        self._opening = threading.Lock()
+        """Held while it is opened, which takes a call; nothing else is locked under it."""
+        self._opened: Any = None
         self.warehouse = warehouse.rstrip("/")
 
-    @cached_property
+    @property
     def catalog(self) -> Any:
-        """Pyiceberg's."""
-        return self._open()
+        """Pyiceberg's, opened when it is first needed."""
+        if self._opened is None:
+            with self._opening:
+                if self._opened is None:
+                    self._opened = self._open()
+        return self._opened
 
     def close(self) -> None:
         """Close what was opened; calls under way fail."""
-        if "catalog" in self.__dict__:
-            self.catalog.close()
+        if self._opened is not None:
+            self._opened.close()
 
     def table(self, topic: Topic) -> Any:
         """Return the table of a topic, which is created, and gets the topic's schema.
