@@ -43,6 +43,7 @@ from wings_client.arrow import RecordBatch
 from wings_core import tracing
 from wings_core.contracts.put import BatchMetadata, PutCommand
 from wings_core.errors import (
+    Internal,
     InvalidArgument,
     ResourceExhausted,
     Unavailable,
@@ -418,6 +419,13 @@ class Producer:
     # The writer's thread.
 
     def _run(self) -> None:
+        try:
+            self._write_all()
+        except BaseException as error:  # noqa: BLE001 - all who send would wait for it.
+            self._fail(Internal(f"the producer's thread has failed: {error!r:.200}"))
+
+    def _write_all(self) -> None:
+        """Write what comes into the window, stream after stream, until it is closed or failed."""
         retry = self._transport.retry
         backoff = Backoff(retry)
         failing = Deadline.never()

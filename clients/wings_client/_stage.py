@@ -26,7 +26,13 @@ from wings_client._transport import Transport
 from wings_core.batches import empty_batch
 from wings_core.contracts.actions import StageAbort
 from wings_core.contracts.put import PutCommand
-from wings_core.errors import AlreadyExists, InvalidArgument, ResourceExhausted, WingsError
+from wings_core.errors import (
+    AlreadyExists,
+    Internal,
+    InvalidArgument,
+    ResourceExhausted,
+    WingsError,
+)
 
 STAGE_SECONDS_MAX = 3_600.0
 """How long a stage may take to be written, by default."""
@@ -235,7 +241,11 @@ class Stage:
     # The writer's thread.
 
     def _run(self) -> None:
-        error = self._write_all()
+        error: WingsError | None
+        try:
+            error = self._write_all()
+        except BaseException as failed:  # noqa: BLE001 - all who write would wait for it.
+            error = Internal(f"the stage's thread has failed: {failed!r:.200}")
         with self._changed:
             if error is not None:
                 self._fail(error)

@@ -1,0 +1,59 @@
+"""A thread that writes for others and fails leaves none of them waiting."""
+
+import threading
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Any, NoReturn, cast
+
+import pyarrow as pa
+import pytest
+
+from wings_client import Topic
+from wings_client._producer import Producer
+from wings_client._retry import Retry
+from wings_client._stage import Stage
+from wings_client._transport import Transport
+from wings_core.errors import Internal
+
+ROWS = pa.table({"n": [1, 2]})
+
+
+@pytest.fixture
+def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
+    """Return a topic, to which no stream can be opened for want of threads."""
+
+    def fail(*_: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    for module in ("_producer", "_stage"):
+        monkeypatch.setattr(f"wings_client.{module}.PutStream", fail)
+    name = "tenants/default/namespaces/default/topics/t"
+    return Topic(name, "uuid", cast("Any", ROWS.schema), None, {}, datetime.now(UTC))
+
+
+@pytest.fixture
+def transport() -> Transport:
+    return Transport("grpc://127.0.0.1:1", 5.0, Retry())
+
+
+def test_a_producer_whose_thread_fails_fails(topic: Topic, transport: Transport) -> None:
+    producer = Producer(transport, topic)
+    with pytest.raises(Internal, match="can't start new thread"):
+        producer.send(ROWS).result(30)
+    with pytest.raises(Internal, match="can't start new thread"):
+        producer.close(30)
+
+
+def test_a_stage_whose_thread_fails_fails(topic: Topic, transport: Transport) -> None:
+    ended: Future[str] = Future()
+
+    def write() -> None:
+        stage = Stage(transport, topic, "s", partition=None, timestamp=None)
+        try:
+            stage.write(ROWS)
+            stage.close()
+        except Internal as error:
+            ended.set_result(error.message)
+
+    threading.Thread(target=write, daemon=True).start()
+    assert "can't start new thread" in ended.result(30)
