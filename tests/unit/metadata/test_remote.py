@@ -6,10 +6,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pyarrow as pa
@@ -30,6 +31,8 @@ from wings_core.errors import (
     error_from_json,
 )
 from wings_core.metadata.remote import RemoteMetadata, errors
+from wings_core.metadata.remote.channel import ServiceChannel
+from wings_core.metadata.remote.deduplicate import Outcome
 from wings_core.model import Accepted, Position, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
@@ -406,3 +409,33 @@ def test_the_generated_code_is_that_of_the_proto_files(tmp_path: Path) -> None:
     assert len(generated) == 4 * len(protos)
     for file in generated:
         assert (core / file.relative_to(tmp_path)).read_bytes() == file.read_bytes(), file.name
+
+
+def test_an_answer_that_is_not_understood_ends_the_call() -> None:
+    """Such as one of a later version: all who share the call would wait for it until their end."""
+
+    class Answered:
+        """A call that has ended, and its method."""
+
+        def future(self, request: bytes, timeout: float) -> "Answered":
+            del request, timeout
+            return self
+
+        def add_done_callback(self, call: Callable[[object], None]) -> None:
+            with suppress(ValueError):  # As gRPC does, which logs it.
+                call(self)
+
+        def result(self) -> bytes:
+            return b""
+
+        def cancel(self) -> None: ...
+
+    def convert(answer: bytes) -> int:
+        raise ValueError(f"what is {answer!r}?")
+
+    outcomes: list[Outcome[int]] = []
+    channel = ServiceChannel("127.0.0.1:1")
+    channel.begin(cast("Any", Answered()), b"", 1.0, convert, outcomes.append)
+    channel.close()
+    (outcome,) = outcomes
+    assert isinstance(outcome.error, Internal)

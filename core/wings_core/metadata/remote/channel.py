@@ -6,7 +6,7 @@ from typing import TypeVar, cast
 
 import grpc
 
-from wings_core.errors import NotFound, Unavailable, WingsError
+from wings_core.errors import Internal, NotFound, Unavailable, WingsError
 from wings_core.metadata.remote.deduplicate import Outcome
 from wings_core.metadata.remote.errors import error_of
 from wings_core.security.peers import PeerAccess
@@ -181,6 +181,9 @@ class ServiceChannel:
                 done(Outcome(error=_closed()))
             except WingsError as error:
                 done(Outcome(error=error))
+            except Exception as error:  # noqa: BLE001 - all who wait for the call would wait on.
+                answered = f"an answer of {self.target} is not understood: {error!r:.200}"
+                done(Outcome(error=Internal(answered)))
 
         # Runs on the one thread of the channel, or here where the call has ended already.
         future.add_done_callback(end)
