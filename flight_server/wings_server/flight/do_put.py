@@ -30,6 +30,7 @@ from wings_core.contracts.put import (
     results_to_json,
 )
 from wings_core.errors import (
+    Internal,
     InvalidArgument,
     ResourceExhausted,
     SchemaMismatch,
@@ -350,8 +351,13 @@ class Answers:
 
         Args:
             outcome: Its own, or, joined with the batches before it, the same that those have.
+
+        Raises:
+            Internal: The answers' thread has ended by a fault.
         """
         while self._added - self._answered >= ANSWERS_WAITING_MAX:
+            if not self._thread.is_alive():
+                raise Internal("the thread that answers a stream has ended by a fault")
             self._room.close()
             self._thread.join(UNREAD_SECONDS)
         self._added += 1

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
+from wings_core.errors import Internal
 from wings_core.ingest.group_commit import FlushReport, GroupCommit, PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
@@ -125,3 +127,23 @@ def test_a_batch_that_stays_alone_is_not_waited_with(rig: Rig) -> None:
         rig.submit(1)
         rig.await_answers(1)
         assert [report.batches for report in rig.reports] == [1] * count
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_fails_is_not_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(answer: pa.Buffer) -> None:
+        raise TypeError(f"a fault of ours at {answer}")
+
+    monkeypatch.setattr("wings_server.flight.do_put.ANSWERS_WAITING_MAX", 2)
+    monkeypatch.setattr(rig.writer, "write", fail)
+    raised: Future[str] = Future()
+
+    def submit() -> None:
+        try:
+            for _ in range(4):
+                rig.submit(1)
+        except Internal as error:
+            raised.set_result(error.message)
+
+    threading.Thread(target=submit, daemon=True).start()
+    assert "ended by a fault" in raised.result(20)
