@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from flight_calls import Stream, act, create_topic, error_of, get, numbers, push, ticket_of
-from forked_commands import FORKED
+from forked_commands import FORKED, ForkingPopen
 
 from wings_core.errors import Unavailable
 from wings_server.process import Server
@@ -215,6 +215,15 @@ def test_new_calls_are_refused_while_it_drains_and_readiness_is_withdrawn() -> N
                 assert http.get("/healthz").status_code == 200
                 with pytest.raises(flight.FlightUnavailableError):
                     list(other.list_flights())
+
+
+@pytest.mark.usefixtures("preloaded_workers")
+def test_commands_are_forked_where_tests_of_spark_ran_before() -> None:
+    command = [sys.executable, "-m", "wings_client.cli", "--version"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as child:
+        assert isinstance(child, ForkingPopen)
+        assert child.is_forked
+    assert child.returncode == 0
 
 
 @as_a_shell_does
