@@ -31,6 +31,7 @@ from wings_core.metadata.maintenance import Maintenance
 from wings_core.metadata.open import open_metadata
 from wings_core.model import Aborted, Node, Topic
 from wings_core.names import TopicName
+from wings_core.partitions import Partition
 from wings_core.reclaim import Reclaimer
 from wings_core.schema_versions import SchemaVersions
 from wings_core.share.acceptance import finished_by_all
@@ -38,7 +39,6 @@ from wings_core.share.dead_letters.redrive import Redriver
 from wings_core.share.dead_letters.writer import DeadLetterWriter
 from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher
 from wings_core.share.delivery.times import LogTimes
-from wings_core.share.model import LeasedRange
 from wings_core.share.open import (
     EmbeddedCoordinator,
     NoCoordinator,
@@ -193,16 +193,16 @@ class Log:
             tables=self.tables,
         )
 
-    def pushed_in(self, topic: Topic, leased: LeasedRange) -> Sequence[Mapping[str, str]]:
-        """Return the headers of the spans in which leased messages were pushed, as far as known.
+    def pushed_in(
+        self, topic: Topic, partition: Partition, first: int, last: int
+    ) -> Sequence[Mapping[str, str]]:
+        """Return the headers of the spans in which messages were pushed, as far as known.
 
         Of pushes to this process, lately and while traces are on; see `tracing.RecentPushes`.
         """
         if not tracing.is_on():
             return ()
-        return self.group_commit.recent.find(
-            topic.uuid, leased.partition, leased.start_offset, leased.end_offset
-        )
+        return self.group_commit.recent.find(topic.uuid, partition, first, last)
 
     @classmethod
     def open(

@@ -18,13 +18,19 @@ from wings_core.contracts.share import (
     describe_members,
     describe_results,
 )
-from wings_core.errors import InvalidArgument, WingsError
+from wings_core.errors import InvalidArgument, InvalidRecordState, WingsError
 from wings_core.log import Log
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 from wings_core.security.principal import CALLER, authorize
 from wings_core.security.rights import Right
-from wings_core.share.model import Acknowledgement, Acquired, AcquireRequest, ShareGroup
+from wings_core.share.model import (
+    Acknowledgement,
+    AcknowledgementResult,
+    Acquired,
+    AcquireRequest,
+    ShareGroup,
+)
 from wings_core.share.oldest import oldest_unfinished
 from wings_core.share.shares import Shares
 from wings_server.action import Actions, Json
@@ -138,7 +144,7 @@ class Settled(NamedTuple):
     errors: list[WingsError | None]
     """Of each entry, or None."""
     done: list[Acknowledgement]
-    """Those of its acknowledgements that succeeded."""
+    """What succeeded; acceptances of neighbours are one."""
 
 
 def settle_entries(
@@ -147,31 +153,106 @@ def settle_entries(
     requests: Sequence[tuple[str, Sequence[AcknowledgementEntry]]],
     acquires: Sequence[AcquireRequest],
 ) -> tuple[list[Settled], list[Acquired | WingsError]]:
-    """Acknowledge messages as by `acknowledge_entries`, and acquire others meanwhile."""
-    settled: list[Settled] = []
-    possible: list[tuple[str, list[Acknowledgement]]] = []
-    for member, entries in requests:
-        of_request: list[Acknowledgement] = []
-        errors: list[WingsError | None] = []
-        settled.append(Settled(errors, []))
-        possible.append((member, of_request))
-        for entry in entries:
+    """Acknowledge messages as by `acknowledge_entries`, and acquire others meanwhile.
+
+    Acceptances of neighbours are carried out as one. All that a request asks of a partition is done
+    or none, so nothing but the words of a refusal tells of it.
+    """
+    asked = [_Asked(group, *request, runs_of(request[1])) for request in requests]
+    all_results, acquired = shares.settle(group, [each.possible for each in asked], acquires)
+    for each, results in zip(asked, all_results, strict=True):
+        each.learn(results)
+    refused = [(each, again) for each in asked if (again := each.refused_runs())]
+    if refused:
+        # Nothing was done of them: looked at one by one, the refusal tells of the message.
+        alone = [_Asked(group, each.member, each.entries, again) for each, again in refused]
+        all_results = shares.settle(group, [each.possible for each in alone], ())[0]
+        for (each, _), anew, results in zip(refused, alone, all_results, strict=True):
+            anew.learn(results)
+            for at, _ in anew.runs:
+                each.errors[at] = anew.errors[at]
+            each.done += anew.done
+    return [Settled(each.errors, each.done) for each in asked], acquired
+
+
+class _Asked:
+    """A request on its way to the coordinator, and what comes of it."""
+
+    def __init__(
+        self,
+        group: ShareGroup,
+        member: str,
+        entries: Sequence[AcknowledgementEntry],
+        runs: Sequence[tuple[int, int]],
+    ) -> None:
+        self.member = member
+        self.entries = entries
+        self.errors: list[WingsError | None] = [None] * len(entries)
+        self.done: list[Acknowledgement] = []
+        self.runs: list[tuple[int, int]] = []
+        """The entries that each acknowledgement stands for."""
+        asked: list[Acknowledgement] = []
+        self.possible = (member, asked)
+        self._refused = False
+        for begin, end in runs:
             try:
-                of_request.append(acknowledgement_of(group, entry))
-                errors.append(None)
+                asked.append(acknowledgement_of(group, entries[begin], entries[end - 1].last))
+                self.runs.append((begin, end))
             except WingsError as error:
-                errors.append(error)
-    all_results, acquired = shares.settle(group, possible, acquires)
-    for (errors, done), results in zip(settled, all_results, strict=True):
-        at = 0
-        for result in results:
-            while errors[at] is not None:
-                at += 1
-            errors[at] = result.error
+                self.errors[begin:end] = [error] * (end - begin)
+
+    def learn(self, results: Sequence[AcknowledgementResult]) -> None:
+        """Note the results, of each acknowledgement one."""
+        for (begin, end), result in zip(self.runs, results, strict=True):
             if result.error is None:
-                done.append(result.acknowledgement)
-            at += 1
-    return settled, acquired
+                self.done.append(result.acknowledgement)
+            else:
+                self.errors[begin:end] = [result.error] * (end - begin)
+                self._refused = self._refused or isinstance(result.error, InvalidRecordState)
+
+    def refused_runs(self) -> list[tuple[int, int]]:
+        """Return each entry of the partitions of which all was to be accepted, and none was.
+
+        Only of partitions where entries were carried out as one.
+        """
+        if not self._refused or len(self.runs) == len(self.entries):
+            return []
+        asked = list(zip(self.runs, self.possible[1], strict=True))
+        others = {each.partition for _, each in asked if each.type != "accept"}
+        refused = {
+            each.partition
+            for (begin, end), each in asked
+            if end - begin > 1 and isinstance(self.errors[begin], InvalidRecordState)
+        }
+        return [
+            (at, at + 1)
+            for (begin, end), each in asked
+            if each.partition in refused - others
+            for at in range(begin, end)
+        ]
+
+
+def runs_of(entries: Sequence[AcknowledgementEntry]) -> list[tuple[int, int]]:
+    """Return where runs of entries begin and end: acceptances of neighbours by one lease are one.
+
+    So a member accepts what it was delivered message by message. All others are by themselves.
+    """
+    runs: list[tuple[int, int]] = []
+    begin = 0
+    for at in range(1, len(entries)):
+        before, entry = entries[at - 1], entries[at]
+        if not (
+            entry.first == before.last + 1
+            and entry.type == before.type == "accept"
+            and entry.lease == before.lease
+            and entry.partition == before.partition
+            and type(entry.partition) is type(before.partition)  # True is 1.
+        ):
+            runs.append((begin, at))
+            begin = at
+    if entries:
+        runs.append((begin, len(entries)))
+    return runs
 
 
 @SHARE_ACTIONS.add("share-redrive", Redrive)
@@ -209,8 +290,10 @@ def _described(log: Log, group: ShareGroup) -> dict[str, Any]:
     return describe_group(group, log.shares.describe(group))
 
 
-def acknowledgement_of(group: ShareGroup, entry: AcknowledgementEntry) -> Acknowledgement:
-    """Return the acknowledgement that an entry stands for.
+def acknowledgement_of(
+    group: ShareGroup, entry: AcknowledgementEntry, last: int
+) -> Acknowledgement:
+    """Return the acknowledgement that an entry stands for, up to a message.
 
     Raises:
         PartitionTypeMismatch: And the other errors of a partition value.
@@ -218,7 +301,7 @@ def acknowledgement_of(group: ShareGroup, entry: AcknowledgementEntry) -> Acknow
     return Acknowledgement(
         partition=partition_of(entry.partition, group.topic.key_type),
         first=entry.first,
-        last=entry.last,
+        last=last,
         lease=entry.lease,
         type=entry.type,
         delay_ms=entry.delay_ms or 0,

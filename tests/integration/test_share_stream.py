@@ -125,6 +125,41 @@ def test_a_partition_value_that_cannot_be_fails_its_entry_alone(
     stream.close()
 
 
+def test_acceptances_one_by_one_are_carried_out_or_refused_together_and_told_of_each(
+    client: flight.FlightClient, topic: str
+) -> None:
+    stream = ShareStreamCall(client, topic, max_messages=1, credit=8)
+    leased = taken(stream, 8)
+
+    def results(*acks: dict[str, Any]) -> list[dict[str, Any]]:
+        request = stream.acknowledge(*acks)
+        while not stream.answers:
+            stream.read()  # Deliveries come between.
+        answer = stream.answers.pop()
+        assert answer["request"] == request
+        return answer["results"]
+
+    for result in results(*(each.ack("accept") for each in leased[:3])):
+        assert result["code"] is None
+    again = results(*(each.ack("accept") for each in leased[2:6]))
+    assert [(each["first"], each["code"]) for each in again] == [
+        (offset, "INVALID_RECORD_STATE") for offset in range(2, 6)
+    ]
+    for result in again:  # All or none, and why: 2 is not held any more, 3 to 5 are.
+        assert "messages 2 to 2 of" in result["message"]
+    foreign = {**leased[4].ack("accept"), "lease": "not one"}
+    mixed = results(leased[3].ack("accept"), leased[4].ack("accept"), foreign)
+    assert {each["code"] for each in mixed} == {"INVALID_RECORD_STATE"}
+    assert {each["message"].split(" of ")[0] for each in mixed} == {"messages 4 to 4"}
+    impossible = [{**each.ack("accept"), "partition": "a"} for each in leased[3:5]]
+    found = results(*impossible, *(each.ack("accept") for each in leased[3:8]))
+    assert [each["code"] for each in found] == ["PARTITION_NOT_ALLOWED"] * 2 + [None] * 5
+    assert [each["first"] for each in found] == [3, 4, 3, 4, 5, 6, 7]
+    stream.close()
+    (partition,) = Member(client, topic).describe()["partitions"]
+    assert (partition["start_offset"], partition["lag"]) == (8, 2)
+
+
 def test_a_push_reaches_a_waiting_stream(client: flight.FlightClient, topic: str) -> None:
     stream = ShareStreamCall(client, topic)
     taken(stream, 10)

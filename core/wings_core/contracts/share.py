@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import pyarrow as pa
 from pydantic import Field, JsonValue, model_validator
@@ -303,17 +303,34 @@ def acquired_metadata(found: LeasedRange, traces: Sequence[Mapping[str, str]] = 
         found: The range.
         traces: See `AcquiredChunk.traces`.
     """
-    # One a message in the worst case, so it is formatted.
-    value = partition_value(found.partition)
-    partition = "null" if value is None else dump(value).decode()
-    return (
-        f'{{"partition": {partition}, "start_offset": {found.start_offset}, '
-        f'"end_offset": {found.end_offset}, "lease": {quoted(found.lease)}, '
-        f'"delivery_count": {found.delivery_count}, '
-        f'"lock_duration_ms": {found.lock_duration_ms}'
-        + (', "ordering": "partition"' if found.in_order else "")
-        + (f', "traces": {json.dumps(traces)}}}' if traces else "}")
-    ).encode()
+    return AcquiredWords.of(found).metadata(found.start_offset, found.end_offset, traces)
+
+
+class AcquiredWords(NamedTuple):
+    """What the chunks of a leased range have in common in their app_metadata.
+
+    There is one a message in the worst case, so it is formatted.
+    """
+
+    before: str
+    after: str
+
+    @classmethod
+    def of(cls, found: LeasedRange) -> Self:
+        """Return those of a range."""
+        value = partition_value(found.partition)
+        partition = "null" if value is None else dump(value).decode()
+        return cls(
+            f'{{"partition": {partition}, "start_offset": ',
+            f', "lease": {quoted(found.lease)}, "delivery_count": {found.delivery_count}, '
+            f'"lock_duration_ms": {found.lock_duration_ms}'
+            + (', "ordering": "partition"' if found.in_order else ""),
+        )
+
+    def metadata(self, first: int, last: int, traces: Sequence[Mapping[str, str]]) -> bytes:
+        """Return the app_metadata of the chunk of messages `[first, last]`."""
+        end = f', "traces": {json.dumps(traces)}}}' if traces else "}"
+        return f'{self.before}{first}, "end_offset": {last}{self.after}{end}'.encode()
 
 
 def acquire_end_metadata(end: AcquireEnd) -> bytes:

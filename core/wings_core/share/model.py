@@ -246,18 +246,6 @@ class LeasedRange:
         """How many messages it has."""
         return self.end_offset - self.start_offset + 1
 
-    def part(self, start_offset: int, end_offset: int) -> "LeasedRange":
-        """Return the messages `[start_offset, end_offset]` of it."""
-        return LeasedRange(
-            self.partition,
-            start_offset,
-            end_offset,
-            self.lease,
-            self.delivery_count,
-            self.lock_duration_ms,
-            self.in_order,
-        )
-
 
 ReadTimes = Callable[[Topic, Partition, str, int, int], "pa.Int64Array"]
 """Returns the times of messages `[first, last]` by a column; see `delivery.times.LogTimes`."""

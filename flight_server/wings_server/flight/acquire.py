@@ -119,7 +119,10 @@ def stream_acquired(
                 metrics.delivered("flight", part.batch.num_rows, part.batch.nbytes, topic)
                 delivered += part.range.messages
                 next_offset = part.range.end_offset + 1
-                traces = acquire.log.pushed_in(acquire.group.topic, part.range)
-                yield part.batch, acquired_metadata(part.range, traces)
+                leased = part.range
+                traces = acquire.log.pushed_in(
+                    acquire.group.topic, leased.partition, leased.start_offset, leased.end_offset
+                )
+                yield part.batch, acquired_metadata(leased, traces)
         end = acquire.end(delivered, next_offset)
     yield empty_batch(acquire.schema), acquire_end_metadata(end)

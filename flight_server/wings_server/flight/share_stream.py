@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -23,7 +24,7 @@ import structlog
 from pyarrow.ipc import get_record_batch_size
 
 from wings_core.batches import empty_batch
-from wings_core.contracts.share import acquired_metadata
+from wings_core.contracts.share import AcquiredWords
 from wings_core.contracts.share_stream import (
     AcknowledgeMessage,
     CreditMessage,
@@ -42,7 +43,6 @@ from wings_core.errors import (
 )
 from wings_core.fetch.fetcher import Cancel
 from wings_core.log import Log
-from wings_core.share.coordinator.entries import joined
 from wings_core.share.delivery.delivery import Delivery
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import Acquired, AcquireRequest, LeasedRange
@@ -317,9 +317,8 @@ class ShareStream:
         """See `FlowStream.answer`."""
         now = time.monotonic()
         for message, (errors, done) in zip(requests, settled, strict=True):
+            self._unread.acknowledged(message.acks)
             for each in done:
-                self._unread.acknowledged(each.partition, each.first)
-            for each in joined(done)[0] if len(done) > 1 else done:
                 self._holds.acknowledged(each, now)
             self._put(self._nothing, answer_metadata(message.request, message.acks, errors))
 
@@ -400,11 +399,10 @@ class ShareStream:
         batch: pa.RecordBatch,
         metadata: bytes,
         size: int = 0,
-        leased: LeasedRange | None = None,
+        delivered: tuple[str, int] | None = None,
     ) -> None:
         """Write so many bytes to the client, or leave it to the worker where that might wait."""
-        has_room = not self._outbox and self._unread.has_room(size)
-        self._unread.wrote(size, leased)
+        has_room = self._unread.wrote(size, delivered) and not self._outbox
         if not has_room or not self._try_write(batch, metadata):
             self._outbox.append((batch, metadata))
             self._is_left = True
@@ -661,25 +659,19 @@ class ShareStream:
             waits: Whether it may wait for the client.
         """
         self._holds.add(part.range, time.monotonic())
-        rows = part.batch.num_rows
+        rows, leased = part.batch.num_rows, part.range
         size = get_record_batch_size(part.batch)
         self._metrics.delivered("flight", rows, size, self._group.topic.name)
-        if rows <= self._opened.command.max_messages:
-            self._send(part, size)
-        else:
-            for piece in _pieces(part, self._opened.command.max_messages):
-                self._send(piece, get_record_batch_size(piece.batch))
-                if waits:
-                    self._write_outbox()
-        if waits:
-            self._write_outbox()
-
-    def _send(self, piece: Delivery, size: int) -> None:
         usage = self._admission.usage
         if usage is not None:  # Counted, and not refused: it is leased already.
             usage.hold(size)
-        traces = self._pushed_in(self._group.topic, piece.range)
-        self._put(piece.batch, acquired_metadata(piece.range, traces), size, piece.range)
+        words, most = AcquiredWords.of(leased), self._opened.command.max_messages
+        about = size if rows <= most else size * most // rows
+        for first, last, batch in _pieces(part, most):
+            traces = self._pushed_in(self._group.topic, leased.partition, first, last)
+            self._put(batch, words.metadata(first, last, traces), about, (leased.lease, first))
+            if waits:
+                self._write_outbox()
         if usage is not None:
             usage.release(size)
 
@@ -705,13 +697,15 @@ def _messages(reader: flight.MetadataRecordBatchReader) -> Generator[bytes | Non
             yield chunk.app_metadata.to_pybytes()
 
 
-def _pieces(part: Delivery, messages_max: int) -> Iterator[Delivery]:
-    """Cut a delivery into some of at most so many messages each."""
-    rows = part.batch.num_rows
-    offsets = part.batch.column("__offset")
-    whole, start = part.range, part.range.start_offset
+def _pieces(part: Delivery, messages_max: int) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+    """Cut a delivery into some of at most so many messages, with the range that each covers."""
+    rows, first, last = part.batch.num_rows, part.range.start_offset, part.range.end_offset
+    if rows <= messages_max:
+        yield first, last, part.batch
+        return
+    offsets = cast("list[int]", part.batch.column("__offset").to_pylist())
     for row in range(0, rows, messages_max):
         after = row + messages_max
-        end = whole.end_offset if after >= rows else offsets[after].as_py() - 1
-        yield Delivery(whole.part(start, end), part.batch.slice(row, messages_max))
-        start = end + 1
+        end = last if after >= rows else offsets[after] - 1
+        yield first, end, part.batch.slice(row, messages_max)
+        first = end + 1

@@ -1,7 +1,8 @@
 """Unread: how much a client may not have read yet of what was written to it."""
 
-from wings_core.partitions import Partition
-from wings_core.share.model import LeasedRange
+from collections.abc import Iterable
+
+from wings_core.contracts.share import AcknowledgementEntry
 
 UNREAD_BYTES_MAX = 32 * 1024
 """So much a client need not have read for a write not to wait: gRPC lets 64 KiB through."""
@@ -22,21 +23,28 @@ class Unread:
     def __init__(self) -> None:
         self._written = 0
         self._read = 0
-        self._deliveries: dict[tuple[Partition, int], int] = {}
-        """What was written with each, by partition and first offset."""
+        self._deliveries: dict[tuple[str, int], int] = {}
+        """What was written with each, by lease and first offset."""
 
-    def has_room(self, batch_bytes: int) -> bool:
-        """Tell whether a message may be written without waiting for the client."""
-        return self._written - self._read + batch_bytes + FRAME_BYTES <= UNREAD_BYTES_MAX
+    def wrote(self, batch_bytes: int, delivered: tuple[str, int] | None = None) -> bool:
+        """Count a message; returns whether it may be written without waiting for the client.
 
-    def wrote(self, batch_bytes: int, delivered: LeasedRange | None = None) -> None:
-        """Count a message, and remember which delivery it was."""
+        Args:
+            batch_bytes: Of its batch.
+            delivered: Of a delivery, its lease and first offset.
+        """
         self._written += batch_bytes + FRAME_BYTES
         if delivered is not None:
             if len(self._deliveries) >= DELIVERIES_MAX:
                 self._deliveries.clear()
-            self._deliveries[delivered.partition, delivered.start_offset] = self._written
+            self._deliveries[delivered] = self._written
+        return self._written - self._read <= UNREAD_BYTES_MAX
 
-    def acknowledged(self, partition: Partition, first: int) -> None:
-        """Note that the client has read a delivery, if one began there."""
-        self._read = max(self._read, self._deliveries.pop((partition, first), 0))
+    def acknowledged(self, entries: Iterable[AcknowledgementEntry]) -> None:
+        """Note that the client has read the deliveries that begin where entries do."""
+        deliveries, read = self._deliveries, self._read
+        for entry in entries:
+            written = deliveries.pop((entry.lease, entry.first), 0)
+            if written > read:
+                read = written
+        self._read = read

@@ -132,7 +132,9 @@ class AcquirePoll:
             leased = replace(leased, end_offset=first_left - 1)
         self._delivered.append(leased)
         self.messages += rows.rows
-        traces = self._pushed_in(self._group.topic, leased)
+        traces = self._pushed_in(
+            self._group.topic, leased.partition, leased.start_offset, leased.end_offset
+        )
         return acquired_metadata(leased, traces)[:-1] + b', "messages": [' + rows.text + b"]}"
 
 

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -26,7 +26,7 @@ from wings_core.share.model import (
 from wings_core.share.shares import GroupMoved, Shares
 from wings_server.flight.share_flow import ShareFlow, ShareFlows, Turn
 from wings_server.flight.unread import UNREAD_BYTES_MAX, Unread
-from wings_server.share_actions import Settled
+from wings_server.share_actions import Settled, runs_of
 
 TOPIC = Topic(
     DEFAULT_NAMESPACE.topic("t"), "uuid", pa.schema([("n", pa.int64())]), None, TopicConfig(), 0
@@ -197,23 +197,41 @@ def test_streams_of_a_group_share_a_flow_that_ends_with_the_last_of_them() -> No
     flows.leave(GROUP)
 
 
-def leased(first: int) -> LeasedRange:
-    return LeasedRange(UNPARTITIONED, first, first, "c.1.m", 1, 30_000)
-
-
 def test_a_client_may_have_so_much_unread_until_it_acknowledges_something() -> None:
+    def ack(first: int) -> AcknowledgementEntry:
+        return ENTRY.model_copy(update={"first": first, "last": first})
+
     unread = Unread()
     number = 0
-    while unread.has_room(5_000):
-        unread.wrote(5_000, leased(number))
+    while unread.wrote(5_000, (ENTRY.lease, number)):
         number += 1
     assert 1 < number <= UNREAD_BYTES_MAX // 5_000
-    unread.acknowledged(UNPARTITIONED, 999)  # It was never delivered.
-    assert not unread.has_room(5_000)
-    unread.acknowledged(UNPARTITIONED, 0)
-    assert unread.has_room(5_000)
-    unread.wrote(5_000)
-    assert not unread.has_room(5_000)
-    unread.acknowledged(UNPARTITIONED, number - 1)  # It has read all before it, too.
-    unread.acknowledged(UNPARTITIONED, 1)
-    assert unread.has_room(UNREAD_BYTES_MAX - 10_000)
+    unread.acknowledged([ack(999)])  # It was never delivered.
+    assert not unread.wrote(0)
+    unread.acknowledged([ack(1), ack(0)])
+    assert unread.wrote(1_000)
+    assert not unread.wrote(5_000, (ENTRY.lease, number + 1))
+    unread.acknowledged([ack(number + 1)])  # It has read all before it, too.
+    unread.acknowledged([ack(2)])
+    assert unread.wrote(UNREAD_BYTES_MAX - 1_024)
+
+
+def test_acceptances_of_neighbours_by_one_lease_are_one() -> None:
+    def entry(
+        first: int, last: int, lease: str = "a", kind: Any = "accept", partition: Any = None
+    ) -> AcknowledgementEntry:
+        return AcknowledgementEntry(
+            first=first, last=last, lease=lease, type=kind, partition=partition
+        )
+
+    entries = [
+        *(entry(0, 0), entry(1, 1), entry(2, 5)),
+        *(entry(7, 7), entry(8, 8, "b"), entry(9, 9, "b", "release")),
+        *(entry(10, 10, "b", "release"), entry(11, 11, "b"), entry(12, 13, "b")),
+        *(entry(13, 13, "b"), entry(14, 14, "b", partition="p")),
+        *(entry(15, 15, "b", partition=1), entry(16, 16, "b", partition=True)),
+    ]
+    runs = [(0, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 9), (9, 10), (10, 11), (11, 12), (12, 13)]
+    assert runs_of(entries) == runs
+    assert runs_of(entries[:1]) == [(0, 1)]
+    assert runs_of([]) == []

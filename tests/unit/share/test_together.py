@@ -10,7 +10,6 @@ from fix_share import ShareUnderTest, entry_of
 
 from wings_core.errors import InvalidRecordState, Unavailable, WingsError
 from wings_core.partitions import Partition
-from wings_core.share.coordinator.entries import joined
 from wings_core.share.coordinator.group_table import GroupTable
 from wings_core.share.model import (
     Acknowledgement,
@@ -160,31 +159,6 @@ def test_messages_that_are_accepted_one_by_one_in_a_request_are_told_of_one_by_o
     assert errors("three", mixed) == [None] * 3
     left = [share.acquire(group, messages_max=9), share.acquire(group, messages_max=9)]
     assert offsets(left) == [8]
-
-
-def test_acceptances_are_joined_of_neighbours_by_one_lease_alone() -> None:
-    def entry(first: int, last: int, lease: str = "a", kind: Any = "accept") -> Acknowledgement:
-        return Acknowledgement(A, first, last, lease, kind)
-
-    asked = [
-        *(entry(0, 0), entry(1, 1), entry(2, 5), entry(6, 5)),  # The last is no range.
-        *(entry(6, 6), entry(7, 7, "b"), entry(8, 8, "b", "release"), entry(9, 9, "b")),
-        *(entry(10, 10, "b"), entry(10, 10, "b"), entry(9, 9, "b"), entry(-1, -1), entry(0, 0)),
-    ]
-    fewer, places = joined(asked)
-    assert [(each.first, each.last, each.lease, each.type) for each in fewer] == [
-        (0, 5, "a", "accept"),
-        (6, 5, "a", "accept"),
-        (6, 6, "a", "accept"),
-        (7, 7, "b", "accept"),
-        (8, 8, "b", "release"),
-        (9, 10, "b", "accept"),
-        (10, 10, "b", "accept"),
-        (9, 9, "b", "accept"),
-        (-1, -1, "a", "accept"),
-        (0, 0, "a", "accept"),
-    ]
-    assert places == [0, 0, 0, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("archives", [False, True])

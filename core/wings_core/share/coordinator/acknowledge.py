@@ -16,7 +16,6 @@ from wings_core.share.clock import Clock
 from wings_core.share.coordinator.entries import (
     Entry,
     entries_of,
-    joined,
     not_held,
     not_released,
     not_tried,
@@ -67,16 +66,34 @@ class Acknowledge:
         asked: Sequence[Acknowledgement],
     ) -> Procedure[list[WingsError | None]]:
         """Acknowledge messages of a loaded partition; returns an error or None for each entry."""
-        fewer, places = joined(asked)
-        errors = yield from self._run(group, partition, bounds, member, fewer)
-        if (
-            len(fewer) < len(asked)
-            and isinstance(errors[0], InvalidRecordState)
-            and all(entry.type == "accept" for entry in asked)
-        ):
-            # Nothing was done: looked at one by one, the refusal tells of the message.
-            return (yield from self._run(group, partition, bounds, member, asked))
-        return [errors[place] for place in places]
+        checked = entries_of(asked, member, bounds.start)
+        if isinstance(checked, WingsError):
+            return [checked] * len(asked)
+        tracked = self._table.get(group, partition)
+        live = [entry for entry in checked if not entry.gone]
+        foreign = [entry for entry in live if entry.lease.coordinator != self._coordinator]
+        with self._table.lock:
+            tracked.state.advance(self._clock.now(), bounds.start)
+            was_full = tracked.state.is_full
+            self._end_holds(tracked, asked, bounds)
+            retired = tracked.state.take_retired()
+            for entry in live:
+                if entry.lease.coordinator != self._coordinator:
+                    continue
+                if not self._look_up(tracked, entry):
+                    return [not_held(entry.asked, member)] * len(asked)
+        if retired:
+            yield from self._finalizer.retire(tracked, retired)
+        error = None
+        if foreign:
+            error = yield from self._finalizer.prove(group, tracked, foreign, member)
+        if error is None:
+            error = yield from self._finalize(group, tracked, live, foreign, member)
+        if error is not None:
+            return [error] * len(asked)
+        was_full = was_full or any(entry.asked.type == "release" for entry in live)
+        self._tell_of_room(group, tracked, was_full=was_full)
+        return [entry.error for entry in checked]
 
     def accept(
         self,
@@ -137,7 +154,7 @@ class Acknowledge:
         """
         found: list[_Held] = []
         tag = member_tag(member)
-        for each in joined(asked)[0] if len(asked) > 1 else asked:
+        for each in asked:
             record = tracked.state.held(each.first, each.last, now)
             if (
                 record is None
@@ -160,43 +177,6 @@ class Acknowledge:
             tracked.is_seen_full = tracked.is_seen_full and not makes_room
         if was_full or makes_room:
             self._changed(group.uuid, tracked.key.partition)
-
-    def _run(
-        self,
-        group: ShareGroup,
-        partition: Partition,
-        bounds: Bounds,
-        member: str,
-        asked: Sequence[Acknowledgement],
-    ) -> Procedure[list[WingsError | None]]:
-        checked = entries_of(asked, member, bounds.start)
-        if isinstance(checked, WingsError):
-            return [checked] * len(asked)
-        tracked = self._table.get(group, partition)
-        live = [entry for entry in checked if not entry.gone]
-        foreign = [entry for entry in live if entry.lease.coordinator != self._coordinator]
-        with self._table.lock:
-            tracked.state.advance(self._clock.now(), bounds.start)
-            was_full = tracked.state.is_full
-            self._end_holds(tracked, asked, bounds)
-            retired = tracked.state.take_retired()
-            for entry in live:
-                if entry.lease.coordinator != self._coordinator:
-                    continue
-                if not self._look_up(tracked, entry):
-                    return [not_held(entry.asked, member)] * len(asked)
-        if retired:
-            yield from self._finalizer.retire(tracked, retired)
-        error = None
-        if foreign:
-            error = yield from self._finalizer.prove(group, tracked, foreign, member)
-        if error is None:
-            error = yield from self._finalize(group, tracked, live, foreign, member)
-        if error is not None:
-            return [error] * len(asked)
-        was_full = was_full or any(entry.asked.type == "release" for entry in live)
-        self._tell_of_room(group, tracked, was_full=was_full)
-        return [entry.error for entry in checked]
 
     def _end_holds(
         self, tracked: TrackedPartition, asked: Sequence[Acknowledgement], bounds: Bounds

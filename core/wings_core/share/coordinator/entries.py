@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
 from wings_core.share.model import Acknowledgement, Lease, member_tag
@@ -34,41 +34,6 @@ class Entry:
         if self.asked.type != "release" or not self.asked.counts:
             return False
         return any(part.count >= limit for part in self.counts)
-
-
-def joined(asked: Sequence[Acknowledgement]) -> tuple[Sequence[Acknowledgement], Sequence[int]]:
-    """Join acceptances of neighbours by one lease, as by a member that takes them one by one.
-
-    All of a partition are accepted or none, so nothing but the words of a refusal tells of it.
-
-    Args:
-        asked: Of one member and partition, in any order.
-
-    Returns:
-        Fewer that ask for the same, and of each of `asked` the index of its one among them.
-    """
-    fewer: list[Acknowledgement] = []
-    places: list[int] = []
-    begun: Acknowledgement | None = None
-    last = 0
-    for each in asked:
-        if (
-            begun is not None
-            and each.type == "accept"
-            and each.first == last + 1 <= each.last
-            and each.lease == begun.lease
-        ):
-            last = each.last
-        else:
-            if begun is not None and begun.last != last:
-                fewer[-1] = replace(begun, last=last)
-            fewer.append(each)
-            is_begun = each.type == "accept" and 0 <= each.first <= each.last
-            begun, last = each if is_begun else None, each.last
-        places.append(len(fewer) - 1)
-    if begun is not None and begun.last != last:
-        fewer[-1] = replace(begun, last=last)
-    return fewer, places
 
 
 def entries_of(
