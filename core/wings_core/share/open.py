@@ -289,6 +289,10 @@ class NoCoordinator(ShareCoordinator):
         """Refuse."""
         self._refuse()
 
+    def seconds_until_ready(self, request: AcquireRequest) -> float | None:
+        """Refuse."""
+        self._refuse()
+
     def wake_another(self, group: ShareGroup) -> None:
         """Do nothing: no call waits here."""
 
