@@ -132,6 +132,8 @@ class Waiters:
         told: list[tuple[_TopicWatch, dict[Partition, int]]] = []
         with self._lock:
             self._told += 1
+            if not self._watches:
+                return
             if self._topic_watches:
                 by_topic: dict[str, dict[Partition, int]] = {}
                 for (topic_uuid, partition), next_offset in ends.items():
