@@ -116,7 +116,9 @@ class Producer:
             sequence=sequence,
         )
         self._cut = Cut.of(topic, batch_rows, routed=partition is None)
-        self._window = Window(sequence, window_batches, window_bytes, transport.endpoint)
+        self._window = Window(
+            topic.schema, sequence, window_batches, window_bytes, transport.endpoint
+        )
         # One send at a time, so that its batches lie together. Comes before the window's lock.
         self._sending = threading.Lock()
         self._width = len(topic.schema)

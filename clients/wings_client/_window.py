@@ -22,6 +22,7 @@ import pyarrow as pa
 from wings_client._cancellation import current_cancellation, woken_by_cancellation
 from wings_client._errors import client_closed, copy_of, timed_out
 from wings_client._model import Committed, CommittedRange
+from wings_core.batches import empty_batch
 from wings_core.errors import (
     Internal,
     InvalidArgument,
@@ -37,8 +38,8 @@ from wings_core.times import Deadline
 _SENT_AT_ONCE_BYTES = 32 * 1024
 """Unanswered bytes that gRPC takes without the server's reading: half of HTTP/2's first window."""
 
-_MESSAGE_BYTES = 1024
-"""About what Arrow's and gRPC's framing add to a small batch."""
+_MESSAGE_BYTES = 256
+"""About what Flight's and gRPC's framing add to a message of Arrow's."""
 
 
 class Ranges:
@@ -136,6 +137,7 @@ class Window:
     """See the module.
 
     Args:
+        schema: Of the batches.
         sequence: Of the first batch.
         batches_max: Most batches in it.
         bytes_max: Most bytes in it; one batch may exceed it.
@@ -147,13 +149,16 @@ class Window:
         rows_in_doubt: How many rows failed without a response, and may be committed.
     """
 
-    def __init__(self, sequence: int, batches_max: int, bytes_max: int, endpoint: str) -> None:
+    def __init__(
+        self, schema: pa.Schema, sequence: int, batches_max: int, bytes_max: int, endpoint: str
+    ) -> None:
         self.answers = 0
         self.rows = 0
         self.rows_in_doubt = 0
         self._batches_max = batches_max
         self._bytes_max = bytes_max
         self._endpoint = endpoint
+        self._framing_bytes = _framing_bytes(schema)
         self._next_sequence = sequence
         self._entries: deque[Entry] = deque()
         self._bytes = 0
@@ -240,7 +245,7 @@ class Window:
             self._writer_waits
             and self._written == len(self._entries) - 1
             and not self._stream_ended
-            and self._bytes + len(self._entries) * _MESSAGE_BYTES <= _SENT_AT_ONCE_BYTES
+            and self._bytes + len(self._entries) * self._framing_bytes <= _SENT_AT_ONCE_BYTES
         ):
             self._sender_writes = True
             self._take_next()
@@ -426,6 +431,16 @@ class Window:
             raise copy_of(self._failure)
         if self._closing:
             raise InvalidArgument("the producer is closed")
+
+
+def _framing_bytes(schema: pa.Schema) -> int:
+    """Return about what a batch takes on the wire at most beside its buffers.
+
+    Arrow names each column's length and each buffer's place, so a wide batch of one row is little
+    else; and it rounds each buffer up, by less than half of what it takes to name its place.
+    """
+    named = pa.ipc.get_record_batch_size(empty_batch(schema))
+    return _MESSAGE_BYTES + named + named // 2
 
 
 def full(batches_sent: int) -> ResourceExhausted:
