@@ -221,7 +221,7 @@ class Fetcher:
         start_offset = cursor.offset
         located = self.locate(cursor, LOCATE_ROWS_MAX, state.arrived_at)
         locations = located.locations
-        if not locations or sum(each.bytes for each in locations) > SHARED_BYTES_MAX:
+        if not locations or sum([each.bytes for each in locations]) > SHARED_BYTES_MAX:
             return None
         if cursor.offset > start_offset:
             return None  # It was moved on: it begins elsewhere than those that it would share with.
@@ -234,8 +234,8 @@ class Fetcher:
             return None  # Read alone, a cursor is delivered what comes before.
         if not chunks or chunks[-1].end_offset < stop_offset - 1:
             return None  # Retention has passed some of it.
-        batches = copied(chunk.batch for chunk in chunks)
-        shared = [chunk._replace(batch=batch) for chunk, batch in zip(chunks, batches, strict=True)]
+        batches = copied([chunk.batch for chunk in chunks])
+        shared = [Chunk(batch, *chunk[1:]) for chunk, batch in zip(chunks, batches, strict=True)]
         return _Tail(shared, stop_offset, stop_offset - cursor.offset, told)
 
     def take_slice(

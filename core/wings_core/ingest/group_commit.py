@@ -142,7 +142,7 @@ class Pending:
         self._known.release()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class FlushReport:
     """What one flush did, for metrics."""
 
@@ -221,7 +221,11 @@ class GroupCommit:
         self._room = threading.Condition(self._lock)
         self._pending: deque[Pending] = deque()
         self._pending_bytes = 0
+        self._waiting_for_room = 0
+        """How many callers are."""
         self._flushing = False
+        self._flushing_bytes = 0
+        """Those of `_pending_bytes` that are in the flush that is running."""
         self._left = False
         """Whether what is pending is left to the flusher."""
         self._watches = False
@@ -353,7 +357,14 @@ class GroupCommit:
 
     def _wait_for_room(self, batch_bytes: int) -> None:
         self._leave()
-        if not self._room.wait_for(lambda: self._has_room(batch_bytes), ROOM_WAIT_SECONDS_MAX):
+        self._waiting_for_room += 1
+        try:
+            came_free = self._room.wait_for(
+                lambda: self._has_room(batch_bytes), ROOM_WAIT_SECONDS_MAX
+            )
+        finally:
+            self._waiting_for_room -= 1
+        if not came_free:
             raise ResourceExhausted(
                 f"{self._pending_bytes} bytes wait to be committed, the limit is "
                 f"{self._limits.pending_bytes_max}; no room came free in "
@@ -417,9 +428,22 @@ class GroupCommit:
             self._work.wait(left)
 
     def _begin(self) -> list[Pending]:
-        """Begin a flush; with the lock held."""
+        """Begin a flush of the oldest pending batches, at least one; with the lock held."""
         self._flushing = True
-        return self._take()
+        flush: list[Pending] = []
+        size = 0
+        while self._pending:
+            taken = self._pending[0]
+            taken_bytes = taken.batch.pending_bytes
+            if flush and size + taken_bytes > self._limits.flush_bytes_max:
+                break
+            self._pending.popleft()
+            if taken.stream.last is taken:
+                taken.stream.last = None  # Nothing is joined with it from here on.
+            flush.append(taken)
+            size += taken_bytes
+        self._flushing_bytes = size
+        return flush
 
     def _finish(self, flush: list[Pending]) -> None:
         """Run a flush that was begun; what came meanwhile is left to the flusher.
@@ -428,32 +452,22 @@ class GroupCommit:
         """
         try:
             self._flush(flush)
-        finally:
+        except BaseException:
             _reject_unresolved(flush)
+            raise
+        finally:
             with self._lock:
                 self._flushing = False
-                self._pending_bytes -= sum(pending.batch.pending_bytes for pending in flush)
-                self._room.notify_all()
-                self._left = not all(pending.stream.answers for pending in self._pending)
+                self._pending_bytes -= self._flushing_bytes
+                if self._waiting_for_room:
+                    self._room.notify_all()
+                pending = self._pending
+                self._left = bool(pending) and not all(each.stream.answers for each in pending)
                 if self._left or self._closing:
                     self._work.notify()
-                elif self._pending:
+                elif pending:
                     self._watch()
             self._on_room()
-
-    def _take(self) -> list[Pending]:
-        """Take the oldest pending batches, as many as one flush may hold, at least one."""
-        flush: list[Pending] = []
-        size = 0
-        while self._pending:
-            size += self._pending[0].batch.pending_bytes
-            if flush and size > self._limits.flush_bytes_max:
-                break
-            taken = self._pending.popleft()
-            if taken.stream.last is taken:
-                taken.stream.last = None  # Nothing is joined with it from here on.
-            flush.append(taken)
-        return flush
 
     def _flush(self, flush: list[Pending]) -> None:
         started = time.monotonic()
@@ -474,17 +488,18 @@ class GroupCommit:
             failure = Rejected(Internal(f"the flush failed: {error!r:.200}"))
             results = [(failure,)] * len(live)
         failed = False
+        count = size = 0
         # All streams are marked before any producer hears: none can slip a later batch in between.
         for pending, each in zip(live, results, strict=True):
+            count += len(pending.batch.parts)
+            size += pending.batch.bytes
             last = each[-1]  # If any of them is refused, all after it are.
             if isinstance(last, Rejected):
                 failed = True
                 if pending.stream.refused is None:
                     pending.stream.refused = last.error
-        size = sum([pending.batch.bytes for pending in live])
         self._tell(live, results, returning=size <= RETURNING_BYTES_MAX)
         if self._on_flush is not None:
-            count = sum(len(pending.batch.parts) for pending in live)
             self._on_flush(FlushReport(count, size, time.monotonic() - started, failed))
 
     def _tell(
@@ -522,14 +537,15 @@ class GroupCommit:
                     addresses = self._store.write(packed.pages)
             else:
                 inline, addresses = begun
-        decided = [
-            decisions(pending.batch, pending.stream.number, pages)
-            for pending, pages in zip(live, packed.stored(addresses), strict=True)
-        ]
-        batches = [batch for each in decided for batch in each]
+        batches: list[CommitBatch] = []
+        counts: list[int] = []
+        for pending, pages in zip(live, packed.stored(addresses), strict=True):
+            decided = decisions(pending.batch, pending.stream.number, pages)
+            batches += decided
+            counts.append(len(decided))
         with tracing.span("metadata.commit", {"messaging.batch.message_count": len(batches)}):
             results = iter(self._commit_metadata(batches, inline))
-        return [tuple(islice(results, len(each))) for each in decided]
+        return [tuple(islice(results, count)) for count in counts]
 
     def _commit_metadata(
         self, batches: list[CommitBatch], inline: InlineFolio | None

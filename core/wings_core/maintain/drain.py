@@ -133,8 +133,9 @@ class Drain:
         self._backlog_bytes_max = backlog_bytes_max
         self.flush_bytes_max = flush_bytes_max
         self._holder = holder or uuid.uuid4().hex
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         """Of what follows; nothing else is locked under it."""
+        self._changed = threading.Condition(self._lock)
         self._noted_bytes = 0
         """Of flushes since the last look."""
         self._noted_at: float | None = time.monotonic()
@@ -177,9 +178,12 @@ class Drain:
         Raises:
             ResourceExhausted: There is no room, and storage does not take what is drained.
         """
-        if sum(page.rows for page in pages) > INLINE_ROWS_MAX:
+        rows = size = 0
+        for page in pages:
+            rows += page.rows
+            size += page.length
+        if rows > INLINE_ROWS_MAX:
             return None
-        size = sum(page.length for page in pages)
         if self.has_room(size):
             return self._folios.begin(pages)
         failure = self.failure
@@ -193,7 +197,7 @@ class Drain:
 
     def note(self, inline: InlineFolio) -> None:
         """Say that a folio was committed."""
-        with self._changed:
+        with self._lock:  # Entered by C alone, where the condition takes two steps of Python.
             self._noted_bytes += len(inline.data)
             if self._noted_at is None:
                 self._noted_at = time.monotonic()

@@ -122,6 +122,8 @@ class PartitionDraft:
     pages: int = 0
     last_page: "PageDraft | None" = None
     """Of this flush."""
+    log_start_offset: int = 0
+    """Kept for who locates what was committed, where the store knows it."""
 
     @property
     def changed(self) -> bool:
@@ -151,6 +153,7 @@ class PartitionDraft:
             self.last_timestamp,
             self.next_offset,
             self.pages,
+            log_start_offset=self.log_start_offset,
         )
 
 

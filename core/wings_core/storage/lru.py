@@ -49,7 +49,7 @@ class Lru(Generic[K, V]):
         """Keep a value as the one used last; the oldest entries may be forgotten for it."""
         forgotten: list[tuple[K, V]] = []
         with self._lock:
-            replaced = self._pop(key)
+            replaced = self._pop(key) if key in self._entries else None
             self._entries[key] = (value, weight)
             self._weight += weight
             if self._group_of is not None:

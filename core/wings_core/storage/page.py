@@ -22,7 +22,7 @@ page is verified, and one in a column's bytes when that column is.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -342,8 +342,8 @@ def _read_header(page: pa.Buffer | memoryview, page_length: int, topic_uuid: str
     return _Header(length, columns, message_length, rows, metadata_checksum)
 
 
-def _checksums(parts: Sequence[memoryview], lengths: Iterable[int]) -> Iterator[int]:
-    """Yield the checksum of each column, whose bytes are some of the parts of a body.
+def _checksums(parts: Sequence[memoryview], lengths: Iterable[int]) -> list[int]:
+    """Return the checksum of each column, whose bytes are some of the parts of a body.
 
     Args:
         parts: Of the body, in order; a part may end within a column.
@@ -351,11 +351,12 @@ def _checksums(parts: Sequence[memoryview], lengths: Iterable[int]) -> Iterator[
     """
     left = iter(parts)
     part = memoryview(b"")
+    found: list[int] = []
     for length in lengths:
         if len(part) == 0 and length:
             part = next(left)
         if len(part) >= length:
-            yield _checksum(part[:length])
+            found.append(_checksum(part[:length]))
             part = part[length:]
             continue
         hasher = xxhash.xxh3_64()
@@ -367,7 +368,8 @@ def _checksums(parts: Sequence[memoryview], lengths: Iterable[int]) -> Iterator[
             if length == 0:
                 break
             part = next(left)
-        yield hasher.intdigest()
+        found.append(hasher.intdigest())
+    return found
 
 
 def header_length(columns: int) -> int:

@@ -31,8 +31,8 @@ def committed(start: int, end: int, partition: str | int | None = None) -> Commi
     return CommittedRange(partition, start, end, NOON)
 
 
-def window(batches: int = 4, size: int = 1 << 20, schema: pa.Schema = BATCH.schema) -> Window:
-    return Window(schema, 10, batches, size, "grpc://host:1")
+def window(batches: int = 4, size: int = 1 << 20) -> Window:
+    return Window(BATCH.schema, 10, batches, size, "grpc://host:1")
 
 
 def answer(found: Window, start: int, end: int) -> None:
@@ -191,7 +191,7 @@ def test_a_sender_writes_nothing_before_what_is_older() -> None:
 def test_a_sender_writes_no_more_of_a_wide_schema_than_the_server_takes_without_a_wait() -> None:
     names = [f"c{number}" for number in range(200)]
     wide = pa.record_batch([pa.array([True])] * len(names), names=names)
-    found = window(batches=64, schema=wide.schema)
+    found = Window(wide.schema, 10, 64, 1 << 20, "grpc://host:1")
     send = found.begin()
     writer = Writer(found)
     assert writer.put_until_it_is_the_senders(send, wide)

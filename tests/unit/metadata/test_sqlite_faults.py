@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_metadata import SCHEMA, A, B, Clock, MetadataUnderTest, batch_of, offsets_of
+from fix_metadata import SCHEMA, A, B, C, Clock, MetadataUnderTest, batch_of, offsets_of
 
 from wings_core.errors import Internal, ResourceExhausted, TopicNotFound, Unavailable
 from wings_core.metadata.sqlite import SqliteMetadata
@@ -253,7 +253,7 @@ def test_a_reader_that_failed_is_replaced(metadata: MetadataUnderTest, faults: F
     topic = prepared_topic(metadata)
     for _ in range(10):
         with faults.failing("SELECT", "\nSELECT"), pytest.raises(Internal):
-            metadata.registry.locate(topic.uuid, A, 0, 1)
+            metadata.registry.locate(topic.uuid, C, 0, 1)  # Not in memory.
         with faults.failing("SELECT"), pytest.raises(Internal):
             metadata.registry.offset_for_timestamp(topic.uuid, A, 0)
     check_nothing_came(metadata, topic)

@@ -1,7 +1,6 @@
 """The commit of a flush to SQLite: judge all batches, then write what the accepted ones changed."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
@@ -35,11 +34,13 @@ def commit_batches(
     stored.find_ahead(batches)
     judge = Judge(stored, now)
     results = [judge.judge(batch) for batch in batches]
-    changed = [
-        draft
-        for draft in judge.partitions.values()
-        if draft.next_offset != draft.stored_next_offset
-    ]
+    uuids = {topic_id: topic_uuid for topic_uuid, topic_id in stored.topic_ids.items()}
+    changed: list[PartitionDraft] = []
+    ends: dict[tuple[str, Partition], int] = {}
+    for draft in judge.partitions.values():
+        if draft.next_offset != draft.stored_next_offset:
+            changed.append(draft)
+            ends[uuids[draft.topic_id], draft.partition] = draft.next_offset
     write_partitions(connection, changed)
     folio_ids = _write_pages(connection, judge)
     if inline is not None:
@@ -50,11 +51,11 @@ def commit_batches(
         _write_producers(connection, judge, now)
     if judge.stages:
         write_stages(connection, judge.stages.values(), folio_ids, now)
-    uuids = {topic_id: topic_uuid for topic_uuid, topic_id in stored.topic_ids.items()}
-    ends = {(uuids[draft.topic_id], draft.partition): draft.next_offset for draft in changed}
     if inline is not None:
         folio_ids.pop(inline.name, None)  # No other flush will refer to it.
-    connection.cache.learn(stored.topic_ids, folio_ids, judge.partitions, judge.producers)
+    connection.cache.learn(
+        stored.topic_ids, folio_ids, judge.partitions, judge.producers, judge.pages
+    )
     return Committed(results, ends)
 
 
@@ -142,8 +143,8 @@ def _has_partitions(connection: Connection, topic_id: int) -> bool:
 def find_partition(connection: Connection, topic_id: int, partition: Partition) -> PartitionDraft:
     """Return a partition as it is stored, also one never written to."""
     row: _PartitionRow | None = connection.execute(
-        "SELECT value, id, next_offset, bytes, last_timestamp, pages FROM partitions "
-        "WHERE topic_id = ? AND value = ?",
+        "SELECT value, id, next_offset, bytes, last_timestamp, pages, log_start_offset "
+        "FROM partitions WHERE topic_id = ? AND value = ?",
         (topic_id, partition),
     ).fetchone()
     return PartitionDraft(topic_id, partition) if row is None else _draft_of(topic_id, row)
@@ -156,8 +157,8 @@ def _find_partitions(
     found: dict[tuple[int, Partition], _PartitionRow | None]
     found = dict.fromkeys([(topic_id, value) for value in partitions])
     rows: list[_PartitionRow] = connection.raw.execute(
-        "SELECT value, id, next_offset, bytes, last_timestamp, pages FROM partitions "
-        "WHERE topic_id = ? AND value IN (SELECT value FROM json_each(?))",
+        "SELECT value, id, next_offset, bytes, last_timestamp, pages, log_start_offset "
+        "FROM partitions WHERE topic_id = ? AND value IN (SELECT value FROM json_each(?))",
         (topic_id, json.dumps(partitions)),
     ).fetchall()
     for row in rows:
@@ -165,12 +166,12 @@ def _find_partitions(
     return found
 
 
-_PartitionRow = tuple[Partition, int, int, int, int, int]
-"""Value, id, next offset, bytes, last timestamp, pages."""
+_PartitionRow = tuple[Partition, int, int, int, int, int, int]
+"""Value, id, next offset, bytes, last timestamp, pages, the log's start."""
 
 
 def _draft_of(topic_id: int, row: _PartitionRow) -> PartitionDraft:
-    partition, partition_id, next_offset, size, last_timestamp, pages = row
+    partition, partition_id, next_offset, size, last_timestamp, pages, log_start_offset = row
     return PartitionDraft(
         topic_id=topic_id,
         partition=partition,
@@ -180,6 +181,7 @@ def _draft_of(topic_id: int, row: _PartitionRow) -> PartitionDraft:
         last_timestamp=last_timestamp,
         stored_next_offset=next_offset,
         pages=pages,
+        log_start_offset=log_start_offset,
     )
 
 
@@ -232,9 +234,14 @@ def _write_pages(connection: Connection, judge: Judge) -> dict[str, int]:
     Returns:
         The ids of the folios, by name.
     """
-    counts = Counter([page.stored.address.folio for page in judge.pages])
+    counts: dict[str, int] = {}
+    for page in judge.pages:
+        folio = page.stored.address.folio
+        counts[folio] = counts.get(folio, 0) + 1
     for stage in judge.stages.values():
-        counts.update(page.address.folio for page, _ in stage.added)
+        for stored, _ in stage.added:
+            folio = stored.address.folio
+            counts[folio] = counts.get(folio, 0) + 1
     folio_ids = count_to_folios(connection, counts)
     rows: list[PageRow] = []
     address: PageAddress | None = None

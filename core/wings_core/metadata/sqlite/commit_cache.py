@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from wings_core.metadata.judge import PartitionDraft, ProducerDraft
+from wings_core.metadata.judge import PageDraft, PartitionDraft, ProducerDraft
 from wings_core.partitions import Partition
 
 PARTITIONS_CACHED_MAX = 65_536
@@ -14,12 +14,16 @@ FOLIOS_CACHED_MAX = 64
 PRODUCERS_CACHED_MAX = 65_536
 """Producers remembered; beyond it the cache starts anew."""
 
+TAIL_PAGES_MAX = 64
+"""Of a commit of more pages none is kept as the log's tail."""
+
 
 class CommitCache:
     """Ids of topics and folios, and where partitions and producers stand, as of the last commit.
 
     Right because one process at a time writes to a database, and every transaction of it that is
-    not a commit makes the cache forget. Touched only while its thread holds the writer.
+    not a commit makes the cache forget. Touched only while its thread holds the writer, but for
+    `tail`.
     """
 
     def __init__(self) -> None:
@@ -27,6 +31,9 @@ class CommitCache:
         self.folio_ids: dict[str, int] = {}
         self.producers: dict[tuple[int, str], int] = {}
         """The sequence that each uses next, by topic id and producer id."""
+        self.tail: tuple[Mapping[str, int], Sequence[PageDraft]] = ({}, ())
+        """What the last commit appended: its topics' ids by UUID, and its pages. Replaced and never
+        changed, so any thread may look: it sees the log as it was after that commit."""
         self.sink: Callable[[Sequence[tuple[str, Sequence[Any]]]], None] | None = None
         """Is given what was noted of a transaction once that is durable; see `notes`."""
         self._noted: list[tuple[str, Sequence[Any]]] = []
@@ -37,6 +44,7 @@ class CommitCache:
                 Mapping[str, int],
                 Mapping[tuple[int, Partition], PartitionDraft],
                 Mapping[tuple[int, str], ProducerDraft],
+                Sequence[PageDraft],
             ]
             | None
         ) = None
@@ -61,9 +69,10 @@ class CommitCache:
         folio_ids: Mapping[str, int],
         partitions: Mapping[tuple[int, Partition], PartitionDraft],
         producers: Mapping[tuple[int, str], ProducerDraft],
+        pages: Sequence[PageDraft],
     ) -> None:
         """Say what a transaction read and wrote, to be kept by `confirm`."""
-        self._learnt = (topic_ids, folio_ids, partitions, producers)
+        self._learnt = (topic_ids, folio_ids, partitions, producers, pages)
 
     def confirm(self) -> None:
         """Keep what was learnt; call it once the transaction is durable."""
@@ -72,8 +81,9 @@ class CommitCache:
             self._noted = []
         if self._learnt is None:
             return
-        topic_ids, folio_ids, partitions, producers = self._learnt
+        topic_ids, folio_ids, partitions, producers, pages = self._learnt
         self._learnt = None
+        self.tail = (topic_ids, pages if len(pages) <= TAIL_PAGES_MAX else ())
         self.topic_ids.update(topic_ids)
         self.folio_ids.update(folio_ids)
         self._partitions.update(partitions)
@@ -90,6 +100,7 @@ class CommitCache:
         """Start anew: after a transaction that failed, and before one that is not a commit."""
         self._noted = []
         self._learnt = None
+        self.tail = ({}, ())
         self.topic_ids.clear()
         self.folio_ids.clear()
         self.producers.clear()

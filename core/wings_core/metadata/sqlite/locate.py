@@ -12,6 +12,7 @@ from pyarrow import csv
 
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OFFSET_MAX
+from wings_core.metadata.judge import PartitionDraft
 from wings_core.metadata.located import (
     SLICES,
     ManyLocated,
@@ -75,6 +76,10 @@ def locate(
     messages_max: int,
 ) -> Located:
     """Find the pages that hold the messages from `offset` on; see `OffsetRegistry.locate`."""
+    stop_offset = offset + max(1, messages_max)
+    located = _in_tail(connection, topic_uuid, partition, offset, stop_offset)
+    if located is not None:
+        return located
     # Below the log's start is one place, whatever its distance.
     stored_offset = max(-1, min(offset, OFFSET_MAX))
     arguments = (partition, stored_offset, topic_uuid, LOCATIONS_MAX)
@@ -91,13 +96,49 @@ def locate(
                 log_start_offset=log_start_offset,
             )
         locations: list[Location] = []
-        stop_offset = offset + max(1, messages_max)
         while row is not None and row[2] is not None:
             locations.append(location_of(*row[2:]))
             if locations[-1].end_offset + 1 >= stop_offset:
                 break
             row = next(rows, None)
     return Located(tuple(locations), log_start_offset, log_end_offset)
+
+
+def _in_tail(
+    connection: Connection, topic_uuid: str, partition: Partition, offset: int, stop_offset: int
+) -> Located | None:
+    """Find in memory what the last commit appended, as most who are woken by it look for that.
+
+    Returns:
+        None where the offset does not lie there.
+    """
+    topic_ids, pages = connection.cache.tail
+    topic_id = topic_ids.get(topic_uuid)
+    draft: PartitionDraft | None = None
+    locations: list[Location] = []
+    for page in pages:
+        if page.partition.topic_id != topic_id or page.partition.partition != partition:
+            continue
+        draft, stored, got = page.partition, page.stored, page.got
+        if not locations and not got.start_offset <= offset <= got.end_offset:
+            continue
+        locations.append(
+            Location(
+                got.start_offset,
+                got.end_offset,
+                got.timestamp,
+                stored.address,
+                format=stored.address.pushed_format,
+                first_row=stored.first_row,
+                slice_bytes=stored.slice_bytes,
+                schema_version=stored.schema_version,
+            )
+        )
+        if got.end_offset + 1 >= stop_offset:
+            break
+    if draft is None or not locations:
+        return None
+    return Located(tuple(locations), draft.log_start_offset, draft.next_offset)
 
 
 def locate_many(
