@@ -33,14 +33,16 @@ from wings_core.storage.interfaces import FolioStore
 from wings_core.times import Deadline
 
 LOCATE_ROWS_MAX = 1 << 20
-"""Rows that are looked up in metadata at a time."""
+"""Rows that are looked up in metadata at a time; by a scan at first, then twice as many each time:
+one that goes on looks for a thousand large pages at once, as for small ones."""
 
 READ_AHEAD_SECONDS = 0.001
 """A scan reads ahead for about so long at a time, and then delivers what it has: sending a chunk
 clears the processor's caches, and code that runs once for many chunks finds them filled."""
 
-READ_AHEAD_BYTES = 8 * 1024 * 1024
-"""Nor does it read much more than this ahead, in stored bytes."""
+READ_AHEAD_BYTES = 64 * 1024 * 1024
+"""Nor does it read much more than this ahead, in stored bytes: only of mapped pages that were read
+before, which take no memory, so many are read in that time."""
 
 MOVES_MAX = 8
 """How often one page is looked for again, where it is not where it was: maintenance moves a page
@@ -304,9 +306,11 @@ class Fetcher:
         Raises: as `read`.
         """
         cursor.cancel = cancel
+        rows_max = LOCATE_ROWS_MAX
         while cursor.offset < end_offset:
             cancel.check()
-            located = self.locate(cursor, min(LOCATE_ROWS_MAX, end_offset - cursor.offset))
+            located = self.locate(cursor, min(rows_max, end_offset - cursor.offset))
+            rows_max *= 2
             cursor.log_end_offset = located.log_end_offset
             if cursor.offset >= end_offset:
                 return  # Retention has passed all of it.

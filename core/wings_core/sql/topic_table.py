@@ -33,6 +33,9 @@ ROWS_COLUMN = "rows"
 
 _PARTITION, _OFFSET, _TIMESTAMP = "partition", "offset", "timestamp"
 
+_MADE_UP = frozenset((ROWS_COLUMN, _PARTITION, _OFFSET))
+"""Columns for which no page is read."""
+
 TIMES_LOOKED_UP_MAX = 1024
 """Partitions in which the offsets of a range of times are looked up."""
 
@@ -210,36 +213,42 @@ class TopicTable(ds.Dataset):
             EngineFailed: The query is to end.
         """
         try:
-            needed = set(schema.names) | (predicate.columns if predicate else set[str]())
+            names = schema.names
+            if predicate is not None:
+                names = [*names, *sorted(predicate.columns.difference(names))]
             bounds = ANY_ROW if predicate is None else predicate.bounds(self.shown.names)
-            for rows in self._read(needed, self._cursors(bounds)):
+            for rows in self._read(names, self._cursors(bounds)):
                 if self._ends():
                     raise EngineFailed.stopped()
-                passed = rows if predicate is None else map(predicate.filter, rows)
-                yield from [each.select(schema.names) for each in passed if each.num_rows]
+                if predicate is not None:
+                    rows = [predicate.filter(each).select(schema.names) for each in rows]
+                yield from [each for each in rows if each.num_rows]
         except WingsError as error:
             self._count.error = self._count.error or error
             raise
 
     def _read(
-        self, needed: set[str], cursors: Sequence[PartitionCursor]
+        self, names: Sequence[str], cursors: Sequence[PartitionCursor]
     ) -> Iterator[Iterable[pa.RecordBatch]]:
         """Yield rows some batches at a time: DuckDB clears the processor's caches between them."""
-        shown = self.shown.columns.values()
-        stored = [c for c in shown if c.scanned_as in needed and c.name[:2] != "__"]
-        made_up = [name for name in (ROWS_COLUMN, _PARTITION, _OFFSET) if name in needed]
-        with_times = _TIMESTAMP in needed
-        if not stored and not with_times:
-            yield from ([rows] for rows in _made_up(cursors, made_up))
+        if _MADE_UP.issuperset(names):
+            yield from ([rows] for rows in _made_up(cursors, names))
             return
+        shown = self.shown.columns.values()
+        stored = [c for c in shown if c.scanned_as in names and c.name[:2] != "__"]
+        places = {column.scanned_as: place for place, column in enumerate(stored)}
+        with_times = _TIMESTAMP in names
+        if with_times:
+            places[_TIMESTAMP] = -1
         # With no column of its own a topic has none to leave out.
         columns = [column.name for column in stored] or [self.topic.schema.names[0]]
         few = len(cursors) <= FEW_PARTITIONS
         selection = Selection.of(self.topic, columns, system_columns=with_times, many=not few)
+        schema = pa.schema([self.schema.field(name) for name in names])
         read = self._read_each if few else self._read_many
         for some in read(selection, cursors):
             self._count.rows += sum(rows.num_rows for rows, _ in some)
-            yield [_shaped(*each, stored, made_up, with_times) for each in some]
+            yield [_shaped(*each, schema, places) for each in some]
 
     def _read_each(
         self, selection: Selection, cursors: Sequence[PartitionCursor]
@@ -334,23 +343,23 @@ def _partitions_of(topic: Topic, keys: Sequence[Any]) -> frozenset[str] | None:
 def _shaped(
     rows: pa.RecordBatch,
     ranges: Sequence[_Range],
-    stored: Sequence[ShownColumn],
-    made_up: Sequence[str],
-    with_times: bool,
+    schema: pa.Schema,
+    places: Mapping[str, int],
 ) -> pa.RecordBatch:
-    """Return the columns of rows as they are shown, and those that say where the rows lie."""
-    arrays: list[Any] = []
-    names: list[str] = []
-    for column, array in zip(stored, rows.columns, strict=False):
-        arrays.append(array if array.type == column.field.type else array.cast(column.field.type))
-        names.append(column.scanned_as)
-    for name in made_up:
-        arrays.append(_column(name, ranges, rows.num_rows))
-        names.append(name)
-    if with_times:
-        arrays.append(rows.columns[-1])
-        names.append(_TIMESTAMP)
-    return pa.RecordBatch.from_arrays(arrays, names=names)
+    """Return the columns of rows as they are shown, and those that say where the rows lie.
+
+    Args:
+        rows: As they were read.
+        ranges: Where they lie.
+        schema: Of what is returned; values are cast to its types.
+        places: Where in `rows` the columns are that are there.
+    """
+    columns = rows.columns
+    arrays = [
+        columns[places[name]] if name in places else _column(name, ranges, rows.num_rows)
+        for name in schema.names
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _made_up(cursors: Sequence[PartitionCursor], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
