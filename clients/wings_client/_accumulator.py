@@ -261,7 +261,11 @@ class Accumulator:
                 self._thread = threading.Thread(
                     target=self._run, name="wings-accumulator", daemon=True
                 )
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError:  # There are too many; the next row tries again.
+                    self._thread = None
+                    raise
 
     def _run(self) -> None:
         """Send what is due, until it is closed and empty, or a send failed."""

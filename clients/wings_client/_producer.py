@@ -416,7 +416,11 @@ class Producer:
             # Its streams belong to the span in which the first batch is sent.
             run = tracing.bound(self._run)
             self._thread = threading.Thread(target=run, name="wings-producer", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError:  # There are too many; the next send tries again.
+                self._thread = None
+                raise
 
     # The writer's thread.
 

@@ -183,7 +183,12 @@ class Stage:
             self._changed.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="wings-stage", daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError as error:  # There are too many.
+                    self._thread = None
+                    self._fail(Internal(f"the stage's thread does not start: {error}"))
+                    raise
 
     def _wait_for_room(self, size: int) -> None:
         while True:

@@ -234,8 +234,9 @@ class TopicTable(ds.Dataset):
         if _MADE_UP.issuperset(names):
             yield from ([rows] for rows in _made_up(cursors, names))
             return
+        needed = frozenset(names)
         shown = self.shown.columns.values()
-        stored = [c for c in shown if c.scanned_as in names and c.name[:2] != "__"]
+        stored = [c for c in shown if c.scanned_as in needed and c.name[:2] != "__"]
         places = {column.scanned_as: place for place, column in enumerate(stored)}
         with_times = _TIMESTAMP in names
         if with_times:

@@ -13,7 +13,7 @@ from wings_client._producer import Producer
 from wings_client._retry import Retry
 from wings_client._stage import Stage
 from wings_client._transport import Transport
-from wings_core.errors import Internal
+from wings_core.errors import Internal, WingsError
 
 ROWS = pa.table({"n": [1, 2]})
 
@@ -42,6 +42,50 @@ def test_a_producer_whose_thread_fails_fails(topic: Topic, transport: Transport)
         producer.send(ROWS).result(30)
     with pytest.raises(Internal, match="can't start new thread"):
         producer.close(30)
+
+
+@pytest.fixture
+def threadless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the next thread that is to write not start."""
+    names = {"wings-producer", "wings-stage"}
+    start = threading.Thread.start
+
+    def fail_once(thread: threading.Thread) -> None:
+        if thread.name in names:
+            names.clear()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_once)
+
+
+@pytest.mark.usefixtures("threadless")
+def test_a_producer_whose_thread_does_not_start_tries_again(
+    topic: Topic, transport: Transport
+) -> None:
+    producer = Producer(transport, topic)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        producer.send(ROWS)
+    with pytest.raises(Internal, match="can't start new thread"):
+        producer.send(ROWS).result(30)  # By its thread, which cannot open a stream.
+
+
+@pytest.mark.usefixtures("threadless")
+def test_a_stage_whose_thread_does_not_start_fails(topic: Topic, transport: Transport) -> None:
+    stage = Stage(transport, topic, "s", partition=None, timestamp=None)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        stage.write(ROWS)
+    ended: Future[WingsError | None] = Future()
+
+    def close() -> None:
+        try:
+            stage.close()
+            ended.set_result(None)
+        except WingsError as error:
+            ended.set_result(error)
+
+    threading.Thread(target=close, daemon=True).start()
+    assert isinstance(ended.result(30), Internal)
 
 
 def test_a_stage_whose_thread_fails_fails(topic: Topic, transport: Transport) -> None:

@@ -96,6 +96,13 @@ class CommitCache:
         ):
             self.forget()
 
+    def hide_tail(self) -> None:
+        """Have who looks for the log's tail ask the database; call it before each COMMIT.
+
+        Between that and `confirm` the database shows more: who saw it there must not find less.
+        """
+        self.tail = ({}, ())
+
     def forget(self) -> None:
         """Start anew: after a transaction that failed, and before one that is not a commit."""
         self._noted = []

@@ -59,7 +59,7 @@ class Connections:
         connection_type: type[sqlite3.Connection] = sqlite3.Connection,
     ) -> None:
         self.commit_cache = CommitCache()
-        """Touched only by the thread that has the writer."""
+        """Touched only by the thread that has the writer, but for its `tail`."""
         self._read_only = read_only
         self._connection_type = connection_type
         self._reader_uri = f"{path.absolute().as_uri()}?mode=ro"

@@ -143,6 +143,8 @@ class SqliteDatabase:
             try:
                 with writer.transaction() as raw:
                     result = work(Connection(raw, cache))
+                    # Readers of the database see more from COMMIT on, which is before `confirm`.
+                    cache.hide_tail()
                 cache.confirm()
             except BaseException:  # Ctrl-C too, which may come between the commit and this.
                 cache.forget()
