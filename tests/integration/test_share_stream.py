@@ -168,34 +168,6 @@ def test_a_push_reaches_a_waiting_stream(client: flight.FlightClient, topic: str
     stream.close()
 
 
-@pytest.mark.parametrize("key", [None, "n"], ids=["one-partition", "keyed"])
-def test_a_stream_that_has_accepted_all_there_was_hears_of_what_comes_later(
-    client: flight.FlightClient, new_topic_id: str, key: str | None
-) -> None:
-    create_topic(client, new_topic_id, ["n: int64"], partition_key=key)
-    create_group(client, new_topic_id)
-    where = {} if key is None else {"partition": 7}
-    other = Member(client, new_topic_id, name="other")
-    stream = ShareStreamCall(client, new_topic_id, credit=1)
-    push(client, new_topic_id, numbers(7), **where)
-    for offset in range(20):  # It waits each time, since it has accepted the one before.
-        leased = stream.delivery()
-        assert leased.offsets == [offset]
-        assert stream.answer(stream.acknowledge(leased.ack("accept"))) == [None]
-        push(client, new_topic_id, numbers(7), **where)
-    last = stream.delivery()
-    push(client, new_topic_id, numbers(7, 7), **where)
-    delayed, released = [other.acquire(max_messages=1)[0] for _ in range(2)]
-    assert other.acknowledge(delayed.ack("release", delay_ms=300)) == [None]
-    assert stream.answer(stream.acknowledge(last.ack("accept"))) == [None]
-    again = stream.delivery()  # It has waited for the delay.
-    assert again.offsets == delayed.offsets
-    assert stream.answer(stream.acknowledge(again.ack("accept"))) == [None]
-    assert other.acknowledge(released.ack("release")) == [None]
-    assert stream.delivery().offsets == released.offsets
-    stream.close()
-
-
 def test_a_partition_born_later_reaches_a_waiting_stream(
     client: flight.FlightClient, new_topic_id: str
 ) -> None:

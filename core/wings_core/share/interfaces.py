@@ -205,18 +205,6 @@ class ShareCoordinator(Protocol):
         """
         ...
 
-    def seconds_until_ready(self, request: AcquireRequest) -> float | None:
-        """Return in how many seconds there may be messages for a request; never blocks.
-
-        Returns:
-            0: now, or it takes an acquire to know; None: not before a callback of `watch`.
-
-        Raises:
-            GroupNotFound: It was deleted.
-            Unavailable: The coordinator is closed.
-        """
-        ...
-
     def wake_another(self, group: ShareGroup) -> None:
         """Call back another of those who wait, if something may be available.
 

@@ -289,10 +289,6 @@ class NoCoordinator(ShareCoordinator):
         """Refuse."""
         self._refuse()
 
-    def seconds_until_ready(self, request: AcquireRequest) -> float | None:
-        """Refuse."""
-        self._refuse()
-
     def wake_another(self, group: ShareGroup) -> None:
         """Do nothing: no call waits here."""
 

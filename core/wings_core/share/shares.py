@@ -276,11 +276,6 @@ class Shares:
         """Call back when there may be something to acquire; see `ShareCoordinator.watch`."""
         return self._entered(request.group, lambda: self._coordinator.watch(request, callback))
 
-    def seconds_until_ready(self, request: AcquireRequest) -> float | None:
-        """Tell when there may be messages; see `ShareCoordinator.seconds_until_ready`."""
-        with self._blamed_on_topic(request.group):
-            return self._coordinator.seconds_until_ready(request)
-
     def wake_another(self, group: ShareGroup) -> None:
         """Call back another of those who wait; see `ShareCoordinator.wake_another`."""
         self._coordinator.wake_another(group)

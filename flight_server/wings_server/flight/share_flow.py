@@ -166,19 +166,12 @@ class ShareFlow:
         again: list[tuple[Turn, AcquireRequest]] = []
         for (turn, request), found in zip(wanting, acquired, strict=True):
             # What it has just acknowledged may have been in the way.
-            got_none = isinstance(found, Acquired) and not found.ranges
-            if turn.requests and got_none and self._may_have_more(request):
+            if turn.requests and isinstance(found, Acquired) and not found.ranges:
                 again.append((turn, request))
             else:
                 turn.stream.deliver(found)
         if again:
             self._acquire_again(again)
-
-    def _may_have_more(self, request: AcquireRequest) -> bool:
-        try:
-            return self._shares.seconds_until_ready(request) == 0
-        except WingsError:  # The group was moved or deleted just now: who acquires is told.
-            return True
 
     def _acquire_again(self, wanting: Sequence[tuple[Turn, AcquireRequest]]) -> None:
         acquired: Sequence[Acquired | WingsError]

@@ -338,8 +338,6 @@ class ShareStream:
 
     def deliver(self, acquired: Acquired | WingsError) -> None:
         """See `FlowStream.deliver`."""
-        if isinstance(acquired, Acquired) and not acquired.ranges and self._waits():
-            return
         self._look = True
         if isinstance(acquired, WingsError) or not acquired.ranges:
             self._is_left = True  # The worker looks further, and waits.
@@ -353,26 +351,6 @@ class ShareStream:
                 self._is_left = True
                 continue
             self._send_pieces(kept)
-
-    def _waits(self) -> bool:
-        """Have the stream called when there are messages; False where a closer look is needed."""
-        if self._room <= 0:
-            return False
-        request = self._request(self._room, archives=True)
-        try:
-            # First this, so that nothing comes between.
-            self._watching.enter_context(self._shares.watch(request, self._wake))
-            self._is_watching = True
-            seconds = self._shares.seconds_until_ready(request)
-        except WingsError:
-            seconds = 0.0
-        if seconds == 0:
-            self._stop_watching()
-            return False
-        if seconds is not None:
-            self._look_at = time.monotonic() + seconds
-        self._failures = 0
-        return True
 
     def _within_room(self, ranges: Sequence[LeasedRange]) -> Sequence[LeasedRange]:
         """Return what there is room for; what more was acquired is left to the worker to release.

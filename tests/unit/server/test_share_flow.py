@@ -48,7 +48,6 @@ class Coordinated:
         self.error_from = 0
         """The number of the first call that fails with it."""
         self.found = ACQUIRED
-        self.ready_seconds: float | None = 0.0
         self.begun = threading.Event()
         self.go = threading.Event()
         self.go.set()
@@ -72,12 +71,6 @@ class Coordinated:
         ]
         found: list[Acquired | WingsError] = [self.found for _ in acquires]
         return results, found
-
-    def seconds_until_ready(self, request: AcquireRequest) -> float | None:
-        assert request.group is GROUP
-        if self.error is not None:
-            raise self.error
-        return self.ready_seconds
 
 
 class Stream:
@@ -160,16 +153,6 @@ def test_what_is_acknowledged_may_have_been_in_the_way_of_what_is_acquired() -> 
     assert shares.acquired == [["accepts"], ["accepts"], ["waits"]]
     assert accepts.said == [([1], ["accepts"]), NOTHING]
     assert waits.said == [NOTHING]
-
-
-def test_nothing_is_acquired_again_where_nothing_may_have_become_available() -> None:
-    shares = Coordinated()
-    shares.found, shares.ready_seconds = NOTHING, 5.0
-    stream = Stream("one", 1)
-    with flowing(shares) as flow:
-        flow.lead(stream)
-    assert shares.acquired == [["one"]]
-    assert stream.said == [([1], ["one"]), NOTHING]
 
 
 def test_an_error_of_the_group_leaves_each_stream_to_its_worker() -> None:

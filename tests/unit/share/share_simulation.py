@@ -38,7 +38,7 @@ from wings_core.share.model import (
     ShareGroup,
 )
 from wings_core.share.quorum.effects import Broadcast, Effect, FinishDeadLetters, Pause, Procedure
-from wings_core.share.quorum.links import GRACE_SECONDS, LATE_SECONDS, perform
+from wings_core.share.quorum.links import GRACE_SECONDS, perform
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import Answer, Bundle, Request, bundled, unbundled
@@ -224,8 +224,6 @@ class World:
             self.start_coordinator(coordinator)
         self.has_streams = seed % 2 == 1
         """Whether workers have share streams, so that what they ask for goes together."""
-        self.asks_late = seed % 5 < 2
-        """Whether each coordinator asks one of three replicas later than the others."""
         self.workers = [Worker(self, f"w{number}") for number in range(4)]
 
     # Time.
@@ -352,11 +350,6 @@ class World:
             return self.rng.uniform(0, 8)
         return self.rng.expovariate(1 / self.latency)
 
-    def delay_to(self, node: CoordinatorNode, number: int) -> float:
-        """Return how long a request takes to a replica."""
-        is_late = self.asks_late and len(self.replicas) > 1 and number == node.number
-        return self.delay() + (self.rng.uniform(0, LATE_SECONDS) if is_late else 0.0)
-
     def send(
         self,
         node: CoordinatorNode,
@@ -380,7 +373,7 @@ class World:
                 self.after(self.delay(), lambda: answered(answer))
 
         if self.rng.random() >= self.loss and number not in node.cut_off:
-            self.after(self.delay_to(node, number), arrive)
+            self.after(self.delay(), arrive)
 
     def send_all(
         self,
@@ -406,7 +399,7 @@ class World:
                 self.after(self.delay(), lambda: answered(bundled(bundles, answers)))
 
         if self.rng.random() >= self.loss and number not in node.cut_off:
-            self.after(self.delay_to(node, number), arrive)
+            self.after(self.delay(), arrive)
 
     # What coordinators do.
 

@@ -64,28 +64,6 @@ class Topic:
         self.index.looked_at(partition, generation, self.ends[partition], again)
 
 
-def test_it_tells_when_there_may_be_messages() -> None:
-    topic = Topic()
-    topic.ends = {A: 3}
-    assert topic.index.seconds_until_ready(None) == 0  # Nothing is known yet.
-    topic.index.look()
-    assert topic.index.seconds_until_ready(None) == topic.index.seconds_until_ready(A) == 0
-    assert topic.index.seconds_until_ready(B) is None
-    topic.empty(A)
-    assert topic.index.seconds_until_ready(None) is None
-    topic.commit(A)
-    assert topic.index.seconds_until_ready(None) == 0
-    topic.empty(A, 3.0)
-    assert topic.index.seconds_until_ready(None) == 3
-    topic.clock.time += 4
-    assert topic.index.seconds_until_ready(None) == 0  # It is due, and not marked yet.
-    topic.ready()
-    topic.empty(A)
-    assert topic.index.seconds_until_ready(None) is None
-    topic.index.wake_all()
-    assert topic.index.seconds_until_ready(None) == 0  # All are to be looked at again.
-
-
 def test_partitions_are_listed_once_and_told_of_afterwards() -> None:
     topic = Topic()
     topic.ends = {A: 3}

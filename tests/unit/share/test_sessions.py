@@ -14,7 +14,7 @@ from wings_core.partitions import UNPARTITIONED
 from wings_core.security.peers import PeerAccess
 from wings_core.share.model import Lease, OffsetRange, ShareKey
 from wings_core.share.remote.link import RemoteLink
-from wings_core.share.remote.session import LATE_MAX, Asked, Session
+from wings_core.share.remote.session import Asked, Session
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import Answer, HoldRequest, Request
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
@@ -67,11 +67,9 @@ class Asking:
         self.link = link
         self.answers: SimpleQueue[Answer] = SimpleQueue()
 
-    def begin(self, *numbers: int, seconds: float = SECONDS, late_seconds: float = 0.0) -> None:
+    def begin(self, *numbers: int, seconds: float = SECONDS) -> None:
         requests = [hold(number) for number in numbers]
-        self.link.begin_all(
-            requests, seconds, lambda _, answer: self.answers.put(answer), late_seconds
-        )
+        self.link.begin_all(requests, seconds, lambda _, answer: self.answers.put(answer))
 
     def take(self, count: int) -> list[Answer]:
         return [self.answers.get(timeout=SECONDS) for _ in range(count)]
@@ -91,57 +89,6 @@ def test_what_is_asked_meanwhile_goes_into_one_message(replica: HaltedReplica) -
         assert not any(isinstance(each, WingsError) for each in asking.take(6))
         assert replica.begun.get(timeout=SECONDS) == 5
         assert replica.begun.empty()
-    service.stop(0)
-
-
-@pytest.mark.parametrize("then", ["hurry", "ask at once", "close"])
-def test_what_may_be_asked_later_waits_for_what_is_asked_until_then(
-    replica: HaltedReplica, then: str
-) -> None:
-    service = served(replica)
-    with closing(RemoteLink(str(service.address))) as link:
-        asking = Asking(link)
-        asking.begin(0)
-        asking.take(1)
-        assert replica.begun.get(timeout=SECONDS) == 1
-        for number in (1, 2, 3):
-            asking.begin(number, late_seconds=SECONDS)
-        asking.begin(4, late_seconds=SECONDS)
-        if then == "hurry":
-            link.hurry()
-        elif then == "close":
-            link.close()
-        else:
-            asking.begin(5)
-        kept = 5 if then == "ask at once" else 4
-        assert not any(isinstance(each, WingsError) for each in asking.take(kept))
-        assert replica.begun.get(timeout=SECONDS) == kept
-        assert replica.begun.empty()
-    service.stop(0)
-
-
-def test_what_may_be_asked_later_is_asked_once_its_time_is_up(replica: HaltedReplica) -> None:
-    service = served(replica)
-    with closing(RemoteLink(str(service.address))) as link:
-        asking = Asking(link)
-        for number in range(3):  # When idle, and behind what is under way.
-            replica.goes.clear()
-            asking.begin(3 * number)
-            asking.begin(3 * number + 1, late_seconds=0.05)
-            replica.goes.set()
-            assert not any(isinstance(each, WingsError) for each in asking.take(2))
-            asking.begin(3 * number + 2, late_seconds=0.001)
-            assert not any(isinstance(each, WingsError) for each in asking.take(1))
-    service.stop(0)
-
-
-def test_much_that_may_be_asked_later_is_asked_at_once(replica: HaltedReplica) -> None:
-    service = served(replica)
-    with closing(RemoteLink(str(service.address))) as link:
-        asking = Asking(link)
-        for number in range(LATE_MAX):
-            asking.begin(number, late_seconds=600)
-        asking.take(LATE_MAX)
     service.stop(0)
 
 

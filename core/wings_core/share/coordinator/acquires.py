@@ -93,13 +93,6 @@ class Acquires:
             index.found_none(request.partition)
         return Acquired((), index.next_due())
 
-    def seconds_until_ready(self, request: AcquireRequest) -> float | None:
-        """See `ShareCoordinator.seconds_until_ready`."""
-        if not self._is_local or request.partition is not None:
-            return 0.0
-        index = self._groups.index(self._groups.check(request.group))
-        return index.seconds_until_ready(self._only_partition(request))
-
     def begin(self, group: ShareGroup, requests: Sequence[AcquireRequest]) -> "Begun":
         """Return the procedures of acquires of a group, to be run beside others, then `finish`ed.
 

@@ -220,10 +220,6 @@ class Coordinator:
             self.wake_another(group)
             raise
 
-    def seconds_until_ready(self, request: AcquireRequest) -> float | None:
-        """See `ShareCoordinator.seconds_until_ready`."""
-        return self._acquires.seconds_until_ready(request)
-
     def wake_another(self, group: ShareGroup) -> None:
         """See `ShareCoordinator.wake_another`."""
         self._groups.wake_another(group)

@@ -246,18 +246,6 @@ class ReadyPartitions:
                 return None
             return max(0.0, self._due[0][0] - self._clock())
 
-    def seconds_until_ready(self, partition: Partition | None) -> float | None:
-        """Return in how many seconds there may be messages, as far as was told; None: not before.
-
-        Args:
-            partition: In this one alone; None: in any.
-        """
-        with self._lock:
-            ready = self._ready if partition is None else partition in self._ready
-            if ready or not self._is_listed:
-                return 0.0
-            return max(0.0, self._due[0][0] - self._clock()) if self._due else None
-
     def wake_all(self) -> None:
         """Let all members look again, at all partitions."""
         with self._lock:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -17,6 +17,7 @@ from wings_core.share.quorum.effects import (
 from wings_core.share.replica.interfaces import HoldReplica
 from wings_core.share.replica.requests import (
     Answer,
+    Answers,
     Bundle,
     ForgetRequest,
     Request,
@@ -27,10 +28,6 @@ from wings_core.share.replica.requests import (
 
 GRACE_SECONDS = 0.2
 """How long the rest of the replicas is waited for once a majority has answered."""
-
-LATE_SECONDS = 0.1
-"""How much later than a majority the rest of the replicas may be asked: so it is asked for much at
-once, and carries it out in one write."""
 
 
 class ReplicaLink(Protocol):
@@ -44,11 +41,7 @@ class ReplicaLink(Protocol):
         ...
 
     def begin_all(
-        self,
-        requests: Sequence[Request],
-        seconds: float,
-        done: Callable[[int, Answer], None],
-        late_seconds: float = 0.0,
+        self, requests: Sequence[Request], seconds: float, done: Callable[[int, Answer], None]
     ) -> None:
         """Make requests of several partitions together, as `begin` makes one.
 
@@ -56,12 +49,7 @@ class ReplicaLink(Protocol):
             requests: Of any kind but `ForgetRequest`.
             seconds: As of `begin`.
             done: Called once for each of them, with its index.
-            late_seconds: For how long they may be kept, to be made with later ones.
         """
-        ...
-
-    def hurry(self) -> None:
-        """Make the requests now that are kept."""
         ...
 
     def close(self) -> None:
@@ -85,19 +73,12 @@ class LocalLink:
         done(perform(self.replica, request))
 
     def begin_all(
-        self,
-        requests: Sequence[Request],
-        seconds: float,
-        done: Callable[[int, Answer], None],
-        late_seconds: float = 0.0,
+        self, requests: Sequence[Request], seconds: float, done: Callable[[int, Answer], None]
     ) -> None:
         """Make requests in one write of the replica; see `begin`."""
-        del seconds, late_seconds
+        del seconds
         for number, answer in enumerate(perform_each(self.replica, requests)):
             done(number, answer)
-
-    def hurry(self) -> None:
-        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -135,8 +116,6 @@ class Runner:
         only = links[0] if len(links) == 1 else None
         self._only = only.replica if isinstance(only, LocalLink) else None
         """The only replica, where it is in this process."""
-        self._late = frozenset(range(len(links) // 2 + 1, len(links)))
-        """Replicas that are asked a while later, as the others are a majority."""
 
     def run(self, procedure: Procedure[T]) -> T:
         """Run a procedure to its end, and return or raise what it does; blocks for its effects."""
@@ -194,37 +173,16 @@ class Runner:
         for index, broadcast in broadcasts.items():
             for number, request in broadcast.requests.items():
                 asked.setdefault(number, []).append((begun[index], request))
-        late = self._late
-        if any(len(broadcast.requests) < len(self._links) for broadcast in broadcasts.values()):
-            late = frozenset[int]()  # Others have been asked before.
         for number, of_replica in asked.items():
-            self._begin_all(number, of_replica, LATE_SECONDS if number in late else 0.0)
-        return {index: self._answers(answers, late) for index, answers in begun.items()}
+            self._begin_all(number, of_replica)
+        return {index: answers.wait() for index, answers in begun.items()}
 
-    def _answers(self, answers: "_Answers", late: frozenset[int]) -> Any:
-        """Return the answers to a broadcast; hurries those late where the others do not do."""
-        if late and not answers.wait(late):
-            for number in late:
-                self._links[number].hurry()
-        answers.wait()
-        found = answers.found()
-        if not late.isdisjoint(found):
-            needed = answers.needed(found)
-            if len(needed) == len(self._links) - len(late):
-                self._late = frozenset(range(len(self._links))) - needed
-        return found
-
-    def _begin_all(
-        self,
-        number: int,
-        asked: Sequence[tuple["_Answers", Request | Bundle]],
-        late_seconds: float,
-    ) -> None:
+    def _begin_all(self, number: int, asked: Sequence[tuple["_Answers", Request | Bundle]]) -> None:
         """Ask one replica for what several broadcasts want of it."""
         link = self._links[number]
         seconds = min(answers.seconds for answers, _ in asked)
         requests = unbundled(request for _, request in asked)
-        if any(isinstance(request, ForgetRequest) for request in requests):
+        if len(requests) == 1 or any(isinstance(request, ForgetRequest) for request in requests):
             for answers, request in asked:
                 assert not isinstance(request, Bundle)
                 link.begin(request, seconds, partial(answers.add, number))
@@ -241,7 +199,7 @@ class Runner:
             answers, part = places[at]
             answers.add(number, answer, part)
 
-        link.begin_all(requests, seconds, done, late_seconds)
+        link.begin_all(requests, seconds, done)
 
 
 class _Answers:
@@ -257,9 +215,7 @@ class _Answers:
         self._parts: dict[int, tuple[list[Answer], int]] = {}
         """Of the bundles of replicas: the answers so far, and how many are missing."""
         self._changed = threading.Condition()
-        self._are_enough = not broadcast.requests or broadcast.enough(self._answers)
         self._deadline = time.monotonic() + broadcast.seconds
-        self._is_hurried = False
         self.seconds = broadcast.seconds
 
     def expect(self, number: int, parts: int) -> None:
@@ -278,46 +234,23 @@ class _Answers:
                 if missing > 1:
                     return
                 self._answers[number] = one_of(parts)
-            answers, broadcast = self._answers, self._broadcast
-            are_all = len(answers) == len(broadcast.requests)
-            self._are_enough = self._are_enough or are_all or broadcast.enough(answers)
-            if self._are_enough or len(answers) >= broadcast.majority:
-                self._changed.notify()
+            self._changed.notify()
 
-    def wait(self, late: Set[int] = frozenset()) -> bool:
-        """Block until there are enough answers, or the time is up; see `Broadcast`.
-
-        Returns:
-            False as soon as only answers of `late` replicas are missing.
-        """
-        broadcast, answers = self._broadcast, self._answers
+    def wait(self) -> Answers | dict[int, Answer | list[Answer]]:
+        """Return the answers once there are enough, or the time is up; see `Broadcast`."""
+        broadcast, answers, deadline = self._broadcast, self._answers, self._deadline
         with self._changed:
-            while not self._are_enough:
-                if late and answers.keys() | late >= broadcast.requests.keys():
-                    return False
+            hurried = False
+            while len(answers) < len(broadcast.requests) and not broadcast.enough(answers):
                 heard = sum(not isinstance(answer, WingsError) for answer in answers.values())
-                if heard >= broadcast.majority and not self._is_hurried:
-                    self._is_hurried = True
-                    self._deadline = min(self._deadline, time.monotonic() + GRACE_SECONDS)
-                remaining = self._deadline - time.monotonic()
+                if heard >= broadcast.majority and not hurried:
+                    hurried = True
+                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+                remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     break
                 self._changed.wait(remaining)
-        return True
-
-    def found(self) -> dict[int, Answer | list[Answer]]:
-        """Return the answers so far."""
-        with self._changed:
-            return dict(self._answers)
-
-    def needed(self, found: Mapping[int, Answer | list[Answer]]) -> frozenset[int]:
-        """Return the replicas without each of which the answers would not be enough."""
-        enough = self._broadcast.enough
-        return frozenset(
-            number
-            for number in found
-            if not enough({each: found[each] for each in found if each != number})
-        )
+            return dict(answers)
 
 
 def _carry_out(effect: Pause | FinishDeadLetters) -> object:

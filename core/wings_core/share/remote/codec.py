@@ -61,7 +61,6 @@ REQUESTS: dict[str, Codec[Any, Any]] = {
 """By the method that they are sent to."""
 
 _BY_VALUE = {codec.value: (method, codec) for method, codec in REQUESTS.items()}
-_KINDS = {codec.value: method.lower() for method, codec in REQUESTS.items()}
 _BY_MESSAGE = {codec.message: codec for codec in REQUESTS.values()}
 
 
@@ -80,8 +79,11 @@ def encoded_requests(requests: Sequence[Request]) -> bytes:
     asked, message = _last
     if len(asked) == len(requests) and all(map(operator.is_, asked, requests)):
         return message
-    fields = [{_KINDS[type(each)]: _BY_VALUE[type(each)][1].fields(each)} for each in requests]
-    message = pb.ManyRequest(requests=cast("Any", fields)).SerializeToString()
+    many = pb.ManyRequest()
+    for request in requests:
+        method, encoded = encode_request(request)
+        getattr(many.requests.add(), method.lower()).CopyFrom(encoded)
+    message = many.SerializeToString()
     _last = (tuple(requests), message)
     return message
 
@@ -106,16 +108,17 @@ def decode_requests(message: Message) -> list[Request]:
 
 def encode_answers(requests: Sequence[Request], answers: Sequence[Answer]) -> Message:
     """Return the answers to requests that were carried out together."""
-    many: list[dict[str, Any]] = []
+    many = pb.ManyResponse()
     for request, answer in zip(requests, answers, strict=True):
+        response = many.responses.add()
         if isinstance(answer, WingsError):
-            many.append({"error": json.dumps(answer.to_json())})
-        elif isinstance(request, ReadRequest):
-            many.append({"read": encode_answer(request, answer)})
-        else:
-            parts = cast("Sequence[Part]", answer)
-            many.append({"hold": {"parts": [PART.fields(part) for part in parts]}})
-    return pb.ManyResponse(responses=cast("Any", many))
+            response.error = json.dumps(answer.to_json())
+            continue
+        message = encode_answer(request, answer)
+        kind = response.read if isinstance(message, pb.ReadResponse) else response.hold
+        kind.SetInParent()  # Also where it is empty.
+        cast("Message", kind).CopyFrom(message)
+    return many
 
 
 def decode_answers(message: bytes) -> list[Answer]:

@@ -15,7 +15,6 @@ from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.errors import error_of
 from wings_core.protocol.v1 import holds_pb2
 from wings_core.security.peers import PeerAccess
-from wings_core.share.quorum.links import GRACE_SECONDS
 from wings_core.share.remote.codec import decode_answer, encode_request
 from wings_core.share.remote.session import Asked, Done, Session
 from wings_core.share.replica.combiner import BATCH_MAX
@@ -72,29 +71,15 @@ class RemoteLink:
 
         future.add_done_callback(end)
 
-    def begin_all(
-        self,
-        requests: Sequence[Request],
-        seconds: float,
-        done: Done,
-        late_seconds: float = 0.0,
-    ) -> None:
+    def begin_all(self, requests: Sequence[Request], seconds: float, done: Done) -> None:
         """Send requests over the session; see `ReplicaLink.begin_all`.
 
         Where the replica is silent, `done` is called when it is next asked for something.
         """
-        now = time.monotonic()
-        send_by = now + late_seconds if late_seconds else 0.0
         for at in range(0, len(requests), BATCH_MAX):
             some = requests[at : at + BATCH_MAX]
             of_some = done if at == 0 else partial(_shifted, done, at)
-            self._ask(Asked(some, now + seconds, of_some, send_by), seconds)
-
-    def hurry(self) -> None:
-        """See `ReplicaLink.hurry`."""
-        session = self._session
-        if session is not None:
-            session.hurry()
+            self._ask(Asked(some, time.monotonic() + seconds, of_some), seconds)
 
     def _ask(self, asked: Asked, seconds: float) -> None:
         # A call that is a part of a trace is a span of it, so it goes alone.
@@ -131,10 +116,7 @@ class RemoteLink:
             self._ask_each(each, max(0.001, each.until - time.monotonic()))
 
     def close(self) -> None:
-        """Make what is kept, and cancel what is under way still; blocks for a short while."""
-        session = self._session
-        if session is not None:
-            session.finish(GRACE_SECONDS)
+        """Cancel what is under way."""
         self._channel.close()
 
     def _answer(self, ended: object) -> Answer:

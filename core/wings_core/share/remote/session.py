@@ -2,16 +2,14 @@
 
     begin ─▶ waiting ─▶ (one message under way at a time) the replica ─▶ one thread reads ─▶ done
 
-What is asked while a message is under way goes into the next, as the replica syncs once for each;
-what may be asked later waits for others.
+What is asked while a message is under way goes into the next, as the replica syncs once for each.
 """
 
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import grpc
@@ -20,9 +18,6 @@ from wings_core.errors import Unavailable, WingsError
 from wings_core.share.remote.codec import decode_answers, encoded_requests
 from wings_core.share.replica.combiner import BATCH_MAX
 from wings_core.share.replica.requests import Answer, Request
-
-LATE_MAX = 256
-"""What waits for others is sent when it is so much."""
 
 Done = Callable[[int, Answer], None]
 """Called with the index of a request, and its answer."""
@@ -37,8 +32,6 @@ class Asked:
     until: float
     """When an answer comes too late, by the monotonic clock."""
     done: Done
-    send_by: float = 0.0
-    """When it has to be sent, by the same clock: until then it waits for others."""
 
     def fail(self, error: WingsError) -> None:
         """Answer all of them with an error, a copy each."""
@@ -65,9 +58,7 @@ class Session:
         self._error_of = error_of
         self._unserved = unserved
         self._lock = threading.Lock()
-        self._answered_all = threading.Condition(self._lock)
-        self._waiting: list[tuple[Asked, bytes]] = []
-        """With its message, in the order in which it was asked."""
+        self._waiting: list[Asked] = []
         self._under_way: list[Asked] = []
         self.has_ended = False
         """Whether it takes nothing any more."""
@@ -76,9 +67,8 @@ class Session:
         self.error: WingsError | None = None
         """What it ended with; None: it goes on, or what was under way was overdue."""
         self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        """To be sent; None where that is to be looked at anew."""
         # Without a deadline of its own: see `begin`.
-        self._call: Any = method(self._sent())
+        self._call: Any = method(iter(self._messages.get, None))
         threading.Thread(target=self._read, name="wings-holds", daemon=True).start()
 
     def begin(self, asked: Asked) -> bool:
@@ -88,66 +78,20 @@ class Session:
             False where the session has ended, also before it was asked for anything, or ends now as
             what is under way is overdue: nothing was sent.
         """
-        message = encoded_requests(asked.requests)
         with self._lock:
             if self.has_ended:
                 return False
-            is_overdue = self._under_way and time.monotonic() > self._under_way[0].until
+            if not self._under_way:
+                self._under_way = [asked]
+                self._messages.put(encoded_requests(asked.requests))
+                return True
+            is_overdue = time.monotonic() > self._under_way[0].until
             if not is_overdue:
-                self._waiting.append((asked, message))
-                if not self._under_way:
-                    if asked.send_by <= 0 or len(self._waiting) >= LATE_MAX:
-                        self._send_waiting()
-                    elif len(self._waiting) == 1:
-                        self._messages.put(None)  # It is sent when it is time to.
+                self._waiting.append(asked)
                 return True
             self.has_ended = True
         self._call.cancel()  # The replica must not carry it out long after.
         return False
-
-    def hurry(self) -> None:
-        """Send what waits as soon as nothing is under way."""
-        with self._lock:
-            if self._waiting:
-                asked, message = self._waiting[0]
-                self._waiting[0] = (replace(asked, send_by=0.0), message)
-                if not self._under_way:
-                    self._send_waiting()
-
-    def finish(self, seconds: float) -> None:
-        """Send what waits, and block until all is answered, or for so long."""
-        self.hurry()
-        with self._lock:
-            self._answered_all.wait_for(lambda: not (self._under_way or self._waiting), seconds)
-
-    def _send_waiting(self) -> None:
-        """Have a message sent; the lock is held, and nothing is under way."""
-        room, messages = BATCH_MAX, list[bytes]()
-        while self._waiting and len(self._waiting[0][0].requests) <= room:
-            asked, message = self._waiting.pop(0)
-            room -= len(asked.requests)
-            self._under_way.append(asked)
-            messages.append(message)
-        self._messages.put(b"".join(messages))  # They follow one another as the requests of one.
-
-    # The thread of gRPC's that sends.
-
-    def _sent(self) -> Iterator[bytes]:
-        """Yield messages as they are put, and what waits once it is time to send it."""
-        while not self.has_ended:
-            seconds = None
-            with self._lock:
-                if self._waiting and not self._under_way:
-                    seconds = self._waiting[0][0].send_by - time.monotonic()
-                    if seconds <= 0:
-                        self._send_waiting()
-                        seconds = None
-            with suppress(queue.Empty):
-                message = self._messages.get(timeout=seconds)
-                if message is not None:
-                    yield message
-
-    # The session's thread.
 
     def _read(self) -> None:
         try:
@@ -167,14 +111,15 @@ class Session:
     def _answered(self, answers: Sequence[Answer]) -> None:
         with self._lock:
             answered, self._under_way = self._under_way, []
-            if not self._waiting:
-                self._answered_all.notify_all()
-            elif len(self._waiting) >= LATE_MAX or any(
-                asked.send_by <= 0 for asked, _ in self._waiting
-            ):
-                self._send_waiting()
-            else:
-                self._messages.put(None)
+            room = BATCH_MAX
+            while self._waiting and len(self._waiting[0].requests) <= room:
+                following = self._waiting.pop(0)
+                room -= len(following.requests)
+                self._under_way.append(following)
+            if self._under_way:
+                # Encoded messages follow one another as the requests of one.
+                message = b"".join(encoded_requests(each.requests) for each in self._under_way)
+                self._messages.put(message)
         if len(answers) != sum(len(each.requests) for each in answered):
             raise ValueError(f"{len(answers)} answers")
         found = iter(answers)
@@ -185,9 +130,8 @@ class Session:
     def _end(self, error: WingsError, *, is_served: bool = True) -> None:
         with self._lock:
             self.has_ended, self.is_served, self.error = True, is_served, error
-            left = [*self._under_way, *(asked for asked, _ in self._waiting)]
+            left = [*self._under_way, *self._waiting]
             self._under_way, self._waiting = [], []
-            self._answered_all.notify_all()
         self._messages.put(None)  # Ends gRPC's thread that takes them.
         if not is_served:
             self._unserved(left)

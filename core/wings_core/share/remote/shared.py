@@ -55,14 +55,9 @@ class SharedLink:
         self._begin(request, Deadline.after(seconds), done, self._owner)
 
     def begin_all(
-        self,
-        requests: Sequence[Request],
-        seconds: float,
-        done: Callable[[int, Answer], None],
-        late_seconds: float = 0.0,
+        self, requests: Sequence[Request], seconds: float, done: Callable[[int, Answer], None]
     ) -> None:
         """See `ReplicaLink.begin_all`; on the caller's thread where it is served here."""
-        assert not late_seconds  # It is the only one.
         owner = self._owner
         try:
             if self._standby.serves:
@@ -149,9 +144,6 @@ class SharedLink:
             done(answer)
         else:
             self._begin(request, deadline, done, owner)
-
-    def hurry(self) -> None:
-        """See `ReplicaLink.hurry`; nothing is kept."""
 
     def close(self) -> None:
         """See `ReplicaLink.close`."""
