@@ -166,7 +166,10 @@ def settle_entries(
     if refused:
         # Nothing was done of them: looked at one by one, the refusal tells of the message.
         alone = [_Asked(group, each.member, each.entries, again) for each, again in refused]
-        all_results = shares.settle(group, [each.possible for each in alone], ())[0]
+        try:
+            all_results = shares.settle(group, [each.possible for each in alone], ())[0]
+        except WingsError:  # As of a group that is deleted meanwhile: the first refusal stands.
+            return [Settled(each.errors, each.done) for each in asked], acquired
         for (each, _), anew, results in zip(refused, alone, all_results, strict=True):
             anew.learn(results)
             for at, _ in anew.runs:

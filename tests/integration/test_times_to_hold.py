@@ -68,7 +68,10 @@ def test_a_push_on_one_node_wakes_a_poll_on_another_before_it_looks(
 def test_a_push_whose_notification_is_lost_wakes_a_poll_on_another_node(
     postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "encode_notification", lambda *_: ())
+    def lose(*_: object) -> list[str]:
+        return []
+
+    monkeypatch.setattr(listener, "encode_notification", lose)
     with ExitStack() as stack:
         nodes = Nodes(postgres.new_database(), tmp_path / "objects", stack)
         _polled_from_another_node(nodes, UNTOLD_SECONDS)

@@ -50,7 +50,7 @@ from wings_core.share.shares import GroupMoved
 from wings_core.times import Deadline
 from wings_server.flight.share_flow import ShareFlow, ShareFlows, Turn
 from wings_server.flight.share_opening import Admission, Opened, open_stream, refuse
-from wings_server.flight.unread import Unread
+from wings_server.flight.unread import UNREAD_BYTES_MAX, Unread
 from wings_server.metrics import Metrics
 from wings_server.share_actions import Settled, settle_entries
 
@@ -663,17 +663,19 @@ class ShareStream:
         size = get_record_batch_size(part.batch)
         self._metrics.delivered("flight", rows, size, self._group.topic.name)
         usage = self._admission.usage
-        if usage is not None:  # Counted, and not refused: it is leased already.
-            usage.hold(size)
         words, most = AcquiredWords.of(leased), self._opened.command.max_messages
-        about = size if rows <= most else size * most // rows
+        # All of a small one may lie unread, however its bytes are spread.
+        about = size * most // rows if most < rows and size <= UNREAD_BYTES_MAX // 2 else None
         for first, last, batch in _pieces(part, most):
+            bytes_ = get_record_batch_size(batch) if about is None else about
             traces = self._pushed_in(self._group.topic, leased.partition, first, last)
-            self._put(batch, words.metadata(first, last, traces), about, (leased.lease, first))
+            if usage is not None:  # Counted, and not refused: it is leased already.
+                usage.hold(bytes_)
+            self._put(batch, words.metadata(first, last, traces), bytes_, (leased.lease, first))
+            if usage is not None:
+                usage.release(bytes_)
             if waits:
                 self._write_outbox()
-        if usage is not None:
-            usage.release(size)
 
     def _try_write(self, batch: pa.RecordBatch, metadata: bytes) -> bool:
         """Write to the client; False where it has gone."""
