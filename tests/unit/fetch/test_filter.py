@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tables import each
 
 from wings_core.errors import InvalidFilter
+from wings_core.fetch import engines
 from wings_core.fetch import filter as filter_module
 from wings_core.fetch.engines import ENGINES_MAX
 from wings_core.fetch.expression import (
@@ -749,7 +750,8 @@ def test_any_other_text_is_a_filter_or_an_invalid_filter(text: str) -> None:
 # Threads.
 
 
-def test_many_more_threads_than_engines_filter_at_once() -> None:
+def test_many_more_threads_than_engines_filter_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "WAIT_SECONDS_MAX", 60.0)  # A busy machine takes over five.
     batch = arrow.record_batch({"a": arrow.array(range(1_000))})
     threads = ENGINES_MAX * 8
     together = threading.Barrier(threads)
