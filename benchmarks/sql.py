@@ -6,6 +6,7 @@ server of its own; what holds is the processor time of both, as on a busy machin
 clock is mostly the other processes'.
 """
 
+import gc
 import os
 import tempfile
 import time
@@ -27,6 +28,7 @@ from wings_core.limits import Limits
 from wings_core.log import Log
 from wings_core.model import Topic
 from wings_core.names import TopicName
+from wings_server.process import collect_rarely
 from wings_server.testing import server_process
 
 ROWS = int(os.environ.get("WINGS_BENCH_ROWS", "20000000"))
@@ -66,7 +68,12 @@ def run() -> Iterator[Row]:
 
 @contextmanager
 def _log(*, hot: bool = False) -> Generator[Log]:
-    """Open a log in this process, which does not maintain itself meanwhile."""
+    """Open a log in this process, which does not maintain itself meanwhile.
+
+    Cycles are collected as in a server's process: as Python does by itself, all that was ever
+    imported is looked at again for each hundred thousand partitions' states, which takes as long.
+    """
+    thresholds = gc.get_threshold()
     with tempfile.TemporaryDirectory() as directory:
         url = f"file://{directory}/hot" if hot else None
         limits = Limits(maintenance_seconds=1e6, page_cache_bytes_max=1)
@@ -74,7 +81,12 @@ def _log(*, hot: bool = False) -> Generator[Log]:
             DataDirectory.open(Path(directory, "data")) as opened,
             closing(Log.open(opened, limits, hot_url=url)) as log,
         ):
-            yield log
+            collect_rarely()
+            try:
+                yield log
+            finally:
+                gc.unfreeze()
+                gc.set_threshold(*thresholds)
 
 
 def _filled(

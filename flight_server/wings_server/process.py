@@ -337,6 +337,15 @@ def ready_line(server: Server) -> str:
     return f"wings ready flight={server.flight_url} http={server.http_url}"
 
 
+def collect_rarely() -> None:
+    """Have Python look for cycles among new objects alone, and among many of them at a time."""
+    # What stands now stays for as long as the process: collections need not look at it again and
+    # again, which takes as long as many small pushes each time.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECTED_OBJECTS)
+
+
 def run_until_signalled(
     start: Callable[[], None],
     stop: Callable[[], None],
@@ -356,11 +365,7 @@ def run_until_signalled(
     traces.start("wings")
     start()
     signals.hung_up = reload
-    # What stands now stays for as long as the process: collections need not look at it again and
-    # again, which takes as long as many small pushes each time.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECTED_OBJECTS)
+    collect_rarely()
     line = ready_line()
     with suppress(OSError):  # A closed standard output is no reason to stop.
         sys.stdout.write(f"{line}\n")
