@@ -16,6 +16,7 @@ from flight_calls import act, create_topic, numbers, push
 from share_calls import Leased, Member, ShareStreamCall, create_group, offsets_of
 
 from wings_core.share.dead_letters import writer
+from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_server.flight.share_stream import REQUESTS_WAITING_MAX
 from wings_server.testing import RunningServer, running_server
 
@@ -439,6 +440,19 @@ def test_a_stop_in_order_ends_streams_in_band_and_releases_what_they_hold(tmp_pa
     with running_server(tmp_path / "data") as server:
         (again,) = Member(server.client(), "t").acquire(timeout_ms=LONG)
         assert (again.offsets, again.about["delivery_count"]) == ([5, 6, 7, 8, 9], 2)
+
+
+def test_a_fault_at_the_end_of_a_stream_keeps_its_client_from_nothing(
+    client: flight.FlightClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: StreamHolds) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(StreamHolds, "releases", fail)
+    stream = ShareStreamCall(client, topic)
+    assert stream.delivery().offsets == list(range(10))
+    act(client, "share-delete", group="billing", topic=topic)
+    assert stream.ended()["end"] == "GROUP_NOT_FOUND"
 
 
 def test_two_streams_get_each_message_once(client: flight.FlightClient, new_topic_id: str) -> None:

@@ -127,16 +127,24 @@ class ShareFlow:
                 return
 
     def _round(self, streams: Sequence[FlowStream]) -> None:
-        turns = [turn for stream in streams if (turn := stream.take_turn()) is not None]
+        turns: list[Turn] = []
+        for stream in streams:
+            try:
+                turn = stream.take_turn()
+            except Exception as error:  # noqa: BLE001 - The others, and later rounds, go on.
+                _fail([stream], error)
+                continue
+            if turn is not None:
+                turns.append(turn)
         try:
             self._settle(turns)
-        except Exception as error:
-            _logger.exception("share streams failed by a fault of the server")
-            for turn in turns:
-                turn.stream.fail(error)
-        finally:
-            for turn in turns:
+        except Exception as error:  # noqa: BLE001 - It is logged.
+            _fail([turn.stream for turn in turns], error)
+        for turn in turns:
+            try:
                 turn.stream.give_back()
+            except Exception as error:  # noqa: BLE001 - It is logged.
+                _fail([turn.stream], error)
 
     def _settle(self, turns: Sequence[Turn]) -> None:
         asking = [turn for turn in turns if turn.requests]
@@ -181,6 +189,13 @@ class ShareFlow:
             acquired = [error] * len(wanting)
         for (turn, _), found in zip(wanting, acquired, strict=True):
             turn.stream.deliver(found)
+
+
+def _fail(streams: Sequence[FlowStream], error: Exception) -> None:
+    """End streams by a fault of the server."""
+    _logger.error("share streams failed by a fault of the server", exc_info=error)
+    for stream in streams:
+        stream.fail(error)
 
 
 class ShareFlows:

@@ -310,8 +310,9 @@ class ShareStream:
                 return None
             if not self._requests and not wants:
                 return None
-            self._is_taken = True
-            return Turn(self, self._member, self._take_requests())
+            turn = Turn(self, self._member, self._take_requests())
+            self._is_taken = True  # Last: it is given back only where this returns.
+            return turn
 
     def answer(self, requests: Sequence[AcknowledgeMessage], settled: Sequence[Settled]) -> None:
         """See `FlowStream.answer`."""
@@ -425,14 +426,19 @@ class ShareStream:
         except Exception as error:
             _logger.exception("share stream failed by a fault of the server")
             end = ShareEnd(Internal.code, f"internal error: {type(error).__name__}")
-        self._release()
-        self._shares.wake_another(self._group)  # It may have been called, and has not looked.
-        if end is not None:
-            self.end(end)
-            self._try_write(self._nothing, end_metadata(end))
-        with self._changed:
-            self._is_done = True
-            self._changed.notify_all()
+        try:
+            self._release()
+            self._shares.wake_another(self._group)  # It may have been called, and has not looked.
+        except Exception:
+            _logger.exception("what a share stream held expires by a fault of the server")
+        try:
+            if end is not None:
+                self.end(end)
+                self._try_write(self._nothing, end_metadata(end))
+        finally:
+            with self._changed:
+                self._is_done = True
+                self._changed.notify_all()
 
     def _serve(self) -> ShareEnd | None:
         """Do what the flow leaves; returns why it ended, None where the client ended its side."""

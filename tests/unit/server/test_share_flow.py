@@ -80,16 +80,17 @@ class Stream:
         self.member = member
         self.requests = [AcknowledgeMessage(request=each, acks=(ENTRY,)) for each in requests]
         self.said: list[object] = []
-        self.fails = False
+        self.fails_at: str | None = None
+        """The method that fails."""
         self.done = threading.Event()
 
     def take_turn(self) -> Turn | None:
+        self.check("take_turn")
         requests, self.requests = self.requests, []
         return Turn(self, self.member, requests)
 
     def answer(self, requests: Sequence[AcknowledgeMessage], settled: Sequence[Settled]) -> None:
-        if self.fails:
-            raise ZeroDivisionError
+        self.check("answer")
         of_requests = [str(error) for errors, _ in settled for error in errors]
         self.said.append(([each.request for each in requests], of_requests))
 
@@ -108,6 +109,11 @@ class Stream:
 
     def give_back(self) -> None:
         self.done.set()
+        self.check("give_back")
+
+    def check(self, method: str) -> None:
+        if method == self.fails_at:
+            raise ZeroDivisionError
 
 
 @contextmanager
@@ -176,12 +182,29 @@ def test_a_group_that_is_moved_before_what_is_tried_again_is_no_fault() -> None:
 def test_a_fault_ends_the_streams_of_its_round_and_no_other() -> None:
     shares = Coordinated()
     faulty, sound = Stream("faulty", 1), Stream("sound", 1)
-    faulty.fails = True
+    faulty.fails_at = "answer"
     with flowing(shares) as flow:
         flow.lead(faulty)
         flow.lead(sound)
     assert faulty.said == [ZeroDivisionError]
     assert faulty.done.is_set()
+    assert sound.said == [([1], ["sound"]), ACQUIRED]
+
+
+@pytest.mark.parametrize("method", ["take_turn", "give_back"])
+def test_a_fault_of_a_turn_ends_its_stream_alone(method: str) -> None:
+    shares = Coordinated()
+    shares.go.clear()
+    first, faulty, sound = Stream("first", 1), Stream("faulty", 1), Stream("sound", 1)
+    faulty.fails_at = method
+    with flowing(shares) as flow:
+        flow.offer(first)
+        assert shares.begun.wait(30)
+        flow.offer(faulty)
+        flow.offer(sound)
+        shares.go.set()
+        assert sound.done.wait(30)
+    assert faulty.said[-1] is ZeroDivisionError
     assert sound.said == [([1], ["sound"]), ACQUIRED]
 
 

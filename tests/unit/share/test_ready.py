@@ -1,11 +1,14 @@
 """The index of ready partitions and waiting members: who is woken for what."""
 
+import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
+import pytest
 from fix_metadata import A, B
 from fix_share import HandClock
 
+from wings_core.errors import Unavailable
 from wings_core.model import PartitionState
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.ready import STALE_MAX, ReadyPartitions
@@ -231,3 +234,54 @@ def test_what_another_member_took_out_is_ready_again_for_one_that_finds_some() -
     topic.empty(A)
     topic.index.looked_at(A, generation, 1, 0.0)
     assert topic.ready() == [A]
+
+
+@pytest.mark.parametrize("error", [None, Unavailable("no metadata")])
+def test_who_comes_while_the_partitions_are_listed_waits_for_the_list(
+    error: Unavailable | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = Topic()
+    topic.ends = {A: 3}
+    listing, go = threading.Event(), threading.Event()
+    coming, lock = threading.Semaphore(0), threading.Lock()
+    states = topic.states
+
+    class OneByOne(AbstractContextManager[None]):
+        def __enter__(self) -> None:
+            coming.release()
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+
+    def slow() -> list[PartitionState]:
+        listing.set()
+        assert go.wait(30)
+        found = states()
+        if error is not None:
+            raise error
+        return found
+
+    monkeypatch.setattr(topic.index, "_listed", slow)
+    monkeypatch.setattr(topic.index, "_listing", OneByOne())
+    found: list[object] = []
+
+    def look() -> None:
+        try:
+            topic.index.look()
+            found.append(topic.ready())
+        except Unavailable as raised:
+            found.append(raised.message)
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    threads[0].start()
+    assert listing.wait(30)
+    for thread in threads[1:]:
+        thread.start()
+    for _ in range(3):
+        assert coming.acquire(timeout=30)
+    go.set()
+    for thread in threads:
+        thread.join(30)
+    assert found == [[A] if error is None else error.message] * 3
+    assert topic.lists == 1

@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
+from wings_core.errors import WingsError
 from wings_core.model import PartitionState
 from wings_core.partitions import Partition
 
@@ -73,7 +74,11 @@ class ReadyPartitions:
         """When partitions may be ready, a heap; those that were overtaken are still there."""
         self._due_at: dict[Partition, float] = {}
         self._waiting: OrderedDict[_Waiting, None] = OrderedDict()
-        self._is_listed = False
+        self._listings, self._listings_due = 0, 1
+        """Of how many listings the partitions are, and are to be."""
+        self._failures = 0
+        self._failure: WingsError | None = None
+        """Of the last that failed, which those who waited for it share."""
         self._is_stale = True
         """Whether all partitions are to be looked at again."""
         self._listing = threading.Lock()
@@ -98,16 +103,20 @@ class ReadyPartitions:
             TopicNotFound: The topic was deleted.
         """
         self.used_at = self._clock()
-        if self._is_listed:
+        if self._listings == self._listings_due:
             return
+        failures = self._failures
+        # Who comes meanwhile waits: before the partitions are known, nothing seems to be ready.
         with self._listing:
-            if self._is_listed:
+            due = self._listings_due
+            if self._listings == due:
                 return
-            self._is_listed = True  # What is committed from now on is told of.
+            if self._failures != failures and self._failure is not None:
+                raise type(self._failure)(self._failure.message, **self._failure.facts)
             try:
                 states = {state.partition: state for state in self._listed()}
-            except BaseException:
-                self._is_listed = False
+            except WingsError as error:
+                self._failures, self._failure = self._failures + 1, error
                 raise
             with self._lock:
                 self._listed_states = states
@@ -119,11 +128,13 @@ class ReadyPartitions:
                         self._ends[partition] = state.next_offset
                         self._mark(partition)
                 self._is_stale = False
+                self._listings = due  # What was committed since is told of.
 
     def look_again(self) -> None:
         """List the partitions again, if that was not done just now; blocks for metadata then."""
         if self._clock() >= self._listed_until:
-            self._is_listed = False
+            with self._lock:
+                self._listings_due += 1
             self.look()
 
     def note(self, state: PartitionState) -> None:
@@ -249,7 +260,8 @@ class ReadyPartitions:
     def wake_all(self) -> None:
         """Let all members look again, at all partitions."""
         with self._lock:
-            self._is_listed, self._is_stale = False, True
+            self._listings_due += 1
+            self._is_stale = True
             woken = list(self._waiting)
         _call(woken)
 
