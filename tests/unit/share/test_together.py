@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fix_metadata import A, B
-from fix_share import ShareUnderTest, entry_of
+from fix_share import ShareUnderTest, entry_of, open_share
 
 from wings_core.errors import InvalidRecordState, Unavailable, WingsError
 from wings_core.partitions import Partition
@@ -15,12 +16,15 @@ from wings_core.share.model import (
     Acknowledgement,
     Acquired,
     AcquireRequest,
+    Lease,
     LeasedRange,
     ShareGroup,
+    ShareKey,
 )
 from wings_core.share.quorum.effects import Broadcast
 from wings_core.share.quorum.links import Runner
-from wings_core.share.replica.requests import Answers, HoldRequest
+from wings_core.share.replica.interfaces import ReleaseEntry
+from wings_core.share.replica.requests import Answers, HoldRequest, ReleaseRequest
 
 MEMBERS = ("one", "two", "three")
 
@@ -131,6 +135,33 @@ def test_each_of_those_that_accept_at_once_is_answered_by_itself(share: ShareUnd
     assert errors == [[type(None)], [refused], [refused, refused], [type(None)]]
     (state,) = share.coordinator.describe(group)
     assert (state.lag, state.in_flight) == (9 - 4, 5)
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_lease_that_is_lost_at_a_majority_fails_its_own_member_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: bool
+) -> None:
+    with open_share(tmp_path, 3) as share:
+        share.metadata.push(share.topic, 9)
+        group = share.group()
+        (one,), (two,), (three,) = acquired(share, group, 3)
+        key = ShareKey(group.uuid, group.topic.uuid, two.partition)
+        lost = ReleaseEntry(two.start_offset, two.end_offset, Lease.parse(two.lease), 1)
+        for replica in share.replicas[:2]:
+            replica.perform([ReleaseRequest(key, (lost,))])
+        if silent:
+            monkeypatch.setattr(share.links[2], "begin", lambda *_: None)
+            monkeypatch.setattr(share.links[2], "begin_all", lambda *_: None)
+        requests = [
+            (member, [entry_of(leased, "accept")])
+            for member, leased in zip(MEMBERS, (one, two, three), strict=True)
+        ]
+        results = share.coordinator.acknowledge_all(group, requests)
+        assert [type(result.error) for (result,) in results] == [
+            type(None),
+            Unavailable,
+            type(None),
+        ]
 
 
 def test_messages_that_are_accepted_one_by_one_in_a_request_are_told_of_one_by_one(

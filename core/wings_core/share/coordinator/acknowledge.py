@@ -128,10 +128,14 @@ class Acknowledge:
         if tombs:
             until = min(map(itemgetter(2), tombs))
             verdict = yield from self._finalizer.accept(tracked, [tomb[3] for tomb in tombs], until)
+        # Where a majority answered, another of those that take part may be the cause.
+        again = verdict is Verdict.REFUSED or (
+            verdict is Verdict.DISPUTED and sum(map(bool, held)) > 1
+        )
         errors: list[list[WingsError | None]] = []
         for (member, asked), of_request in zip(requests, held, strict=True):
-            if not of_request or verdict is Verdict.REFUSED:
-                # Nothing was done for it. Why, and whether another kept it from being done:
+            if again or not of_request:
+                # By itself: why, and whether another kept it from being done.
                 errors.append((yield from self.run(group, partition, bounds, member, asked)))
             elif verdict is Verdict.DONE:
                 errors.append([None] * len(asked))

@@ -184,7 +184,7 @@ class Finalizer:
         verdict = yield from self._quorum.tombstone(
             tracked.key, tombs, until, tracked.state.start_offset
         )
-        if verdict is Verdict.UNKNOWN:
+        if verdict in {Verdict.UNKNOWN, Verdict.DISPUTED}:
             return unknown(entries[0].asked)
         if verdict is Verdict.REFUSED:
             return not_held(entries[0].asked, member)

@@ -248,6 +248,7 @@ class HoldQuorum:
         )
         done = {Outcome.OK, Outcome.TOMB}
         heard: dict[int, Sequence[Part]] = {}
+        verdict = Verdict.UNKNOWN
         for number in range(TRIES_MAX):
             if number:
                 yield Pause(self._rng.uniform(*RETRY_SECONDS))
@@ -259,8 +260,11 @@ class HoldQuorum:
             silent = len(self._replicas) - len(heard)
             verdict = self._final_verdict(count_votes(heard), until, silent)
             if verdict is not Verdict.UNKNOWN or not silent or self._clock.now() >= until:
-                return verdict
-        return Verdict.UNKNOWN
+                break
+        if verdict is Verdict.UNKNOWN and len(heard) >= self.majority:
+            refused = any(part.outcome is Outcome.NOK for parts in heard.values() for part in parts)
+            return Verdict.DISPUTED if refused else verdict
+        return verdict
 
     def repair(self, key: ShareKey, ranges: Sequence[OffsetRange]) -> Procedure[None]:
         """Finish ranges on a majority, held or not.

@@ -22,6 +22,8 @@ class Verdict(Enum):
     """The leases do not hold at any majority; nothing was done, nor ever will be."""
     UNKNOWN = 2
     """It may have been done on some replicas, and may be done by the others later."""
+    DISPUTED = 3
+    """As unknown, of a tombstone that was refused by some of a majority that answered."""
 
 
 @dataclass(frozen=True, slots=True)
