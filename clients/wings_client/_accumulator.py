@@ -138,9 +138,14 @@ class Accumulator:
         rows.append(row)
         waits = self._waits
         if waits and (waits is _Waits.A_ROW or len(rows) >= self._full_rows):
-            self._wake_thread()
-        if self._closed or self._failure is not None:
-            self._take_back(row)
+            try:
+                self._wake_thread()
+            except RuntimeError:  # It does not start.
+                if self._take_back(row):
+                    raise
+        if (self._closed or self._failure is not None) and self._take_back(row):
+            with self._lock:
+                self._raise()
 
     def drain(self, deadline: Deadline) -> None:
         """Wait until all rows added before this call are in the window, or the producer failed.
@@ -240,14 +245,15 @@ class Accumulator:
                     raise full(0)
                 self._changed.wait(min(LOOK_SECONDS, deadline.remaining() or LOOK_SECONDS))
 
-    def _take_back(self, row: object) -> None:
-        """Remove a row that was added after the last ones were taken; others are being sent."""
+    def _take_back(self, row: object) -> bool:
+        """Remove a row that was added after the last ones were taken; False: it is being sent."""
         with self._lock:
             # Other threads only append, so the indices stay.
             for index in range(len(self._rows)):
                 if self._rows[index] is row:
                     del self._rows[index]
-                    self._raise()
+                    return True
+        return False
 
     def _wake(self) -> None:
         with self._lock:

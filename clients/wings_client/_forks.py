@@ -11,9 +11,11 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from wings_core.errors import InvalidArgument
+
+T = TypeVar("T")
 
 
 class Owner(Protocol):
@@ -34,12 +36,20 @@ class _Grpc:
 
 
 _grpc = _Grpc()
-_owners: weakref.WeakSet[Owner] = weakref.WeakSet()
+_owners: weakref.WeakKeyDictionary[Owner, None] = weakref.WeakKeyDictionary()
+
+
+def living(references: "weakref.WeakKeyDictionary[T, None]") -> list[T]:
+    """Return what is still alive, whatever other threads add or drop meanwhile.
+
+    An iteration of a `WeakSet` may fail then.
+    """
+    return [found for each in references.keyrefs() if (found := each()) is not None]
 
 
 def register(owner: Owner) -> None:
     """Have `is_inherited` of an owner set, and `abandon` called, in each forked child."""
-    _owners.add(owner)
+    _owners[owner] = None
 
 
 def starting_grpc() -> None:
@@ -87,7 +97,7 @@ def finalize(owned: object, owner: Owner, call: Callable[[], object]) -> Callabl
 
 def _after_fork_in_child() -> None:
     _grpc.is_inherited = _grpc.is_started
-    for owner in list(_owners):
+    for owner in living(_owners):
         owner.is_inherited = True
         owner.abandon()
 

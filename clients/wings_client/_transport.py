@@ -33,7 +33,7 @@ from wings_client._errors import (
     typed_error,
     typed_errors,
 )
-from wings_client._forks import inherited_error, keep, register, starting_grpc
+from wings_client._forks import inherited_error, keep, living, register, starting_grpc
 from wings_client._retry import Retry, repeat_call
 from wings_core import tracing
 from wings_core.contracts.actions import ActionBody
@@ -134,9 +134,9 @@ class Transport:
         # Guards the fields below; never held across a blocking call.
         self._lock = threading.Lock()
         self._clients: OrderedDict[str, flight.FlightClient] = OrderedDict()
-        self._open: weakref.WeakSet[Closable] = weakref.WeakSet()
-        self._streams: weakref.WeakSet[Cancellable] = weakref.WeakSet()
-        self._halves: weakref.WeakSet[object] = weakref.WeakSet()
+        self._open: weakref.WeakKeyDictionary[Closable, None] = weakref.WeakKeyDictionary()
+        self._streams: weakref.WeakKeyDictionary[Cancellable, None] = weakref.WeakKeyDictionary()
+        self._halves: weakref.WeakKeyDictionary[object, None] = weakref.WeakKeyDictionary()
         """Readers and writers of open streams."""
         register(self)
 
@@ -151,7 +151,7 @@ class Transport:
         with self._lock:
             if self.closed.is_set():
                 raise client_closed(self.endpoint)
-            self._open.add(opened)
+            self._open[opened] = None
 
     def add_stream(self, stream: Cancellable) -> None:
         """Register a stream to cancel with the present call, and with the client, after `close`."""
@@ -159,7 +159,7 @@ class Transport:
         with self._lock:
             if self.closed.is_set():
                 raise client_closed(self.endpoint)
-            self._streams.add(stream)
+            self._streams[stream] = None
         cancellation = current_cancellation()
         if cancellation is not None:
             cancellation.add(stream.cancel)
@@ -175,7 +175,7 @@ class Transport:
 
     def abandon(self) -> None:
         """Keep what is open from being closed in a forked child."""
-        keep(*self._clients.values(), *self._halves)
+        keep(*self._clients.values(), *living(self._halves))
 
     def close(self) -> None:
         """Close everything registered; calls under way fail, later ones are refused.
@@ -188,7 +188,7 @@ class Transport:
         if self.is_inherited:
             return
         with self._lock:
-            opened = list(self._open)
+            opened = living(self._open)
             self._open.clear()
         errors: list[WingsError] = []
         for each in opened:
@@ -198,7 +198,7 @@ class Transport:
                 errors.append(error)
         with self._lock:
             self.closed.set()
-            streams = list(self._streams)
+            streams = living(self._streams)
             clients = list(self._clients.values())
             self._clients.clear()
         for stream in streams:
@@ -283,7 +283,7 @@ class Transport:
             if not (is_short and is_timeout(failure)):
                 self.addresses.note(failure, called)
             raise failure from error
-        self._halves.add(reader)
+        self._halves[reader] = None
         return reader, called
 
     def put(
@@ -304,7 +304,7 @@ class Transport:
         self._discover()
         with self._calling() as (client, endpoint):
             writer, reader = client.do_put(descriptor, schema, self.options(seconds))
-        self._halves.update((writer, reader))
+        self._halves.update({writer: None, reader: None})
         # pyarrow's stubs type the metadata reader as one of batches.
         return writer, cast("flight.FlightMetadataReader", reader), endpoint
 
@@ -324,7 +324,7 @@ class Transport:
         self._discover()
         with self._calling() as (client, endpoint):
             writer, reader = client.do_exchange(descriptor, self.options(None))
-        self._halves.update((writer, reader))
+        self._halves.update({writer: None, reader: None})
         return writer, reader, endpoint
 
     def repeat(

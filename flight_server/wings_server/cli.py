@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from wings_core.errors import WingsError
+from wings_core.without_pandas import hide_pandas
 from wings_server.options import (
     AdvertiseOption,
     AllowedHostOption,
@@ -114,6 +115,7 @@ def serve(
         "log_format": log_format,
     }
     settings = load(config, flags)
+    hide_pandas()
     if settings.processes == 1:
         from wings_server.process import run
     else:

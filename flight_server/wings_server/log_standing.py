@@ -4,7 +4,6 @@ What one look costs is bounded, but for one statement over all partitions; of a 
 the last look is good for a few seconds.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -62,19 +61,18 @@ class Standings:
     def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
-        self._lock = threading.Lock()
         self._kept: tuple[float, Standing] | None = None
+        """Replaced as a whole, without a lock: two who look at once both ask metadata."""
 
     def look(self) -> Standing:
         """Return where the log stands, of a large one a few seconds ago; blocks for metadata."""
-        with self._lock:
-            if self._kept is not None and self._clock() < self._kept[0]:
-                return self._kept[1]
-            self._kept = None
-            standing = self._look()
-            if _size(standing.largest) > SMALL:
-                self._kept = (self._clock() + KEPT_SECONDS, standing)
-            return standing
+        kept = self._kept
+        if kept is not None and self._clock() < kept[0]:
+            return kept[1]
+        standing = self._look()
+        is_large = _size(standing.largest) > SMALL
+        self._kept = (self._clock() + KEPT_SECONDS, standing) if is_large else None
+        return standing
 
     def _look(self) -> Standing:
         largest = self._log.maintenance.largest_topics(TOPICS_MAX, GROUPS_MAX)

@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,16 @@ from backup_world import back_up, fill, rows, rows_of, seen
 import wings_client
 from wings_client import Client
 from wings_client._backup import take_backup
+from wings_core.backup import backups
+from wings_core.backup.backups import BACKUPS_MAX
 from wings_core.backup.repository import KeptPart, Repository
 from wings_core.backup.restore import restore
+from wings_core.backup.snapshot import Snapshot, take_snapshot
 from wings_core.check import check_directory
 from wings_core.contracts.actions import Maintain
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.data_directory import DataDirectory
-from wings_core.errors import InvalidArgument, StorageCorrupt, TopicNotFound
+from wings_core.errors import InvalidArgument, ResourceExhausted, StorageCorrupt, TopicNotFound
 from wings_core.limits import Limits
 from wings_core.times import parse_timestamp
 from wings_server.testing import RunningServer, running_server
@@ -347,3 +352,30 @@ def test_a_log_is_restored_as_it_was_at_a_time(
         assert [row["n"] for row in rows_of(found, "events", "a")][-2:] == [100, 99]
 
     seen_in(into, look)
+
+
+def test_no_more_backups_begin_at_once_than_may_run(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup counts from before its databases are copied, which takes long."""
+    copying, all_copy = threading.Semaphore(0), threading.Event()
+    log = server.server.log
+
+    def copy_slowly(*copied: Any) -> Snapshot:
+        copying.release()
+        assert all_copy.wait(WAIT_SECONDS)
+        return take_snapshot(*copied)
+
+    monkeypatch.setattr(backups, "take_snapshot", copy_slowly)
+    with ThreadPoolExecutor(BACKUPS_MAX + 1) as threads:
+        begun = [threads.submit(log.backups.begin) for _ in range(BACKUPS_MAX)]
+        for _ in begun:
+            assert copying.acquire(timeout=WAIT_SECONDS)
+        one_more = threads.submit(log.backups.begin)
+        one_more.add_done_callback(lambda _: copying.release())
+        assert copying.acquire(timeout=WAIT_SECONDS), "it was refused, or copies too"
+        all_copy.set()
+        assert isinstance(one_more.exception(WAIT_SECONDS), ResourceExhausted)
+        for each in begun:
+            assert log.backups.end(str(each.result(WAIT_SECONDS)["backup"]))
+    assert log.backups.end(str(log.backups.begin()["backup"])), "their places are free again"

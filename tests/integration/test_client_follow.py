@@ -115,8 +115,16 @@ def test_closing_ends_a_follow_for_the_thread_that_waits_in_it(
 def test_a_follow_that_is_never_read_opens_no_stream(
     server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:
-    with wings.follow(new_topic()):
+    topic = new_topic()
+    waits = server.server.log.fetcher.waits
+    begun = waits.begun
+    with wings.follow(topic):
+        # While others are served, one that opened late would wait at the end of the topic.
+        for number in range(3):
+            wings.push(topic, {"n": [number]})
+            assert wings.scan(topic).read_all().num_rows == number + 1
         server.wait_for_calls(0)
+    assert waits.begun == begun
 
 
 def test_a_follow_outlasts_the_deadlines_of_its_streams(

@@ -1,8 +1,11 @@
 """What `/metrics` tells of share groups, and that it stays small."""
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pyarrow as pa
@@ -12,6 +15,7 @@ from flight_calls import act, chunks, create_topic, push, ticket_of
 from prometheus_client.parser import text_string_to_metric_families
 from share_calls import Member, create_group
 
+from wings_core.model import LargestTopics
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_server import log_standing
 from wings_server.log_standing import KEPT_SECONDS, TOPICS_MAX, Standings
@@ -121,6 +125,33 @@ def test_a_large_log_is_looked_at_every_few_seconds(
         assert partitions() == 1, "as of a moment ago"
         now = KEPT_SECONDS
         assert standings.look().largest.topics == ()
+
+
+def test_a_look_at_a_log_does_not_wait_for_another(tmp_path: Path) -> None:
+    """Of a group whose replicas are slow, for one."""
+    with running_server(tmp_path) as server, ThreadPoolExecutor(1) as threads:
+        log = server.server.log
+        standings = Standings(log)
+        looking, goes_on = threading.Event(), threading.Event()
+        largest_topics = log.maintenance.largest_topics
+
+        def look_slowly(topics_max: int, groups_max: int) -> LargestTopics:
+            if not looking.is_set():
+                looking.set()
+                assert goes_on.wait(60)
+            return largest_topics(topics_max, groups_max)
+
+        with patch.object(log.maintenance, "largest_topics", look_slowly):
+            try:
+                first = threads.submit(standings.look)
+                assert looking.wait(30)
+                second = threading.Thread(target=standings.look, daemon=True)
+                second.start()
+                second.join(30)
+                assert not second.is_alive()
+            finally:
+                goes_on.set()
+            assert first.result(30).largest.topics == ()
 
 
 def test_rejections_of_many_messages_share_flushes(tmp_path: Path) -> None:

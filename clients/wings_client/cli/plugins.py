@@ -56,7 +56,8 @@ class PluginGroup(TyperGroup):
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
-        entry_point = _found().get(cmd_name)
+        # Of all that is installed, entry points are read only where no own command has the name.
+        entry_point = OWN.get(cmd_name) or _found().get(cmd_name)
         if entry_point is None:
             return None
         # Looked for before: most modules are imported when the command runs, not when it loads.

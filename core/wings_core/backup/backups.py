@@ -93,6 +93,7 @@ class Backups:
         self._lock = threading.Lock()
         """Of the table; taken for a moment, and no other lock is under it."""
         self._running: dict[str, _Backup] = {}
+        self._beginning = 0
         if directory is not None:
             for left in directory.glob(f"{_SCRATCH}*"):
                 shutil.rmtree(left, ignore_errors=True)  # Of a process that crashed.
@@ -109,8 +110,27 @@ class Backups:
         """
         self._end_silent()
         with self._lock:
-            if len(self._running) >= BACKUPS_MAX:
+            if len(self._running) + self._beginning >= BACKUPS_MAX:
                 raise ResourceExhausted(f"{BACKUPS_MAX} backups are being taken already")
+            self._beginning += 1
+        try:
+            backup = self._begin()
+        finally:
+            with self._lock:
+                self._beginning -= 1
+        self._get(backup.id)
+        snapshot = backup.snapshot
+        return {
+            "backup": backup.id,
+            "log": snapshot.store_id,
+            "at_us": snapshot.at,
+            "format": FORMAT_VERSION,
+            "metadata_version": len(MIGRATIONS),
+            "databases": {name: path.stat().st_size for name, path in snapshot.databases.items()},
+        }
+
+    def _begin(self) -> _Backup:
+        """Copy the databases for a backup, and list it."""
         backup_id = secrets.token_hex(16)
         # Before the snapshot: what it refers to is deleted by no process from then on.
         lease = self._renew(backup_id, BEGIN_SECONDS_MAX)
@@ -123,16 +143,9 @@ class Backups:
         used_at = time.monotonic() - RENEW_SECONDS
         with self._lock:
             # Not renewed since: the first look at it does, and ends it if that came too late.
-            self._running[backup_id] = _Backup(backup_id, snapshot, scratch, lease, used_at)
-        self._get(backup_id)
-        return {
-            "backup": backup_id,
-            "log": snapshot.store_id,
-            "at_us": snapshot.at,
-            "format": FORMAT_VERSION,
-            "metadata_version": len(MIGRATIONS),
-            "databases": {name: path.stat().st_size for name, path in snapshot.databases.items()},
-        }
+            backup = _Backup(backup_id, snapshot, scratch, lease, used_at)
+            self._running[backup_id] = backup
+        return backup
 
     def files(self, backup_id: str) -> Generator[pa.RecordBatch]:
         """Yield the files with messages that a backup needs, by `FILES_SCHEMA`.

@@ -14,6 +14,9 @@ from wings_core.errors import InvalidArgument, ResourceExhausted
 
 QUOTA_MAX = (1 << 63) - 1
 
+RELEASE_SECONDS_MAX = 600.0
+"""How long a call waits for its own bytes to become fewer: what releases them has ended by then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
@@ -149,16 +152,20 @@ class Usage:
         """Count bytes of a call as in flight; see `CallUsage.take`."""
         with self._changed:
             while (most := self.quotas.bytes) is not None and self._bytes + size > most:
-                others = self._bytes - call.bytes
-                if call.bytes == 0 and others == 0:
+                may_wait = waits and call.bytes > 0
+                if not may_wait and self._bytes == call.bytes:
                     break
-                if not waits or call.bytes == 0:
-                    if not others:
-                        break
+                if not (may_wait and self._is_released(call, size)):
                     used = f"{self._bytes} are in flight, and {size} more were to be"
                     raise exhausted(self.principal, "bytes", most, used)
-                self._changed.wait()
             self.add(call, size)
+
+    def _is_released(self, call: "CallUsage", size: int) -> bool:
+        """Wait until a call has fewer bytes, or `size` more may fit; False: not in time."""
+        held, others = call.bytes, self._bytes
+        return self._changed.wait_for(
+            lambda: call.bytes < held or self._bytes < others, RELEASE_SECONDS_MAX
+        )
 
     def add(self, call: "CallUsage", change: int) -> None:
         """Count bytes of a call as in flight, or, negative, as no longer."""
@@ -192,7 +199,8 @@ class CallUsage:
                 refuse: another thread releases them. Else a call by itself may exceed the quota.
 
         Raises:
-            ResourceExhausted: They exceed the quota, together with those of other calls.
+            ResourceExhausted: They exceed the quota, together with those of other calls; or none of
+                this call were released for `RELEASE_SECONDS_MAX`.
         """
         self._usage.take(self, size, waits=waits)
 

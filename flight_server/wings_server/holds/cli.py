@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from wings_core.security.command_line import without_password
+from wings_core.without_pandas import hide_pandas
 from wings_server.options import (
     ConfigOption,
     DrainSecondsOption,
@@ -72,6 +73,7 @@ def serve(
     is down. All nodes must name the same replicas. When it serves, it prints one line on standard
     output with the real port; logs go to standard error.
     """
+    hide_pandas()
     from wings_server.holds.process import run
     from wings_server.settings import HoldSettings, load
 

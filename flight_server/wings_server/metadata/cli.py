@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from wings_core.without_pandas import hide_pandas
 from wings_server.options import (
     ConfigOption,
     DrainSecondsOption,
@@ -65,6 +66,7 @@ def serve(
     Every flag may also be set in the environment (`WINGS_LISTEN=0.0.0.0:7778`) or in the file, as
     with `wings serve`.
     """
+    hide_pandas()
     from wings_server.metadata.process import run
     from wings_server.settings import MetadataSettings, load
 

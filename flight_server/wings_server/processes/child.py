@@ -1,4 +1,4 @@
-"""One of the processes of a server: `python -m wings_server.processes.child`, started by a parent.
+"""One of the processes of a server: `python -m wings_server.processes`, started by a parent.
 
 What it is to serve comes on its standard input, which stays open for as long as the parent is
 there. It prints the ready line, or the error that kept it from serving.
@@ -97,7 +97,3 @@ def _watch_parent() -> None:
     timer.daemon = True
     timer.start()
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-if __name__ == "__main__":
-    main()

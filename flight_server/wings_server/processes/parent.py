@@ -143,7 +143,7 @@ class _Process:
             if self._stopping.is_set():
                 return
             self._process = process = subprocess.Popen(
-                [sys.executable, "-m", "wings_server.processes.child"],
+                [sys.executable, "-m", "wings_server.processes"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=[self._orders.http],

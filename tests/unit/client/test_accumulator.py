@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import Future
+from typing import NoReturn
 
 import pytest
 
@@ -201,4 +202,20 @@ def test_larger_rows_make_smaller_batches() -> None:
     rig.append(1, 2)
     assert rig.sent.acquire(timeout=20)
     assert [taken.rows for taken in rig.taken] == [[1, 2]]
+    rig.close()
+
+
+def test_a_row_whose_thread_does_not_start_was_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def fail(_: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    rig = Rig()
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        rig.append("refused")
+    monkeypatch.setattr(threading.Thread, "start", start)
+    rig.append("added")
+    assert rig.drained() == ["added"]
     rig.close()

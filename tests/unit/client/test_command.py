@@ -6,8 +6,11 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+
+from wings_client.cli.plugins import PluginGroup
 
 PLUGINS = """
 import signal
@@ -279,3 +282,24 @@ sys.stdout.buffer.flush()
         )
     assert done.returncode != 0
     assert b"File too large" in done.stderr
+
+
+def test_a_command_of_the_client_reads_no_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of all that is installed take longer to read than the rest of a start."""
+
+    def fail(**_: str) -> NoReturn:
+        raise AssertionError("they were read")
+
+    monkeypatch.setattr("wings_client.cli.plugins.entry_points", fail)
+    assert PluginGroup().get_command(None, "topic").name == "topic"
+
+
+def test_a_server_imports_no_pandas() -> None:
+    code = """
+        import sys
+        from wings_core.without_pandas import hide_pandas
+        hide_pandas()
+        import wings_server.process
+        print("pandas" in sys.modules)
+    """
+    assert python(code).stdout == "False\n"

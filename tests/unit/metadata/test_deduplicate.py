@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wings_core.errors import Unavailable
+from wings_core.errors import Internal, Unavailable
 from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome, Waiter
 from wings_core.metadata.remote.retries import Retries
 from wings_core.metadata.remote.watches import Watches
@@ -215,3 +215,23 @@ def test_a_watch_that_ends_leaves_the_call_that_is_under_way() -> None:
         assert begun == [0, 7]
     assert heard == [None]
     assert (cancelled[-1:], len(locations)) == ([7], 0)
+
+
+def test_a_call_that_cannot_be_begun_ends_for_all_that_joined_it() -> None:
+    begun, joined = threading.Event(), threading.Event()
+
+    def begin(*_: object) -> Callable[[], None]:
+        begun.set()
+        assert joined.wait(LONG)
+        raise RuntimeError("can't start new thread")
+
+    shared: Deduplicate[str, int] = Deduplicate(begin)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(shared.get, "key", Deadline.after(LONG))
+        assert begun.wait(LONG)
+        outcomes: list[Outcome[int]] = []
+        shared.join("key", Deadline.after(LONG), outcomes.append)
+        joined.set()
+        assert isinstance(first.exception(LONG), Internal)
+    assert [type(each.error) for each in outcomes] == [Internal]
+    assert len(shared) == 0

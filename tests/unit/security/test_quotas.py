@@ -1,6 +1,7 @@
 """Quotas: their texts, and what a principal uses counted call by call."""
 
 import threading
+from concurrent.futures import Future
 from contextlib import ExitStack
 
 import pytest
@@ -74,6 +75,25 @@ def test_a_call_that_waits_goes_on_once_its_own_bytes_are_released() -> None:
         call.release(8)
         thread.join()
         assert usage.bytes == 8
+
+
+def test_a_call_whose_bytes_are_never_released_does_not_wait_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wings_core.security.quotas.RELEASE_SECONDS_MAX", 0.01)
+    usage = Usage("team", Quotas(bytes=10))
+    refused: Future[ResourceExhausted] = Future()
+
+    def take() -> None:
+        with usage.call() as call:
+            call.take(8, waits=True)
+            with pytest.raises(ResourceExhausted, match="8 are in flight") as error:
+                call.take(8, waits=True)
+        refused.set_result(error.value)
+
+    threading.Thread(target=take, daemon=True).start()
+    assert refused.result(30).facts == {"quota": "bytes", "most": 10}
+    assert usage.bytes == 0
 
 
 def test_a_call_that_waits_is_refused_where_the_bytes_are_of_others() -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from wings_core.errors import WingsError
+from wings_core.errors import Internal, WingsError
 from wings_core.times import Deadline
 
 K = TypeVar("K", bound=Hashable)
@@ -38,7 +38,7 @@ Begin = Callable[[K, Deadline, Callable[[Outcome[V]], None]], Callable[[], None]
 
 The call should end early once the deadline has passed, as no caller waits then. The function given
 is called once, from any thread, when the call has ended; once it was cancelled it need not be.
-A `WingsError` raised counts as the end.
+An exception raised counts as the end: a `WingsError` as it is, any other as `Internal`.
 """
 
 
@@ -171,8 +171,13 @@ class Deduplicate(Generic[K, V]):
     def _begin_call(self, key: K, call: _Call[K, V], deadline: Deadline) -> None:
         try:
             cancel = self._begin(key, deadline, lambda outcome: self._end(key, call, outcome))
-        except WingsError as error:
-            self._end(key, call, Outcome(error=error))
+        except Exception as error:  # noqa: BLE001 - else all that wait for the key did for ever.
+            failure = (
+                error
+                if isinstance(error, WingsError)
+                else Internal(f"a call could not be begun: {error!r:.200}")
+            )
+            self._end(key, call, Outcome(error=failure))
             return
         with self._lock:
             call.cancel = cancel

@@ -46,21 +46,22 @@ class TopicWatches:
         """Call back during the block; see `OffsetRegistry.watch_topic`.
 
         Raises:
-            ResourceExhausted: Too many topics are watched already.
+            ResourceExhausted: Too many topics are watched already, or threads run.
         """
         key = object()
         with self._lock:
             stream = self._streams.get(topic_uuid)
-            begun = stream is None
             if stream is None:
                 if len(self._streams) >= self._topics_max:
                     raise ResourceExhausted(f"{self._topics_max} topics are watched already")
-                stream = self._streams[topic_uuid] = _Stream(self._stub, topic_uuid)
-            # Where it is open, what is committed from now on will be heard.
-            stream.callbacks[key] = callback
-        try:
-            if begun:
+                stream = _Stream(self._stub, topic_uuid)
+                stream.callbacks[key] = callback
                 stream.start()
+                self._streams[topic_uuid] = stream
+            else:
+                # Where it is open, what is committed from now on will be heard.
+                stream.callbacks[key] = callback
+        try:
             yield
         finally:
             with self._lock:
@@ -83,7 +84,16 @@ class _Stream:
         self._call: grpc.Call | None = None
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="wings-topic-watch", daemon=True).start()
+        """Begin; takes no lock.
+
+        Raises:
+            ResourceExhausted: No thread can be started.
+        """
+        thread = threading.Thread(target=self._run, name="wings-topic-watch", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise ResourceExhausted(f"no thread can be started: {error}") from None
 
     def end(self) -> None:
         """End the stream; one callback may still be under way."""

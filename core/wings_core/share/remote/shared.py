@@ -161,12 +161,15 @@ class SharedLink:
         return self._owner
 
     def _remote(self, owner: str) -> RemoteLink:
+        oldest: RemoteLink | None = None
         with self._lock:
             if self._closed:
                 raise Unavailable("the coordinator of share groups is closed")
             link = self._links.get(owner)
             if link is None:
                 if len(self._links) >= LINKS_MAX:
-                    self._links.pop(next(iter(self._links))).close()
+                    oldest = self._links.pop(next(iter(self._links)))
                 link = self._links[owner] = RemoteLink(owner, self._access)
-            return link
+        if oldest is not None:
+            oldest.close()
+        return link

@@ -1,0 +1,9 @@
+"""Start one of the processes of a server: `child`, without pandas."""
+
+from wings_core.without_pandas import hide_pandas
+
+if __name__ == "__main__":
+    hide_pandas()
+    from wings_server.processes.child import main
+
+    main()
