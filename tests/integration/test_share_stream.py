@@ -17,7 +17,7 @@ from share_calls import Leased, Member, ShareStreamCall, create_group, offsets_o
 
 from wings_core.share.dead_letters import writer
 from wings_core.share.delivery.stream_holds import StreamHolds
-from wings_server.flight.share_stream import REQUESTS_WAITING_MAX
+from wings_server.flight.share_stream import REQUESTS_WAITING_MAX, ShareStream
 from wings_server.testing import RunningServer, running_server
 
 LONG = 20_000
@@ -502,6 +502,41 @@ def test_a_client_that_does_not_read_holds_up_its_own_stream_alone(
         deaf.cancel()
         stream.cancel()
     assert len(set(done)) == len(done)
+
+
+def test_a_stream_that_waits_for_its_client_is_not_called_for_what_others_can_take(
+    server: RunningServer,
+    client: flight.FlightClient,
+    new_topic_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writing, go, waited = threading.Event(), threading.Event(), list[bool]()
+    write = ShareStream._try_write  # pyright: ignore[reportPrivateUsage]
+
+    def waits(stream: ShareStream, batch: pa.RecordBatch, metadata: bytes) -> bool:
+        if b'"results"' in metadata and b'"last": 0' in metadata:
+            writing.set()
+            waited.append(go.wait(30))
+        return write(stream, batch, metadata)
+
+    monkeypatch.setattr(ShareStream, "_try_write", waits)
+    create_topic(client, new_topic_id, ["n: int64"])
+    push(client, new_topic_id, numbers(0))
+    create_group(client, new_topic_id, lock_duration_ms=12 * 3_600_000)
+    with server.client() as another:
+        deaf = ShareStreamCall(another, new_topic_id, member="deaf", credit=2)
+        leased = deaf.delivery()
+        assert deaf.answer(deaf.acknowledge()) == []
+        deaf.acknowledge(leased.ack("renew"))
+        assert writing.wait(30)
+        stream = ShareStreamCall(client, new_topic_id, credit=1)
+        assert stream.answer(stream.acknowledge()) == []
+        push(client, new_topic_id, numbers(1))
+        assert stream.delivery().offsets == [1]
+        go.set()
+        deaf.close()
+        stream.close()
+    assert waited == [True]
 
 
 def test_a_rejection_that_waits_for_its_dead_letter_holds_up_no_other_stream(

@@ -321,7 +321,8 @@ class ShareStream:
             self._unread.acknowledged(message.acks)
             for each in done:
                 self._holds.acknowledged(each, now)
-            self._put(self._nothing, answer_metadata(message.request, message.acks, errors))
+            answer = answer_metadata(message.request, message.acks, errors)
+            self._put(self._nothing, answer, len(answer))
 
     def wanted(self, requests: Sequence[AcknowledgeMessage]) -> AcquireRequest | None:
         """See `FlowStream.wanted`."""
@@ -445,6 +446,10 @@ class ShareStream:
         with self._shares.following(self._group, self._wake), self._watching:
             while True:
                 requests, is_over = self._wait()
+                if (requests or self._outbox) and self._stop_watching():
+                    # It may take long, and others could take what it is called for.
+                    self._look = True
+                    self._shares.wake_another(self._group)
                 try:
                     self._write_outbox()
                 finally:

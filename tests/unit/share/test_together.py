@@ -52,6 +52,10 @@ def offsets(found: list[list[LeasedRange]]) -> list[int]:
     )
 
 
+def _nothing(*_: object) -> None:
+    """Stand for a link to a replica that does not answer."""
+
+
 def test_members_that_acquire_at_once_get_each_message_once(share: ShareUnderTest) -> None:
     share.metadata.push(share.topic, 10)
     group = share.group()
@@ -150,8 +154,8 @@ def test_a_lease_that_is_lost_at_a_majority_fails_its_own_member_alone(
         for replica in share.replicas[:2]:
             replica.perform([ReleaseRequest(key, (lost,))])
         if silent:
-            monkeypatch.setattr(share.links[2], "begin", lambda *_: None)
-            monkeypatch.setattr(share.links[2], "begin_all", lambda *_: None)
+            monkeypatch.setattr(share.links[2], "begin", _nothing)
+            monkeypatch.setattr(share.links[2], "begin_all", _nothing)
         requests = [
             (member, [entry_of(leased, "accept")])
             for member, leased in zip(MEMBERS, (one, two, three), strict=True)
