@@ -317,7 +317,7 @@ class Fetcher:
             assert located.locations, "a scan ends at or before the log's end"
             stop_offset = min(end_offset, located.locations[-1].end_offset + 1)
             chunks = self._read(cursor, located.locations, stop_offset, UNLIMITED, Deadline.never())
-            for ahead in _read_ahead(chunks):
+            for ahead in read_ahead(chunks):
                 cursor.offset = ahead[-1].end_offset + 1
                 yield [chunk for chunk in ahead if chunk.batch.num_rows]
                 cancel.check()
@@ -494,7 +494,7 @@ class Fetcher:
             self._registry.wait([position], deadline, wake, cursor.told)
 
 
-def _read_ahead(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
+def read_ahead(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
     """Yield chunks, some at a time and at least one; all that were read come before an error."""
     ahead: list[Chunk] = []
     ahead_bytes = 0

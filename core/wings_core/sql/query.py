@@ -25,6 +25,7 @@ from wings_core.security.principal import ANYONE, Principal
 from wings_core.sql.bounded import COLUMNS_MAX, is_bounded
 from wings_core.sql.engines import Engines, LocalRun
 from wings_core.sql.failures import check_types, translated
+from wings_core.sql.large_pages import SCAN_ROWS
 from wings_core.sql.live import LiveView, live_view
 from wings_core.sql.moment import looked_up, states_of
 from wings_core.sql.names import topic_of
@@ -48,9 +49,6 @@ BATCH_ROWS = 65_536
 
 BATCH_BYTES = 16 << 20
 """Of rows as long as those of a topic are on average, a batch has no more."""
-
-SCAN_ROWS = 131_072
-"""A scan hands on no larger batches: each costs a call of Python, amid DuckDB's own work."""
 
 Authorize = Callable[[str], None]
 """Raises `PermissionDenied` where the caller may not read a topic, by its full name."""

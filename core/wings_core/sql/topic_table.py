@@ -15,12 +15,14 @@ import pyarrow.dataset as ds
 
 from wings_core.arrow_types import fields_of
 from wings_core.errors import Internal, InvalidArgument, OffsetOutOfRange, WingsError
+from wings_core.fetch.chunks import Chunk
 from wings_core.fetch.fetcher import Cancel, Cursor, Fetcher
 from wings_core.fetch.filter import unreadable
 from wings_core.fetch.many import ManyRead, PartitionCursor, Rotation
 from wings_core.fetch.selection import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD, Selection
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition, partition_of
+from wings_core.sql.large_pages import large_pages
 from wings_core.sql.predicate import ANY_ROW, Bounds, Names, Predicate
 from wings_core.sql_process.engine import EngineFailed
 from wings_core.storage.lru import Lru
@@ -259,7 +261,7 @@ class TopicTable(ds.Dataset):
             cursor = Cursor(self.topic, each.partition, each.offset, selection)
             while cursor.offset < each.stop:
                 try:
-                    for chunks in self._fetcher.scan(cursor, each.stop, self._cancel):
+                    for chunks in self._chunks(cursor, each.stop):
                         self._count.bytes += sum(chunk.bytes for chunk in chunks)
                         yield [
                             (batch, [(each.partition, start, end + 1)])
@@ -268,6 +270,12 @@ class TopicTable(ds.Dataset):
                 except OffsetOutOfRange as error:
                     # What retention takes meanwhile is skipped.
                     cursor.offset = max(cursor.offset + 1, int(error.log_start_offset))
+
+    def _chunks(self, cursor: Cursor, stop: int) -> Iterator[list[Chunk]]:
+        log, fetcher = self._log, self._fetcher
+        if not cursor.selection.system_columns:
+            yield from large_pages(fetcher, log.store, log.limits, cursor, stop, self._cancel)
+        yield from fetcher.scan(cursor, stop, self._cancel)
 
     def _read_many(
         self, selection: Selection, cursors: Sequence[PartitionCursor]
