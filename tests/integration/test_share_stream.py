@@ -17,7 +17,8 @@ from share_calls import Leased, Member, ShareStreamCall, create_group, offsets_o
 
 from wings_core.share.dead_letters import writer
 from wings_core.share.delivery.stream_holds import StreamHolds
-from wings_server.flight.share_stream import REQUESTS_WAITING_MAX, ShareStream
+from wings_server.flight.share_turns import REQUESTS_WAITING_MAX
+from wings_server.flight.share_writer import ShareWriter
 from wings_server.testing import RunningServer, running_server
 
 LONG = 20_000
@@ -511,15 +512,15 @@ def test_a_stream_that_waits_for_its_client_is_not_called_for_what_others_can_ta
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     writing, go, waited = threading.Event(), threading.Event(), list[bool]()
-    write = ShareStream._try_write  # pyright: ignore[reportPrivateUsage]
+    write = ShareWriter._try_write  # pyright: ignore[reportPrivateUsage]
 
-    def waits(stream: ShareStream, batch: pa.RecordBatch, metadata: bytes) -> bool:
+    def waits(stream: ShareWriter, batch: pa.RecordBatch, metadata: bytes) -> bool:
         if b'"results"' in metadata and b'"last": 0' in metadata:
             writing.set()
             waited.append(go.wait(30))
         return write(stream, batch, metadata)
 
-    monkeypatch.setattr(ShareStream, "_try_write", waits)
+    monkeypatch.setattr(ShareWriter, "_try_write", waits)
     create_topic(client, new_topic_id, ["n: int64"])
     push(client, new_topic_id, numbers(0))
     create_group(client, new_topic_id, lock_duration_ms=12 * 3_600_000)

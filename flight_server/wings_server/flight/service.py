@@ -47,7 +47,7 @@ from wings_server.flight.get_many import ManyGet
 from wings_server.flight.info import get_info, get_schema, list_flights, parse_info_descriptor
 from wings_server.flight.running import Running
 from wings_server.flight.share_opening import Admission
-from wings_server.flight.share_stream import ShareStreams
+from wings_server.flight.share_streams import ShareStreams
 from wings_server.flight.sql import open_sql, stream_sql
 from wings_server.flight_sql import FlightSql, is_flight_sql
 from wings_server.gate import Gate

@@ -24,7 +24,7 @@ def test_no_more_is_written_than_a_client_may_leave_unread(large_bytes: int, wri
     batch = pa.record_batch({"text": texts, "__offset": pa.array(range(ROWS), pa.int64())})
     stream, writes = stream_of(batch.schema)
     leased = LeasedRange(UNPARTITIONED, 0, ROWS - 1, "lease", 1, 30_000)
-    cast("Any", stream)._send_pieces(Delivery(leased, batch))
+    cast("Any", stream)._send(Delivery(leased, batch))
     assert len(writes) == written
 
 

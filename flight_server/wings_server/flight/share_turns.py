@@ -1,0 +1,361 @@
+"""ShareTurns: the state of a share stream, by its turns: its reader's, and its group's flow's."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pyarrow.flight as flight
+
+from wings_core.contracts.share_stream import (
+    AcknowledgeMessage,
+    CreditMessage,
+    ShareEnd,
+    parse_client_message,
+)
+from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
+from wings_core.fetch.fetcher import Cancel
+from wings_core.log import Log
+from wings_core.share.delivery.delivery import Delivery
+from wings_core.share.delivery.stream_holds import StreamHolds
+from wings_core.share.model import Acquired, AcquireRequest, LeasedRange
+from wings_core.times import Deadline
+from wings_server.flight.share_flow import ShareFlow, Turn
+from wings_server.flight.share_opening import Admission, Opened
+from wings_server.flight.share_writer import ShareWriter
+from wings_server.metrics import Metrics
+from wings_server.share_actions import Settled
+
+REQUESTS_WAITING_MAX = 1_000
+"""Acknowledgements of one stream that wait for their turn; with more, it is read no further."""
+
+FREE_LOOK_SECONDS = 0.02
+"""A stop looks so often whether members have acknowledged what they hold."""
+
+
+class ShareTurns:
+    """One stream, but for its worker, which is `ShareStream`.
+
+    Its state is changed by whom the turn belongs to: the flow between `take_turn` and `give_back`,
+    else the worker, from when the turn is left to it until it has done what there is.
+
+    Args:
+        log: Where the group is.
+        opened: The descriptor.
+        writer: To the client.
+        metrics: Counts what is delivered.
+        admission: Ends the stream with the token of its caller.
+        flow: Of the group.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        opened: Opened,
+        writer: flight.MetadataRecordBatchWriter,
+        metrics: Metrics,
+        admission: Admission,
+        flow: ShareFlow,
+    ) -> None:
+        self._admission = admission
+        self._shares = log.shares
+        self._opened = opened
+        self._group = opened.group
+        self._member = opened.command.member
+        self._metrics = metrics
+        self._writer = ShareWriter(log, opened, writer, metrics, admission.usage)
+        self._flow = flow
+        self._cancel = Cancel()
+        self._lock = threading.Lock()
+        """Of the condition below; to take it is cheaper, where nothing is waited for."""
+        self._changed = threading.Condition(self._lock)
+        # Guarded by it.
+        self._credit: int | None = None
+        """None: the client's first message has not come, so nothing is delivered yet."""
+        self._requests: deque[AcknowledgeMessage] = deque()
+        self._requests_read = 0
+        self._look = True
+        """Whether there may be something to acquire."""
+        self._end: ShareEnd | None = None
+        self._is_draining = False
+        """Whether nothing more is delivered."""
+        self._closed = False
+        """Whether the client has ended its side."""
+        self._is_done = False
+        """Whether the worker has ended, and takes no more requests."""
+        self._is_taken = False
+        """Whether the flow has the turn."""
+        self._is_left = True
+        """Whether the worker has the turn, or is to have it next."""
+        self._wakes_at: float | None = None
+        """When the worker looks around by itself; None: never."""
+        # Of who has the turn.
+        self._holds = StreamHolds()
+        self._leased: list[LeasedRange] = []
+        """What the flow has left to the worker to deliver."""
+        self._surplus: list[LeasedRange] = []
+        """What it has left to it to release."""
+        self._look_at: float | None = None
+        """When to look again without being told."""
+        self._failures = 0
+        self._watching = ExitStack()
+        self._is_watching = False
+        """Whether it is called when there are messages."""
+
+    def end(self, end: ShareEnd) -> None:
+        """End the stream after the answers to what was received; the first call counts."""
+        with self._changed:
+            self._end = self._end or end
+            self._cancel.cancel(Unavailable("the stream has ended"))
+            self._changed.notify_all()
+
+    def drain(self) -> None:
+        """Deliver no more; what is held may be acknowledged on."""
+        with self._changed:
+            self._is_draining = True
+            self._credit = 0
+
+    def wait_until_free(self, deadline: Deadline) -> None:
+        """Wait until the member holds nothing and all is answered, or the stream has ended."""
+        with self._changed:
+            while not (self._is_free or self._is_over or deadline.passed):
+                self._changed.wait(FREE_LOOK_SECONDS)
+
+    # The handler's thread.
+
+    def _receive(self, raw: bytes | None) -> bool:
+        """Take a message of the client; False where the stream has ended."""
+        try:
+            message = self._parsed(raw)
+        except WingsError as error:
+            self.end(ShareEnd(error.code, error.message))
+            return False
+        is_last = False
+        with self._lock:
+            if self._credit is None:
+                self._credit, self._look = self._opened.command.credit, True
+            if isinstance(message, CreditMessage):
+                self._credit = 0 if self._is_draining else message.credit
+                self._look = True  # Without room, it stops waiting for messages.
+            else:
+                if len(self._requests) >= REQUESTS_WAITING_MAX:
+                    self._changed.wait_for(
+                        lambda: (
+                            len(self._requests) < REQUESTS_WAITING_MAX
+                            or self._end is not None
+                            or self._is_done
+                        )
+                    )
+                self._requests.append(message)
+                acknowledged = 0
+                for entry in message.acks:
+                    acknowledged += entry.last - entry.first + 1
+                is_last = acknowledged >= self._holds.messages
+            is_free = not (self._is_taken or self._is_left)
+            if self._end is not None or self._is_done:
+                return False
+        if is_free and is_last:
+            self._flow.lead(self)  # Nothing else is to be expected of the client meanwhile.
+        elif is_free:
+            self._flow.offer(self)
+        return True
+
+    def _parsed(self, raw: bytes | None) -> AcknowledgeMessage | CreditMessage:
+        """Parse a message of the client, and count its requests."""
+        if raw is None:
+            raise InvalidArgument("message: a client sends app_metadata alone")
+        message = parse_client_message(raw)
+        if isinstance(message, AcknowledgeMessage):
+            self._requests_read += 1
+            if message.request != self._requests_read:
+                raise InvalidArgument(
+                    f"message: key 'request': expected {self._requests_read}; got {message.request}"
+                )
+        return message
+
+    # The flow's turn.
+
+    def take_turn(self) -> Turn | None:
+        """See `FlowStream.take_turn`."""
+        with self._lock:
+            self._end_with_token()
+            if self._is_over:
+                self._changed.notify_all()
+                return None
+            if self._is_taken or self._is_left:
+                return None
+            self._holds.expire(time.monotonic())
+            wants = self._look and self._room > 0
+            is_quick = all(
+                entry.type == "accept" for message in self._requests for entry in message.acks
+            )
+            leaves_watch = self._look and self._is_watching and not wants
+            if not is_quick or (leaves_watch and not self._requests):
+                self._is_left = True
+                self._changed.notify_all()
+                return None
+            if not self._requests and not wants:
+                return None
+            turn = Turn(self, self._member, self._take_requests())
+            self._is_taken = True  # Last: it is given back only where this returns.
+            return turn
+
+    def answer(self, requests: Sequence[AcknowledgeMessage], settled: Sequence[Settled]) -> None:
+        """See `FlowStream.answer`."""
+        now = time.monotonic()
+        for message, (errors, done) in zip(requests, settled, strict=True):
+            for each in done:
+                self._holds.acknowledged(each, now)
+            self._writer.answer(message, errors)
+        self._is_left = self._is_left or self._writer.is_behind
+
+    def wanted(self, requests: Sequence[AcknowledgeMessage]) -> AcquireRequest | None:
+        """See `FlowStream.wanted`."""
+        done = 0
+        for message in requests:
+            for entry in message.acks:
+                done += entry.last - entry.first + 1
+        with self._lock:
+            room = (self._credit or 0) - max(0, self._holds.messages - done)
+            if self._writer.is_behind or not self._look or room <= 0 or self._is_over:
+                return None
+            self._look = False
+        self._stop_watching()
+        return self._request(room, archives=False)
+
+    def deliver(self, acquired: Acquired | WingsError) -> None:
+        """See `FlowStream.deliver`."""
+        self._look = True
+        if isinstance(acquired, WingsError) or not acquired.ranges:
+            self._is_left = True  # The worker looks further, and waits.
+            return
+        for leased in self._within_room(acquired.ranges):
+            kept = None
+            if not (self._leased or self._writer.is_behind):
+                kept = self._shares.kept(self._group, leased)
+            if kept is None:
+                self._leased.append(leased)
+                self._is_left = True
+                continue
+            self._send(kept)
+
+    def _within_room(self, ranges: Sequence[LeasedRange]) -> Sequence[LeasedRange]:
+        """Return what there is room for; what more was acquired is left to the worker to release.
+
+        It is more only where an acknowledgement failed, or the client has taken back credit.
+        """
+        room = left = self._room
+        for leased in ranges:
+            left -= leased.messages
+        if left >= 0:
+            return ranges
+        within: list[LeasedRange] = []
+        for leased in ranges:
+            end = min(leased.end_offset, leased.start_offset + room - 1)
+            if end >= leased.start_offset:
+                within.append(replace(leased, end_offset=end))
+                room -= within[-1].messages
+            if end < leased.end_offset:
+                first = max(leased.start_offset, end + 1)
+                self._surplus.append(replace(leased, start_offset=first))
+        self._is_left = True
+        return within
+
+    def leave(self, requests: Sequence[AcknowledgeMessage]) -> None:
+        """See `FlowStream.leave`."""
+        with self._changed:
+            self._requests.extendleft(reversed(requests))
+            self._is_left = True
+
+    def fail(self, error: Exception) -> None:
+        """See `FlowStream.fail`."""
+        self.end(ShareEnd(Internal.code, f"internal error: {type(error).__name__}"))
+
+    def give_back(self) -> None:
+        """See `FlowStream.give_back`."""
+        with self._lock:
+            self._is_taken = False
+            if self._is_left or self._is_over or self._is_due_earlier():
+                self._changed.notify_all()
+            is_next = not self._is_left and self._has_work
+        if is_next:
+            self._flow.offer(self)
+
+    def _send(self, part: Delivery, *, waits: bool = False) -> None:
+        """Deliver a part; `waits`: whether it may wait for the client."""
+        self._holds.add(part.range, time.monotonic())
+        self._writer.deliver(part, waits=waits)
+        self._is_left = self._is_left or self._writer.is_behind
+
+    # Of who has the turn, or the lock.
+
+    @property
+    def _room(self) -> int:
+        return (self._credit or 0) - self._holds.messages
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether nothing is held, or to be done; the lock is held."""
+        busy = (
+            self._requests
+            or self._is_taken
+            or self._is_left
+            or self._writer.is_behind
+            or self._leased
+        )
+        return not (busy or self._writer.is_behind or self._holds.messages)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._closed or self._end is not None or self._is_done
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._requests) or (self._look and (self._room > 0 or self._is_watching))
+
+    def _request(self, room: int, *, archives: bool) -> AcquireRequest:
+        return AcquireRequest(
+            self._group,
+            self._member,
+            self._opened.partition,
+            room,
+            room,
+            archives,
+            self._opened.command.max_messages,
+        )
+
+    def _take_requests(self) -> Sequence[AcknowledgeMessage]:
+        """Take what was read; the lock is held."""
+        requests = list(self._requests)
+        self._requests.clear()
+        if len(requests) >= REQUESTS_WAITING_MAX:
+            self._changed.notify_all()
+        return requests
+
+    def _stop_watching(self) -> bool:
+        """Be called for messages no more; returns whether it was."""
+        was_watching, self._is_watching = self._is_watching, False
+        if was_watching:
+            self._watching.close()
+        return was_watching
+
+    def _due(self) -> float | None:
+        """Return when there may be something to do without being told; the lock is held."""
+        ends = self._holds.next_expiry() if self._room <= 0 else None
+        if ends is None or self._look_at is None:
+            return self._look_at if ends is None else ends
+        return min(ends, self._look_at)
+
+    def _is_due_earlier(self) -> bool:
+        """Tell whether that is earlier than the worker looks; the lock is held."""
+        due = self._due()
+        return due is not None and (self._wakes_at is None or due < self._wakes_at)
+
+    def _end_with_token(self) -> None:
+        """End the stream once its caller's token was revoked or has expired."""
+        error = self._admission.principal.ended()
+        if error is not None and self._end is None:
+            self._end = ShareEnd(error.code, error.message)
+            self._cancel.cancel(error)

@@ -1,0 +1,147 @@
+"""ShareWriter: what a share stream writes to its client, and what may not be read of it yet."""
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.flight as flight
+from pyarrow.ipc import get_record_batch_size
+
+from wings_core.batches import empty_batch
+from wings_core.contracts.share import AcquiredWords
+from wings_core.contracts.share_stream import (
+    AcknowledgeMessage,
+    ShareEnd,
+    answer_metadata,
+    end_metadata,
+)
+from wings_core.errors import WingsError
+from wings_core.log import Log
+from wings_core.security.quotas import CallUsage
+from wings_core.share.delivery.delivery import Delivery
+from wings_server.flight.share_opening import Opened
+from wings_server.flight.unread import UNREAD_BYTES_MAX, Unread
+from wings_server.metrics import Metrics
+
+
+class ClientLeft(Exception):  # noqa: N818 - not an error of ours.
+    """A write failed: nothing more reaches the client."""
+
+
+class ShareWriter:
+    """Writes to the client of one stream; used by who has its turn.
+
+    Args:
+        log: Where the group is.
+        opened: The stream's descriptor.
+        writer: To the client.
+        metrics: Counts what is delivered.
+        usage: Of the caller's quotas.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        opened: Opened,
+        writer: flight.MetadataRecordBatchWriter,
+        metrics: Metrics,
+        usage: CallUsage | None,
+    ) -> None:
+        self._pushed_in = log.pushed_in
+        self._opened = opened
+        self._topic = opened.group.topic
+        self._writer = writer
+        self._metrics = metrics
+        self._usage = usage
+        self._nothing = empty_batch(opened.schema)
+        self._unread = Unread()
+        self._outbox: list[tuple[pa.RecordBatch, bytes]] = []
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something is left to be written by `write_rest`."""
+        return bool(self._outbox)
+
+    def begin(self) -> None:
+        """Send the schema."""
+        self._writer.begin(self._opened.schema)
+
+    def answer(self, message: AcknowledgeMessage, errors: Sequence[WingsError | None]) -> None:
+        """Answer a request, or leave that to `write_rest` where it might wait for the client."""
+        self._unread.acknowledged(message.acks)
+        answer = answer_metadata(message.request, message.acks, errors)
+        self._put(self._nothing, answer, len(answer))
+
+    def deliver(self, part: Delivery, *, waits: bool = False) -> None:
+        """Deliver a part in as many pieces as the client wants, counted as one.
+
+        Args:
+            part: What is delivered.
+            waits: Whether it may wait for the client.
+        """
+        rows, leased = part.batch.num_rows, part.range
+        size = get_record_batch_size(part.batch)
+        self._metrics.delivered("flight", rows, size, self._topic.name)
+        usage = self._usage
+        words, most = AcquiredWords.of(leased), self._opened.command.max_messages
+        # All of a small one may lie unread, however its bytes are spread.
+        about = size * most // rows if most < rows and size <= UNREAD_BYTES_MAX // 2 else None
+        for first, last, batch in _pieces(part, most):
+            bytes_ = get_record_batch_size(batch) if about is None else about
+            traces = self._pushed_in(self._topic, leased.partition, first, last)
+            if usage is not None:  # Counted, and not refused: it is leased already.
+                usage.hold(bytes_)
+            self._put(batch, words.metadata(first, last, traces), bytes_, (leased.lease, first))
+            if usage is not None:
+                usage.release(bytes_)
+            if waits:
+                self.write_rest()
+
+    def write_rest(self) -> None:
+        """Write what might wait for the client; blocks for it.
+
+        Raises:
+            ClientLeft: It has gone.
+        """
+        outbox, self._outbox = self._outbox, []
+        for batch, metadata in outbox:
+            if not self._try_write(batch, metadata):
+                raise ClientLeft
+
+    def end(self, end: ShareEnd) -> None:
+        """Write the last message."""
+        self._try_write(self._nothing, end_metadata(end))
+
+    def _put(
+        self,
+        batch: pa.RecordBatch,
+        metadata: bytes,
+        size: int = 0,
+        delivered: tuple[str, int] | None = None,
+    ) -> None:
+        """Write so many bytes to the client, or leave it to `write_rest` where that might wait."""
+        has_room = self._unread.wrote(size, delivered) and not self._outbox
+        if not has_room or not self._try_write(batch, metadata):
+            self._outbox.append((batch, metadata))
+
+    def _try_write(self, batch: pa.RecordBatch, metadata: bytes) -> bool:
+        """Write to the client; False where it has gone."""
+        try:
+            self._writer.write_with_metadata(batch, pa.py_buffer(metadata))
+        except (pa.ArrowException, OSError):
+            return False
+        return True
+
+
+def _pieces(part: Delivery, messages_max: int) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+    """Cut a delivery into some of at most so many messages, with the range that each covers."""
+    rows, first, last = part.batch.num_rows, part.range.start_offset, part.range.end_offset
+    if rows <= messages_max:
+        yield first, last, part.batch
+        return
+    offsets = cast("list[int]", part.batch.column("__offset").to_pylist())
+    for row in range(0, rows, messages_max):
+        after = row + messages_max
+        end = last if after >= rows else offsets[after] - 1
+        yield first, end, part.batch.slice(row, messages_max)
+        first = end + 1
