@@ -43,14 +43,15 @@ def large_pages(
 
     Raises: as `Fetcher.scan`, but `StorageCorrupt`.
     """
-    topic, rows_max = cursor.topic, 1  # One look finds whether there is any.
+    version, bytes_max = cursor.topic.schema_version, limits.wire_bytes_max
+    rows_max = 1  # One look finds whether there is any.
 
     def is_large(page: Location) -> bool:
         return (
             page.format in _PUSHED
-            and LARGE_ROWS_MIN <= page.rows <= SCAN_ROWS
-            and page.bytes <= limits.wire_bytes_max
-            and page.schema_version == topic.schema_version
+            and LARGE_ROWS_MIN <= page.end_offset + 1 - page.start_offset <= SCAN_ROWS
+            and page.bytes <= bytes_max
+            and page.schema_version == version
             and cursor.offset <= page.start_offset
             and page.end_offset < stop
         )

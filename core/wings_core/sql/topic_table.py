@@ -250,7 +250,7 @@ class TopicTable(ds.Dataset):
         schema = pa.schema([self.schema.field(name) for name in names])
         read = self._read_each if few else self._read_many
         for some in read(selection, cursors):
-            self._count.rows += sum(rows.num_rows for rows, _ in some)
+            self._count.rows += sum([rows.num_rows for rows, _ in some])
             yield [_shaped(*each, schema, places) for each in some]
 
     def _read_each(
@@ -262,7 +262,7 @@ class TopicTable(ds.Dataset):
             while cursor.offset < each.stop:
                 try:
                     for chunks in self._chunks(cursor, each.stop):
-                        self._count.bytes += sum(chunk.bytes for chunk in chunks)
+                        self._count.bytes += sum([chunk.bytes for chunk in chunks])
                         yield [
                             (batch, [(each.partition, start, end + 1)])
                             for batch, start, end, _ in chunks
