@@ -478,8 +478,7 @@ class GroupCommit:
         for pending in late:
             pending.set_results((Rejected(_refusal(pending.stream)),))
         try:
-            with tracing.shared_span("flush", (pending.span for pending in live)):
-                results = self._commit(live)
+            results = self._commit_in_span(live) if tracing.is_on() else self._commit(live)
         except WingsError as error:
             results = [(Rejected(error),)] * len(live)
         except (KeyboardInterrupt, SystemExit):
@@ -522,6 +521,10 @@ class GroupCommit:
             if stream.waits:
                 stream.waits, stream.answers = False, returning
             pending.set_results(each)
+
+    def _commit_in_span(self, live: list[Pending]) -> list[tuple[CommitResult, ...]]:
+        with tracing.shared_span("flush", (pending.span for pending in live)):
+            return self._commit(live)
 
     def _commit(self, live: list[Pending]) -> list[tuple[CommitResult, ...]]:
         """Write the pages and commit them; returns once both are durable."""

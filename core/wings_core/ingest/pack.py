@@ -58,6 +58,13 @@ class PackedFlush:
             self._place(index, first_row, batch.run_bytes)
             first_row += batch.num_rows
 
+    def add_only(self, page: EncodedPage) -> None:
+        """Add the page that holds the rows of the only batch."""
+        (batch,) = self._batches
+        self.pages.append(page)
+        self._spans[0].append((0, 0, 0, len(batch.runs)))
+        self._sizes.append(sum(batch.run_bytes))
+
     def stored(self, addresses: Sequence[PageAddress]) -> Iterator[tuple[StoredPage, ...]]:
         """Yield what is stored of each batch, in order, now that its pages have addresses."""
         pages = [
@@ -110,7 +117,9 @@ class Packer:
         """Return the pages of a flush of these batches."""
         packed = PackedFlush(batches)
         if len(batches) == 1 and batches[0].runs and not batches[0].pages:
-            self._add(packed, batches, (0,))  # As most flushes are of who waits for each answer.
+            # As most flushes are of who waits for each answer.
+            batch = batches[0]
+            packed.add_only(self._encoder(batch.topic).encode(_merged(batch.parts)))
             return packed
         for index, batch in enumerate(batches):
             if batch.pages:
@@ -125,9 +134,8 @@ class Packer:
     ) -> None:
         """Add the page that batches of one topic and schema share."""
         rows = [part for index in indices for part in batches[index].parts]
-        merged = rows[0] if len(rows) == 1 else pa.concat_batches(rows)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
         encoder = self._encoder(batches[indices[0]].topic)
-        packed.add_packed(encoder.encode(merged), indices)
+        packed.add_packed(encoder.encode(_merged(rows)), indices)
 
     def _encoder(self, topic: Topic) -> PushEncoder:
         key = topic.uuid, topic.schema_version
@@ -137,6 +145,10 @@ class Packer:
         encoder = PUSHES.encoder(topic.uuid, topic.schema)
         self._encoders.put(key, (topic.schema, encoder))
         return encoder
+
+
+def _merged(rows: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return rows[0] if len(rows) == 1 else pa.concat_batches(rows)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
 
 
 def _packed_together(batches: Sequence[PreparedBatch]) -> Iterator[list[int]]:

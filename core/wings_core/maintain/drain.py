@@ -164,7 +164,8 @@ class Drain:
 
     def has_room(self, size: int) -> bool:
         """Tell whether a flush of so many bytes may be kept inline."""
-        return size <= self.flush_bytes_max and self.backlog_bytes + size <= self._backlog_bytes_max
+        backlog = self._known_bytes + self._noted_bytes
+        return size <= self.flush_bytes_max and backlog + size <= self._backlog_bytes_max
 
     def begin(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio, list[PageAddress]] | None:
         """Begin an inline folio; `note` or `forget` ends it.

@@ -43,11 +43,11 @@ def check_inline(inline: InlineFolio) -> None:
     Raises:
         InvalidArgument: It cannot.
     """
-    check_text("an inline folio", inline.name, FOLIO_NAME_BYTES_MAX)
-    if not inline.name.endswith(INLINE_SUFFIX):
-        raise InvalidArgument(
-            f"an inline folio's name ends in {INLINE_SUFFIX}, not {inline.name!r}"
-        )
+    name = inline.name
+    if not (name.isascii() and len(name) <= FOLIO_NAME_BYTES_MAX and "\0" not in name):
+        check_text("an inline folio", name, FOLIO_NAME_BYTES_MAX)
+    if not name.endswith(INLINE_SUFFIX):
+        raise InvalidArgument(f"an inline folio's name ends in {INLINE_SUFFIX}, not {name!r}")
     if len(inline.data) > INLINE_FOLIO_BYTES_MAX:
         raise InvalidArgument(
             f"an inline folio has {len(inline.data)} bytes, at most {INLINE_FOLIO_BYTES_MAX} can be"

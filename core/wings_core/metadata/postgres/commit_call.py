@@ -23,13 +23,14 @@ from wings_core.metadata.postgres.commit import PARTITION_BYTES_MAX
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.stages import StageDraft
 from wings_core.metadata.store.database import Committed
-from wings_core.metadata.store.locks import Lock, buckets
+from wings_core.metadata.store.locks import Lock, bucket, buckets
 from wings_core.model import (
     Accepted,
     CommitBatch,
     CommitResult,
     CommittedRange,
     InlineFolio,
+    PageFormat,
     StoredPage,
 )
 from wings_core.model import Sequence as ProducerSequence
@@ -39,6 +40,8 @@ _Key = tuple[int, Partition]
 """The place of a topic (1-based), and a partition of it."""
 
 _TOPICS = Lock.TOPICS.value
+
+_PLAIN, _INLINE = PageFormat.PLAIN.value, PageFormat.INLINE.value
 
 _ANY = -1
 """Stands for the offset expected of a partition where none is."""
@@ -136,10 +139,10 @@ def judged_call(
         None where it takes a look at what is stored: a batch is to be staged, rejected or may be a
         repeat, expects what earlier ones of the flush decide, or there is not just one folio.
     """
+    if len(batches) == 1 and len(batches[0].pages) == 1 and batches[0].stage is None:
+        return _page_call(batches[0], now, inline)
     if any(batch.stage is not None for batch in batches):
         return None
-    if len(batches) == 1 and len(batches[0].pages) == 1:
-        return _page_call(batches[0], now, inline)
     presumed = _Presumed(batches)
     judge = Judge(presumed, now, PARTITION_BYTES_MAX)
     accepted: list[Accepted] = []
@@ -225,19 +228,19 @@ def _commit_page(
     if sequence is not None:
         producer, number = sequence.producer_id, sequence.sequence
         slot = number % RESULTS_KEPT_MAX
-    address, size = page.address, page.bytes
+    address = page.address
     return (
         now,
         topic,
         _TOPICS,
-        *buckets((topic,)),
+        bucket(topic),
         page.partition,
         page.rows,
-        size,
+        address.length if page.slice_bytes is None else page.slice_bytes,
         timestamp,
         expected,
         address.folio,
-        int(address.pushed_format),
+        _PLAIN if inline is None else _INLINE,
         None if inline is None else inline.data,
         address.position,
         address.length,

@@ -237,10 +237,13 @@ DECLARE
     new_folio BIGINT;
     answer TEXT;
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared(lock_kind, lock_bucket);
-    -- A statement of its own, which sees what was deleted until the lock was had.
-    SELECT id INTO found_topic FROM topics WHERE uuid = topic_uuid AND deleted_at IS NULL;
+    -- An expression costs less than a statement. Those that follow see what was deleted until the
+    -- lock was had.
+    IF pg_advisory_xact_lock_shared(lock_kind, lock_bucket) IS NULL THEN
+        RETURN NULL; -- It never is.
+    END IF;
     IF producer_name IS NOT NULL THEN
+        SELECT id INTO found_topic FROM topics WHERE uuid = topic_uuid AND deleted_at IS NULL;
         UPDATE producers SET next_sequence = page_sequence + 1
         WHERE topic_id = found_topic AND producer_id = producer_name
         AND next_sequence = page_sequence;
@@ -249,8 +252,8 @@ BEGIN
         UPDATE partitions SET next_offset = next_offset + added_rows,
             bytes = bytes + added_bytes, pages = pages + 1,
             last_timestamp = greatest(last_timestamp, page_timestamp)
-        WHERE topic_id = found_topic AND value = partition_value
-        AND (expected_offset < 0 OR next_offset = expected_offset)
+        WHERE topic_id = (SELECT id FROM topics WHERE uuid = topic_uuid AND deleted_at IS NULL)
+        AND value = partition_value AND (expected_offset < 0 OR next_offset = expected_offset)
         RETURNING id, next_offset, last_timestamp
         INTO found_partition, new_end, new_timestamp;
         IF found_partition IS NULL AND producer_name IS NOT NULL THEN
@@ -276,16 +279,18 @@ BEGIN
         );
     END IF;
 
-    INSERT INTO folios (name, pages) VALUES (folio_name, 1)
-    ON CONFLICT (name) DO UPDATE SET pages = folios.pages + 1
-    RETURNING id INTO new_folio;
+    IF inline_data IS NULL THEN
+        INSERT INTO folios (name, pages) VALUES (folio_name, 1)
+        ON CONFLICT (name) DO UPDATE SET pages = folios.pages + 1
+        RETURNING id INTO new_folio;
+    ELSE -- Which is new: no other can have its name, and to look for one costs as much again.
+        INSERT INTO folios (name, pages) VALUES (folio_name, 1) RETURNING id INTO new_folio;
+        INSERT INTO inline_folios (folio_id, data) VALUES (new_folio, inline_data);
+    END IF;
     INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id,
         position, length, first_row, slice_bytes, format, schema_version)
     VALUES (found_partition, new_end - 1, new_end - added_rows, new_timestamp, new_folio,
         page_position, page_length, page_first_row, page_slice_bytes, page_format, page_version);
-    IF inline_data IS NOT NULL THEN
-        INSERT INTO inline_folios (folio_id, data) VALUES (new_folio, inline_data);
-    END IF;
     IF producer_name IS NOT NULL THEN
         INSERT INTO producer_results
             (committed_at, topic_id, producer_id, slot, sequence, committed)

@@ -111,11 +111,8 @@ class _Slot:
         self.poller = select.poll()
         """Of its descriptor."""
 
-    def check(self) -> None:
+    def check(self, connection: Connection) -> None:
         """Let go of the connection if the server has ended it; does not wait."""
-        connection = self.connection
-        if connection is None:
-            return
         try:
             while self.poller.poll(0):  # A notice, or the end.
                 connection.pgconn.consume_input()
@@ -147,7 +144,8 @@ class _Loan:
         self._slot = slot = self._slots.acquire()
         try:
             # Found before anything is sent: whether that was carried out is no question then.
-            slot.check()
+            if slot.connection is not None and slot.poller.poll(0):
+                slot.check(slot.connection)
             if slot.connection is None:
                 slot.connection = self._connections.open()
                 slot.poller = select.poll()

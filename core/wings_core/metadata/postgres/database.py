@@ -15,6 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
@@ -130,9 +131,7 @@ class PostgresDatabase:
             seconds: How long it may take in all; None: `connections.USE_SECONDS_MAX`.
         """
         del keeps_cache
-        attempt = self._run(
-            lambda: _Attempt(self._new_id(), self.node, work, notification), seconds
-        )
+        attempt = self._run(lambda: _Attempt(self.new_id(), self.node, work, notification), seconds)
         if committed is not None:
             committed(attempt.result)
         if attempt.notified is not None:
@@ -157,7 +156,7 @@ class PostgresDatabase:
         Returns:
             None where the statement changed nothing.
         """
-        attempt = self._run(lambda: _Call(self._new_id(), self.node, send), None)
+        attempt = self._run(partial(_Call, self, send), None)
         if attempt.result is None:
             return None
         found = result(attempt.result)
@@ -170,24 +169,27 @@ class PostgresDatabase:
         """Return the first attempt that took effect."""
         if self._connections.read_only:
             raise Internal("metadata was opened for reading only")
-        for last in self._tries(self._retry_seconds):
+        began, last = time.monotonic(), False
+        tries: Iterator[bool] | None = None  # Most need none.
+        while True:
             attempt = attempt_of()
             try:
                 with self._connections.lent(seconds) as connection:
                     attempt.run(connection)
+                return attempt
             except (psycopg.Error, Retry) as error:
+                if attempt.in_doubt:
+                    _logger.warning("the answer to a commit of metadata was lost: %s", error)
+                    if self._took_effect(attempt):
+                        return attempt
+                elif not passing(error):
+                    raise translated(error) from error
+                if last:
+                    raise translated(error) from error
                 if not attempt.in_doubt:
-                    if last or not passing(error):
-                        raise translated(error) from error
                     self._end_silent(error)
-                    continue
-                _logger.warning("the answer to a commit of metadata was lost: %s", error)
-                if not self._took_effect(attempt):
-                    if last:
-                        raise translated(error) from error
-                    continue
-            return attempt
-        raise AssertionError("the last try returns or raises")
+            tries = tries or self._further_tries(self._retry_seconds, began)
+            last = next(tries)
 
     def close(self) -> None:
         """End all retries, those under way too."""
@@ -198,7 +200,7 @@ class PostgresDatabase:
         """Set when retries are to end."""
         return self._closing
 
-    def _new_id(self) -> str:
+    def new_id(self) -> str:
         """Return the id of a transaction, a UUID: its neighbours lie together in the index."""
         return f"{self.node}{next(self._numbers):016x}"
 
@@ -291,9 +293,14 @@ class PostgresDatabase:
 
     def _tries(self, seconds: float) -> Iterator[bool]:
         """Yield before each try whether it is the last, with a pause before each but the first."""
-        until = time.monotonic() + seconds
-        pause = PAUSE_SECONDS_MIN
+        began = time.monotonic()
         yield False
+        yield from self._further_tries(seconds, began)
+
+    def _further_tries(self, seconds: float, began: float) -> Iterator[bool]:
+        """Yield before each try but the first, after a pause, whether it is the last."""
+        until = began + seconds
+        pause = PAUSE_SECONDS_MIN
         while time.monotonic() + pause < until:
             if self._closing.wait(pause * random.uniform(0.5, 1)):
                 break
@@ -357,13 +364,13 @@ class _Call:
     """One try at a transaction that is one statement."""
 
     def __init__(
-        self, transaction: str, node: str, send: Callable[[Connection, str, str], str | None]
+        self, database: PostgresDatabase, send: Callable[[Connection, str, str], str | None]
     ) -> None:
-        self.id = transaction
+        self.id = database.new_id()
         self.in_doubt = False
         """Whether it was sent, and its outcome is not known."""
         self.result: str | None = None
-        self._node = node
+        self._node = database.node
         self._send = send
 
     def run(self, connection: Connection) -> None:

@@ -44,30 +44,24 @@ class ExchangeConnection(psycopg.Connection[TupleRow]):
         Raises:
             psycopg.Error: It failed, or the connection has ended.
         """
-        values = [
-            each if each is None or isinstance(each, bytes) else str(each).encode()
-            for each in arguments
-        ]
-        formats = [isinstance(each, bytes) for each in arguments]
+        values: list[bytes] = []
+        formats: list[int] = []
+        for each in arguments:
+            binary = isinstance(each, bytes)
+            formats.append(binary)
+            # The type that psycopg names leaves NULL out.
+            values.append(each if binary or each is None else str(each).encode())  # pyright: ignore[reportArgumentType]
         if function not in self.prepared_calls:
             self._prepare_call(function, len(values))
-        result = self._execute_call(function, values, formats)
-        if result.error_field(DiagnosticField.SQLSTATE) == _NOT_PREPARED:
-            # psycopg deallocates all that is prepared once a transaction was rolled back.
-            self._prepare_call(function, len(values))
-            result = self._execute_call(function, values, formats)
-        self._check_result(result, ExecStatus.TUPLES_OK)
+        result = self.pgconn.exec_prepared(function.encode(), values, formats)
+        if result.status != ExecStatus.TUPLES_OK:
+            if result.error_field(DiagnosticField.SQLSTATE) == _NOT_PREPARED:
+                # psycopg deallocates all that is prepared once a transaction was rolled back.
+                self._prepare_call(function, len(values))
+                result = self.pgconn.exec_prepared(function.encode(), values, formats)
+            self._check_result(result, ExecStatus.TUPLES_OK)
         value = result.get_value(0, 0)
         return None if value is None else value.decode()
-
-    def _execute_call(
-        self, function: str, values: Sequence[bytes | None], formats: Sequence[int]
-    ) -> PGresult:
-        return self.pgconn.exec_prepared(
-            function.encode(),
-            values,  # pyright: ignore[reportArgumentType] - its type leaves NULL out
-            formats,
-        )
 
     def _prepare_call(self, function: str, arguments: int) -> None:
         places = ", ".join(f"${place}" for place in range(1, arguments + 1))

@@ -43,6 +43,11 @@ class Lock(IntEnum):
     TOKENS = 0x57_49_4E_07
 
 
+def bucket(name: str) -> int:
+    """Return the bucket of a name."""
+    return zlib.crc32(name.encode()) % BUCKETS
+
+
 def buckets(names: Iterable[str]) -> list[int]:
     """Return the buckets of names, each once, in ascending order."""
-    return sorted({zlib.crc32(name.encode()) % BUCKETS for name in names})
+    return sorted(set(map(bucket, names)))

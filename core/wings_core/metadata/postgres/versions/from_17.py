@@ -88,6 +88,8 @@ _TOLD_LATER: Sequence[LiteralString] = (
 
 _ONE_PAGE: Sequence[LiteralString] = (COMMIT_FLUSH, COMMIT_PAGE)
 
+_FEWER_STATEMENTS: Sequence[LiteralString] = (COMMIT_PAGE,)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _NODES_ALONE,
     _NODE_URLS,
@@ -97,4 +99,5 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _WRITERS,
     _TOLD_LATER,
     _ONE_PAGE,
+    _FEWER_STATEMENTS,
 )
