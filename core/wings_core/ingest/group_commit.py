@@ -107,12 +107,17 @@ class Pending:
         Returns:
             One result for each of them, or one that all of them have in common.
         """
-        if not self._results:
-            self._group.flush_now(self)
+        if not self.flush():
             with self._known:
                 pass
         assert self._results
         return self._results
+
+    def flush(self) -> bool:
+        """Flush on the caller's thread where no flush is running; returns whether it is `done`."""
+        if not self._results:
+            self._group.flush_now(self)
+        return bool(self._results)
 
     def outcome(self) -> CommitResult:
         """Return whether a batch was accepted with which none was joined; blocks as `outcomes`."""

@@ -1,19 +1,16 @@
 """DoPut: from a stream of batches to commits, and an answer for each, in order.
 
-    handler's thread: read ─▶ prepare ─▶ group commit          (reading never waits for a commit)
-    answers' thread:  take the oldest ─▶ wait for its outcome ─▶ write its PutResult
+    the thread that reads:   read ─▶ prepare ─▶ group commit
+    the thread that answers: take the oldest ─▶ wait for its outcome ─▶ write its PutResult
 
-Two traps of pyarrow's server shape this (both measured): an error raised while another thread reads
-the stream aborts the process, so the handler's thread reads; and `writer.write` blocks when a
-client leaves about 26,000 answers unread, so neither the reader nor the flusher writes.
+They are two where batches come close behind each other, and one where each comes alone: see
+`put_turns`.
 """
 
-import queue
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from copy import copy
 
 import pyarrow as pa
@@ -27,10 +24,8 @@ from wings_core.contracts.put import (
     parse_batch_metadata,
     parse_put_command,
     put_path,
-    results_to_json,
 )
 from wings_core.errors import (
-    Internal,
     InvalidArgument,
     ResourceExhausted,
     SchemaMismatch,
@@ -41,29 +36,22 @@ from wings_core.ingest.group_commit import Pending, PushStream
 from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.log import Log
 from wings_core.memory import ReadRoom
-from wings_core.model import Accepted, CommitResult, Rejected, Sequence, StageEntry, Topic
+from wings_core.model import Rejected, Sequence, StageEntry, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of
+from wings_server.flight.put_answers import Answers
+from wings_server.flight.put_turns import Lookout, Turns
 from wings_server.metrics import Metrics
 from wings_server.quotas import PushQuotas
 
 _logger = structlog.get_logger("wings.flight")
 
-ANSWERS_WAITING_MAX = 100_000
-"""Answers of one stream that wait to be written; a client that reads none is read no further."""
+ALONE_SECONDS = 50e-6
+"""A batch that was waited for so long, as the one before it was, comes alone: its client sends the
+next once it has been answered."""
 
-GATHERED_MIN = 4
-"""After so many answers at once the batches that they bring are gathered for one flush,"""
-
-GATHERED_BYTES = 64 * 1024
-"""up to so many bytes, beyond which a flush is no cheaper for being larger,"""
-
-GATHER_SECONDS_MAX = 0.005
-"""and for so long, or as long as the last flush took, if that is less: at most that long would the
-last of them wait for a flush that the first had begun."""
-
-UNREAD_SECONDS = 0.01
-"""An answer whose write takes so long is one that the client does not read."""
+ALONE_BYTES = 64 * 1024
+"""A larger one is not taken to be alone: the next is read while it is written."""
 
 
 def parse_descriptor(descriptor: flight.FlightDescriptor) -> PutCommand:
@@ -116,6 +104,8 @@ class Put:
         self._plain: PushOptions | None = None
         """Of each batch without metadata after the first, but for its sequence."""
         self._batches = 0
+        self._waited = False
+        """Whether the last was waited for."""
         self._stream = PushStream(returns=True)
 
     def run(
@@ -124,6 +114,7 @@ class Put:
         writer: flight.FlightMetadataWriter,
         stopping: threading.Event,
         room: ReadRoom,
+        lookout: Lookout,
     ) -> None:
         """Read, commit and answer until the client finishes; blocks for as long as that takes.
 
@@ -134,14 +125,21 @@ class Put:
             WingsError: What a batch was refused with, once the client sends again or finishes.
         """
         answers = Answers(writer, self._stream, self._metrics, room, self._quotas)
-        try:
-            for batch, metadata, size in read(reader, room):
-                if self._stream.refused is not None:
-                    break
-                answers.give_way()
-                self._accept(reader, batch, metadata, size, answers, stopping)
-        finally:
-            answers.finish()
+        batches = read(reader, room)
+
+        def read_next() -> bool | None:
+            """Read and submit a batch; returns whether it came alone, None at the end."""
+            began = time.monotonic()
+            found = next(batches, None)
+            if found is None or self._stream.refused is not None:
+                return None
+            waited = time.monotonic() - began >= ALONE_SECONDS and found[2] <= ALONE_BYTES
+            alone, self._waited = waited and self._waited, waited
+            answers.give_way()
+            self._accept(reader, *found, answers, stopping)
+            return alone
+
+        lookout.run(Turns(read_next, answers))
         if self._batches == 0:
             self._check_unsent(schema_of(reader))
         if self._stream.refused is not None:
@@ -155,7 +153,7 @@ class Put:
         batch: pa.RecordBatch | None,
         app_metadata: pa.Buffer | None,
         size: int,
-        answers: "Answers",
+        answers: Answers,
         stopping: threading.Event,
     ) -> None:
         """Submit the next batch to the group commit, or refuse it and all after it."""
@@ -298,194 +296,6 @@ class Put:
     def _write_in(self, topic: Topic) -> None:
         self._topic = topic
         self._preparer = Preparer(topic, self._log.limits)
-
-
-class Answers:
-    """Writes one PutResult for each batch, in order, on a thread of its own.
-
-    Batches that were read before a refusal was known are answered with it too. After a client is
-    gone nothing more is written, but the outcomes are still waited for. While the reader's thread
-    waits for the client to read, it holds no room of the budget of memory: a client that never
-    does would keep it from all others.
-    """
-
-    def __init__(
-        self,
-        writer: flight.FlightMetadataWriter,
-        stream: PushStream,
-        metrics: Metrics,
-        room: ReadRoom,
-        quotas: PushQuotas | None = None,
-    ) -> None:
-        self._quotas = quotas
-        self._room = room
-        self._writer = writer
-        self._stream = stream
-        self._metrics = metrics
-        self._queue: queue.SimpleQueue[Pending | Rejected | None] = queue.SimpleQueue()
-        self._last: Pending | Rejected | None = None
-        self._added = 0  # Counted by the reader's thread alone,
-        self._answered = 0  # and this by the answers' thread.
-        self._silent = False
-        self._writing = threading.Lock()
-        """Held by the answers' thread for as long as there is something to write."""
-        self._has_turn = False
-        self._unread_at = -1
-        self._before = 0
-        """How many were answered before the last answers that were written at once."""
-        self._flush_seconds = 0.0
-        """How long the last outcome was waited for."""
-        self._gathered: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._wanted = 0
-        """How many unanswered batches the answers' thread waits for; 0: it does not."""
-        self._thread = threading.Thread(target=self._run, name="wings-answers", daemon=True)
-        self._thread.start()
-
-    @property
-    def idle(self) -> bool:
-        """Whether the next batch added is the next to be answered."""
-        return self._added == self._answered
-
-    def add(self, outcome: Pending | Rejected) -> None:
-        """Answer the next batch once its outcome is known; blocks where too many are unanswered.
-
-        Args:
-            outcome: Its own, or, joined with the batches before it, the same that those have.
-
-        Raises:
-            Internal: The answers' thread has ended by a fault.
-        """
-        while self._added - self._answered >= ANSWERS_WAITING_MAX:
-            if not self._thread.is_alive():
-                raise Internal("the thread that answers a stream has ended by a fault")
-            self._room.close()
-            self._thread.join(UNREAD_SECONDS)
-        self._added += 1
-        if outcome is not self._last:
-            self._last = outcome
-            self._queue.put(outcome)
-        if self._wanted and (
-            self._added - self._answered >= self._wanted
-            or (isinstance(outcome, Pending) and outcome.batch.bytes >= GATHERED_BYTES)
-        ):
-            self._gathered.put(None)
-            self._wanted = 0
-
-    def give_way(self) -> None:
-        """Wait while answers are written, unless the client leaves them unread.
-
-        Were batches taken in meanwhile, the two threads would pass the interpreter's lock to and
-        fro with each of them, which costs more than the batches (a fifth of all CPU, measured). And
-        a batch that comes right after an answer is flushed by the thread that wrote it, once that
-        says so, not by the flusher.
-        """
-        answered = self._answered
-        if not self._writing.locked() or answered == self._unread_at:
-            return
-        if self._writing.acquire(timeout=UNREAD_SECONDS):
-            self._writing.release()
-        elif answered == self._answered:
-            self._unread_at = answered
-
-    def finish(self) -> None:
-        """Wait until every answer is written; nothing may be added after. Can be called again."""
-        self._room.close()
-        if self._thread.is_alive():
-            self._queue.put(None)
-            self._gathered.put(None)
-            self._thread.join()
-
-    def _run(self) -> None:
-        while (outcome := self._next()) is not None:
-            results = self._outcomes(outcome)
-            if not self._has_turn:
-                self._has_turn = self._writing.acquire()
-            rows = [0]
-            if isinstance(outcome, Pending):
-                batch = outcome.batch
-                if self._quotas is not None:
-                    self._quotas.release(batch)
-                rows = [part.num_rows for part in batch.parts]
-                # Counted before they are answered: a client that has its answer finds it counted.
-                self._count(batch, results, rows)
-            for answer in results_to_json(self._answered, results, rows):
-                self._write(answer)
-                self._answered += 1
-
-    def _count(
-        self, batch: PreparedBatch, results: tuple[CommitResult, ...], rows: list[int]
-    ) -> None:
-        """Count those of some joined batches that were committed."""
-        size = batch.bytes
-        if not isinstance(results[-1], Accepted):
-            # All of them were refused, or staged, or the last.
-            before = len([result for result in results if isinstance(result, Accepted)])
-            if not before:
-                return
-            size = size * sum(rows[:before]) // sum(rows)
-            rows = rows[:before]
-        self._metrics.pushed("flight", batch.topic.name, sum(rows), size, len(rows))
-
-    def _next(self) -> Pending | Rejected | None:
-        """Return what is to be answered next, None at the end; ends its turn to wait for it."""
-        if self._queue.empty():
-            self._end_turn()
-            self._gather()
-        outcome = self._queue.get()
-        if not isinstance(outcome, Pending):
-            self._end_turn()
-        elif not outcome.done:
-            self._end_turn()
-            self._gather()
-        return outcome
-
-    def _gather(self) -> None:
-        """After several answers at once, wait a moment for the batches that they will bring.
-
-        A client that keeps many in flight sends one for each answer. Were a flush begun with the
-        first of them, the others would wait for it and the next; and the two groups into which
-        they fall, as uneven as 63 and 1, would last: two flushes for each round.
-        """
-        burst, self._before = self._answered - self._before, self._answered
-        if burst < GATHERED_MIN:
-            return
-        while not self._gathered.empty():
-            self._gathered.get()
-        wanted = (burst + self._added - self._answered) * 3 // 4
-        self._wanted = wanted
-        if self._added - self._answered < wanted:
-            with suppress(queue.Empty):
-                self._gathered.get(timeout=self._gather_seconds())
-        self._wanted = 0
-
-    def _gather_seconds(self) -> float:
-        return min(self._flush_seconds, GATHER_SECONDS_MAX)
-
-    def _end_turn(self) -> None:
-        if self._has_turn:
-            self._has_turn = False
-            self._writing.release()
-
-    def _outcomes(self, pending: Pending | Rejected) -> tuple[CommitResult, ...]:
-        if isinstance(pending, Rejected):
-            # A batch before it may have been refused since it was read.
-            return (Rejected(self._stream.refused or pending.error),)
-        if pending.done:
-            return pending.outcomes()
-        began = time.monotonic()
-        results = pending.outcomes()
-        self._flush_seconds = time.monotonic() - began
-        return results
-
-    def _write(self, answer: bytes) -> None:
-        """Write an answer, unless the client is gone."""
-        if self._silent:
-            return
-        try:
-            self._writer.write(pa.py_buffer(answer))
-        except (pa.ArrowException, OSError) as gone:
-            _logger.info("a producer left before its answers", reason=str(gone)[:200])
-            self._silent = True
 
 
 def schema_of(reader: flight.MetadataRecordBatchReader) -> pa.Schema:

@@ -45,6 +45,7 @@ from wings_server.flight.do_get import Get, open_get, stream
 from wings_server.flight.do_put import Put, parse_descriptor, read
 from wings_server.flight.get_many import ManyGet
 from wings_server.flight.info import get_info, get_schema, list_flights, parse_info_descriptor
+from wings_server.flight.put_turns import Lookout
 from wings_server.flight.running import Running
 from wings_server.flight.share_opening import Admission
 from wings_server.flight.share_streams import ShareStreams
@@ -91,6 +92,7 @@ class FlightService(flight.FlightServerBase):
         self._watch = ClientWatch()
         self._flight_sql = FlightSql(log, gate)
         self._stopping = threading.Event()
+        self._lookout = Lookout()
         self._share_streams = ShareStreams()
         self._running = Running(log.limits.calls_running_max)
         failed = partial(self._metrics.failed, "flight")
@@ -146,7 +148,7 @@ class FlightService(flight.FlightServerBase):
 
                 def pushed(command: PutCommand, answers: Any) -> None:
                     put = Put(self._log, command, self._metrics, principal.check, quotas)
-                    put.run(reader, answers, self._stopping, room_of(context))
+                    put.run(reader, answers, self._stopping, room_of(context), self._lookout)
 
                 sent = (batch for batch, _, _ in read(reader, room_of(context)))
                 batches = (batch for batch in sent if batch is not None)
@@ -157,7 +159,7 @@ class FlightService(flight.FlightServerBase):
             self._gate.allow(principal, "push", command.topic)
             quotas = self._gate.push_quotas(principal, usage)
             put = Put(self._log, command, self._metrics, principal.check, quotas)
-            put.run(reader, writer, self._stopping, room_of(context))
+            put.run(reader, writer, self._stopping, room_of(context), self._lookout)
 
     def do_exchange(
         self,
@@ -252,6 +254,7 @@ class FlightService(flight.FlightServerBase):
         closing.start()
         closing.join(SHUTDOWN_SECONDS_MAX)
         self._watch.join()
+        self._lookout.stop()
         self._connections.stop()
 
     def _locations(self) -> list[str]:

@@ -1,0 +1,169 @@
+"""The two threads of a DoPut stream, which take turns at reading and at answering.
+
+Batches that come close behind each other are read by one and answered by the other. A batch that
+comes alone is flushed and answered by the thread that has read it, which then reads on: it is
+passed to no other thread. Where that takes long the other reads meanwhile ("Leader/Followers",
+Schmidt et al., Pattern-Oriented Software Architecture, volume 2).
+
+Two traps of pyarrow's server shape this (both measured): an error raised while another thread reads
+the stream aborts the process, so a call ends when neither thread reads; and `writer.write` blocks
+when a client leaves about 26,000 answers unread, so what comes is read on by the other thread then.
+"""
+
+import contextvars
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from wings_server.flight.put_answers import Answers
+
+LATE_SECONDS = 0.02
+"""A thread that answers for so long lets the other read,"""
+
+LOOK_SECONDS = 0.1
+"""which is looked for so often, where there are streams."""
+
+
+class Turns:
+    """The turns of one stream; at any time one thread reads, and at most one answers.
+
+    Args:
+        read_next: Reads and submits a batch; returns whether it came alone, None at the end.
+        answers: Those of the stream.
+    """
+
+    def __init__(self, read_next: Callable[[], bool | None], answers: Answers) -> None:
+        self._read_next = read_next
+        self._answers = answers
+        self._reading = threading.Lock()
+        """Held by the thread that reads."""
+        self._kept: list[None] = []
+        """Of one while the thread that answers holds it still. Who takes it out may release it."""
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """To the thread that does neither: to look whether it may."""
+        self._since = 0.0
+        """When it began to answer."""
+        self._ended = False
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Read and answer until the stream ends; blocks until all is answered.
+
+        Raises:
+            WingsError: The stream cannot be read.
+        """
+        in_context = contextvars.copy_context().run
+        other = threading.Thread(
+            target=in_context, args=(self._take,), name="wings-put", daemon=True
+        )
+        other.start()
+        self._take()
+        other.join()
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # Its traceback refers to this frame.
+
+    def look(self) -> None:
+        """Let the other thread read where the one that answers has been at it for too long."""
+        if self._kept and time.monotonic() - self._since > LATE_SECONDS:
+            self._let_read()
+
+    def _take(self) -> None:
+        """Read where nobody reads, answer where nobody answers, else wait to be called."""
+        while not self._ended:
+            if self._reading.acquire(blocking=False):
+                self._read()
+            elif self._answers.take_turn():
+                self._answer()
+            else:
+                self._calls.get()
+
+    def _read(self) -> None:
+        """Read until the stream ends, or the other thread reads; with `_reading` held."""
+        try:
+            while not self._ended and (alone := self._read_next()) is not None:
+                if alone and self._answers.take_turn():
+                    self._since = time.monotonic()
+                    self._kept.append(None)
+                    self._answer()
+                    if not self._take_back():
+                        return
+                elif self._answers.is_due:
+                    self._calls.put(None)
+        except BaseException as error:  # noqa: BLE001 - `run` raises it, when neither reads
+            self._error = self._error or error
+        self._ended = True
+        try:
+            self._answers.finish()
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._error = self._error or error
+            self._answers.fail()
+        self._release()
+
+    def _answer(self) -> None:
+        try:
+            self._answers.write_due(self._let_read)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._error = self._error or error
+            self._ended = True
+            self._answers.fail()
+
+    def _let_read(self) -> None:
+        """Let the other thread read on, if it may not yet."""
+        if self._take_back():
+            self._release()
+
+    def _release(self) -> None:
+        self._reading.release()
+        self._calls.put(None)
+
+    def _take_back(self) -> bool:
+        """Return whether the thread that answers may still read on itself."""
+        try:
+            self._kept.pop()
+        except IndexError:
+            return False
+        return True
+
+
+class Lookout:
+    """Looks after a server's streams on a thread of its own, which sleeps where there are none."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._streams: set[Turns] = set()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def run(self, turns: Turns) -> None:
+        """Take the turns of a stream; blocks until it ends, and raises what they raise."""
+        with self._changed:
+            if self._thread is None:
+                thread = threading.Thread(target=self._look, name="wings-lookout", daemon=True)
+                thread.start()
+                self._thread = thread
+            if not self._streams:
+                self._changed.notify()
+            self._streams.add(turns)
+        try:
+            turns.run()
+        finally:
+            with self._changed:
+                self._streams.discard(turns)
+
+    def stop(self) -> None:
+        """End the thread; streams that are open still are looked after no more."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def _look(self) -> None:
+        with self._changed:
+            while not self._stopped:
+                self._changed.wait(LOOK_SECONDS if self._streams else None)
+                for turns in self._streams:
+                    turns.look()
