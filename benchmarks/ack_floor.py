@@ -63,8 +63,8 @@ HOWS = {
     RECORDED: "one record, written and synced to a file that does not grow, without SQLite",
     COMMITTED: "one insert, committed by the call's own thread",
     LEAST: "and where it lies, and where its partition ends: the least that a log needs",
-    HANDED_OVER: "one insert, committed and answered by a second thread, as a group commit is",
-    INDEXED: "as handed over, and all rows and indexes that Wings has of a push",
+    HANDED_OVER: "one insert, committed and answered by a second thread",
+    INDEXED: "by the call's own thread, all rows and indexes that Wings has of a push",
     OWED: "as indexed; the rows checked, and encoded with checksums; an answer with their range",
 }
 """How each batch is answered, and so the names of the databases."""
@@ -201,22 +201,24 @@ class AckServer(flight.FlightServerBase):
                 committed = CommittedRange(UNPARTITIONED, number, number, time.time_ns() // 1000)
                 writer.write(pa.py_buffer(result_to_json(number, Accepted((committed,)))))
 
-            if how not in (HANDED_OVER, INDEXED, OWED):
+            if how != HANDED_OVER:
+                check = BatchCheck(reader.schema).check
                 for batch in batches(reader):
-                    answer(batch)
+                    if how == OWED:
+                        check(batch)
+                        answer_owed(batch)
+                    else:
+                        answer(batch)
                 return
             arrived: SimpleQueue[pa.RecordBatch | None] = SimpleQueue()
 
             def answer_all() -> None:
                 for batch in iter(arrived.get, None):
-                    (answer_owed if how == OWED else answer)(batch)
+                    answer(batch)
 
-            check = BatchCheck(reader.schema).check
             second = threading.Thread(target=answer_all)
             second.start()
             for batch in batches(reader):
-                if how == OWED:
-                    check(batch)
                 arrived.put(batch)
             arrived.put(None)
             second.join()
