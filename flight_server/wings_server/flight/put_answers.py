@@ -168,12 +168,15 @@ class Answers:
                     self._stop_writing()
                 elif not outcome.done:
                     self._stop_writing()
-                    self._gather()
+                    self._gather(let_read)
                 results = self._outcomes(outcome, let_read)
                 self._answer(outcome, results)
                 if not self._due:
                     self._stop_writing()
-                    self._gather()
+                    self._gather(let_read)
+        except BaseException:
+            self._silent = True  # Whoever answers next would number its answers wrongly.
+            raise
         finally:
             self._stop_writing()
             self._turn.release()
@@ -207,7 +210,7 @@ class Answers:
             rows = rows[:before]
         self._metrics.pushed("flight", batch.topic.name, sum(rows), size, len(rows))
 
-    def _gather(self) -> None:
+    def _gather(self, let_read: Callable[[], None]) -> None:
         """After several answers at once, wait a moment for the batches that they will bring.
 
         A client that keeps many in flight sends one for each answer. Were a flush begun with the
@@ -222,6 +225,7 @@ class Answers:
         wanted = (burst + self._added - self._answered) * 3 // 4
         self._wanted = wanted
         if self._added - self._answered < wanted and not self._ended:
+            let_read()
             with suppress(queue.Empty):
                 self._gathered.get(timeout=self._gather_seconds())
         self._wanted = 0

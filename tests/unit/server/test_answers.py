@@ -2,10 +2,15 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from answers_rig import Rig
+
+from wings_core.errors import Unavailable
+from wings_core.model import Rejected
 
 
 @pytest.fixture
@@ -58,3 +63,41 @@ def test_a_batch_that_stays_alone_is_not_waited_with(rig: Rig) -> None:
         rig.submit(1)
         rig.await_answers(1)
         assert [report.batches for report in rig.reports] == [1] * count
+
+
+def test_nothing_is_answered_after_a_fault_of_the_thread_that_answers(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = rig.writer.write
+
+    def fail_at_the_second(answer: pa.Buffer) -> None:
+        if rig.writer.count == 1:
+            monkeypatch.undo()
+            raise TypeError("a fault of ours")
+        write(answer)
+
+    monkeypatch.setattr(rig.writer, "write", fail_at_the_second)
+    for _ in range(3):
+        rig.answers.add(Rejected(Unavailable("refused")))
+    assert rig.answers.take_turn()
+    with pytest.raises(TypeError):
+        rig.answers.write_due()
+    rig.answers.finish()  # The thread that reads: it may be first to know.
+    assert rig.writer.count == 1
+
+
+def test_a_stream_may_be_read_while_what_answers_bring_is_gathered(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = patient(rig, monkeypatch)
+    rig.add(8)
+    assert rig.answers.take_turn()
+    let_read = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        answering = pool.submit(rig.answers.write_due, let_read.set)
+        rig.await_answers(8)
+        assert waits.acquire(timeout=20)
+        told = let_read.is_set()
+        rig.answers.finish()
+        answering.result(20)
+    assert told
