@@ -1,7 +1,6 @@
 """The client: one object for all calls, safe to share between threads."""
 
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Literal, Self
 
 from wings_client._access import Access, Pem
@@ -95,12 +94,7 @@ class Client(WriteCalls, ReadCalls, TableCalls, StageCalls, ShardCalls, ShareCal
         """Return the client itself."""
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
         """Close the client; an error raised in the block takes precedence over one of `close`."""
         try:
             self.close()

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from wings_client._consumer_offsets import ConsumerCalls, ConsumerOffsets, Start
@@ -53,7 +52,7 @@ class ConsumerEngine:
             transport,
             topic,
             fixed,
-            self.offsets.first(start, fixed),
+            self.offsets.first(start),
             selection,
         )
         self._auto_commit = auto_commit
@@ -211,12 +210,7 @@ class Consumer(Iterator[Consumed]):
         """Return the consumer itself."""
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
         """Close the consumer; unless the block raised, commit all that was delivered."""
         self.engine.leave(failing=error is not None)
 

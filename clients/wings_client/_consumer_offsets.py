@@ -5,7 +5,7 @@ Locks, in this order: `_committing` (one commit at a time, so that no offset goe
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
@@ -77,12 +77,11 @@ class ConsumerOffsets:
         """How long ago the last commit was, or the consumer was made."""
         return time.monotonic() - self._committed_at
 
-    def first(self, start: Start, partitions: Sequence[JsonScalar] | None) -> dict[JsonScalar, int]:
+    def first(self, start: Start) -> dict[JsonScalar, int]:
         """Return the offset to begin at in each partition where that is not the log's start.
 
         Args:
             start: Of a name that has not read the topic before.
-            partitions: Those that will be read; None: all.
 
         The first time that a name reads a topic from elsewhere than its start, these offsets are
         committed: a partition without a committed offset is then known to be a later one.

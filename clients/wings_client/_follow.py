@@ -2,7 +2,6 @@
 
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 from wings_client._many import (
@@ -81,12 +80,7 @@ class Following(ABC, Iterator[T], Generic[T]):
         """Return the follow itself."""
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the follow."""
         self.close()
 

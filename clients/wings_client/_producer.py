@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from types import TracebackType
 from typing import Literal, Self, overload
 from uuid import uuid4
 
@@ -356,12 +355,7 @@ class Producer:
         """Return the producer itself."""
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
         """Flush and close; an error raised in the block takes precedence over one of these."""
         try:
             self.close()

@@ -256,7 +256,7 @@ class ReadCalls(AdminCalls):
         Raises:
             OffsetOutOfRange: The range is below the log's start by now; fact `log_start_offset`.
             Unavailable: No server can be reached, or none knows of the log up to the range's end.
-            WingsError: Whatever else the server refuses it with.
+            WingsError: Any other refusal of the server.
         """
         return iter(Chunks(self._transport, ticket))
 

@@ -1,7 +1,6 @@
 """The share consumer: a member of a share group, which renews the locks of what it processes."""
 
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 from wings_client._forks import finalize
@@ -130,11 +129,6 @@ class ShareConsumer(Iterator[Delivery]):
         """Return the consumer itself."""
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the consumer."""
         self.close()

@@ -86,7 +86,7 @@ class SnapshotRead:
         """Yield the rows, those of files first.
 
         Raises:
-            WingsError: Whatever the server refuses it with.
+            WingsError: Any other refusal of the server.
         """
         yield from self._cold()
         yield from self._hot()

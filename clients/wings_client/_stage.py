@@ -12,7 +12,6 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
@@ -158,12 +157,7 @@ class Stage:
         """Return the stage itself."""
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
         """Close the stage; if the block or the close raises, delete it, in at most 4 s."""
         if error is not None:
             self._abandon()

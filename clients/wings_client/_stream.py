@@ -136,7 +136,7 @@ class OpenStream:
 
     @property
     def schema(self) -> Schema:
-        """Of its batches."""
+        """The schema of its batches."""
         return cast("Schema", self.reader.schema)
 
     def chunks(self, wait: float) -> Iterator[Chunk]:

@@ -1,6 +1,5 @@
 """The worker: calls a handler for the messages of a share group, and acknowledges them by it."""
 
-from types import TracebackType
 from typing import Any, Self
 
 from wings_client._acquire import member_name, ticket_of
@@ -114,12 +113,7 @@ class Worker:
         self.engine.start()
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
         """Close the worker; an error raised in the block takes precedence over one of its own."""
         if self.engine.is_inherited:
             return

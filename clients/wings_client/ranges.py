@@ -25,7 +25,7 @@ def read_ranges(client: Client, ticket: ScanTicket) -> Generator[RangesBatch]:
         OffsetOutOfRange: A range is below its log's start by now; facts `partition` and
             `log_start_offset`. What was yielded stays valid.
         Unavailable: No server can be reached, or none knows of a log up to its range's end.
-        WingsError: Whatever else the server refuses it with.
+        WingsError: Any other refusal of the server.
     """
     assert ticket.partitions is not None
     assert ticket.partitions != ALL

@@ -510,7 +510,7 @@ def _sqlite_catalog(directory: DataDirectory) -> str:
 
 
 def _unbounded() -> None:
-    """Take every push."""
+    """Refuse no push: nothing watches how full the disk is."""
 
 
 def _open_shares(groups: Groups, log: Log, open_coordinator: OpenCoordinator | None) -> Shares:

@@ -87,7 +87,7 @@ class MemoryBudget:
 
     Args:
         bytes_max: All of it, in bytes; 0: a quarter of the machine's memory. A stream that finds
-            none lent is let read whatever it needs.
+            none lent may read all that it needs.
         batch_bytes_max: The largest batch that is taken.
     """
 

@@ -19,7 +19,7 @@ _logger = structlog.get_logger("wings.nodes")
 class Membership:
     """The lease of one node: `join`, then `leave`; a heartbeat thread renews it between the two.
 
-    A lease that expired, as renewals failed for whatever reason, is acquired again by the next
+    A lease that expired, as renewals failed for any reason, is acquired again by the next
     heartbeat.
 
     Args:

@@ -165,7 +165,7 @@ class Metrics:
         self.traffic.pushed(topic, rows, size)
 
     def fetch_begun(self, transport: Transport) -> None:
-        """Count a read."""
+        """Count a read that begins."""
         self._counts.add(transport, fetches=1)
 
     def delivered(

@@ -15,8 +15,9 @@ import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 import pyarrow.flight as flight
 import structlog
@@ -287,7 +288,7 @@ class MetadataProcess:
         pid: The process's id.
     """
 
-    def __init__(self, child: "_Child", beginning: str = "wings metadata ready") -> None:
+    def __init__(self, child: "_Child", beginning: str) -> None:
         self.address = child.ready(beginning, {"grpc"})["grpc"]
         self._child = child
         self.pid = child.process.pid
@@ -309,7 +310,8 @@ class MetadataProcess:
 
 
 @contextmanager
-def metadata_process(
+def service_process(
+    service: Literal["metadata", "holds"],
     data_dir: Path,
     *,
     listen: str = str(_ANY_PORT),
@@ -317,9 +319,10 @@ def metadata_process(
     environment: Mapping[str, str] | None = None,
     ready_seconds: float = READY_SECONDS,
 ) -> Generator[MetadataProcess]:
-    """Run `wings metadata serve` as a child process for as long as the `with` lasts.
+    """Run `wings metadata serve`, or `wings holds serve`, for as long as the `with` lasts.
 
     Args:
+        service: Which.
         data_dir: Kept afterwards.
         listen: Where; a free port of 127.0.0.1.
         flags: Further flags of the command.
@@ -329,43 +332,17 @@ def metadata_process(
     Raises:
         RuntimeError: The child ended, or was not ready in time; shows its standard error.
     """
-    command = [sys.executable, "-m", "wings_client.cli", "metadata", "serve"]
+    command = [sys.executable, "-m", "wings_client.cli", service, "serve"]
     command += ["--data-dir", str(data_dir), "--listen", listen, *flags]
     child = _Child(command, {**os.environ, **(environment or {})}, ready_seconds)
     try:
-        yield MetadataProcess(child)
+        yield MetadataProcess(child, f"wings {service} ready")
     finally:
         child.end()
 
 
-@contextmanager
-def hold_process(
-    data_dir: Path,
-    *,
-    listen: str = str(_ANY_PORT),
-    flags: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
-    ready_seconds: float = READY_SECONDS,
-) -> Generator[MetadataProcess]:
-    """Run `wings holds serve` as a child process for as long as the `with` lasts.
-
-    Args:
-        data_dir: Kept afterwards.
-        listen: Where; a free port of 127.0.0.1.
-        flags: Further flags of the command.
-        environment: Variables added to those of this process.
-        ready_seconds: How long the child may take to say that it serves.
-
-    Raises:
-        RuntimeError: The child ended, or was not ready in time; shows its standard error.
-    """
-    command = [sys.executable, "-m", "wings_client.cli", "holds", "serve"]
-    command += ["--data-dir", str(data_dir), "--listen", listen, *flags]
-    child = _Child(command, {**os.environ, **(environment or {})}, ready_seconds)
-    try:
-        yield MetadataProcess(child, "wings holds ready")
-    finally:
-        child.end()
+metadata_process = partial(service_process, "metadata")
+hold_process = partial(service_process, "holds")
 
 
 class _Child:

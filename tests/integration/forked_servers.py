@@ -149,7 +149,7 @@ def set_trap(trap: str) -> None:
 
     Args:
         trap: A step of the way of small pushes and how often it is done before, such as "write 3":
-            "commit" (the pages are in metadata, and nobody was told), "write" (drained pages are in
+            "commit" (the pages are in metadata, and none was told), "write" (drained pages are in
             a segment), or "swap" (they took the place of the others). The last two are counted
             from the first push on.
     """

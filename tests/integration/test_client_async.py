@@ -203,7 +203,7 @@ def test_a_task_that_is_cancelled_ends_its_read_on_the_server(
             task = asyncio.create_task(reads(client, topic))
             await asyncio.to_thread(server.wait_for_calls, 1)
             task.cancel()
-            # Not awaited yet: whatever the task holds is still there.
+            # Not awaited yet: all that the task holds is still there.
             await asyncio.to_thread(server.wait_for_calls, 0)
             with pytest.raises(asyncio.CancelledError):
                 await task

@@ -265,7 +265,7 @@ def test_a_bad_descriptor_fails_the_call_without_an_answer(
     writer, answers = open_put(client, flight.FlightDescriptor.for_command(raw), schema)
 
     def finish() -> None:
-        # A stream that the server has ended shows in whatever the client does next.
+        # A stream that the server has ended shows in the next call of the client.
         writer.done_writing()
         assert answers.read() is None
         writer.close()

@@ -173,7 +173,7 @@ class PartitionModel:
 
 @dataclass
 class OpenScan:
-    """A scan that has begun, and goes on after whatever comes."""
+    """A scan that has begun, and goes on after all that comes."""
 
     key: str
     columns: tuple[str, ...] | None

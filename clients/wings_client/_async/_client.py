@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial, wraps
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from wings_client._access import Access, Pem
@@ -171,12 +170,7 @@ class AsyncClient:
         """Return the client itself."""
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
         """Close the client; an error raised in the block takes precedence over one of `close`."""
         try:
             await self.close()
@@ -350,7 +344,7 @@ class AsyncClient:
         Raises:
             OffsetOutOfRange: While it is iterated: the range is below the log's start by now; fact
                 `log_start_offset`.
-            WingsError: While it is iterated: whatever else the server refuses it with.
+            WingsError: While it is iterated: any other refusal of the server.
         """
         return AsyncChunks(self._reads, self._transport, ticket)
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from wings_client._async._pool import WorkerPool
@@ -90,12 +89,7 @@ class AsyncConsumer(AsyncIterator[Consumed]):
         """Return the consumer itself."""
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
         """Close the consumer; unless the block raised, commit all that was delivered."""
         self._cancel()
         await self._pool.run(partial(self._engine.leave, failing=error is not None))

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterable
 from functools import partial
-from types import TracebackType
 from typing import Any, Literal, Self, overload
 
 from wings_client._async._pool import WorkerPool
@@ -176,12 +175,7 @@ class AsyncProducer:
         """Return the producer itself."""
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
         """Flush and close; an error raised in the block takes precedence over one of these.
 
         Where the block's task was cancelled, batches without a response fail instead.

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from wings_client._acquire import AckType
@@ -86,12 +85,7 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
         """Return the consumer itself."""
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close the consumer."""
         await self.close()
 

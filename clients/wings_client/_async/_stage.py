@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Self, TypeVar
 
 from wings_client._async._pool import WorkerPool
@@ -70,12 +69,7 @@ class AsyncStage:
         """Return the stage itself."""
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
         """Close the stage; where the block raised, delete it, in at most 4 s.
 
         Where the task was cancelled, the stream only ends; the server deletes the stage later.

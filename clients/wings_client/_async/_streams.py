@@ -3,7 +3,6 @@
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable
-from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from wings_client._async._pool import WorkerPool
@@ -108,12 +107,7 @@ class AsyncStream(AsyncIterator[T]):
         """Return the stream itself."""
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close the stream."""
         self._end()
 

@@ -1,7 +1,6 @@
 """The async worker: the engine of a `Worker`, with handlers on the caller's event loop."""
 
 import asyncio
-from types import TracebackType
 from typing import Self
 
 from wings_client._worker import Worker
@@ -99,12 +98,7 @@ class AsyncWorker:
         self._engine.start(asyncio.get_running_loop())
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
         """Close the worker; an error raised in the block takes precedence over one of its own."""
         if self._engine.is_inherited:
             return

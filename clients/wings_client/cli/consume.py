@@ -7,12 +7,13 @@ import pyarrow as pa
 import typer
 
 from wings_client import Client, Consumer, Topic
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected
+from wings_client.cli.endpoint import DEFAULT, EndpointOption, TopicArgument, connected
 from wings_client.cli.following import (
     RETRY,
     ColumnsOption,
     Display,
     FilterOption,
+    FollowedOption,
     FormatOption,
     IdleOption,
     SystemColumnsOption,
@@ -26,17 +27,9 @@ PARTITIONS_SHOWN_MAX = 5
 
 def consume(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the consumer.")],
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
-    ],
+    topic: TopicArgument,
     *,
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            metavar="V",
-            help="One partition, read by the key's type. Default: all, new ones included.",
-        ),
-    ] = None,
+    partition: FollowedOption = None,
     start: Annotated[
         str,
         typer.Option(

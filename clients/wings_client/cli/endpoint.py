@@ -31,6 +31,10 @@ HTTP_SCHEMES = ("http", "https")
 
 _HELP = "Where the server is; of several nodes, some or all with commas between."
 
+TopicArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
+]
+
 EndpointOption = Annotated[
     str,
     typer.Option("--endpoint", envvar="WINGS_ENDPOINT", metavar="grpc://HOST:PORT", help=_HELP),

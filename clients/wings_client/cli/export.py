@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from wings_client import Client, Topic
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected
+from wings_client.cli.endpoint import DEFAULT, EndpointOption, TopicArgument, connected
 from wings_client.cli.fetch import ColumnsOption, FilterOption, SystemColumnsOption
 from wings_client.cli.values import Offset, chosen_columns, parse_offset, parse_partition
 from wings_core.csv_text import csv_head, csv_rows
@@ -50,9 +50,7 @@ _BY_SUFFIX = {
 
 
 def export(
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
-    ],
+    topic: TopicArgument,
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="The file to write; - for standard output.")
     ],

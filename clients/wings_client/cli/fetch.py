@@ -8,7 +8,14 @@ import pyarrow as pa
 import typer
 
 from wings_client import ConsumedBatch, FetchResult, RangesBatch
-from wings_client.cli.endpoint import DEFAULT, AnyEndpointOption, Endpoint, connected, explained
+from wings_client.cli.endpoint import (
+    DEFAULT,
+    AnyEndpointOption,
+    Endpoint,
+    TopicArgument,
+    connected,
+    explained,
+)
 from wings_client.cli.http import HttpServer
 from wings_client.cli.output import Format, check_output, write_all
 from wings_client.cli.values import (
@@ -103,9 +110,7 @@ FormatOption = Annotated[
 
 
 def fetch(
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
-    ],
+    topic: TopicArgument,
     *,
     offset: OffsetOption,
     partition: PartitionOption = None,

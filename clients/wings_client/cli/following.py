@@ -19,6 +19,12 @@ ColumnsOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAMES", help="Columns to show, with commas or one by one."),
 ]
+FollowedOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="V", help="One partition, read by the key's type. Default: all, new ones included."
+    ),
+]
 FilterOption = Annotated[
     str | None, typer.Option("--filter", metavar="SQL", help="Only messages that this holds of.")
 ]

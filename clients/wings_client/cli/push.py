@@ -14,7 +14,7 @@ import pyarrow as pa
 import typer
 
 from wings_client import Client, Topic
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected, short_name
+from wings_client.cli.endpoint import DEFAULT, EndpointOption, TopicArgument, connected, short_name
 from wings_client.cli.push_evolve import Reopen, evolved, inferred, read_as
 from wings_client.cli.push_inputs import Input, inputs_of
 from wings_client.cli.push_stream import Aside, StreamPush
@@ -140,9 +140,7 @@ class _Options:
 
 
 def push(
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
-    ],
+    topic: TopicArgument,
     files: FilesOption,
     *,
     file_format: FormatOption = None,

@@ -13,6 +13,7 @@ import typer
 
 from wings_client.files.formats import format_by_name
 from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.extras import OBSTORE_NEEDED, import_extra
 from wings_core.storage.objects.open import S3_ENDPOINTS
 
 CLOUDS = ("s3://", "gs://", "az://")
@@ -105,14 +106,10 @@ def _is_visible(path: Path) -> bool:
 
 def _fetched(url: str, directory: Path) -> Path:
     """Copy an object to a directory, with the credentials and region of the environment."""
-    try:
-        import obstore
-        from obstore import exceptions
-        from obstore.store import from_url
-    except ImportError:
-        raise InvalidArgument(
-            "files in object stores need obstore: pip install 'wings-flight[objects]'"
-        ) from None
+    obstore: Any = import_extra("obstore", OBSTORE_NEEDED, "objects")
+    from obstore import exceptions
+    from obstore.store import from_url
+
     scheme, _, rest = url.partition("://")
     bucket, _, key = rest.partition("/")
     if not bucket or not key or key.endswith("/"):

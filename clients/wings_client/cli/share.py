@@ -8,7 +8,7 @@ import pyarrow as pa
 import typer
 
 from wings_client import ShareConsumer
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected, short_name
+from wings_client.cli.endpoint import DEFAULT, EndpointOption, TopicArgument, connected, short_name
 from wings_client.cli.following import (
     RETRY,
     ColumnsOption,
@@ -31,7 +31,7 @@ from wings_client.cli.share_options import (
     OrderingOption,
     PartitionOption,
     PayloadOption,
-    TopicArgument,
+    YesOption,
     config_of,
     start_of,
 )
@@ -155,7 +155,7 @@ def purge(
     topic: TopicArgument,
     *,
     partition: PartitionOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Drop all messages that a share group has not finished; the topic keeps them.
@@ -257,7 +257,7 @@ def delete(
     group: GroupArgument,
     topic: TopicArgument,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Delete a share group; the topic and its messages stay.

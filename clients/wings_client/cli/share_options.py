@@ -9,9 +9,7 @@ from wings_client._messages import wire_time
 from wings_client.cli.values import parse_offset
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the share group.")]
-TopicArgument = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
-]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DlqArgument = Annotated[
     str, typer.Argument(metavar="DLQ_TOPIC", help="The topic of dead letters: full name, or id.")
 ]

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from wings_client import Delivery, Message, Reject, Release, Worker, WorkerStats
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected
+from wings_client.cli.endpoint import DEFAULT, EndpointOption, TopicArgument, connected
 from wings_client.cli.following import RETRY, IdleOption
 from wings_client.cli.values import parse_partition, partition_text
 from wings_core.json_rows import encode_lines
@@ -108,9 +108,7 @@ class Commands:
 
 def work(
     group: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the share group.")],
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
-    ],
+    topic: TopicArgument,
     *,
     command: Annotated[
         str, typer.Option("--exec", metavar="COMMAND", help="Run by the shell for each message.")

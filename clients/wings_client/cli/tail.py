@@ -9,12 +9,19 @@ import typer
 from wings_client import Client, Topic
 from wings_client._consumer_reads import ConsumerReads
 from wings_client._transport import Transport
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected_transport, short_name
+from wings_client.cli.endpoint import (
+    DEFAULT,
+    EndpointOption,
+    TopicArgument,
+    connected_transport,
+    short_name,
+)
 from wings_client.cli.following import (
     RETRY,
     ColumnsOption,
     Display,
     FilterOption,
+    FollowedOption,
     FormatOption,
     IdleOption,
     SystemColumnsOption,
@@ -27,17 +34,9 @@ from wings_core.partitions import JsonScalar
 
 
 def tail(
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
-    ],
+    topic: TopicArgument,
     *,
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            metavar="V",
-            help="One partition, read by the key's type. Default: all, new ones included.",
-        ),
-    ] = None,
+    partition: FollowedOption = None,
     start: Annotated[
         str,
         typer.Option(

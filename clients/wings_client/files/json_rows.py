@@ -67,7 +67,7 @@ class Block:
 
     @property
     def numbers(self) -> Sequence[int]:
-        """Of the rows."""
+        """The numbers of the rows, from 1, as errors name them."""
         return range(self.first, self.first + len(self.rows))
 
     def place(self, index: int) -> str:

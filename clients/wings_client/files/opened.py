@@ -163,14 +163,9 @@ def open_file(
         yield OpenFile(name, found, rows, source, path)
 
 
-def infer_schema(
-    path: Path,
-    fields: "Mapping[str, ArrowField]",
-    given: FileFormat | None = None,
-    delimiter: str | None = None,
-) -> pa.Schema:
+def infer_schema(path: Path, fields: "Mapping[str, ArrowField]") -> pa.Schema:
     """Return the columns that a topic for a file would have; see `OpenFile.schema`."""
-    with open_file(path, given, delimiter) as file:
+    with open_file(path) as file:
         return file.schema(fields)
 
 

@@ -121,7 +121,7 @@ class Engine:
         return self._end
 
     def start(self) -> None:
-        """Send the requests."""
+        """Start the threads that send the requests; does not wait for replies."""
         self._sources.start()
 
     def listen(self, listener: Callable[[], None] | None) -> None:

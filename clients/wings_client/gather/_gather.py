@@ -3,7 +3,6 @@
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from wings_client._transport import Transport
@@ -123,12 +122,7 @@ class Gather:
         """Return the gather itself."""
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
         """Stop it if it has not ended."""
         self._engine.finish(GatherReason.STOPPED, error)
 
@@ -136,12 +130,7 @@ class Gather:
         """Return the gather itself."""
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
         """Stop it if it has not ended; does not wait."""
         self._engine.finish(GatherReason.STOPPED, error)
 

@@ -200,7 +200,7 @@ class Backups:
         return True
 
     def close(self) -> None:
-        """End all."""
+        """End the backups that run, and delete their copies."""
         with self._lock:
             running = list(self._running)
         for each in running:

@@ -29,7 +29,7 @@ class Part(_Model):
 
     @property
     def size(self) -> int:
-        """How many bytes."""
+        """The length of the part in bytes."""
         return self.end - self.start
 
 
@@ -70,7 +70,7 @@ class Manifest(_Model):
 
     @property
     def files(self) -> tuple[StoredFile, ...]:
-        """All."""
+        """The files of the backup: databases, then those with messages."""
         return (*self.databases, *self.folios)
 
     @property

@@ -31,7 +31,7 @@ class Extents:
         self._by_folio: dict[str, array[int]] = {}
 
     def add(self, page: Page) -> None:
-        """Remember a page."""
+        """Record which bytes of a folio a page takes, and whose they are."""
         # Not by the topic itself: to hash its schema for each page would take long.
         key = (page.topic.uuid, page.partition, page.stage)
         owner = self._indices.get(key)

@@ -73,7 +73,7 @@ class Offsets(NamedTuple):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Take entries."""
+        """Return a schema that validates a list of entries and makes this of it."""
         entries = handler.generate_schema(_Entries)
         return core_schema.no_info_after_validator_function(cls.of, entries)
 

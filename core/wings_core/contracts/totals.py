@@ -125,7 +125,7 @@ class TopicLag:
     """Offsets, each with the partition's next one and the lag."""
 
     def add(self, offset: ConsumerOffset, next_offset: int) -> None:
-        """Count a partition."""
+        """Add the lag of a partition, at least 0, whose end is `next_offset`."""
         lag = max(0, next_offset - offset.offset)
         self.partitions += 1
         self.lag += lag

@@ -90,7 +90,7 @@ def parse(expression: str, connection: duckdb.DuckDBPyConnection) -> Expression:
         raise InvalidFilter("a filter may not hold a NUL or half a surrogate pair")
     try:
         _check_tokens(expression)
-        # Whatever closes the one kind of bracket early is an error within the other.
+        # A token that closes the one kind of bracket early is an error within the other.
         _parse(f"SELECT [\n{expression}\n] FROM batch", connection)
         root = _parse(f"SELECT (\n{expression}\n) FROM batch", connection)
     except RecursionError:
@@ -200,7 +200,7 @@ class _Walk:
             self._anything(value, place)
 
     def _anything(self, value: object, place: _Place) -> None:
-        """Descend to the next nodes, through whatever stands between."""
+        """Descend to the next nodes, through the nodes between."""
         if isinstance(value, list):
             for entry in cast("list[object]", value):
                 self._anything(entry, place)

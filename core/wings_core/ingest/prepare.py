@@ -121,7 +121,7 @@ class PreparedBatch:
 
     @property
     def producer_id(self) -> str | None:
-        """Of its sequence."""
+        """The producer that numbers its batches; None: they have no sequence."""
         return None if self.sequence is None else self.sequence.producer_id
 
     def take(

@@ -53,7 +53,7 @@ class ManyLocated:
 
 
 def locations_of(slices: pa.RecordBatch, folios: Sequence[str]) -> list[Location]:
-    """Return rows of `SLICES`, and of whatever columns come after, as locations.
+    """Return rows of `SLICES`, and of the columns that come after, as locations.
 
     Raises:
         Internal: A page is of a format that only a later version knows.

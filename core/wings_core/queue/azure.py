@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wings_core.errors import InvalidArgument, PermissionDenied, Unauthenticated, Unavailable
+from wings_core.extras import import_extra
 from wings_core.queue.interfaces import Queue, QueueMessage
 from wings_core.queue.receipts import Receipts
 
@@ -56,12 +57,9 @@ class AzureQueue(Queue):
         receipts: Path | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        try:
-            library: Any = importlib.import_module("azure.storage.queue")
-        except ImportError:
-            raise InvalidArgument(
-                "Azure's queues need azure-storage-queue: pip install 'wings-flight[azure]'"
-            ) from None
+        library: Any = import_extra(
+            "azure.storage.queue", "Azure's queues need azure-storage-queue", "azure"
+        )
         try:
             # A client is safe from many threads.
             self._client: Any = library.QueueClient.from_queue_url(url, credential=_credential())
@@ -188,13 +186,11 @@ def _credential() -> Any:
     for name in (*_KEYS, *_SIGNATURES):
         if found := os.environ.get(name):
             return found
-    try:
-        identity: Any = importlib.import_module("azure.identity")
-    except ImportError:
-        raise Unauthenticated(
-            "Azure needs AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN in the environment, "
-            "or azure-identity: pip install 'wings-flight[azure]'"
-        ) from None
+    needed = (
+        "Azure needs AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN in the environment, "
+        "or azure-identity"
+    )
+    identity: Any = import_extra("azure.identity", needed, "azure", Unauthenticated)
     return identity.DefaultAzureCredential()
 
 

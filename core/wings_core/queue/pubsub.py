@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wings_core.errors import InvalidArgument, PermissionDenied, Unauthenticated, Unavailable
+from wings_core.extras import import_extra
 from wings_core.queue.interfaces import Queue, QueueMessage
 from wings_core.queue.receipts import Receipts
 
@@ -56,15 +56,11 @@ class PubSubQueue(Queue):
         receipts: Path | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        try:
-            self._library: Any = importlib.import_module("google.cloud.pubsub_v1")
-        except ImportError:
-            raise InvalidArgument(
-                "Pub/Sub needs google-cloud-pubsub: pip install 'wings-flight[pubsub]'"
-            ) from None
+        self._library: Any = import_extra(
+            "google.cloud.pubsub_v1", "Pub/Sub needs google-cloud-pubsub", "pubsub"
+        )
         self._subscription = subscription
         self._clock = clock
-        self._closed = threading.Event()
         self._receipts = Receipts(receipts)
         self._publisher: Any = None
         with self._translated_errors():
@@ -160,7 +156,6 @@ class PubSubQueue(Queue):
 
     def close(self) -> None:
         """Close the connections."""
-        self._closed.set()
         self._client.close()
         self._receipts.close()
         if self._publisher is not None:

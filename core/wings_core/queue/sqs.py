@@ -15,6 +15,7 @@ from wings_core.errors import (
     Unavailable,
     WingsError,
 )
+from wings_core.extras import import_extra
 from wings_core.queue.interfaces import Queue, QueueMessage
 
 CALL_MESSAGES_MAX = 10
@@ -186,13 +187,7 @@ def amazon_client(service: str, region: str | None, endpoint: str | None) -> Any
     Raises:
         InvalidArgument: boto3 is not installed.
     """
-    try:
-        # It has no stubs.
-        boto3: Any = importlib.import_module("boto3")
-    except ImportError:
-        raise InvalidArgument(
-            f"{service.upper()} needs boto3: pip install 'wings-flight[sqs]'"
-        ) from None
+    boto3: Any = import_extra("boto3", f"{service.upper()} needs boto3", "sqs")
     session: Any = boto3.Session()
     return session.client(
         service,

@@ -155,13 +155,13 @@ class Usage:
                 may_wait = waits and call.bytes > 0
                 if not may_wait and self._bytes == call.bytes:
                     break
-                if not (may_wait and self._is_released(call, size)):
+                if not (may_wait and self._is_released(call)):
                     used = f"{self._bytes} are in flight, and {size} more were to be"
                     raise exhausted(self.principal, "bytes", most, used)
             self.add(call, size)
 
-    def _is_released(self, call: "CallUsage", size: int) -> bool:
-        """Wait until a call has fewer bytes, or `size` more may fit; False: not in time."""
+    def _is_released(self, call: "CallUsage") -> bool:
+        """Wait until a call or another has fewer bytes; False: not in time."""
         held, others = call.bytes, self._bytes
         return self._changed.wait_for(
             lambda: call.bytes < held or self._bytes < others, RELEASE_SECONDS_MAX

@@ -23,7 +23,7 @@ KEPT_SHARE = 4
 _PREFIX = "folios"
 
 
-class ObjectFolioStore:
+class ObjectFolioStore(ObjectPages):
     """A `FolioStore` in an object store; all methods but `write` may be called from any thread.
 
     Several nodes may keep their folios at one place, as their names are random. There is no lock
@@ -37,8 +37,7 @@ class ObjectFolioStore:
     """
 
     def __init__(self, objects: ObjectStore, cache: PageCache, *, grace_seconds: float) -> None:
-        self._objects = objects
-        self._pages = ObjectPages(objects, cache)
+        super().__init__(objects, cache)
         self._ages = Ages(grace_seconds)
         self._kept_bytes_max = cache.bytes_max // KEPT_SHARE
         self._last: str | None = None
@@ -61,28 +60,8 @@ class ObjectFolioStore:
         self._objects.put(folio, [memoryview(data)])
         addresses = addresses_of(folio, pages)
         if data.size <= self._kept_bytes_max:
-            self._pages.keep(data, addresses)
+            self.keep(data, addresses)
         return addresses
-
-    def read(
-        self,
-        address: PageAddress,
-        topic_uuid: str,
-        schema: pa.Schema,
-        columns: Sequence[int] | None = None,
-    ) -> pa.RecordBatch:
-        """See `FolioStore.read`."""
-        return self._pages.read(address, topic_uuid, schema, columns)
-
-    def read_all(
-        self,
-        addresses: Sequence[PageAddress],
-        topic_uuid: str,
-        schema: pa.Schema,
-        columns: Sequence[int] | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """See `FolioStore.read_all`."""
-        return self._pages.read_all(addresses, topic_uuid, schema, columns)
 
     def folios(self) -> set[str]:
         """See `FolioStore.folios`; without those that are younger than the grace."""
@@ -102,8 +81,4 @@ class ObjectFolioStore:
         try:
             self._objects.delete(folio)
         finally:
-            self._pages.forget(folio)
-
-    def close(self) -> None:
-        """See `FolioStore.close`."""
-        self._pages.close()
+            self.forget(folio)

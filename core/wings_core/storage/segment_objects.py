@@ -3,8 +3,6 @@
 import secrets
 from collections.abc import Iterator, Sequence
 
-import pyarrow as pa
-
 from wings_core.errors import Internal
 from wings_core.model import PageAddress
 from wings_core.storage.interfaces import EncodedPage
@@ -42,7 +40,7 @@ def store_suffix(folio: str) -> str:
     return name[name.rfind(".") :]
 
 
-class SegmentObjects:
+class SegmentObjects(ObjectPages):
     """A `FolioStore` of segments, which are put there as wholes; all methods from any thread.
 
     Args:
@@ -55,8 +53,8 @@ class SegmentObjects:
     def __init__(
         self, objects: ObjectStore, cache: PageCache, suffix: str, grace_seconds: float
     ) -> None:
+        super().__init__(objects, cache)
         self.objects = objects
-        self._pages = ObjectPages(objects, cache)
         self._suffix = suffix
         self._ages = Ages(grace_seconds)
 
@@ -76,26 +74,6 @@ class SegmentObjects:
         """Refuse: what is pushed goes to the hot store."""
         del pages
         raise Internal("nothing is flushed to the remote store")
-
-    def read(
-        self,
-        address: PageAddress,
-        topic_uuid: str,
-        schema: pa.Schema,
-        columns: Sequence[int] | None = None,
-    ) -> pa.RecordBatch:
-        """See `FolioStore.read`."""
-        return self._pages.read(address, topic_uuid, schema, columns)
-
-    def read_all(
-        self,
-        addresses: Sequence[PageAddress],
-        topic_uuid: str,
-        schema: pa.Schema,
-        columns: Sequence[int] | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """See `FolioStore.read_all`."""
-        return self._pages.read_all(addresses, topic_uuid, schema, columns)
 
     def folios(self) -> set[str]:
         """See `FolioStore.folios`; without those that are younger than the grace."""
@@ -118,8 +96,4 @@ class SegmentObjects:
         try:
             self.objects.delete(folio)
         finally:
-            self._pages.forget(folio)
-
-    def close(self) -> None:
-        """See `FolioStore.close`."""
-        self._pages.close()
+            self.forget(folio)

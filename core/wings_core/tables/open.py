@@ -46,7 +46,7 @@ def open_catalog(
 
         from wings_core.metadata.postgres.connections import CONNECTION_DEFAULTS
 
-        # Whatever libpq reads, several hosts too, as parameters of psycopg.
+        # All that libpq reads, several hosts too, as parameters of psycopg.
         parameters = {**CONNECTION_DEFAULTS, **conninfo_to_dict(postgres)}
         options |= {
             "type": "sql",

@@ -117,18 +117,14 @@ def server_span(
 def linked_span(
     name: str,
     producers: Iterable[Mapping[str, str]],
-    received: Mapping[str, str] | None = None,
     attributes: Attributes | None = None,
-    kind: Kind = "consumer",
 ) -> "AbstractContextManager[Span | None]":
-    """Do what follows in a span with links to others.
+    """Do what follows in a span of a consumer, below the present one, with links to others.
 
     Args:
         name: Of the span.
         producers: The headers that name each of the others; of more than `LINKS_MAX`, the first.
-        received: Those that name the span's parent; None: the present one is.
         attributes: Of the span.
-        kind: Its kind.
     """
     if _tracer is None:
         return _NOTHING
@@ -139,37 +135,31 @@ def linked_span(
         context = trace.get_current_span(propagate.extract(each)).get_span_context()
         if context.is_valid and len(linked) < LINKS_MAX:
             linked.append(context)
-    context = None if received is None else propagate.extract(received)
-    return _running(_tracer, name, kind, attributes, context, linked)
+    return _running(_tracer, name, "consumer", attributes, None, linked)
 
 
-def shared_span(
-    name: str, parts: "Iterable[Span | None]", attributes: Attributes | None = None
-) -> "AbstractContextManager[Span | None]":
+def shared_span(name: str, parts: "Iterable[Span | None]") -> "AbstractContextManager[Span | None]":
     """Do what follows in a span for several others at once: below the first, linked with all.
 
     Args:
         name: Of the span.
         parts: What `present` returned for each; of more than `LINKS_MAX`, the first are linked.
-        attributes: Of the span.
     """
     if _tracer is None:
         return _NOTHING
     others = list(dict.fromkeys(each for each in parts if each is not None))[:LINKS_MAX]
     if not others:
         return _NOTHING
-    return _shared(_tracer, name, others, attributes)
+    return _shared(_tracer, name, others)
 
 
 @contextmanager
-def _shared(
-    tracer: "Tracer", name: str, others: "list[Span]", attributes: Attributes | None
-) -> "Generator[Span]":
+def _shared(tracer: "Tracer", name: str, others: "list[Span]") -> "Generator[Span]":
     from opentelemetry.trace import set_span_in_context
 
     linked = [each.get_span_context() for each in others[1:]]
     parent = set_span_in_context(others[0])
-    with _running(tracer, name, "internal", attributes, parent, linked) as shared:
+    with _running(tracer, name, "internal", None, parent, linked) as shared:
         for each in others[1:]:
             each.add_link(shared.get_span_context())
         yield shared

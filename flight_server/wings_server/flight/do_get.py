@@ -57,7 +57,7 @@ class Get:
 
     @property
     def topic(self) -> Topic:
-        """Which is read."""
+        """The topic that is read."""
         return self.cursor.topic
 
     @property

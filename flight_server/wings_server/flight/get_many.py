@@ -39,7 +39,7 @@ class ManyGet:
 
     @property
     def topic(self) -> Topic:
-        """Which is read."""
+        """The topic that is read."""
         return self.many.topic
 
     @property

@@ -67,7 +67,7 @@ class Protocol(H11Protocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Cancel the bounds on the time of a head and of an unread answer."""
         self._head_ended()
         self._unread_ended()
         super().connection_lost(exc)

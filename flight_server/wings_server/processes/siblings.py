@@ -81,7 +81,7 @@ class Siblings:
         return merged(texts)
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering the other processes."""
         self._closed.set()
         self._listener.close()
 

@@ -11,7 +11,6 @@ import os
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -113,12 +112,7 @@ class ClassArchive:
         """Return itself."""
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End what writes an archive: the next run does it."""
         self.write()
         if self._process is not None and self._process.poll() is None:

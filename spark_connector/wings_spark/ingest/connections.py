@@ -1,6 +1,5 @@
 """The connections of a pipeline's process: queue, client, journal and shared state."""
 
-from types import TracebackType
 from typing import Self
 
 from wings_core.queue.commit import Committer, StageDead
@@ -105,11 +104,6 @@ class Connections:
         """Return itself."""
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the connections."""
         self.close()

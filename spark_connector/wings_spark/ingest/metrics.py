@@ -1,12 +1,12 @@
 """Figures of a run for Prometheus, served over HTTP while it runs."""
 
-import importlib
 import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, cast
 
 from wings_core.errors import InvalidArgument
+from wings_core.extras import import_extra
 from wings_spark.ingest.settings import SourceSettings
 
 
@@ -21,12 +21,9 @@ class RunMetrics:
     """
 
     def __init__(self, source: str) -> None:
-        try:
-            prometheus: Any = importlib.import_module("prometheus_client")
-        except ImportError:
-            raise InvalidArgument(
-                "'metrics.listen' needs prometheus-client: pip install 'wings-flight[spark]'"
-            ) from None
+        prometheus: Any = import_extra(
+            "prometheus_client", "'metrics.listen' needs prometheus-client", "spark"
+        )
         self._prometheus = prometheus
         self.registry: Any = prometheus.CollectorRegistry()
         self._source = source

@@ -66,7 +66,7 @@ class Places:
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """As given."""
+        """The prefixes as they were given."""
         return self._prefixes
 
     def check(self, uri: str) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from wings_core.errors import Unauthenticated, Unavailable
+from wings_core.extras import OBSTORE_NEEDED, import_extra
 from wings_spark.ingest.fetched import FileError, SupersededError, is_of_machine
 from wings_spark.ingest.settings import FileSettings
 
@@ -36,31 +37,25 @@ def store_of(bucket: str, settings: FileSettings) -> Any:
     Raises:
         FileError: obstore is not installed.
     """
-    try:
-        from obstore.store import AzureStore, GCSStore, S3Store
-    except ImportError:
-        raise FileError(
-            "files in object stores need obstore: pip install 'wings-flight[objects]'"
-        ) from None
+    stores: Any = import_extra("obstore.store", OBSTORE_NEEDED, "objects", FileError)
     scheme, _, name = bucket.partition("://")
     plain = (settings.endpoint or "").startswith("http:")
-    client: Any = {"allow_http": True} if plain else {}
-    retry: Any = RETRY
+    common = {"client_options": {"allow_http": True} if plain else {}, "retry_config": RETRY}
     config: dict[str, Any] = {}
     if scheme == "gs":
         if settings.endpoint is not None:
             config["base_url"] = settings.endpoint
-        return GCSStore(name, client_options=client, retry_config=retry, **config)
+        return stores.GCSStore(name, **common, **config)
     if scheme == "abfss":
         container, _, host = name.partition("@")
         config["account_name"] = host.partition(".")[0]
         config["endpoint"] = settings.endpoint or f"https://{host.replace('.dfs.', '.blob.', 1)}"
-        return AzureStore(container, client_options=client, retry_config=retry, **config)
+        return stores.AzureStore(container, **common, **config)
     if settings.region is not None or not _REGIONS & os.environ.keys():
         config["region"] = settings.region or "us-east-1"
     if settings.endpoint is not None:
         config["endpoint"] = settings.endpoint
-    return S3Store(name, client_options=client, retry_config=retry, **config)
+    return stores.S3Store(name, **common, **config)
 
 
 def seen_version(about: Any) -> str:

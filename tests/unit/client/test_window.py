@@ -179,7 +179,7 @@ def test_a_sender_writes_nothing_before_what_is_older() -> None:
     found = window()
     send = found.begin()
     found.begin_stream()
-    assert not found.put(send, BATCH, None, NOW), "nobody waits at the stream"
+    assert not found.put(send, BATCH, None, NOW), "no call waits at the stream"
     writer = Writer(found)
     assert not found.put(send, LARGE, None, NOW), "the server may have to read first"
     assert not found.put(send, BATCH, None, NOW), "too much is unanswered"

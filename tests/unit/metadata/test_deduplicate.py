@@ -1,4 +1,4 @@
-"""Concurrent requests for one key share one call, whoever comes, leaves or fails."""
+"""Concurrent requests for one key share one call, though callers come, leave and fail."""
 
 import threading
 from collections.abc import Callable

@@ -226,7 +226,7 @@ def test_tiers_are_counted_along_with_all_that_changes_pages(metadata: MetadataU
 
     assert replace(metadata, topic, pages[:2], [merged(pages[:2])])
     check()
-    metadata.push(topic, 7)  # After the merge, by whatever the commit remembers.
+    metadata.push(topic, 7)  # After the merge, by what the commit remembers.
     check()
     metadata.stage(topic, "s", {UNPARTITIONED: 4}, {UNPARTITIONED: 5})
     check()

@@ -255,7 +255,9 @@ def test_two_receivers_share_the_messages(tested: QueueUnderTest) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(got) == len(set(got)) == 20
+    assert len(set(got)) == 20
+    # SQS delivers at least once, and moto looks at a message and marks it without a lock.
+    assert len(got) == 20 or isinstance(tested.queue, SqsQueue)
 
 
 # Of one kind alone.

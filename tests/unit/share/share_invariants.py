@@ -9,7 +9,7 @@
    a worker accepted or rejected it, or may have, or because it met the limit, or by retention.
 7. When all is well, everything is finished within the locks and the back-off.
 8. No message is delivered more often than the limit, but for attempts that a crash forgot.
-9. What is given up has a dead letter, but for what retention removed.
+9. An expired or rejected message has a dead letter, but for what retention removed.
 10. Where an acceptance or a rejection fails, nothing else of its request succeeded.
 11. In a group that is ordered a message is delivered when all before it are finished, or come with
     it, and no other lease holds any.

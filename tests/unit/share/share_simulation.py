@@ -54,7 +54,7 @@ LOOK_SECONDS = 0.2
 """How often it is looked whether everything is finished."""
 
 HEALED_SECONDS_MAX = LOCK_MS / 1_000 * 2.6 + 10
-"""A lock and what a restart adds to it, twice where a message is given up, and the back-off."""
+"""A lock and what a restart adds to it, twice for a dead letter, and the back-off."""
 
 
 class MemoryStore:

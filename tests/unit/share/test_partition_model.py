@@ -318,7 +318,7 @@ class PartitionMachine(RuleBasedStateMachine):
                 self.checked.discard(offset)
 
     def _expected(self, messages_max: int, touched: int) -> tuple[list[int], set[int]]:
-        """Return what a selection hands out, in order, and what it gives up."""
+        """Return what a selection delivers, in order, and what it finishes with a dead letter."""
         ready = [
             (offset, message)
             for offset, message in sorted(self.model.items())
@@ -347,7 +347,7 @@ class PartitionMachine(RuleBasedStateMachine):
         return got, exhausted
 
     def _expected_next(self, messages_max: int, *, alone: bool = True) -> list[tuple[int, bool]]:
-        """Return what comes next, where nothing is in flight, and whether it is given up."""
+        """Return what comes next, where nothing is in flight, and whether it gets a dead letter."""
         if self._number(State.HELD, State.PENDING):
             return []
         left = [

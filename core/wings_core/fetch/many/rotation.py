@@ -62,11 +62,11 @@ class Rotation:
         return self._cursors.get(partition)
 
     def add(self, cursor: PartitionCursor) -> None:
-        """Add a partition."""
+        """Add a partition, see `add_all`."""
         self.add_all((cursor,))
 
     def add_all(self, cursors: Iterable[PartitionCursor]) -> None:
-        """Add partitions."""
+        """Add partitions that are not read yet; one with messages has its turn after all others."""
         known, ready = self._cursors, self._ready
         for cursor in cursors:
             assert cursor.partition not in known

@@ -29,7 +29,7 @@ class Stages(Protocol):
 
         A batch that the writer published before is answered with its first result and changes
         nothing, whatever stages are named and whether they are there. A writer is forgotten
-        `stages.WRITERS_KEPT_US` after its last publish: whatever it publishes then is its first.
+        `stages.WRITERS_KEPT_US` after its last publish: its next publish is its first then.
 
         Args:
             writer: Whose batches are counted.

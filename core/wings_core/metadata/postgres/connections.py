@@ -95,7 +95,7 @@ WHERE current_setting('synchronous_commit') IN ('off', 'local')
 """An acknowledgement stands for what is durable; a server's stricter setting stays."""
 
 _TRANSACTION = "SELECT set_config('transaction_timeout', %s, false)"
-"""Whatever a node does or does not do meanwhile; servers before 17 do not know it."""
+"""Ends the transaction of a node that is stuck too; servers before 17 do not know it."""
 
 TRANSACTION_TIMEOUT_SINCE = 170_000
 """The version of the server, as `server_version` tells it."""

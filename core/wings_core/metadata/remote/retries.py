@@ -1,4 +1,4 @@
-"""Retries: one thread that calls back after a pause, for whatever waits on a lost connection."""
+"""Retries: one thread that calls back after a pause, for calls that wait for a lost connection."""
 
 import heapq
 import itertools
