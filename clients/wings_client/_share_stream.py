@@ -118,7 +118,9 @@ class ShareStream:
         """Released to wake the stream's thread; no event, as a signal handler may do so."""
         self._called.acquire()
         # Guards what is written, and the fields above; the stream's thread never takes it for long.
-        self._lock = threading.Lock()
+        # Reentrant, as a signal handler may come on a thread that holds it.
+        self._lock = threading.RLock()
+        self._is_writing = False
         self._writer, self._reader, self.endpoint = transport.exchange(command)
         self._chunks = chain(iter(self._reader.read_chunk, None), repeat(None))
         """What comes, and then None for ever."""
@@ -151,15 +153,15 @@ class ShareStream:
         """Acknowledge messages; blocks until it is durable, at most for the client's timeout.
 
         Returns:
-            The error of each entry, in order, or None; None where the stream has ended already, and
-            nothing was sent.
+            The error of each entry, in order, or None; None where nothing was sent: the stream has
+            ended already, or a signal handler came while its thread writes a request.
 
         Raises:
             WingsError: `Unavailable` where the outcome is unknown.
         """
         request = _Request()
         with self._lock:
-            if self.error is not None or self._is_closing:
+            if self.error is not None or self._is_closing or self._is_writing:
                 return None
             self._write_request(entries, request)
         self.read(lambda: request.results is not None)
@@ -197,7 +199,7 @@ class ShareStream:
             raise
         finally:
             if not is_nested:
-                self._caller = None
+                self._caller, self._is_handing_on = None, False
                 self._turn.release()
                 if self._is_needed:
                     self.interrupt()
@@ -223,7 +225,10 @@ class ShareStream:
         with self._lock:
             self._is_closing = True
             try:
-                self._writer.done_writing()
+                if self._is_writing:
+                    self._reader.cancel()  # A signal handler's: the request is not to come later.
+                else:
+                    self._writer.done_writing()
             except CALL_ERRORS:
                 self._reader.cancel()
         if self._caller == threading.get_ident():
@@ -248,10 +253,17 @@ class ShareStream:
         self, entries: Sequence[AcknowledgementEntry], request: _Request | None = None
     ) -> None:
         """Send an acknowledgement, whose answer is told to a request; the lock is held."""
-        self._requests += 1
-        if request is not None:
-            self._waiting[self._requests] = request
-        self._write(acknowledge_metadata(self._requests, entries))
+        try:
+            self._is_writing = True
+            self._requests += 1
+            if request is not None:
+                self._waiting[self._requests] = request
+            self._write(acknowledge_metadata(self._requests, entries))
+        except BaseException:
+            self._reader.cancel()  # A signal handler's: requests that were not sent count too.
+            raise
+        finally:
+            self._is_writing = False
 
     # The stream's thread.
 
@@ -310,25 +322,28 @@ class ShareStream:
     def _read_one(self) -> None:
         """Read a message, and hand it on; or end the stream. Blocks until there is one.
 
-        What a signal handler raises meanwhile is raised, but for the moment of handing on.
+        What a signal handler raises meanwhile is raised; what it kept from being handed on is lost
+        with the stream.
         """
         try:
             error = self._take_one()
-        except CALL_ERRORS as failed:
-            if self._inbox:
-                raise  # It is no error of the read, which has succeeded.
-            error = typed_error(failed, self.endpoint)
-            self.is_served = not isinstance(failed, pa.ArrowNotImplementedError)
         except Exception as failed:
-            if self._caller is not None and not self._is_handing_on:
+            if isinstance(failed, CALL_ERRORS) and not (self._inbox or self._is_handing_on):
+                error = typed_error(failed, self.endpoint)
+                self.is_served = not isinstance(failed, pa.ArrowNotImplementedError)
+            elif self._caller == threading.main_thread().ident or not (
+                self._caller is None or self._is_handing_on
+            ):
                 raise
-            error = lost(f"the share stream of {self.endpoint}: {failed!r:.200}", self.endpoint)
-            self._reader.cancel()
+            else:
+                error = lost(f"the share stream of {self.endpoint}: {failed!r:.200}", self.endpoint)
+                self._reader.cancel()
         if error is not None:
             self._finish(error)
 
     def _take_one(self) -> WingsError | None:
         """Read a message, and hand it on; returns why the stream has ended."""
+        was_handing_on = self._is_handing_on  # A signal handler reads while its thread does.
         if not self._inbox:
             # In C throughout: where a signal handler raises, that is before it, or after all of it.
             self._inbox.extend(islice(self._chunks, 1))
@@ -339,7 +354,7 @@ class ShareStream:
         if chunk is None:
             return self._end or lost(f"{self.endpoint} ended a share stream", self.endpoint)
         self._hand_on(*chunk)
-        self._is_handing_on = False
+        self._is_handing_on = was_handing_on
         return None
 
     def _hand_on(self, batch: Any, metadata: Any) -> None:
@@ -351,7 +366,7 @@ class ShareStream:
                     request.known.release()
             case ShareEnd(code, message):
                 self._end = _error_of(code, message, self.endpoint)
-                with self._lock:
+                with self._lock, suppress(*CALL_ERRORS):  # The next read says more.
                     self._is_closing = True
                     self._writer.done_writing()
             case chunk:

@@ -7,6 +7,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 IDLE_SECONDS = 10.0
 """How long a thread without work is kept."""
@@ -16,7 +17,7 @@ class _Idle:
     """The idle workers."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # As a signal handler may come on a thread that holds it.
         self._workers: list[_Worker] = []
 
     def add(self, worker: "_Worker") -> None:
@@ -26,8 +27,9 @@ class _Idle:
 
     def take(self) -> "_Worker | None":
         """Remove and return a worker; None if there is none."""
-        with self._lock:
-            return self._workers.pop() if self._workers else None
+        with self._lock, suppress(IndexError):
+            return self._workers.pop()
+        return None
 
     def remove(self, worker: "_Worker") -> bool:
         """Remove this worker; returns False if a caller took it before."""
@@ -39,7 +41,7 @@ class _Idle:
 
     def clear(self) -> None:
         """Forget all workers in a forked child, which has none of its parent's threads."""
-        self._lock = threading.Lock()  # A thread of the parent may have held the old one.
+        self._lock = threading.RLock()  # A thread of the parent may have held the old one.
         self._workers = []
 
 

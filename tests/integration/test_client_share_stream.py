@@ -6,8 +6,10 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Generator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -16,8 +18,12 @@ from fix_client import NewTopic
 
 import wings_client
 from wings_client import Client, ShareConsumer, Topic, _share_stream
-from wings_core.contracts.share_stream import ShareAnswer, parse_server_message
-from wings_core.errors import GroupNotFound, InvalidRecordState
+from wings_core.contracts.share_stream import (
+    ShareAnswer,
+    acknowledge_metadata,
+    parse_server_message,
+)
+from wings_core.errors import GroupNotFound, InvalidRecordState, WingsError
 from wings_server.flight.service import FlightService
 from wings_server.testing import running_server, server_process
 
@@ -320,6 +326,67 @@ def test_what_a_signal_handler_raises_is_raised_by_a_caller_that_reads_itself(
         wings.push(topic, {"n": [7]})
         assert next(consumer).batch["n"].to_pylist() == [7], "it goes on afterwards"
         consumer.accept(held)  # The stream has not been broken for it.
+
+
+@reads_itself
+@pytest.mark.parametrize("error", [RuntimeError, TimeoutError])
+def test_what_a_signal_handler_raises_while_a_message_is_handed_on_is_raised(
+    wings: Client,
+    topic: Topic,
+    read_quickly: Callable[[ShareConsumer], threading.Event],
+    handle: Callable[[Callable[[], object]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[Exception],
+) -> None:
+    signals = [signal.SIGUSR1]
+
+    def fail() -> None:
+        raise error("no time is left")
+
+    def parse(raw: "bytes | pa.Buffer") -> object:
+        is_here = threading.current_thread() is threading.main_thread()
+        found = parse_server_message(raw)
+        if is_here and signals and not isinstance(found, ShareAnswer):
+            signal.raise_signal(signals.pop())
+        return found
+
+    with wings.share_consumer("billing", topic, max_messages=1, timeout=20) as consumer:
+        read_quickly(consumer)
+        handle(fail)
+        wings.push(topic, {"n": [6]})
+        monkeypatch.setattr(_share_stream, "parse_server_message", parse)
+        with pytest.raises(error, match="no time is left"):
+            next(consumer)
+        assert next(consumer).batch["n"].to_pylist() == [6], "it was released"
+
+
+@reads_itself
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_signal_handler_calls_the_consumer_whose_caller_writes_a_request(
+    wings: Client,
+    topic: Topic,
+    handle: Callable[[Callable[[], object]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    closes: bool,
+) -> None:
+    signals = [signal.SIGUSR1]
+
+    def metadata(*request: Any) -> bytes:
+        if threading.current_thread() is threading.main_thread() and signals:
+            signal.raise_signal(signals.pop())
+        return acknowledge_metadata(*request)
+
+    with wings.share_consumer("billing", topic, max_messages=1) as consumer:
+        wings.push(topic, {"n": [0, 1, 2]})
+        first, second = next(consumer), next(consumer)
+        handle(consumer.close if closes else lambda: consumer.accept(second))
+        monkeypatch.setattr(_share_stream, "acknowledge_metadata", metadata)
+        with suppress(WingsError) if closes else nullcontext():
+            consumer.accept(first)
+        assert not signals
+        if not closes:
+            consumer.accept(next(consumer))
+    assert in_flight(wings, topic) == 0
 
 
 @reads_itself
