@@ -1,7 +1,9 @@
 """Processes of a server as the kernel lists them, and waiting for what becomes of them."""
 
+import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 SECONDS = 30.0
@@ -25,6 +27,20 @@ def children(pid: int) -> list[int]:
         return bool(found)
 
     until(there)
+    return found
+
+
+def serving(pid: int) -> list[int]:
+    """Return those of its processes that serve: they listen to their siblings, a spare does not."""
+    unix = re.findall(
+        r" (\d+) /\S*wings-\w+/\d+$", Path("/proc/net/unix").read_text(), re.MULTILINE
+    )
+    listening = {f"socket:[{inode}]" for inode in unix}
+    found: list[int] = []
+    for each in children(pid):
+        with suppress(OSError):  # It has just ended.
+            if any(str(of.readlink()) in listening for of in Path(f"/proc/{each}/fd").iterdir()):
+                found.append(each)
     return found
 
 

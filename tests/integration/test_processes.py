@@ -13,7 +13,7 @@ import pyarrow.flight as flight
 import pytest
 from fix_postgres import PostgresServer
 from flight_calls import act, create_topic, get, numbers, push
-from server_processes import children, is_running, until
+from server_processes import children, is_running, serving, until
 from share_calls import Member, create_group
 
 import wings_client
@@ -25,6 +25,15 @@ from wings_server.testing import ServerProcess, node_process, server_process
 
 SECONDS = 30.0
 LONG_MS = 30_000
+
+
+def accepts(address: str) -> bool:
+    host, _, port = address.removeprefix("grpc://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def status_of(server: ServerProcess, path: str) -> int:
@@ -101,17 +110,33 @@ def test_a_process_that_was_killed_serves_again_where_it_was(
     before = nodes_of(server)
     create_topic(server.client(), new_topic_id, ["n: int64"])
     with wings_client.connect(before) as client:
-        for number, pid in enumerate(children(server.pid)):
+        for number, pid in enumerate(serving(server.pid)):
             client.push(new_topic_id, {"n": [number]})
             os.kill(pid, signal.SIGKILL)
-            until(lambda: status_of(server, "/readyz") == 503)
-            until(lambda: status_of(server, "/readyz") == 200)
+            until(lambda pid=pid: not is_running(pid))
+            until(lambda: all(map(accepts, before)), 4 * SECONDS)
             assert status_of(server, "/healthz") == 200
         assert client.scan(new_topic_id).read_all()["n"].to_pylist() == [0, 1]
     assert nodes_of(server) == before
     for address in before:
         with flight.FlightClient(address) as client:
             assert get(client, kind="scan", topic=new_topic_id).column("n") == [0, 1]
+
+
+def test_a_spare_takes_the_place_of_a_process_that_was_killed(server: ServerProcess) -> None:
+    until(lambda: len(children(server.pid)) == 3)
+    one, other = serving(server.pid)
+    (spare,) = set(children(server.pid)) - {one, other}
+    os.kill(one, signal.SIGKILL)
+    until(lambda: set(serving(server.pid)) == {other, spare}, 4 * SECONDS)
+    until(lambda: len(children(server.pid)) == 3, 4 * SECONDS)
+    (later,) = set(children(server.pid)) - {other, spare}
+    os.kill(later, signal.SIGKILL)  # It is noticed where it is wanted.
+    until(lambda: not is_running(later))
+    os.kill(other, signal.SIGKILL)
+    until(lambda: status_of(server, "/readyz") == 503)
+    until(lambda: len(set(serving(server.pid)) - {other}) == 2, 4 * SECONDS)
+    until(lambda: status_of(server, "/readyz") == 200, 4 * SECONDS)
 
 
 def test_workers_at_different_processes_share_a_group(
@@ -133,7 +158,7 @@ def test_a_stop_drains_all_and_the_directory_opens_without_processes(tmp_path: P
         create_topic(server.client(), "t", ["n: int64"])
         push(server.client(), "t", numbers(1))
         started = children(server.pid)
-        assert len(started) == 2
+        assert len(started) == 3  # And the spare.
         assert server.terminate() == 0
         assert not any(is_running(each) for each in started)
     with server_process(tmp_path) as server:

@@ -18,7 +18,7 @@ import pyarrow.flight as flight
 import pytest
 from fix_postgres import PostgresServer
 from flight_calls import act, create_topic, get, numbers, push
-from server_processes import SECONDS, children, is_running, until
+from server_processes import SECONDS, children, is_running, serving, until
 from stateless_nodes import Nodes
 
 import wings_client
@@ -31,9 +31,6 @@ UNTOLD_SECONDS = 10.0
 
 LISTED_SECONDS = 15.0
 """In which a node that ended without a word is off the lists."""
-
-AGAIN_SECONDS = 15.0
-"""In which a process that was killed is started again; how long a start takes, the machine says."""
 
 ORPHANS_SECONDS = 10.0
 """In which processes end whose parent was killed."""
@@ -105,10 +102,9 @@ def _serves(address: str) -> bool:
 def test_a_process_that_was_killed_serves_again(tmp_path: Path) -> None:
     with server_process(tmp_path, flags=["--processes", "2"]) as server:
         addresses = [each["flight"] for each in act(server.client(), "list-nodes")]
-        for pid in children(server.pid):
+        for pid in serving(server.pid):
             os.kill(pid, signal.SIGKILL)
             until(lambda pid=pid: not is_running(pid))
-            until(lambda: len(list(filter(is_running, children(server.pid)))) == 2, AGAIN_SECONDS)
             until(lambda: all(map(_serves, addresses)), 4 * SECONDS)
 
 

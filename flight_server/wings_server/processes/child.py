@@ -1,7 +1,8 @@
 """One of the processes of a server: `python -m wings_server.processes`, started by a parent.
 
-What it is to serve comes on its standard input, which stays open for as long as the parent is
-there. It prints the ready line, or the error that kept it from serving.
+What it is to serve comes on its standard input, once it has imported all that it needs; that stays
+open for as long as the parent is there. It prints the ready line, or the error that kept it from
+serving.
 """
 
 import json
@@ -49,7 +50,10 @@ class Orders:
 
 def main() -> NoReturn:
     """Serve as told until SIGTERM, or until the parent is gone."""
-    orders: Orders = pickle.load(sys.stdin.buffer)
+    try:
+        orders: Orders = pickle.load(sys.stdin.buffer)
+    except EOFError:
+        sys.exit()  # The parent is gone, and had no use for this one.
     settings = orders.settings
     threading.Thread(target=_watch_parent, name="wings-parent", daemon=True).start()
     keep_freed_memory()

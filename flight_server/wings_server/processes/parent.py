@@ -3,7 +3,8 @@
     parent ── metadata of the data directory, where it is there (a service on loopback)
        ├── process 0: Flight on the port named,      HTTP ┐
        ├── process 1: Flight on the port after that, HTTP ┴ from one socket
-       └── …
+       ├── …
+       └── a spare, which has imported what they need, and takes the place of the first that ends
 
 Each process is a node, as of a cluster: it has all parts of a server, and clients find all of them
 by `GetFlightInfo`. One that ends is started again at its port.
@@ -91,15 +92,18 @@ class Processes:
             listening = started.enter_context(bind(_http(settings)))
             sockets = Path(started.enter_context(_sockets()))
             common = _common(settings, started)
+            spare = _Spare(listening.fileno(), settings.processes)
+            started.callback(spare.close)
             watched = [
                 _Process(
+                    spare,
                     Orders(
                         common.model_copy(update=_own(settings, index)),
                         listening.fileno(),
                         sockets,
                         index,
                         settings.processes,
-                    )
+                    ),
                 )
                 for index in range(settings.processes)
             ]
@@ -107,6 +111,7 @@ class Processes:
             for each in watched:
                 each.begin()
             words = [each.ready() for each in watched]
+            spare.prepare()
             for each in watched:
                 each.watch()
             self.flight = [each["flight"] for each in words]
@@ -124,10 +129,62 @@ class Processes:
             each.send(signal.SIGHUP)
 
 
+class _Spare:
+    """A process without orders: what takes most of a start, on a busy machine seconds, it has done.
+
+    Args:
+        http: The descriptor of the socket that all processes accept HTTP connections from.
+        count: Of the processes that divide the machine's memory.
+    """
+
+    def __init__(self, http: int, count: int) -> None:
+        self._http = http
+        self._count = count
+        self._lock = threading.Lock()
+        """Of what follows; nothing else is locked under it."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    def take(self) -> subprocess.Popen[bytes]:
+        """Return it for its orders, or a new process where there is none."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            if process is not None:
+                _close_pipes(process)
+            process = self._start()
+        return process
+
+    def prepare(self) -> None:
+        """Start one, unless there is one; where that fails, one is started when it is wanted."""
+        with self._lock, suppress(OSError):
+            if self._process is None and not self._closed:
+                self._process = self._start()
+
+    def close(self) -> None:
+        """End it."""
+        with self._lock:
+            process, self._process = self._process, None
+            self._closed = True
+        if process is not None:
+            _end(process)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "wings_server.processes"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[self._http],
+            env={**os.environ, **arrow_bounds(self._count)},
+            start_new_session=True,  # Ctrl-C is for the parent, which tells them.
+        )
+
+
 class _Process:
     """One process: started, and started again where it ends without being told to."""
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, spare: _Spare, orders: Orders) -> None:
+        self._spare = spare
         self._orders = orders
         self._lock = threading.Lock()
         """Of the process and the flag; nothing else is locked under it."""
@@ -139,17 +196,16 @@ class _Process:
     def begin(self) -> None:
         """Start it; unless all are to stop."""
         self._lines = lines = queue.SimpleQueue[str]()
+        if self._stopping.is_set():
+            return
+        process = self._spare.take()
         with self._lock:
-            if self._stopping.is_set():
-                return
-            self._process = process = subprocess.Popen(
-                [sys.executable, "-m", "wings_server.processes"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                pass_fds=[self._orders.http],
-                env={**os.environ, **arrow_bounds(self._orders.count)},
-                start_new_session=True,  # Ctrl-C is for the parent, which tells them.
-            )
+            stopping = self._stopping.is_set()
+            if not stopping:
+                self._process = process
+        if stopping:
+            _end(process)
+            return
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(OSError):  # It ended at once: `ready` tells.
@@ -230,6 +286,7 @@ class _Process:
                 if self._stopping.is_set():
                     return
                 self.ready()
+                self._spare.prepare()
             except (WingsError, OSError, RuntimeError) as error:
                 _logger.error(
                     "a process does not serve", process=self._orders.index, reason=str(error)
@@ -343,6 +400,20 @@ def _own(settings: Settings, index: int) -> dict[str, Address | None]:
         "advertise": shifted(settings.advertise),
         "holds": shifted(settings.holds),
     }
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that got no orders."""
+    process.kill()
+    process.wait()
+    _close_pipes(process)
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()
+    process.stdout.close()
 
 
 def _stop_all(processes: Sequence[_Process], drain_seconds: float) -> None:

@@ -58,7 +58,8 @@ def test_a_process_is_started_again_though_that_failed_at_first(
 
     monkeypatch.setattr(subprocess, "Popen", start)
     orders = Orders(Settings(data_dir=tmp_path), 0, tmp_path, 0, 1)
-    process = parent._Process(orders)  # pyright: ignore[reportPrivateUsage] - started alone.
+    spare = parent._Spare(orders.http, orders.count)  # pyright: ignore[reportPrivateUsage] - started alone.
+    process = parent._Process(spare, orders)  # pyright: ignore[reportPrivateUsage]
     process.begin()
     process.watch()
     try:
