@@ -273,7 +273,7 @@ class ShareEngine:
             self._poll(wait)
             return
         stream = self._open_stream()
-        credit = min(CREDIT_MAX, held + self._command.max_messages)
+        credit = min(CREDIT_MAX, held + stream.spent + self._command.max_messages)
         if credit != stream.credit:
             stream.set_credit(credit)
         if self._await(stream, wait):

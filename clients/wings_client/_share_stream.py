@@ -77,6 +77,8 @@ class ShareStream:
     Attributes:
         credit: How many messages it may hold at once.
         error: Why it ended; None while it is open.
+        spent: How many messages were acknowledged, but not over it, so that the server counts them
+            among what it holds until their locks end.
         is_served: False where the server is of a version without share streams.
         endpoint: The address of the node that serves it.
 
@@ -93,6 +95,7 @@ class ShareStream:
     ) -> None:
         self.credit = command.credit
         self.error: WingsError | None = None
+        self.spent = 0
         self.is_served = True
         self._transport = transport
         self._delivered = delivered
@@ -161,7 +164,11 @@ class ShareStream:
         """
         request = _Request()
         with self._lock:
-            if self.error is not None or self._is_closing or self._is_writing:
+            if self.error is not None or self._is_closing:
+                return None
+            if self._is_writing:
+                for each in entries:
+                    self.spent += each.last - each.first + 1 if each.type != "renew" else 0
                 return None
             self._write_request(entries, request)
         self.read(lambda: request.results is not None)

@@ -88,7 +88,7 @@ class ShareStream(ShareTurns):
         with self._shares.following(self._group, self._wake), self._watching:
             while True:
                 requests, is_over = self._wait()
-                if (requests or self._writer.is_behind) and self._stop_watching():
+                if (requests or self._writer.outbox) and self._stop_watching():
                     # It may take long, and others could take what it is called for.
                     self._look = True
                     self._shares.wake_another(self._group)

@@ -209,7 +209,7 @@ class ShareTurns:
             for each in done:
                 self._holds.acknowledged(each, now)
             self._writer.answer(message, errors)
-        self._is_left = self._is_left or self._writer.is_behind
+        self._is_left = self._is_left or bool(self._writer.outbox)
 
     def wanted(self, requests: Sequence[AcknowledgeMessage]) -> AcquireRequest | None:
         """See `FlowStream.wanted`."""
@@ -219,7 +219,7 @@ class ShareTurns:
                 done += entry.last - entry.first + 1
         with self._lock:
             room = (self._credit or 0) - max(0, self._holds.messages - done)
-            if self._writer.is_behind or not self._look or room <= 0 or self._is_over:
+            if self._writer.outbox or not self._look or room <= 0 or self._is_over:
                 return None
             self._look = False
         self._stop_watching()
@@ -233,7 +233,7 @@ class ShareTurns:
             return
         for leased in self._within_room(acquired.ranges):
             kept = None
-            if not (self._leased or self._writer.is_behind):
+            if not (self._leased or self._writer.outbox):
                 kept = self._shares.kept(self._group, leased)
             if kept is None:
                 self._leased.append(leased)
@@ -287,7 +287,7 @@ class ShareTurns:
         """Deliver a part; `waits`: whether it may wait for the client."""
         self._holds.add(part.range, time.monotonic())
         self._writer.deliver(part, waits=waits)
-        self._is_left = self._is_left or self._writer.is_behind
+        self._is_left = self._is_left or bool(self._writer.outbox)
 
     # Of who has the turn, or the lock.
 
@@ -298,14 +298,8 @@ class ShareTurns:
     @property
     def _is_free(self) -> bool:
         """Whether nothing is held, or to be done; the lock is held."""
-        busy = (
-            self._requests
-            or self._is_taken
-            or self._is_left
-            or self._writer.is_behind
-            or self._leased
-        )
-        return not (busy or self._writer.is_behind or self._holds.messages)
+        busy = self._requests or self._is_taken or self._is_left or self._leased
+        return not (busy or self._writer.outbox or self._holds.messages)
 
     @property
     def _is_over(self) -> bool:

@@ -55,12 +55,8 @@ class ShareWriter:
         self._usage = usage
         self._nothing = empty_batch(opened.schema)
         self._unread = Unread()
-        self._outbox: list[tuple[pa.RecordBatch, bytes]] = []
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether something is left to be written by `write_rest`."""
-        return bool(self._outbox)
+        self.outbox: list[tuple[pa.RecordBatch, bytes]] = []
+        """What is left to be written by `write_rest`."""
 
     def begin(self) -> None:
         """Send the schema."""
@@ -103,7 +99,7 @@ class ShareWriter:
         Raises:
             ClientLeft: It has gone.
         """
-        outbox, self._outbox = self._outbox, []
+        outbox, self.outbox = self.outbox, []
         for batch, metadata in outbox:
             if not self._try_write(batch, metadata):
                 raise ClientLeft
@@ -120,9 +116,9 @@ class ShareWriter:
         delivered: tuple[str, int] | None = None,
     ) -> None:
         """Write so many bytes to the client, or leave it to `write_rest` where that might wait."""
-        has_room = self._unread.wrote(size, delivered) and not self._outbox
+        has_room = self._unread.wrote(size, delivered) and not self.outbox
         if not has_room or not self._try_write(batch, metadata):
-            self._outbox.append((batch, metadata))
+            self.outbox.append((batch, metadata))
 
     def _try_write(self, batch: pa.RecordBatch, metadata: bytes) -> bool:
         """Write to the client; False where it has gone."""
