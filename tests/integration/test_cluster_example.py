@@ -10,9 +10,15 @@ import threading
 from pathlib import Path
 
 import pytest
+from forked_commands import FORKED
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cluster"
 SECONDS = 150.0
+
+PROGRAM = f"""{FORKED}
+import runpy
+runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
+"""
 
 
 @pytest.mark.timeout(SECONDS + 20)
@@ -25,7 +31,7 @@ def test_the_tour_of_the_cluster_is_true_and_ctrl_c_leaves_nothing() -> None:
 
 def check_tour(directory: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, str(EXAMPLE), "--rows", "2000"],
+        [sys.executable, "-c", PROGRAM, "--rows", "2000"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

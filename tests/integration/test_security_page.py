@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_commands import write_program
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 _BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -48,10 +49,10 @@ def free_port() -> int:
 def test_a_set_up_works_as_it_is_written(title: str, tmp_path: Path) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name, command in (("wings", " -m wings_client.cli"), ("python3", "")):
-        program = programs / name
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}"{command} "$@"\n')
-        program.chmod(0o700)
+    write_program(programs / "wings")
+    python = programs / "python3"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o700)
     script = script_of(sections()[title])
     flight, http = str(free_port()), str(free_port())
     if "0.0.0.0" not in script:
