@@ -7,7 +7,6 @@ import textwrap
 from typing import Any
 
 from fix_client import NewTopic
-from forked_commands import FORKED
 
 from wings_client import Client
 from wings_server.testing import RunningServer
@@ -54,7 +53,7 @@ def test_no_row_is_lost_by_ctrl_c(
     server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:
     topic = new_topic()
-    program = FORKED + textwrap.dedent(PROGRAM)
+    program = textwrap.dedent(PROGRAM)
     done = subprocess.run(
         [sys.executable, "-c", program, server.flight, topic.name],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
