@@ -13,12 +13,15 @@ from fix_metadata import NOON, SCHEMA, SECOND, A, B, Clock, accepted, batch_of, 
 from fix_postgres import PostgresServer, empty_schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from psycopg import sql
 from psycopg.pq import TransactionStatus
 
+from wings_core.errors import TopicNotFound
 from wings_core.metadata.interfaces import OFFSET_MAX
 from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.metadata.postgres.connections import Connection, Connections
 from wings_core.metadata.postgres.faults import passing
+from wings_core.metadata.store.locks import Lock, bucket
 from wings_core.metadata.store.registry import DatabaseRegistry
 from wings_core.model import (
     Accepted,
@@ -185,6 +188,36 @@ def test_pushes_of_several_nodes_to_one_partition_have_each_an_offset(
             got = [offset for offsets in threads.map(run, nodes) for offset in offsets]
         assert sorted(got) == list(range(each))
         assert offsets_of(nodes[0].registry, topic) == [(offset, offset) for offset in range(each)]
+
+
+@pytest.mark.parametrize("sequence", [None, ("p", 1)])
+def test_a_push_that_waits_for_a_deletion_finds_its_topic_deleted(
+    postgres: PostgresServer, sequence: tuple[str, int] | None
+) -> None:
+    with (
+        empty_schema(postgres, NOON) as schema,
+        PostgresMetadata(postgres.url, schema=schema) as metadata,
+        psycopg.connect(postgres.url) as deleting,
+        psycopg.connect(postgres.url, autocommit=True) as looking,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        topic = metadata.admin.create_topic(NAME, SCHEMA)
+        accepted(push(metadata, topic, sequence=("p", 0)))  # All that a push changes is there.
+        place = Lock.TOPICS.value, bucket(topic.uuid)
+        deleting.execute("SELECT pg_advisory_xact_lock(%s, %s)", place)
+        deleting.execute(
+            sql.SQL("UPDATE {} SET namespace_id = NULL, deleted_at = 1").format(
+                sql.Identifier(schema, "topics")
+            )
+        )
+        pushed = threads.submit(push, metadata, topic, sequence=sequence)
+        waiting = "SELECT FROM pg_locks WHERE (classid, objid) = (%s, %s) AND NOT granted"
+        while looking.execute(waiting, place).fetchone() is None:
+            assert not pushed.done()
+        deleting.commit()
+        result = pushed.result()
+        assert isinstance(result, Rejected)
+        assert isinstance(result.error, TopicNotFound)
 
 
 def test_a_function_is_called_though_what_was_prepared_is_gone(
