@@ -1,6 +1,7 @@
 """Small messages: one row or a hundred a push, to one partition or thousands, and read again."""
 
 import itertools
+import json
 import sqlite3
 import tempfile
 import threading
@@ -43,6 +44,7 @@ def run() -> Iterator[Row]:
         bare_pid = _pid_of(bare)
         yield _acknowledgement(bare, client)
         yield from _one_row_pushes(bare, bare_pid, client, server)
+        yield from _other_pushes(bare, client)
         yield _hundreds(bare, client)
         yield _appended(server)
         yield from _read_again(bare, client, server)
@@ -185,6 +187,32 @@ def _one_row_pushes(
             runs=5,
             more_is_better=False,
         )
+
+
+def _other_pushes(bare: flight.FlightClient, client: flight.FlightClient) -> Iterator[Row]:
+    """Measure those that are numbered, staged, and routed by a key."""
+    batch = people(1)
+    create_topic(client, "others", batch.schema)
+    schema = {"fields": [{"name": f.name, "type": str(f.type)} for f in batch.schema]}
+    act(client, "create-topic", topic="keyed", schema=schema, partition_key="name")
+    commands: dict[str, dict[str, object]] = {
+        "with sequences": {"topic": "others", "producer_id": "p", "sequence": 0},
+        "staged": {"topic": "others", "stage": "s"},
+        "by key": {"topic": "keyed"},
+    }
+    for name, command in commands.items():
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(command))
+        with (
+            closing(Stream(client, descriptor, batch)) as ours,
+            closing(_bare_stream(bare, batch)) as theirs,
+        ):
+            yield compare(
+                f"one-row pushes {name}, {IN_FLIGHT} in flight",
+                "pushes/s",
+                0.5,
+                lambda: PUSHES / ours.push(PUSHES),
+                lambda: PUSHES / theirs.push(PUSHES),
+            )
 
 
 def _hundreds(bare: flight.FlightClient, client: flight.FlightClient) -> Row:
