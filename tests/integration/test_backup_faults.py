@@ -379,3 +379,24 @@ def test_no_more_backups_begin_at_once_than_may_run(
         for each in begun:
             assert log.backups.end(str(each.result(WAIT_SECONDS)["backup"]))
     assert log.backups.end(str(log.backups.begin()["backup"])), "their places are free again"
+
+
+def test_a_backup_that_has_begun_counts_once(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another begins as the first one's databases have just been copied."""
+    monkeypatch.setattr(backups, "BACKUPS_MAX", 2)
+    log = server.server.log
+    copy = backups.Backups._begin  # pyright: ignore[reportPrivateUsage]
+    begun: list[str] = []
+
+    def copy_and_begin(of: backups.Backups) -> Any:
+        monkeypatch.setattr(backups.Backups, "_begin", copy)
+        copied = copy(of)
+        begun.append(str(of.begin()["backup"]))
+        return copied
+
+    monkeypatch.setattr(backups.Backups, "_begin", copy_and_begin)
+    begun.append(str(log.backups.begin()["backup"]))
+    for each in begun:
+        assert log.backups.end(each)

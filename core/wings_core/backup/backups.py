@@ -115,9 +115,13 @@ class Backups:
             self._beginning += 1
         try:
             backup = self._begin()
-        finally:
+        except BaseException:
             with self._lock:
                 self._beginning -= 1
+            raise
+        with self._lock:
+            self._beginning -= 1
+            self._running[backup.id] = backup
         self._get(backup.id)
         snapshot = backup.snapshot
         return {
@@ -130,7 +134,7 @@ class Backups:
         }
 
     def _begin(self) -> _Backup:
-        """Copy the databases for a backup, and list it."""
+        """Copy the databases for a backup."""
         backup_id = secrets.token_hex(16)
         # Before the snapshot: what it refers to is deleted by no process from then on.
         lease = self._renew(backup_id, BEGIN_SECONDS_MAX)
@@ -140,12 +144,9 @@ class Backups:
             failed.callback(shutil.rmtree, scratch, ignore_errors=True)
             snapshot = take_snapshot(self._metadata, self._holds, scratch)
             failed.pop_all()
+        # Not renewed since: the first look at it does, and ends it if that came too late.
         used_at = time.monotonic() - RENEW_SECONDS
-        with self._lock:
-            # Not renewed since: the first look at it does, and ends it if that came too late.
-            backup = _Backup(backup_id, snapshot, scratch, lease, used_at)
-            self._running[backup_id] = backup
-        return backup
+        return _Backup(backup_id, snapshot, scratch, lease, used_at)
 
     def files(self, backup_id: str) -> Generator[pa.RecordBatch]:
         """Yield the files with messages that a backup needs, by `FILES_SCHEMA`.

@@ -112,7 +112,11 @@ class Siblings:
                 self._closed.wait(LOOK_SECONDS)  # Unless it is closed, no file can be opened.
                 continue
             # Each on a thread: one that asks and is then paused must not keep the others waiting.
-            threading.Thread(target=self._answer_one, args=(connection,), daemon=True).start()
+            answering = threading.Thread(target=self._answer_one, args=(connection,), daemon=True)
+            try:
+                answering.start()
+            except RuntimeError:  # There are too many: it asks again.
+                connection.close()
 
     def _answer_one(self, connection: Connection) -> None:
         with connection, suppress(OSError, EOFError):

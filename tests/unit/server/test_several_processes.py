@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import closing
 from multiprocessing.connection import Listener
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -38,6 +38,23 @@ def test_processes_answer_each_other(tmp_path: Path) -> None:
     with closing(Siblings(tmp_path, 0, 2)) as own, closing(Siblings(tmp_path, 1, 2)) as other:
         other.start(lambda: True, lambda: b"n %s\n" % (b"1" * 300_000))  # More than a socket keeps.
         assert len(own.metrics(OWN)) > 300_000
+
+
+def test_a_process_without_threads_for_an_answer_gives_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def fail(_: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(siblings, "ANSWER_SECONDS_MAX", 30.0)
+    with closing(Siblings(tmp_path, 0, 2)) as own, closing(Siblings(tmp_path, 1, 2)) as other:
+        other.start(lambda: True, lambda: OWN)
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        assert own.metrics(OWN).count(b"process=") == 1
+        monkeypatch.setattr(threading.Thread, "start", start)
+        assert own.metrics(OWN).count(b"process=") == 2
 
 
 def test_a_process_is_started_again_though_that_failed_at_first(

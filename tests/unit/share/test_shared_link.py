@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,14 +12,43 @@ from wings_core.errors import Unavailable
 from wings_core.security.peers import PeerAccess
 from wings_core.share.remote import shared
 from wings_core.share.remote.link import RemoteLink
+from wings_core.share.remote.session import Session
 from wings_core.share.remote.shared import SharedLink
+from wings_core.share.replica.requests import Answer, ForgetRequest
 from wings_core.share.replica.standby import StandbyReplica
+from wings_core.times import Deadline
 
 SECONDS = 30.0
 
 
 def refuse() -> NoReturn:
     raise Unavailable("another process has it")
+
+
+def fail(_: threading.Thread) -> NoReturn:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_request_whose_next_owner_no_thread_can_ask_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link = SharedLink(StandbyReplica(refuse), "127.0.0.1:9", lambda: None, PeerAccess())
+    answers: list[Answer] = []
+    late = Unavailable("it does not answer")
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    link._end(ForgetRequest("group"), Deadline.after(SECONDS), answers.append, "a", late)  # pyright: ignore[reportPrivateUsage]
+    assert answers == [late]
+    link.close()
+
+
+def test_a_session_whose_thread_does_not_start_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Mock()
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    session = Session(Mock(return_value=call), Mock(), Mock())
+    assert session.has_ended
+    assert session.is_served
+    assert isinstance(session.error, Unavailable)
+    call.cancel.assert_called_once_with()
 
 
 def test_a_link_that_is_slow_to_close_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,10 +30,11 @@ class Retries:
                 return
             heapq.heappush(self._queue, (time.monotonic() + seconds, next(self._numbers), function))
             if self._thread is None:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._run, name="wings-metadata-retries", daemon=True
                 )
-                self._thread.start()
+                thread.start()  # Where it fails, the next call tries again.
+                self._thread = thread
             self._changed.notify()
 
     def close(self) -> None:

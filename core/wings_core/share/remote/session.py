@@ -69,7 +69,11 @@ class Session:
         self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         # Without a deadline of its own: see `begin`.
         self._call: Any = method(iter(self._messages.get, None))
-        threading.Thread(target=self._read, name="wings-holds", daemon=True).start()
+        try:
+            threading.Thread(target=self._read, name="wings-holds", daemon=True).start()
+        except RuntimeError as error:  # There are too many.
+            self._call.cancel()
+            self._end(Unavailable(f"a session with a replica of holds failed: {error!r:.200}"))
 
     def begin(self, asked: Asked) -> bool:
         """Ask for something; its `done` is called on the session's thread.

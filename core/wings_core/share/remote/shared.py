@@ -122,9 +122,13 @@ class SharedLink:
             done(answer)  # It may have been done, and would be refused the second time.
             return
         # Not here: this is the thread of the connection's answers.
-        threading.Thread(
+        trying = threading.Thread(
             target=self._try_next, args=(request, deadline, done, owner, answer), daemon=True
-        ).start()
+        )
+        try:
+            trying.start()
+        except RuntimeError:  # There are too many.
+            done(answer)
 
     def _try_next(
         self,
