@@ -25,6 +25,7 @@ from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.partition_table import Bounds, PartitionTable, TrackedPartition
 from wings_core.share.model import Acknowledgement, ShareGroup, member_tag
 from wings_core.share.quorum.effects import Procedure
+from wings_core.share.quorum.quorum import TRIES_MAX
 from wings_core.share.quorum.votes import Verdict
 from wings_core.share.replica.interfaces import CountedRange, LeaseEntry, ReleaseEntry
 
@@ -124,17 +125,17 @@ class Acknowledge:
             tombs = sorted((entry for entries in held for entry in entries), key=itemgetter(0))
             if any(after[0] <= before[1] for before, after in itertools.pairwise(tombs)):
                 held, tombs = [[] for _ in requests], []  # Twice the same: one by one.
-        verdict = Verdict.REFUSED
+        together = Verdict.REFUSED
         if tombs:
-            until = min(map(itemgetter(2), tombs))
-            verdict = yield from self._finalizer.accept(tracked, [tomb[3] for tomb in tombs], until)
+            together = yield from self._accept(tracked, tombs)
         # Where a majority answered, another of those that take part may be the cause.
-        again = verdict is Verdict.REFUSED or (
-            verdict is Verdict.DISPUTED and sum(map(bool, held)) > 1
-        )
+        alone = together is Verdict.DISPUTED and sum(map(bool, held)) > 1
         errors: list[list[WingsError | None]] = []
         for (member, asked), of_request in zip(requests, held, strict=True):
-            if again or not of_request:
+            verdict = together
+            if alone and of_request:  # Who does not answer was waited for already.
+                verdict = yield from self._accept(tracked, of_request, tries=1)
+            if verdict is Verdict.REFUSED or not of_request:
                 # By itself: why, and whether another kept it from being done.
                 errors.append((yield from self.run(group, partition, bounds, member, asked)))
             elif verdict is Verdict.DONE:
@@ -143,6 +144,14 @@ class Acknowledge:
                 errors.append([unknown(entry) for entry in asked])
         self._tell_of_room(group, tracked, was_full=was_full)
         return errors
+
+    def _accept(
+        self, tracked: TrackedPartition, held: Sequence["_Held"], *, tries: int = TRIES_MAX
+    ) -> Procedure[Verdict]:
+        """Write one tombstone of what is held; see `Finalizer.accept`."""
+        in_order = [entry for _, _, _, entry in sorted(held, key=itemgetter(0))]
+        until = min(map(itemgetter(2), held))
+        return self._finalizer.accept(tracked, in_order, until, tries=tries)
 
     def _held(
         self,

@@ -23,7 +23,7 @@ from wings_core.share.model import (
     ShareGroup,
 )
 from wings_core.share.quorum.effects import FinishDeadLetters, Procedure
-from wings_core.share.quorum.quorum import HoldQuorum
+from wings_core.share.quorum.quorum import TRIES_MAX, HoldQuorum
 from wings_core.share.quorum.votes import Verdict
 from wings_core.share.replica.interfaces import CountedRange, LeaseEntry, ReleaseEntry
 
@@ -133,7 +133,12 @@ class Finalizer:
         return error
 
     def accept(
-        self, tracked: TrackedPartition, held: Sequence[LeaseEntry], until: float
+        self,
+        tracked: TrackedPartition,
+        held: Sequence[LeaseEntry],
+        until: float,
+        *,
+        tries: int = TRIES_MAX,
     ) -> Procedure[Verdict]:
         """Write the tombstones of what leases hold, in order of offset: of all, or none.
 
@@ -141,9 +146,10 @@ class Finalizer:
             tracked: The partition.
             held: What is accepted.
             until: When the first of the leases is over.
+            tries: How often replicas are asked that do not answer.
         """
         verdict = yield from self._quorum.tombstone(
-            tracked.key, held, until, tracked.state.start_offset
+            tracked.key, held, until, tracked.state.start_offset, tries=tries
         )
         if verdict is Verdict.DONE:
             with self._table.lock:

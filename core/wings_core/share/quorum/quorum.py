@@ -231,6 +231,8 @@ class HoldQuorum:
         entries: Sequence[LeaseEntry],
         until: float,
         finished_before: int = 0,
+        *,
+        tries: int = TRIES_MAX,
     ) -> Procedure[Verdict]:
         """Finish what leases hold.
 
@@ -241,6 +243,7 @@ class HoldQuorum:
                 finished in its name.
             finished_before: All messages before this one are finished at a majority; replicas
                 that have missed it hear of it.
+            tries: How often replicas are asked that do not answer.
         """
         repair = [OffsetRange(0, finished_before - 1)] if finished_before else []
         request = TombstoneRequest(
@@ -249,7 +252,7 @@ class HoldQuorum:
         done = {Outcome.OK, Outcome.TOMB}
         heard: dict[int, Sequence[Part]] = {}
         verdict = Verdict.UNKNOWN
-        for number in range(TRIES_MAX):
+        for number in range(tries):
             if number:
                 yield Pause(self._rng.uniform(*RETRY_SECONDS))
             missing = [replica for replica in self._replicas if replica not in heard]
