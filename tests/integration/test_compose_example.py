@@ -2,6 +2,7 @@
 
 import importlib
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -40,6 +41,7 @@ def settings_of(service: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Set
     """Return the settings that our command line makes of a service."""
     started: list[Settings] = []
     monkeypatch.setattr(process, "run", started.append)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])  # A server hides pandas in it.
     for name, value in service["environment"].items():
         monkeypatch.setenv(name, value)
     image = DEPLOY.parent / service["build"]["dockerfile"]

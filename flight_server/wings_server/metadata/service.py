@@ -350,9 +350,10 @@ def _run(coroutine: Coroutine[Any, Any, T]) -> T:
     global _loop
     with _loop_lock:
         if _loop is None:
-            _loop = asyncio.new_event_loop()
+            loop = asyncio.new_event_loop()
             threading.Thread(
-                target=_loop.run_forever, name="wings-metadata-loop", daemon=True
+                target=loop.run_forever, name="wings-metadata-loop", daemon=True
             ).start()
+            _loop = loop  # Once there is a thread that runs it.
         loop = _loop
     return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
