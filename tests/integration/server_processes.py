@@ -6,6 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.flight as flight
+
 SECONDS = 30.0
 
 
@@ -42,6 +45,20 @@ def serving(pid: int) -> list[int]:
             if any(str(of.readlink()) in listening for of in Path(f"/proc/{each}/fd").iterdir()):
                 found.append(each)
     return found
+
+
+def serves(address: str) -> bool:
+    """Tell whether the process at an address answers.
+
+    That it is connected to tells nothing: the sockets of one that was killed listen until the last
+    of its threads has ended.
+    """
+    try:
+        with flight.FlightClient(address) as client:
+            options = flight.FlightCallOptions(timeout=1.0)
+            return len(list(client.do_action(flight.Action("list-nodes", b"{}"), options))) == 1
+    except (flight.FlightError, pa.ArrowException):
+        return False
 
 
 def is_running(pid: int) -> bool:

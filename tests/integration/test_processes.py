@@ -13,7 +13,7 @@ import pyarrow.flight as flight
 import pytest
 from fix_postgres import PostgresServer
 from flight_calls import act, create_topic, get, numbers, push
-from server_processes import children, is_running, serving, until
+from server_processes import children, is_running, serves, serving, until
 from share_calls import Member, create_group
 
 import wings_client
@@ -25,15 +25,6 @@ from wings_server.testing import ServerProcess, node_process, server_process
 
 SECONDS = 30.0
 LONG_MS = 30_000
-
-
-def accepts(address: str) -> bool:
-    host, _, port = address.removeprefix("grpc://").rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), 1.0).close()
-    except OSError:
-        return False
-    return True
 
 
 def status_of(server: ServerProcess, path: str) -> int:
@@ -114,7 +105,7 @@ def test_a_process_that_was_killed_serves_again_where_it_was(
             client.push(new_topic_id, {"n": [number]})
             os.kill(pid, signal.SIGKILL)
             until(lambda pid=pid: not is_running(pid))
-            until(lambda: all(map(accepts, before)), 4 * SECONDS)
+            until(lambda: all(map(serves, before)), 4 * SECONDS)
             assert status_of(server, "/healthz") == 200
         assert client.scan(new_topic_id).read_all()["n"].to_pylist() == [0, 1]
     assert nodes_of(server) == before

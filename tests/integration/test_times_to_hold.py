@@ -13,12 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from fix_postgres import PostgresServer
 from flight_calls import act, create_topic, get, numbers, push
-from server_processes import SECONDS, children, is_running, serving, until
+from server_processes import SECONDS, children, is_running, serves, serving, until
 from stateless_nodes import Nodes
 
 import wings_client
@@ -90,22 +89,13 @@ def test_a_node_that_was_killed_is_off_the_lists(postgres: PostgresServer, tmp_p
         assert [each["flight"] for each in act(client, "list-nodes")] == [one.flight]
 
 
-def _serves(address: str) -> bool:
-    try:
-        with flight.FlightClient(address) as client:
-            options = flight.FlightCallOptions(timeout=1.0)
-            return len(list(client.do_action(flight.Action("list-nodes", b"{}"), options))) == 1
-    except (flight.FlightError, pa.ArrowException):
-        return False
-
-
 def test_a_process_that_was_killed_serves_again(tmp_path: Path) -> None:
     with server_process(tmp_path, flags=["--processes", "2"]) as server:
         addresses = [each["flight"] for each in act(server.client(), "list-nodes")]
         for pid in serving(server.pid):
             os.kill(pid, signal.SIGKILL)
             until(lambda pid=pid: not is_running(pid))
-            until(lambda: all(map(_serves, addresses)), 4 * SECONDS)
+            until(lambda: all(map(serves, addresses)), 4 * SECONDS)
 
 
 def test_no_process_with_calls_under_way_outlives_its_parent(tmp_path: Path) -> None:
