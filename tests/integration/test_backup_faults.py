@@ -190,8 +190,8 @@ def test_a_backup_that_is_killed_is_none_and_the_next_uses_what_it_copied(
         client.push("plain", rows(1_000 * first, 1_000))
     before = seen(client)
     arguments = ["backup", str(dest), "--endpoint", server.flight]
-    killed(arguments, lambda: count(dest / "folios") >= files)
     repository = Repository.open(str(dest), create=True)
+    killed(arguments, lambda: len(list(repository.objects.list("folios"))) >= files)
     if not repository.manifests():  # Else it was quicker than this test.
         left = sum(each.size for each in repository.objects.list("folios"))
         assert left

@@ -27,7 +27,7 @@ from wings_core.share.model import (
     ShareKey,
 )
 from wings_core.share.quorum.effects import Procedure
-from wings_core.share.quorum.quorum import HoldQuorum
+from wings_core.share.quorum.quorum import TRIES_MAX, HoldQuorum
 from wings_core.share.quorum.votes import Held, Verdict, Vote
 from wings_core.share.replica.interfaces import CountedRange, LeaseEntry, Outcome, Part
 from wings_core.share.replica.partition import Piece, ReplicaPartition
@@ -275,9 +275,14 @@ class CoreThatAcceptsForAnyone(CoordinatorCore):
 
 class AcceptsWhatOneOfThemHeld(Finalizer):
     def accept(
-        self, tracked: TrackedPartition, held: Sequence[LeaseEntry], until: float
+        self,
+        tracked: TrackedPartition,
+        held: Sequence[LeaseEntry],
+        until: float,
+        *,
+        tries: int = TRIES_MAX,
     ) -> Procedure[Verdict]:
-        yield from super().accept(tracked, held[:1], until)
+        yield from super().accept(tracked, held[:1], until, tries=tries)
         return Verdict.DONE
 
 
