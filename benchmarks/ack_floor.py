@@ -16,7 +16,6 @@ import json
 import os
 import sqlite3
 import struct
-import sys
 import tempfile
 import threading
 import time
@@ -28,7 +27,15 @@ from queue import SimpleQueue
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from benchmarks.acks import Acks, ack_server, batches, in_the_way, pushing, take_in_turn
+from benchmarks.acks import (
+    Acks,
+    ack_server,
+    batches,
+    in_the_way,
+    pushing,
+    serve_or_measure,
+    take_in_turn,
+)
 from benchmarks.harness import create_topic
 from benchmarks.small import people
 from wings_core.batches import BatchCheck
@@ -274,15 +281,5 @@ def measure(rounds: int) -> None:
     )
 
 
-def main() -> None:
-    """Serve, or measure."""
-    if sys.argv[1:] == ["serve"]:
-        with tempfile.TemporaryDirectory() as directory:
-            server = AckServer(Path(directory))
-            print(server.port, directory, flush=True)  # noqa: T201 - told to the parent process
-            threading.Event().wait()
-    measure(int(sys.argv[1]) if sys.argv[1:] else ROUNDS)
-
-
 if __name__ == "__main__":
-    main()
+    serve_or_measure(AckServer, measure, ROUNDS)

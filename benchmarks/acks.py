@@ -5,10 +5,13 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -58,6 +61,26 @@ def ack_server(module: str, *arguments: str) -> Generator[tuple[flight.FlightCli
     finally:
         child.terminate()
         child.wait(timeout=10)
+
+
+def serve_or_measure(
+    server_of: Callable[[Path], flight.FlightServerBase],
+    measure: Callable[[int], None],
+    rounds: int,
+) -> None:
+    """Serve where the first argument is `serve`, from a new directory; else measure so many rounds.
+
+    Args:
+        server_of: Makes the server, given its directory, which is told to the parent process.
+        measure: Measures; the first argument, if any, is the number of rounds.
+        rounds: Without one.
+    """
+    if sys.argv[1:] == ["serve"]:
+        with tempfile.TemporaryDirectory() as directory:
+            server = server_of(Path(directory))
+            print(server.port, directory, flush=True)  # noqa: T201
+            threading.Event().wait()
+    measure(int(sys.argv[1]) if sys.argv[1:] else rounds)
 
 
 def batches(reader: flight.MetadataRecordBatchReader) -> Iterator[pa.RecordBatch]:

@@ -10,8 +10,6 @@ the consumer are two threads of one process, apart from the servers, as in a ser
 import json
 import queue
 import statistics
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -23,7 +21,7 @@ import pyarrow.flight as flight
 
 import wings_client
 from benchmarks.ack_floor import Database
-from benchmarks.acks import ack_server, batches, in_the_way, pushing
+from benchmarks.acks import ack_server, batches, in_the_way, pushing, serve_or_measure
 from benchmarks.harness import create_topic, ticket
 from benchmarks.small import people
 from wings_server.testing import server_process
@@ -139,15 +137,5 @@ def measure(rounds: int) -> None:
         print(f"{name:22} {median:7.3f} ms {median / medians[BARE]:6.2f}")  # noqa: T201
 
 
-def main() -> None:
-    """Serve, or measure."""
-    if sys.argv[1:] == ["serve"]:
-        with tempfile.TemporaryDirectory() as directory:
-            server = RelayServer(Path(directory))
-            print(server.port, directory, flush=True)  # noqa: T201 - told to the parent process
-            threading.Event().wait()
-    measure(int(sys.argv[1]) if sys.argv[1:] else ROUNDS)
-
-
 if __name__ == "__main__":
-    main()
+    serve_or_measure(RelayServer, measure, ROUNDS)

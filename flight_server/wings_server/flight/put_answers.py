@@ -95,7 +95,7 @@ class Answers:
         while self._added - self._answered >= ANSWERS_WAITING_MAX:
             self._room.close()
             if self._turn.acquire(timeout=UNREAD_SECONDS):
-                self._write_due()  # Nobody does: the thread that did has failed.
+                self._write_due()  # No thread does: the one that did has failed.
         self._added += 1
         if outcome is not self._last:
             self._last = outcome
@@ -109,11 +109,11 @@ class Answers:
 
     @property
     def is_due(self) -> bool:
-        """Whether something is to be answered that nobody answers."""
+        """Whether something is to be answered, and no thread answers."""
         return bool(self._due) and not self._turn.locked()
 
     def take_turn(self) -> bool:
-        """Return whether the caller is to answer what is due, by `write_due`: nobody does."""
+        """Return whether the caller is to answer what is due, by `write_due`; no other does."""
         return bool(self._due) and self._turn.acquire(blocking=False)
 
     def give_way(self) -> None:
@@ -175,7 +175,7 @@ class Answers:
                     self._stop_writing()
                     self._gather(let_read)
         except BaseException:
-            self._silent = True  # Whoever answers next would number its answers wrongly.
+            self._silent = True  # The thread that answers next would number its answers wrongly.
             raise
         finally:
             self._stop_writing()

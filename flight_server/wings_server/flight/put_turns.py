@@ -73,12 +73,12 @@ class Turns:
             self._let_read()
 
     def _take(self) -> None:
-        """Read where nobody reads, answer where nobody answers, else wait to be called."""
+        """Read if the other thread does not, answer if it does not, else wait to be called."""
         while not self._ended:
             if self._reading.acquire(blocking=False):
                 self._read()
             elif self._answers.take_turn():
-                self._answer()
+                self._answer(self._write_due)
             else:
                 self._calls.get()
 
@@ -89,7 +89,7 @@ class Turns:
                 if alone and self._answers.take_turn():
                     self._since = time.monotonic()
                     self._kept.append(None)
-                    self._answer()
+                    self._answer(self._write_due)
                     if not self._take_back():
                         return
                 elif self._answers.is_due:
@@ -97,16 +97,16 @@ class Turns:
         except BaseException as error:  # noqa: BLE001 - `run` raises it, when neither reads
             self._error = self._error or error
         self._ended = True
-        try:
-            self._answers.finish()
-        except BaseException as error:  # noqa: BLE001 - as above
-            self._error = self._error or error
-            self._answers.fail()
+        self._answer(self._answers.finish)
         self._release()
 
-    def _answer(self) -> None:
+    def _write_due(self) -> None:
+        self._answers.write_due(self._let_read)
+
+    def _answer(self, write: Callable[[], None]) -> None:
+        """Call what answers; a fault of it ends the stream."""
         try:
-            self._answers.write_due(self._let_read)
+            write()
         except BaseException as error:  # noqa: BLE001 - as above
             self._error = self._error or error
             self._ended = True
