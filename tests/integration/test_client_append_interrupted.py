@@ -15,10 +15,15 @@ PROGRAM = """
 import random, signal, sys, threading, time
 import wings_client
 
-signal.signal(signal.SIGINT, signal.default_int_handler)
+interruptible = False
+
+def interrupted(*_):
+    if interruptible:
+        raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, interrupted)
 client = wings_client.connect(sys.argv[1])
 producer = client.producer(sys.argv[2], linger_ms=1)
-appended = 0
 stop = threading.Event()
 
 def interrupt():
@@ -31,19 +36,16 @@ end = time.monotonic() + 2
 next_number = 0
 while time.monotonic() < end:
     try:
+        interruptible = True
         producer.append({"n": next_number})
         next_number += 1
         if next_number % 50 == 0:
             producer.flush(10)
+        interruptible = False
     except KeyboardInterrupt:
-        pass
-while True:
-    try:
-        stop.set()
-        thread.join()
-        break
-    except KeyboardInterrupt:
-        pass
+        interruptible = False
+stop.set()
+thread.join()
 producer.close(20)
 print(next_number)
 """

@@ -1,6 +1,7 @@
 """Topics that are Iceberg tables: any engine reads the same rows as Wings, each of them once."""
 
 import tempfile
+from collections.abc import Collection
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from wings_core.check import check_directory
 from wings_core.errors import Unavailable
 from wings_core.limits import Limits
 from wings_core.metadata.store.tables import DatabaseTables
+from wings_core.model import Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.storage.table_layout import UNITS
 from wings_core.tables import Tables
@@ -297,6 +299,34 @@ def test_retention_takes_rows_out_of_the_table_before_their_files_go(
         assert wings_rows(client).num_rows == 4, "kept while the table may have them"
         act(client, "maintain", topic="t")
         assert wings_rows(client).column("n").to_pylist() == [3]
+        assert_same(server, client)
+
+
+def test_retention_keeps_what_another_commit_puts_into_the_table_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another node may, between the commit that takes a file out and the end of its pages."""
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        create(client)
+        for number in range(3):
+            push(client, "t", numbers(number))
+            act(client, "maintain", topic="t")
+        act(client, "alter-topic", topic="t", config={**TABLE, "retention_bytes": 1})
+
+        def release(self: Tables, topic: Topic, folios: Collection[str]) -> bool:
+            is_out = real_release(self, topic, folios)
+            assert is_out and table_of(server).scan().to_arrow()["n"].to_pylist() == [2]
+            self.commit(topic)
+            return is_out
+
+        real_release = Tables.release
+        with monkeypatch.context() as patch:
+            patch.setattr(Tables, "release", release)
+            assert act(client, "maintain", topic="t")["pages_expired"] == 0
+        assert wings_rows(client).num_rows == 3
+        assert_same(server, client)
+        assert act(client, "maintain", topic="t")["pages_expired"] == 2
+        assert wings_rows(client).column("n").to_pylist() == [2]
         assert_same(server, client)
 
 

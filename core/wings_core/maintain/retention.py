@@ -97,6 +97,7 @@ def expire(
         age_us=None if age_ms is None else age_ms * 1_000,
         bytes_kept=topic.config.retention_bytes,
         finished=finished,
+        outside_tables=topic.config.table is not None,
         pages_max=pages_max,
     )
     report.pages_expired += expired.pages

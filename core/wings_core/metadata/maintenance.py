@@ -71,6 +71,7 @@ class Maintenance(Protocol):
         age_us: int | None,
         bytes_kept: int | None,
         finished: Finished | None = None,
+        outside_tables: bool = False,
         pages_max: int,
     ) -> Expired:
         """Drop the oldest pages of a partition, in one durable transaction: the log starts later.
@@ -86,6 +87,8 @@ class Maintenance(Protocol):
             bytes_kept: In stored bytes; None: any number is kept.
             finished: By the topic's groups. Without effect where by now others are there, or one
                 was moved. None: no page goes for being finished.
+            outside_tables: Without any effect where a table has rows of a page that would go, or is
+                about to have them: see `TableStates.plan`.
             pages_max: At most so many pages go; if as many did, more may be due.
 
         Raises:

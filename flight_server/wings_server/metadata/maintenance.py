@@ -52,6 +52,7 @@ class MaintenanceHandlers:
                 if request.HasField("finished_before")
                 else None
             ),
+            outside_tables=request.outside_tables,
             pages_max=step("pages_max", request.pages_max),
         )
         return messages.EXPIRED.encode(expired)

@@ -1,9 +1,13 @@
 """What stores of metadata keep of tables."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 from fix_metadata import MetadataUnderTest, batch_of
 
 from wings_core.metadata.maintenance import Lease
 from wings_core.metadata.tables import TableSegment
+from wings_core.model import Expired, Topic
 from wings_core.partitions import UNPARTITIONED
 
 HOUR = 3_600.0
@@ -39,3 +43,74 @@ def test_a_commit_is_planned_under_a_lease_and_confirmed(metadata: MetadataUnder
     tables.forget(topic.uuid)
     assert (tables.tables(), tables.segments(topic.uuid)) == ({}, [])
     assert metadata.registry.live_folios() == {"f", "g"}
+
+
+def expire(metadata: MetadataUnderTest, topic: Topic, *, outside_tables: bool) -> Expired:
+    return metadata.opened.maintenance.expire(
+        topic.uuid,
+        UNPARTITIONED,
+        age_us=None,
+        bytes_kept=0,
+        outside_tables=outside_tables,
+        pages_max=10,
+    )
+
+
+def test_pages_that_a_table_has_or_is_about_to_have_are_kept_where_asked(
+    metadata: MetadataUnderTest,
+) -> None:
+    tables = metadata.opened.tables
+    topic, other = metadata.create_topic(), metadata.create_topic()
+    for each, folio in ((topic, "f"), (other, "g")):
+        metadata.registry.commit([batch_of(each, {UNPARTITIONED: 7}, folio=folio)])
+    token = metadata.opened.maintenance.acquire_lease("table", "me", HOUR)
+    assert token is not None
+    lease = Lease("table", "me", token)
+    tables.begin(topic.uuid, "default.t")
+    assert tables.plan(topic.uuid, 1, [segment("f")], [], lease)
+    assert expire(metadata, topic, outside_tables=True) == Expired(0, 0, 0, 0)
+    tables.confirm(topic.uuid, 1)
+    assert tables.plan(topic.uuid, 2, [], ["f"], lease)
+    assert expire(metadata, topic, outside_tables=True) == Expired(0, 0, 0, 0)
+    assert expire(metadata, other, outside_tables=True).rows == 7
+    tables.confirm(topic.uuid, 2)
+    assert expire(metadata, topic, outside_tables=True).rows == 7
+    # They were in no table before, and no commit adds them now.
+    metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 7}, folio="h")])
+    added = TableSegment("h", UNPARTITIONED, 13, 7, 3, None)
+    assert tables.plan(topic.uuid, 3, [added], [], lease)
+    assert expire(metadata, topic, outside_tables=False).rows == 7
+
+
+def test_pages_that_are_dropped_are_not_planned_for_a_table_at_the_same_time(
+    metadata: MetadataUnderTest,
+) -> None:
+    tables = metadata.opened.tables
+    topic = metadata.create_topic()
+    token = metadata.opened.maintenance.acquire_lease("table", "me", HOUR)
+    assert token is not None
+    lease = Lease("table", "me", token)
+    tables.begin(topic.uuid, "default.t")
+    barrier = Barrier(2)
+
+    def plan(number: int, added: TableSegment) -> bool:
+        barrier.wait()
+        return tables.plan(topic.uuid, number, [added], [], lease)
+
+    def drop() -> bool:
+        barrier.wait()
+        return expire(metadata, topic, outside_tables=True).rows > 0
+
+    with ThreadPoolExecutor(2) as threads:
+        end = 0
+        for number in range(1, 31):
+            metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1}, folio=f"f{number}")])
+            end += 1
+            added = TableSegment(f"f{number}", UNPARTITIONED, end - 1, 1, number, None)
+            planned, dropped = threads.submit(plan, number, added), threads.submit(drop)
+            assert planned.result() is not dropped.result()
+            if planned.result():
+                tables.confirm(topic.uuid, number)
+                assert tables.plan(topic.uuid, number, [], [added.folio], lease)
+                tables.confirm(topic.uuid, number)
+                assert expire(metadata, topic, outside_tables=True).rows == 1

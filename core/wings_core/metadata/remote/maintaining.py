@@ -60,6 +60,7 @@ class RemoteMaintenance(Maintenance):
         age_us: int | None,
         bytes_kept: int | None,
         finished: Finished | None = None,
+        outside_tables: bool = False,
         pages_max: int,
     ) -> Expired:
         """Drop the oldest pages of a partition; see `Maintenance.expire`."""
@@ -71,6 +72,7 @@ class RemoteMaintenance(Maintenance):
             pages_max=pages_max,
             finished_before=None if finished is None else messages.int64(finished.before),
             group_uuids=() if finished is None else sorted(finished.groups),
+            outside_tables=outside_tables,
         )
         response = self._channel.call(self._stub.ExpirePages, request)
         return messages.EXPIRED.decode(response)

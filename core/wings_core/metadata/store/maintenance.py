@@ -16,6 +16,7 @@ from wings_core.metadata.store.expire import expire
 from wings_core.metadata.store.inline import find_inline
 from wings_core.metadata.store.partitions import largest_topics, tier_states, topic_state
 from wings_core.metadata.store.replace import replace_all
+from wings_core.metadata.store.tables import has_segments
 from wings_core.model import (
     Expired,
     InlineBacklog,
@@ -68,12 +69,14 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
         age_us: int | None,
         bytes_kept: int | None,
         finished: Finished | None = None,
+        outside_tables: bool = False,
         pages_max: int,
     ) -> Expired:
         """Drop the oldest pages of a partition; see `Maintenance.expire`."""
         before = None if age_us is None else self._database.now() - age_us
-        return self._database.write(
-            lambda connection: expire(
+
+        def work(connection: C) -> Expired:
+            expired = expire(
                 self._dialect,
                 connection,
                 topic_uuid,
@@ -83,7 +86,17 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
                 finished,
                 pages_max,
             )
-        )
+            first = expired.log_start_offset - expired.rows
+            if outside_tables and has_segments(
+                connection, topic_uuid, partition, first, expired.log_start_offset
+            ):
+                raise _InTableError(first)
+            return expired
+
+        try:
+            return self._database.write(work)
+        except _InTableError as error:
+            return Expired(error.log_start_offset, 0, 0, 0)
 
     def replace_all(self, replacements: Sequence[Replacement], lease: Lease) -> list[bool]:
         """Put pages into the place of others; see `Maintenance.replace_all`."""
@@ -131,3 +144,11 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
 
 class _LeaseLostError(Exception):
     """Undoes the transaction."""
+
+
+class _InTableError(Exception):
+    """Undoes the transaction."""
+
+    def __init__(self, log_start_offset: int) -> None:
+        super().__init__()
+        self.log_start_offset = log_start_offset

@@ -69,9 +69,11 @@ class DatabaseTables(TableStates, Generic[C]):
         """See `TableStates.plan`."""
 
         def work(connection: C) -> bool:
-            for segment in add:
+            # In the order of `locks`. Locked, so that `has_segments` finds what is planned.
+            for segment in sorted(add, key=lambda segment: segment.folio):
                 live = connection.execute(
-                    "SELECT 1 FROM folios WHERE name = %s AND retired_at IS NULL", (segment.folio,)
+                    "SELECT 1 FROM folios WHERE name = %s AND retired_at IS NULL FOR SHARE",
+                    (segment.folio,),
                 ).fetchone()
                 if live is None:
                     raise _UndoneError
@@ -131,6 +133,28 @@ class DatabaseTables(TableStates, Generic[C]):
             return self._database.write(work)
         except _UndoneError:
             return False
+
+
+def has_segments(
+    connection: Connection, topic_uuid: str, partition: Partition, first: int, end: int
+) -> bool:
+    """Tell whether a table has rows of a range of offsets, or is about to.
+
+    Asked once the folios of the range are locked: what another transaction planned is seen then.
+
+    Args:
+        connection: In whose transaction they are locked.
+        topic_uuid: The topic.
+        partition: Of the offsets.
+        first: Inclusive.
+        end: Exclusive.
+    """
+    row = connection.execute(
+        "SELECT 1 FROM table_segments WHERE topic_uuid = %s AND partition = %s "
+        "AND end_offset >= %s AND end_offset < %s LIMIT 1",
+        (topic_uuid, partition, first, end),
+    ).fetchone()
+    return row is not None
 
 
 class _UndoneError(Exception):

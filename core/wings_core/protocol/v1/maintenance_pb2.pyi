@@ -119,6 +119,7 @@ class ExpirePagesRequest(_message.Message):
     PAGES_MAX_FIELD_NUMBER: _builtins.int
     FINISHED_BEFORE_FIELD_NUMBER: _builtins.int
     GROUP_UUIDS_FIELD_NUMBER: _builtins.int
+    OUTSIDE_TABLES_FIELD_NUMBER: _builtins.int
     topic_uuid: _builtins.str
     partition: _builtins.str
     age_us: _builtins.int
@@ -130,6 +131,8 @@ class ExpirePagesRequest(_message.Message):
     """Pages go whose offsets are all less, as every share group of the topic has finished them.
     Absent: none goes for that.
     """
+    outside_tables: _builtins.bool
+    """Nothing goes where a table has rows of what would go, or is about to have them."""
     @_builtins.property
     def group_uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """These groups; where the topic has others by now, none goes for that either."""
@@ -144,10 +147,11 @@ class ExpirePagesRequest(_message.Message):
         pages_max: _builtins.int = ...,
         finished_before: _builtins.int | None = ...,
         group_uuids: _abc.Iterable[_builtins.str] | None = ...,
+        outside_tables: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_age_us", b"_age_us", "_bytes_kept", b"_bytes_kept", "_finished_before", b"_finished_before", "age_us", b"age_us", "bytes_kept", b"bytes_kept", "finished_before", b"finished_before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_age_us", b"_age_us", "_bytes_kept", b"_bytes_kept", "_finished_before", b"_finished_before", "age_us", b"age_us", "bytes_kept", b"bytes_kept", "finished_before", b"finished_before", "group_uuids", b"group_uuids", "pages_max", b"pages_max", "partition", b"partition", "topic_uuid", b"topic_uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_age_us", b"_age_us", "_bytes_kept", b"_bytes_kept", "_finished_before", b"_finished_before", "age_us", b"age_us", "bytes_kept", b"bytes_kept", "finished_before", b"finished_before", "group_uuids", b"group_uuids", "outside_tables", b"outside_tables", "pages_max", b"pages_max", "partition", b"partition", "topic_uuid", b"topic_uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__age_us: _TypeAlias = _typing.Literal["age_us"]  # noqa: Y015
     _WhichOneofArgType__age_us: _TypeAlias = _typing.Literal["_age_us", b"_age_us"]  # noqa: Y015
