@@ -315,7 +315,8 @@ def test_retention_keeps_what_another_commit_puts_into_the_table_again(
 
         def release(self: Tables, topic: Topic, folios: Collection[str]) -> bool:
             is_out = real_release(self, topic, folios)
-            assert is_out and table_of(server).scan().to_arrow()["n"].to_pylist() == [2]
+            assert is_out
+            assert table_of(server).scan().to_arrow()["n"].to_pylist() == [2]
             self.commit(topic)
             return is_out
 

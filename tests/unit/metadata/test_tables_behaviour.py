@@ -102,11 +102,9 @@ def test_pages_that_are_dropped_are_not_planned_for_a_table_at_the_same_time(
         return expire(metadata, topic, outside_tables=True).rows > 0
 
     with ThreadPoolExecutor(2) as threads:
-        end = 0
         for number in range(1, 31):
             metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1}, folio=f"f{number}")])
-            end += 1
-            added = TableSegment(f"f{number}", UNPARTITIONED, end - 1, 1, number, None)
+            added = TableSegment(f"f{number}", UNPARTITIONED, number - 1, 1, number, None)
             planned, dropped = threads.submit(plan, number, added), threads.submit(drop)
             assert planned.result() is not dropped.result()
             if planned.result():
