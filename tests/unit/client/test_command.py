@@ -121,7 +121,7 @@ def wings(*arguments: str, plugins: Path | None = None) -> "subprocess.Completed
         env=environment(plugins),
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=150,
         check=False,
     )
 
@@ -131,7 +131,7 @@ def python(code: str) -> "subprocess.CompletedProcess[str]":
         [sys.executable, "-c", textwrap.dedent(code)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=150,
         check=False,
     )
 
@@ -204,7 +204,7 @@ def test_ctrl_c_ends_a_command_quietly(plugins: Path, before: str) -> None:
         assert child.stdout is not None
         assert child.stdout.readline() == "waiting\n"
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=50)
+        out, err = child.communicate(timeout=150)
     assert (child.returncode, out, err) == (130, "", "")
 
 
@@ -278,7 +278,7 @@ sys.stdout.buffer.flush()
             stdout=output,
             stderr=subprocess.PIPE,
             check=False,
-            timeout=60,
+            timeout=150,
         )
     assert done.returncode != 0
     assert b"File too large" in done.stderr

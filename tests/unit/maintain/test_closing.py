@@ -1,6 +1,7 @@
 """A maintainer that is closed while it works."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,15 @@ def test_whoever_waits_for_a_pass_is_told_that_it_ends(
             return expire(*args, **options)
 
         monkeypatch.setattr(metadata.maintenance, "expire", expire_slowly)
+        submitted = threading.Semaphore(0)
+        submit = ThreadPoolExecutor.submit
+
+        def submit_and_tell(*args: Any) -> Any:
+            future = submit(*args)
+            submitted.release()
+            return future
+
+        monkeypatch.setattr(ThreadPoolExecutor, "submit", submit_and_tell)
         ended: list[BaseException | None] = []
 
         def run() -> None:
@@ -52,8 +62,11 @@ def test_whoever_waits_for_a_pass_is_told_that_it_ends(
             for _ in range(WORKERS):
                 assert began.acquire(timeout=SECONDS_MAX)
             passes[1].start()
+            for _ in range(2 * WORKERS):
+                assert submitted.acquire(timeout=SECONDS_MAX)
             close = threading.Thread(target=maintainer.close, daemon=True)
             close.start()
+            assert maintainer._closing.wait(SECONDS_MAX)  # pyright: ignore[reportPrivateUsage]
             go_on.set()
             for thread in (close, *passes):
                 thread.join(SECONDS_MAX)

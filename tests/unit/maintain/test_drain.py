@@ -199,13 +199,12 @@ def test_what_a_crash_left_is_drained_after_the_next_start(
     before = rows_of(log, topic)
     log.close()
     monkeypatch.undo()
-    done = threading.Event()
+    pause = threading.Event()
     with closing(Log.open(directory, LIMITS)) as again:
-        for _ in range(200):
-            if formats(again, topic) == [PageFormat.DRAINED]:
-                break
-            done.wait(0.05)
-        assert formats(again, topic) == [PageFormat.DRAINED]
+        until = time.monotonic() + 60
+        while formats(again, topic) != [PageFormat.DRAINED]:
+            assert time.monotonic() < until
+            pause.wait(0.05)
         assert rows_of(again, topic) == before
 
 
@@ -222,22 +221,21 @@ def test_a_drain_that_ends_at_any_step_loses_and_doubles_nothing(
     def fail(*_: object) -> None:
         raise fault
 
-    if step == "write":
-        monkeypatch.setattr(type(log.store), "write", fail)
-    elif step == "replace_all":
-        monkeypatch.setattr(type(log.maintenance), "replace_all", fail)
-    else:
-        replace_all = type(log.maintenance).replace_all
+    replace_all = type(log.maintenance).replace_all
 
-        def late(*arguments: object) -> None:
-            replace_all(*arguments)  # pyright: ignore[reportArgumentType]
-            raise fault
+    def late(*arguments: object) -> None:
+        replace_all(*arguments)  # pyright: ignore[reportArgumentType]
+        raise fault
 
-        monkeypatch.setattr(type(log.maintenance), "replace_all", late)
-    with pytest.raises(Unavailable):
-        drained(log)
-    assert rows_of(log, topic) == before
-    monkeypatch.undo()
+    with monkeypatch.context() as broken:
+        if step == "write":
+            broken.setattr(type(log.store), "write", fail)
+        else:
+            replaced = fail if step == "replace_all" else late
+            broken.setattr(type(log.maintenance), "replace_all", replaced)
+        with pytest.raises(Unavailable):
+            drained(log)
+        assert rows_of(log, topic) == before
     log.close()
     with closing(Log.open(directory, LIMITS)) as again:
         assert rows_of(again, topic) == before

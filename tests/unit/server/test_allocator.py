@@ -22,6 +22,6 @@ def test_the_allocator_is_tuned_unless_the_environment_does(
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=150,
     )
     assert done.stdout.strip() == tuned

@@ -43,7 +43,7 @@ def test_arrow_may_take_half_the_memory_unless_the_environment_says_more(
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=150,
     )
     assert done.stdout.splitlines() == said
 
@@ -55,7 +55,7 @@ def test_one_of_very_many_processes_may_take_some() -> None:
         [sys.executable, "-c", "import pyarrow; pyarrow.allocate_buffer(1024)"],
         env=kept | arrow_memory.arrow_bounds(1_000_000),
         check=True,
-        timeout=60,
+        timeout=150,
     )
 
 

@@ -194,5 +194,6 @@ def test_each_batch_is_answered_once_however_the_threads_meet(
     rig.await_answers(sent - awaited)
     stream.sent.put(False)
     running.result(20)
+    rig.group.close()  # Its thread has told of the last flush.
     assert rig.writer.count == sent
     assert sum(report.batches for report in rig.reports) == sent

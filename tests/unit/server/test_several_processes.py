@@ -34,7 +34,8 @@ def test_a_paused_process_is_waited_for_no_longer_than_for_an_answer(
         assert found.result(30) == [b'# HELP n A number.\nn{process="0"} 1\n'] * 5
 
 
-def test_processes_answer_each_other(tmp_path: Path) -> None:
+def test_processes_answer_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(siblings, "ANSWER_SECONDS_MAX", 30.0)
     with closing(Siblings(tmp_path, 0, 2)) as own, closing(Siblings(tmp_path, 1, 2)) as other:
         other.start(lambda: True, lambda: b"n %s\n" % (b"1" * 300_000))  # More than a socket keeps.
         assert len(own.metrics(OWN)) > 300_000

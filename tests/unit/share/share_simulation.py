@@ -37,7 +37,14 @@ from wings_core.share.model import (
     ShareConfig,
     ShareGroup,
 )
-from wings_core.share.quorum.effects import Broadcast, Effect, FinishDeadLetters, Pause, Procedure
+from wings_core.share.quorum.effects import (
+    ANSWERS_SECONDS_MAX,
+    Broadcast,
+    Effect,
+    FinishDeadLetters,
+    Pause,
+    Procedure,
+)
 from wings_core.share.quorum.links import GRACE_SECONDS, perform
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.replica.replica import Replica
@@ -511,7 +518,7 @@ class Asked:
         self._is_over = False
         self._is_hurried = False
         at_once = broadcast.enough({}) or not broadcast.requests
-        world.after(0.0 if at_once else broadcast.seconds, self._end)
+        world.after(0.0 if at_once else ANSWERS_SECONDS_MAX, self._end)
 
     def answered(self, number: int, answer: Answer | list[Answer]) -> None:
         """Take the answer of a replica."""

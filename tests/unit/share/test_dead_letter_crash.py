@@ -30,6 +30,8 @@ from wings_core.share.replica.requests import TombstoneRequest
 from wings_core.times import Deadline
 
 ORDERS, DEAD = TopicName.parse("orders"), TopicName.parse("dead")
+LOCK_MS = 6_000
+"""What is acquired is rejected before this has passed, also where the machine stalls."""
 
 
 @contextmanager
@@ -71,7 +73,7 @@ def test_a_crash_between_dead_letter_and_tombstone_leaves_one_dead_letter(
         batch = pa.record_batch({"n": pa.array(range(5), pa.int64())})
         prepared = Preparer(topic, log.limits).prepare(batch, PushOptions())
         log.group_commit.submit(PushStream(), prepared, awaited=True).accepted()
-        config = ShareConfig(start="earliest", dlq_topic="dead", lock_duration_ms=1_000)
+        config = ShareConfig(start="earliest", dlq_topic="dead", lock_duration_ms=LOCK_MS)
         group = log.shares.create(ORDERS, "billing", config)
         (leased,) = acquire(log, group)
 

@@ -64,7 +64,7 @@ assert shaped.select([2, 3, 4]).to_pylist() == [
     {"__partition": "null", "__delivery_count": 7, "__lease": "c.1.m"}
 ] * 3
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=150)
 
 
 def row(offset: int) -> pa.RecordBatch:

@@ -81,9 +81,9 @@ def test_a_tombstone_whose_answer_is_lost_is_read_again_and_holds_stay(
 def test_a_write_that_arrives_late_is_over_when_all_is_read_again(
     postgres_holds: PostgresHolds, proxy: CommitProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_lease, "CALL_SECONDS_MAX", 1.0)
     with closing(Replica(postgres_holds.open(url=through(proxy)), HandClock())) as replica:
         hold(replica, 0, 9)
+        monkeypatch.setattr(postgres_lease, "CALL_SECONDS_MAX", 1.0)
         proxy.arm("delayed")
         with pytest.raises(Unavailable):
             finish(replica, 0, 3)
@@ -91,7 +91,7 @@ def test_a_write_that_arrives_late_is_over_when_all_is_read_again(
             start_of(replica)
         proxy.release.set()
         found = None
-        deadline = Deadline.after(30)
+        deadline = Deadline.after(90)
         while found is None and not deadline.passed:
             with suppress(Unavailable):
                 found = start_of(replica)
@@ -111,15 +111,16 @@ def test_what_takes_longer_than_a_call_may_is_done_in_several_and_the_lease_is_r
     postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch, call: str, ranges: int
 ) -> None:
     finish_every_other(postgres_holds, ranges)
-    monkeypatch.setattr(postgres_lease, "CALL_SECONDS_MAX", 1.5)
+    # A machine may stall for seconds: neither a call nor the lease is over by that.
+    monkeypatch.setattr(postgres_lease, "CALL_SECONDS_MAX", 4.0)
     monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(postgres_store, "CHUNK_ROWS", 2)
-    monkeypatch.setattr(postgres_lease, "MARGIN_SECONDS", 0.5)
-    with closing(postgres_holds.open(lease_seconds=4)) as store:
+    monkeypatch.setattr(postgres_lease, "RENEWALS", 60)
+    with closing(postgres_holds.open(lease_seconds=30)) as store:
         (loaded,) = store.load()
         begun = postgres_holds.lease_ends()
         started = time.monotonic()
-        with postgres_holds.reads_doing("PERFORM pg_sleep(0.06)"):
+        with postgres_holds.reads_doing("PERFORM pg_sleep(0.16)"):
             if call == "load":
                 (loaded,) = store.load()
             else:
@@ -158,7 +159,8 @@ def test_a_lease_is_renewed_and_taken_over_when_its_owner_is_gone(
     postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_lease, "MARGIN_SECONDS", 0.5)
-    owner = postgres_holds.open(lease_seconds=2.0)
+    monkeypatch.setattr(postgres_lease, "RENEWALS", 20)
+    owner = postgres_holds.open(lease_seconds=6.0)  # It outlasts a stall of the machine.
     begun = postgres_holds.lease_ends()
     deadline = Deadline.after(30)
     while postgres_holds.lease_ends() == begun:
@@ -167,7 +169,7 @@ def test_a_lease_is_renewed_and_taken_over_when_its_owner_is_gone(
     owner.abandon()
     with pytest.raises(Unavailable):
         owner.check()
-    with closing(postgres_holds.open(claim_seconds=30)) as other:
+    with closing(postgres_holds.open(claim_seconds=60)) as other:
         other.check()
 
 

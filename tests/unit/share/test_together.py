@@ -197,6 +197,7 @@ def test_messages_that_are_accepted_one_by_one_in_a_request_are_told_of_one_by_o
     assert offsets(left) == [8]
 
 
+@pytest.mark.usefixtures("unmaintained")
 @pytest.mark.parametrize("archives", [False, True])
 def test_what_is_at_the_limit_is_archived_by_those_alone_that_may_take_long(
     share: ShareUnderTest, *, archives: bool

@@ -26,7 +26,7 @@ from wings_core.share.replica.requests import (
 )
 from wings_core.times import Deadline
 
-LONG = 20.0
+LONG = 60.0
 
 
 @pytest.fixture

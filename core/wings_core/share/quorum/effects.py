@@ -30,7 +30,6 @@ class Broadcast:
     enough: Callable[[Any], bool]
     """Of the answers by number of the replica: `Answers`, or of bundles lists of them."""
     majority: int
-    seconds: float = ANSWERS_SECONDS_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 
 from wings_core.errors import WingsError
 from wings_core.share.quorum.effects import (
+    ANSWERS_SECONDS_MAX,
     Broadcast,
     FinishDeadLetters,
     Pause,
@@ -180,12 +181,11 @@ class Runner:
     def _begin_all(self, number: int, asked: Sequence[tuple["_Answers", Request | Bundle]]) -> None:
         """Ask one replica for what several broadcasts want of it."""
         link = self._links[number]
-        seconds = min(answers.seconds for answers, _ in asked)
         requests = unbundled(request for _, request in asked)
         if len(requests) == 1 or any(isinstance(request, ForgetRequest) for request in requests):
             for answers, request in asked:
                 assert not isinstance(request, Bundle)
-                link.begin(request, seconds, partial(answers.add, number))
+                link.begin(request, ANSWERS_SECONDS_MAX, partial(answers.add, number))
             return
         places: list[tuple[_Answers, int | None]] = []
         for answers, request in asked:
@@ -199,15 +199,11 @@ class Runner:
             answers, part = places[at]
             answers.add(number, answer, part)
 
-        link.begin_all(requests, seconds, done)
+        link.begin_all(requests, ANSWERS_SECONDS_MAX, done)
 
 
 class _Answers:
-    """The answers to a broadcast that was begun.
-
-    Attributes:
-        seconds: How long they are waited for.
-    """
+    """The answers to a broadcast that was begun."""
 
     def __init__(self, broadcast: Broadcast) -> None:
         self._broadcast = broadcast
@@ -215,8 +211,7 @@ class _Answers:
         self._parts: dict[int, tuple[list[Answer], int]] = {}
         """Of the bundles of replicas: the answers so far, and how many are missing."""
         self._changed = threading.Condition()
-        self._deadline = time.monotonic() + broadcast.seconds
-        self.seconds = broadcast.seconds
+        self._deadline = time.monotonic() + ANSWERS_SECONDS_MAX
 
     def expect(self, number: int, parts: int) -> None:
         """Expect so many answers of a replica, to be one."""
