@@ -57,17 +57,19 @@ class FairPool(Generic[T]):
         Raises:
             Unavailable: None came free in time, or the pool is closed.
         """
-        with self._lock:
-            if self._closed:
-                raise Unavailable("metadata is closed")
-            if self._free:
-                return self._free.pop()
-            waiter: _Waiter[T] = _Waiter()
-            self._waiting.append(waiter)
+        waiter: _Waiter[T] | None = None
         try:
+            with self._lock:
+                if self._closed:
+                    raise Unavailable("metadata is closed")
+                if self._free:
+                    return self._free.pop()
+                waiter = _Waiter()
+                self._waiting.append(waiter)
             waiter.served.acquire(timeout=self._seconds_max)
-        except BaseException:
-            self._abandon(waiter)
+        except BaseException:  # A signal handler may raise as soon as it waits.
+            if waiter is not None:
+                self._abandon(waiter)
             raise
         # Served at the last moment counts, so whether it was is asked under the lock.
         with self._lock:

@@ -2,15 +2,17 @@
 
 import signal
 import threading
+from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from wings_core.errors import Unavailable
 from wings_core.metadata.pool import FairPool
 
-LONG = 20.0
+LONG = 60.0
 
 
 @pytest.fixture
@@ -91,6 +93,22 @@ def test_a_wait_that_is_interrupted_leaves_the_queue(threads: ThreadPoolExecutor
         signal.pthread_kill(main, signal.SIGINT)
 
     threads.submit(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pool.acquire()
+    assert pool.waiting == 0
+    pool.release(item)
+    assert pool.acquire() == item
+
+
+def test_a_wait_that_is_interrupted_as_it_begins_leaves_the_queue() -> None:
+    class Interrupted(deque[Any]):
+        def append(self, x: Any, /) -> None:
+            super().append(x)
+            raise KeyboardInterrupt
+
+    pool = FairPool("a thing", ["one"], LONG)
+    item = pool.acquire()
+    pool._waiting = Interrupted()  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(KeyboardInterrupt):
         pool.acquire()
     assert pool.waiting == 0
