@@ -43,7 +43,7 @@ with tempfile.TemporaryDirectory() as directory:
         frames.writeStream.format("memory").queryName("read")
         .option("checkpointLocation", directory).trigger(availableNow=True).start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(250)
     found["stream"] = spark.table("read").agg({"n": "sum"}).first()[0]
 with tempfile.TemporaryDirectory() as directory:
     writer = reader(spark.read).load().write.format("wings").option("endpoint", endpoint)
@@ -53,7 +53,7 @@ with tempfile.TemporaryDirectory() as directory:
         .writeStream.format("wings").option("endpoint", endpoint).option("topic", copy)
         .option("checkpointLocation", directory).trigger(availableNow=True).start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(250)
 print("found", json.dumps(found))
 spark.stop()
 """

@@ -3,14 +3,15 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fix_ingest import numbers, write_jsonl
 from fix_ingest_run import Run, StartRun
+from held_address import held_address
 
 from wings_client import Client
 from wings_core.queue.sqlite import SqliteQueue
@@ -40,16 +41,10 @@ def kill(run: Run, *words: str) -> None:
     os.kill(found[0], signal.SIGKILL)
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-def wait_for_metric(run: Run, port: int, line: str) -> None:
+def wait_for_metric(run: Run, address: str, line: str) -> None:
     """Wait until a run serves a figure: it looks at its batches every second."""
     while True:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        with urllib.request.urlopen(f"http://{address}/metrics") as answer:
             if line in answer.read().decode():
                 return
         wait_a_little(run)
@@ -69,20 +64,26 @@ def command_of(pid: int) -> str:
     return ""
 
 
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Where a run serves its figures: it starts for so long that another could take the port."""
+    with held_address() as held:
+        yield held
+
+
 def test_a_run_starts_again_by_itself_and_ends_in_order_on_sigterm(
-    source_client: Client, queue: SqliteQueue, start_run: StartRun, tmp_path: Path
+    source_client: Client, queue: SqliteQueue, start_run: StartRun, tmp_path: Path, address: str
 ) -> None:
-    port = free_port()
     with (tmp_path / "numbers.toml").open("a") as settings:
-        settings.write(f'[metrics]\nlisten = "127.0.0.1:{port}"\n')
+        settings.write(f'[metrics]\nlisten = "{address}"\n')
     run = start_run()
     bring(source_client, queue, run, tmp_path, 0)
-    wait_for_metric(run, port, 'wings_ingest_rows_total{source="numbers"} 20.0')
+    wait_for_metric(run, address, 'wings_ingest_rows_total{source="numbers"} 20.0')
     kill(run, "python_streaming_source_runner")
     bring(source_client, queue, run, tmp_path, 1)
     assert "it starts again in 1 s" in run.said
-    wait_for_metric(run, port, 'wings_ingest_restarts_total{source="numbers"} 1.0')
-    wait_for_metric(run, port, 'wings_ingest_pending_messages{source="numbers"} 0.0')
+    wait_for_metric(run, address, 'wings_ingest_restarts_total{source="numbers"} 1.0')
+    wait_for_metric(run, address, 'wings_ingest_pending_messages{source="numbers"} 0.0')
     kill(run, "org.apache.spark.deploy.SparkSubmit")
     bring(source_client, queue, run, tmp_path, 2)
     assert "Java ended, and Spark with it" in run.said

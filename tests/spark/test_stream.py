@@ -49,7 +49,7 @@ class Stream:
     def run(self, topic: Topic | None = None, **options: object) -> "StreamingQuery":
         """Read what is there, and end."""
         query = self.start(topic, once=True, **options)
-        assert query.awaitTermination(100)
+        assert query.awaitTermination(250)
         return query
 
     def _keep(self, frame: "DataFrame", batch: int) -> None:

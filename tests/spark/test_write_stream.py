@@ -43,7 +43,7 @@ class Copy:
         writer = writer.option("checkpointLocation", str(self.checkpoint)).outputMode(mode)
         query = writer.trigger(availableNow=True).start()
         self.queries.append(query)
-        assert query.awaitTermination(100)
+        assert query.awaitTermination(250)
 
     def forget_commit(self, batch: int) -> None:
         """Leave the checkpoint as if the query had ended between a publish and its commit."""

@@ -9,7 +9,7 @@ from wings_core.tables.catalog import Catalog
 
 def test_a_catalog_is_opened_once_and_beside_others() -> None:
     opened: list[object] = []
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=60)
 
     def open_one() -> object:
         together.wait()  # Broken where one of the two is opened after the other.

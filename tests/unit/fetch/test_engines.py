@@ -34,7 +34,8 @@ def evil() -> RowFilter:
 
 
 @pytest.fixture(autouse=True)
-def all_engines_are_idle_again() -> Iterator[None]:
+def all_engines_are_idle_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(engines, "WAIT_SECONDS_MAX", 60.0)
     yield
     with ExitStack() as stack:
         for _ in range(ENGINES_MAX):

@@ -61,7 +61,7 @@ class Watched:
 
 def test_those_who_waited_in_vain_do_not_wait_for_each_other() -> None:
     shared: SharedReads[int] = SharedReads()
-    begun, ends, together = threading.Event(), threading.Event(), threading.Barrier(3, timeout=10)
+    begun, ends, together = threading.Event(), threading.Event(), threading.Barrier(3, timeout=60)
     assert shared.get("here", lambda: None) is None
     place = shared._places.get("here")  # pyright: ignore[reportPrivateUsage] - whose lock is watched.
     assert place is not None

@@ -56,7 +56,7 @@ def test_reserving_waits_for_a_reservation_that_may_come_back() -> None:
     second = threading.Thread(target=lambda: granted.append(shared.reserve(2)))
     second.start()
     shared.release(first, 1)
-    second.join(timeout=10)
+    second.join(timeout=60)
     assert granted == [1]
 
 
@@ -124,5 +124,5 @@ def test_concurrent_partitions_never_exceed_the_maximum(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=10)
+        thread.join(timeout=60)
     assert shared.delivered == min(max_messages, partitions * rows_each)

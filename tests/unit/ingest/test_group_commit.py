@@ -38,7 +38,7 @@ class GatedStore(SegmentStore):
     def write(self, pages: Sequence[EncodedPage]) -> list[PageAddress]:
         self.threads.append(threading.current_thread().name)
         self.entered.release()
-        assert self.gate.wait(20)
+        assert self.gate.wait(60)
         return super().write(pages)
 
 
@@ -122,7 +122,7 @@ def outcome(pending: Pending) -> CommitResult:
     found: list[CommitResult] = []
     thread = threading.Thread(target=lambda: found.append(pending.outcome()), daemon=True)
     thread.start()
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     assert found, "the outcome is not known"
     return found[0]
 
@@ -138,19 +138,20 @@ def test_whoever_comes_during_a_flush_shares_the_next(rig: Rig) -> None:
     rig.store.gate.clear()
     first = rig.group.submit(PushStream(), rig.batch(0), awaited=True)
     leader = in_background(first.outcome)
-    assert rig.store.entered.acquire(timeout=20)
+    assert rig.store.entered.acquire(timeout=60)
     later = [rig.group.submit(PushStream(), rig.batch(n), awaited=False) for n in range(20)]
     rig.store.gate.set()
     results = [pending.outcome() for pending in later]
-    leader.join(timeout=20)
+    leader.join(timeout=60)
     assert all(isinstance(result, Accepted) for result in results)
+    rig.group.close()  # The report comes after the outcomes.
     assert [report.batches for report in rig.reports] == [1, 20]
     assert rig.next_offset() == 21
 
 
 def test_what_nobody_waits_for_is_flushed_by_the_flusher(rig: Rig) -> None:
     pending = rig.group.submit(PushStream(), rig.batch(1), awaited=False)
-    assert rig.store.entered.acquire(timeout=20)  # Without a call of outcome().
+    assert rig.store.entered.acquire(timeout=60)  # Without a call of outcome().
     assert isinstance(pending.outcome(), Accepted)
 
 
@@ -175,10 +176,10 @@ def test_what_comes_during_a_flush_is_left_to_the_thread_that_answers(
     stream = PushStream(returns=True)
     threads: list[str] = []
     leader = in_background(answering(rig, stream, threads))
-    assert rig.store.entered.acquire(timeout=20)
+    assert rig.store.entered.acquire(timeout=60)
     rig.group.submit(stream, rig.batch(1), awaited=False)
     rig.store.gate.set()
-    leader.join(timeout=20)
+    leader.join(timeout=60)
     assert rig.store.threads == threads * 2, "the flusher was not told"
     assert [report.batches for report in rig.reports] == [1, 2]
     assert rig.next_offset() == 3
@@ -189,14 +190,14 @@ def test_what_a_late_thread_leaves_is_flushed_by_the_flusher(rig: Rig) -> None:
     stream = PushStream(returns=True)
     first = rig.group.submit(stream, rig.batch(0), awaited=True)
     leader = in_background(first.outcome)
-    assert rig.store.entered.acquire(timeout=20)
+    assert rig.store.entered.acquire(timeout=60)
     rig.group.submit(stream, rig.batch(1), awaited=False)
     rig.store.gate.set()
-    leader.join(timeout=20)
+    leader.join(timeout=60)
     # It does not return: as one whose client reads no answers.
-    assert rig.store.entered.acquire(timeout=20)
+    assert rig.store.entered.acquire(timeout=60)
     last = rig.group.submit(stream, rig.batch(2), awaited=False)
-    assert rig.store.entered.acquire(timeout=20)
+    assert rig.store.entered.acquire(timeout=60)
     assert isinstance(outcome(last), Accepted)
     assert rig.next_offset() == 3
 
@@ -208,9 +209,9 @@ def test_what_comes_after_a_flush_is_flushed_though_the_thread_that_answers_is_h
     stream = PushStream(returns=True)
     first = rig.group.submit(stream, rig.batch(0), awaited=True)
     assert isinstance(first.outcome(), Accepted)
-    assert rig.store.entered.acquire(timeout=20)
+    assert rig.store.entered.acquire(timeout=60)
     later = rig.group.submit(stream, rig.batch(1), awaited=False)
-    assert rig.store.entered.acquire(timeout=20)
+    assert rig.store.entered.acquire(timeout=60)
     assert isinstance(later.outcome(), Accepted)
 
 
@@ -230,16 +231,17 @@ def test_a_refused_batch_refuses_the_later_ones_of_its_stream_in_later_flushes(r
 def test_a_failed_sync_fails_the_whole_flush_and_the_next_works(rig: Rig) -> None:
     rig.store.gate.clear()
     leader = in_background(rig.group.submit(PushStream(), rig.batch(0), awaited=True).outcome)
-    assert rig.store.entered.acquire(timeout=20)
+    assert rig.store.entered.acquire(timeout=60)
     shared = [rig.group.submit(PushStream(), rig.batch(n), awaited=False) for n in range(3)]
     rig.files.fail("sync", errno.EIO, after=1)
     rig.store.gate.set()
-    leader.join(timeout=20)
+    leader.join(timeout=60)
     for pending in shared:
         with pytest.raises(Internal):
             pending.accepted()
     rig.group.submit(PushStream(), rig.batch(9), awaited=True).accepted()
     assert rig.next_offset() == 2
+    rig.group.close()
     assert [report.failed for report in rig.reports] == [False, True, False]
 
 
@@ -282,7 +284,7 @@ def test_closing_commits_what_is_pending_and_refuses_what_comes_later(rig: Rig) 
     pending = [rig.group.submit(PushStream(), rig.batch(n), awaited=True) for n in range(3)]
     closing = in_background(rig.group.close)
     rig.store.gate.set()
-    closing.join(timeout=20)
+    closing.join(timeout=60)
     assert not closing.is_alive()
     assert all(isinstance(batch.outcome(), Accepted) for batch in pending)
     with pytest.raises(Unavailable):
@@ -325,6 +327,7 @@ def test_a_batch_that_stays_alone_is_flushed_after_the_time(gathering: MakeRig) 
     for number in range(3):
         pending = rig.group.submit(PushStream(), rig.batch(number), awaited=number % 2 == 0)
         assert isinstance(pending.outcome(), Accepted)
+    rig.group.close()
     assert len(rig.reports) == 3
 
 
@@ -359,15 +362,15 @@ def test_the_flusher_goes_on_where_another_thread_flushed_what_it_gathered(
     gathering: MakeRig,
 ) -> None:
     room = Room()
-    rig = gathering(Limits(object_flush_seconds=0.2), room)
+    rig = gathering(Limits(object_flush_seconds=2.5), room)
     gathered = rig.group.submit(PushStream(), rig.batch(0), awaited=False)
-    assert room.asked_by_flusher.acquire(timeout=20)
+    assert room.asked_by_flusher.acquire(timeout=60)
     room.is_there = True
     assert isinstance(
         rig.group.submit(PushStream(), rig.batch(1), awaited=True).outcome(), Accepted
     )
     assert gathered.done
-    assert room.asked_by_flusher.acquire(timeout=20), "its time is over, and nothing is pending"
+    assert room.asked_by_flusher.acquire(timeout=60), "its time is over, and nothing is pending"
     room.is_there = False
     pending = rig.group.submit(PushStream(), rig.batch(2), awaited=False)
     assert isinstance(outcome(pending), Accepted)
@@ -375,17 +378,17 @@ def test_the_flusher_goes_on_where_another_thread_flushed_what_it_gathered(
 
 def test_the_flusher_waits_for_a_flush_that_began_while_it_gathered(gathering: MakeRig) -> None:
     room = Room()
-    rig = gathering(Limits(object_flush_seconds=0.2), room)
+    rig = gathering(Limits(object_flush_seconds=2.5), room)
     rig.store.gate.clear()
     rig.group.submit(PushStream(), rig.batch(0), awaited=False)
-    assert room.asked_by_flusher.acquire(timeout=20)
+    assert room.asked_by_flusher.acquire(timeout=60)
     room.is_there = True
     flushed = rig.group.submit(PushStream(), rig.batch(1), awaited=True)
     thread = in_background(flushed.outcome)
-    assert rig.store.entered.acquire(timeout=20)
+    assert rig.store.entered.acquire(timeout=60)
     later = rig.group.submit(PushStream(), rig.batch(2), awaited=False)
-    assert room.asked_by_flusher.acquire(timeout=20), "its time is over"
+    assert room.asked_by_flusher.acquire(timeout=60), "its time is over"
     assert not rig.store.entered.acquire(timeout=0.3), "two flushes at once"
     rig.store.gate.set()
     assert isinstance(outcome(later), Accepted)
-    thread.join(timeout=20)
+    thread.join(timeout=60)

@@ -16,7 +16,7 @@ from wings_core.model import Located, Position
 from wings_core.partitions import UNPARTITIONED
 from wings_core.times import Deadline
 
-LONG = 20.0
+LONG = 60.0
 
 
 class Calls:

@@ -18,7 +18,7 @@ from wings_core.metadata.located import integers, locations_of
 from wings_core.model import LocatedPartition, Location, PartitionState
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 
-LONG = 20.0
+LONG = 60.0
 """Seconds; longer than anything here takes, unless it is wrong."""
 
 

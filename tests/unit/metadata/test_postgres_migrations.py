@@ -57,10 +57,10 @@ def test_each_migration_is_applied_once(
 def test_a_migration_may_take_longer_than_other_calls(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = (migrations.MIGRATIONS[0], ("SELECT pg_sleep(1.6)",))
+    slow = (migrations.MIGRATIONS[0], ("SELECT pg_sleep(4.5)",))
     monkeypatch.setattr(migrations, "MIGRATIONS", slow)
-    monkeypatch.setattr(connections, "STATEMENT_SECONDS_MAX", 1)
-    monkeypatch.setattr(connections, "USE_SECONDS_MAX", 1.0)
+    monkeypatch.setattr(connections, "STATEMENT_SECONDS_MAX", 3)
+    monkeypatch.setattr(connections, "USE_SECONDS_MAX", 3.0)
     schema = new_schema()
     PostgresMetadata(postgres.url, schema=schema, retry_seconds=0).close()
     assert run(postgres, f"SELECT max(version) FROM {schema}.migrations") == [(2,)]

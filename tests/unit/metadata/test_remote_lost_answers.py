@@ -20,7 +20,7 @@ from wings_core.protocol.v1 import admin_pb2
 from wings_core.protocol.v1.admin_pb2_grpc import AdminServiceStub
 from wings_core.share.model import ShareConfig, ShareGroup
 
-LONG = 20.0
+LONG = 60.0
 TOPIC = DEFAULT_NAMESPACE.topic("topic")
 ELSEWHERE = NamespaceName("acme", "elsewhere")
 

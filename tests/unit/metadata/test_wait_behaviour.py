@@ -15,7 +15,7 @@ from wings_core.model import Position, Topic
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.times import Deadline
 
-LONG = 20.0
+LONG = 60.0
 """Seconds; a wait that should have been woken fails the test when it lasts this long."""
 
 

@@ -296,7 +296,7 @@ def test_a_sqlite_queue_is_kept_and_shared(tmp_path: Path) -> None:
 def first_id(queue: Queue) -> str:
     """Send a message and return its id."""
     queue.send(["first"])
-    (message,) = queue.receive(1, LONG, wait_seconds=5)
+    (message,) = queue.receive(1, LONG, wait_seconds=20)
     return message.id
 
 
@@ -584,7 +584,7 @@ def test_for_how_long_messages_are_hidden_is_what_the_group_says_now(
     queue.send(["one"])
     with wings_client.connect(server.flight) as client:
         client.alter_share_group("files", topic, {"lock_duration_ms": 60_000})
-        (message,) = queue.receive(1, LONG, wait_seconds=5)
+        (message,) = queue.receive(1, LONG, wait_seconds=20)
         assert message.deadline > time.time() + LONG
         assert queue.visibility_seconds(LONG) == 60
         client.alter_share_group("files", topic, {"lock_duration_ms": 2_000})
@@ -603,7 +603,7 @@ def test_what_one_process_took_of_a_share_group_another_extends_and_acknowledges
     topic: str = vars(queue)["_topic"]
     other = ShareQueue(Server(server.flight), topic, "files", "body")
     queue.send(["one", "two"])
-    messages = queue.receive(10, LONG, wait_seconds=5)
+    messages = queue.receive(10, LONG, wait_seconds=20)
     assert [message.body for message in messages] == ["one", "two"]
     assert other.extend(messages[0].receipt, LONG) is not None
     other.acknowledge(["lost", *(message.receipt for message in messages)])

@@ -144,13 +144,14 @@ def test_unknown_tokens_that_come_at_once_share_a_question(
     create(metadata, "a")
     monkeypatch.setattr(module, "POLL_SECONDS", 3_600)
     monkeypatch.setattr(module, "UNKNOWN_SECONDS", 0)
+    presenting: set[int] = set()
     arrived: set[int] = set()
     asked: list[int] = []
     changes, monotonic = metadata.tokens.changes, time.monotonic
 
     def noted_monotonic() -> float:
         now = monotonic()
-        arrived.add(threading.get_ident())
+        arrived.update(presenting & {threading.get_ident()})
         return now
 
     def answer() -> int:
@@ -161,6 +162,7 @@ def test_unknown_tokens_that_come_at_once_share_a_question(
         return changes()
 
     def present(number: int) -> None:
+        presenting.add(threading.get_ident())
         with pytest.raises(Unauthenticated):
             authenticator.principal(f"bad-{number}")
 
@@ -187,6 +189,7 @@ def test_unknown_tokens_do_not_wait_for_metadata_that_is_silent(
         assert not asked
 
 
+@pytest.mark.usefixtures("monotonic")
 def test_a_revoked_token_ends_its_principal(metadata: SqliteMetadata) -> None:
     secret = create(metadata, "a")
     kept = create(metadata, "b")
@@ -202,6 +205,7 @@ def test_a_revoked_token_ends_its_principal(metadata: SqliteMetadata) -> None:
         assert authenticator.principal(kept).name == "b"
 
 
+@pytest.mark.usefixtures("monotonic")
 def test_a_principal_ends_when_its_token_expires(metadata: SqliteMetadata) -> None:
     clock = Clock()
     secret = create(metadata, "a", expires_at=NOON + DAY)

@@ -16,7 +16,7 @@ from wings_server.membership import Membership
 from wings_server.process import Server
 from wings_server.settings import Address, Settings
 
-LONG = 20.0
+LONG = 60.0
 
 
 class Interrupted(Nodes):

@@ -1,6 +1,7 @@
 """Engines of SQL: a statement sees what it was given, and nothing of another one."""
 
 import gc
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,8 +69,10 @@ def test_a_table_is_let_go_with_its_statement(engine: Engine) -> None:
     known = weakref.ref(table)
     assert rows(engine, "from one", ONE, "__one", table)
     del table
-    gc.collect()
-    assert known() is None
+    until = time.monotonic() + 60
+    while known() is not None:  # A thread of Arrow's or DuckDB's may let go of it last.
+        assert time.monotonic() < until
+        gc.collect()
 
 
 SORTED = """select max(r), max(s) from (
