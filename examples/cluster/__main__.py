@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -55,7 +56,8 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
             say(f"export WINGS_TOKEN={cluster.token} WINGS_TLS_CA={cluster.authority}")
             say(f"serving: wings topic list --endpoint {','.join(cluster.addresses)}")
             say("Ctrl-C ends it")
-            signal.pause()
+            while True:  # Not `signal.pause`, which would miss one that comes just before.
+                time.sleep(1)
 
 
 def stop(_signal: int, _frame: FrameType | None) -> None:

@@ -31,10 +31,10 @@ from wings_server.settings import Address, Settings, load
 READY_SECONDS = 120.0
 """How long a child may take to say that it serves, on a busy machine."""
 
-STOP_SECONDS = 30.0
-"""How long a child may take to end after a signal."""
+STOP_SECONDS = 90.0
+"""How long a child may take to end after a signal, on a busy machine."""
 
-CALLS_SECONDS = 20.0
+CALLS_SECONDS = 60.0
 """How long `wait_for_calls` waits."""
 
 STDERR_CHARACTERS_MAX = 20_000

@@ -13,10 +13,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -85,6 +86,13 @@ def _is_running(process: int) -> bool:
         return False
 
 
+def _signal(processes: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to those of some processes that have not ended."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, number)
+
+
 class PostgresServer:
     """A server on a directory of its own, which can be killed and started again.
 
@@ -138,8 +146,13 @@ class PostgresServer:
                 "--no-sync",
                 "--checkpoint=fast",
             )
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            self.port: int = taken.getsockname()[1]
+        # Bound until `close`, or its port might be another process's while it is down.
+        self._holder = socket.socket()
+        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._holder.bind(("127.0.0.1", 0))
+        self.port: int = self._holder.getsockname()[1]
+        if sys.platform != "linux":
+            self._holder.close()  # Elsewhere the server could not be bound to it, too.
         with (self._data / "postgresql.conf").open("a") as settings:
             settings.write(
                 f"port = {self.port}\nlisten_addresses = '127.0.0.1'\n"
@@ -182,7 +195,7 @@ class PostgresServer:
                     connection.execute("SELECT pg_reload_conf()")
                 yield standby
             finally:
-                standby.stop()
+                standby.close()
 
     def promote(self) -> None:
         """Make a standby a server of its own, which takes writes once this returns."""
@@ -221,14 +234,17 @@ class PostgresServer:
             self.kill()
         self._process = None
 
+    def close(self) -> None:
+        """Stop it for good."""
+        self.stop()
+        self._holder.close()
+
     def kill(self) -> None:
         """Kill it with all its processes, as a power cut does; what the disk has stays."""
         if self._process is None:
             return
-        children = self._children()
-        for process in (self._process.pid, *children):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        children = self._pause()
+        _signal((self._process.pid, *children), signal.SIGKILL)
         self._process.wait(timeout=START_SECONDS_MAX)
         self._process = None
         # While one of them has its shared memory still, the next server refuses to start.
@@ -240,18 +256,17 @@ class PostgresServer:
     @contextmanager
     def paused(self) -> Generator[None]:
         """Pause all its processes for the block: it accepts bytes and answers none."""
-        assert self._process is not None
-        processes = [self._process.pid, *self._children()]
-        for process in processes:
-            os.kill(process, signal.SIGSTOP)
+        processes = (self.pid, *self._pause())
+        _signal(processes, signal.SIGSTOP)
         try:
             yield
         finally:
-            for process in processes:
-                os.kill(process, signal.SIGCONT)
+            _signal(processes, signal.SIGCONT)
 
-    def _children(self) -> list[int]:
+    def _pause(self) -> list[int]:
+        """Pause its first process, so that it starts no other; return those that it started."""
         assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
         listed = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         return [int(each) for each in listed.read_text().split()] if listed.exists() else []
 
@@ -285,4 +300,4 @@ def postgres_server(*, sync: bool) -> Generator[PostgresServer]:
         try:
             yield server
         finally:
-            server.stop()
+            server.close()

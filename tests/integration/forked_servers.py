@@ -13,14 +13,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
 MODULES = ("pydantic.v1", "uvicorn.lifespan.off", "uvicorn.protocols.http.auto")
 """What servers import only when they use it."""
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 120.0
 """How long the forking process may take for anything."""
 
 SEGMENT_BYTES_MAX = 64 * 1024
@@ -50,7 +50,8 @@ class ForkedServer:
         """End it by SIGKILL, as a crash would, and wait until it is gone; once is enough."""
         if self._ended:
             return
-        os.kill(self._pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # Its trap has ended it.
+            os.kill(self._pid, signal.SIGKILL)
         self.wait_until_ended()
 
     def wait_until_ended(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.flight as flight
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 def until(holds: Callable[[], bool], seconds: float = SECONDS) -> None:
@@ -25,8 +25,11 @@ def children(pid: int) -> list[int]:
     found: list[int] = []
 
     def there() -> bool:
-        lists = Path(f"/proc/{pid}/task").glob("*/children")
-        found[:] = sorted(int(each) for of in lists for each in of.read_text().split())
+        found.clear()
+        for of in Path(f"/proc/{pid}/task").glob("*/children"):
+            with suppress(OSError):  # Its thread has just ended.
+                found.extend(int(each) for each in of.read_text().split())
+        found.sort()
         return bool(found)
 
     until(there)
@@ -39,11 +42,15 @@ def serving(pid: int) -> list[int]:
         r" (\d+) /\S*wings-\w+/\d+$", Path("/proc/net/unix").read_text(), re.MULTILINE
     )
     listening = {f"socket:[{inode}]" for inode in unix}
-    found: list[int] = []
-    for each in children(pid):
-        with suppress(OSError):  # It has just ended.
-            if any(str(of.readlink()) in listening for of in Path(f"/proc/{each}/fd").iterdir()):
-                found.append(each)
+    return [each for each in children(pid) if not listening.isdisjoint(_open_files(each))]
+
+
+def _open_files(pid: int) -> set[str]:
+    found: set[str] = set()
+    with suppress(OSError):  # The process has just ended,
+        for of in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # or closed this one.
+                found.add(str(of.readlink()))
     return found
 
 
@@ -55,7 +62,7 @@ def serves(address: str) -> bool:
     """
     try:
         with flight.FlightClient(address) as client:
-            options = flight.FlightCallOptions(timeout=1.0)
+            options = flight.FlightCallOptions(timeout=10.0)
             return len(list(client.do_action(flight.Action("list-nodes", b"{}"), options))) == 1
     except (flight.FlightError, pa.ArrowException):
         return False

@@ -34,19 +34,19 @@ thread = threading.Thread(target=interrupt, daemon=True)
 thread.start()
 end = time.monotonic() + 2
 next_number = 0
-while time.monotonic() < end:
+while time.monotonic() < end or next_number < 100:
     try:
         interruptible = True
         producer.append({"n": next_number})
         next_number += 1
         if next_number % 50 == 0:
-            producer.flush(10)
+            producer.flush(60)
         interruptible = False
     except KeyboardInterrupt:
         interruptible = False
 stop.set()
 thread.join()
-producer.close(20)
+producer.close(60)
 print(next_number)
 """
 

@@ -1,6 +1,6 @@
 import time
 from datetime import UTC, datetime, timedelta
-from threading import Timer
+from threading import Thread, Timer
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from wings_core.errors import (
     PartitionNotAllowed,
     TopicNotFound,
 )
+from wings_server.testing import RunningServer
 
 
 def test_a_fetch_returns_rows_and_where_they_lie(wings: Client, new_topic: NewTopic) -> None:
@@ -39,12 +40,19 @@ def test_a_fetch_that_finds_nothing_waits_and_is_empty(wings: Client, new_topic:
     assert wings.fetch(topic, offset="latest", timeout=0).start_offset == 0
 
 
-def test_a_waiting_fetch_is_woken_by_a_push(wings: Client, new_topic: NewTopic) -> None:
+def test_a_waiting_fetch_is_woken_by_a_push(
+    server: RunningServer, wings: Client, new_topic: NewTopic
+) -> None:
     topic = new_topic("key: string", "n: int64", partition_key="key")
-    timer = Timer(0.1, lambda: wings.push(topic, {"key": ["a"], "n": [1]}))
-    timer.start()
-    result = wings.fetch(topic, "a", offset="latest", timeout=30)
-    timer.join()
+
+    def push() -> None:
+        server.wait_for_waiting(1)
+        wings.push(topic, {"key": ["a"], "n": [1]})
+
+    pushing = Thread(target=push)
+    pushing.start()
+    result = wings.fetch(topic, "a", offset="latest", timeout=100)
+    pushing.join()
     assert result.table["n"].to_pylist() == [1]
     assert result.start_offset == 0
 

@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from fix_client import NewTopic
+from held_address import held_address
+from server_processes import until
 
 import wings_client
 from wings_client import Client, ShareConsumer, Topic, _share_stream
@@ -77,7 +79,12 @@ def test_a_consumer_that_is_forgotten_releases_at_once(wings: Client, topic: Top
     consumer = wings.share_consumer("billing", topic, timeout=20)
     assert len(next(consumer)) == 10
     del consumer
-    gc.collect()
+
+    def is_released() -> bool:
+        gc.collect()  # A thread may have had it for a moment.
+        return in_flight(wings, topic) == 0
+
+    until(is_released)
     with wings.share_consumer("billing", topic, timeout=20) as other:
         again = next(other)
     assert (again.offsets, again.delivery_count) == ([*range(10)], 2)
@@ -85,7 +92,7 @@ def test_a_consumer_that_is_forgotten_releases_at_once(wings: Client, topic: Top
 
 def test_several_threads_acknowledge_what_one_takes(wings: Client, topic: Topic) -> None:
     wings.push(topic, {"n": list(range(10, 200))})
-    with wings.share_consumer("billing", topic, max_messages=1, timeout=1) as consumer:
+    with wings.share_consumer("billing", topic, max_messages=1, timeout=60) as consumer:
         threads: list[threading.Thread] = []
         for delivery in consumer:
             threads.append(threading.Thread(target=consumer.accept, args=(delivery,)))
@@ -396,7 +403,7 @@ def test_a_caller_that_reads_for_other_threads_times_out(
     read_quickly: Callable[[ShareConsumer], threading.Event],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with wings.share_consumer("billing", topic, max_messages=1, timeout=2) as consumer:
+    with wings.share_consumer("billing", topic, max_messages=1, timeout=5) as consumer:
         begun = read_quickly(consumer)
         monkeypatch.setattr(_share_stream, "WATCH_SECONDS", 1.0)
         wings.push(topic, {"n": [0]})
@@ -481,22 +488,30 @@ def test_a_deleted_group_ends_the_wait(wings: Client, topic: Topic) -> None:
 
 @pytest.mark.parametrize("how", ["terminate", "kill"])
 def test_a_consumer_outlives_its_server(tmp_path: Path, how: str) -> None:
-    with server_process(tmp_path / "data") as server:
+    with held_address() as address:
+        _outlive(tmp_path / "data", how, ["--flight", address])
+
+
+def _outlive(data_dir: Path, how: str, flags: list[str]) -> None:
+    with server_process(data_dir, flags=flags) as server:
         client = wings_client.connect(server.flight)
         client.create_topic("t", {"n": "int64"})
-        config = {"start": "earliest", "lock_duration_ms": 1_000}
+        config = {"start": "earliest", "lock_duration_ms": 1_000, "delivery_limit": 100}
         client.create_share_group("billing", "t", config)
         client.push("t", {"n": [0]})
-        consumer = client.share_consumer("billing", "t", timeout=60)
-        consumer.accept(next(consumer))
+        consumer = client.share_consumer("billing", "t", timeout=150)
+        is_accepted = False
+        while not is_accepted:  # Else its lock, which is short, has expired.
+            with suppress(InvalidRecordState):
+                consumer.accept(next(consumer))
+                is_accepted = True
         taken: list[int] = []
         waiting = threading.Thread(target=lambda: taken.extend(next(consumer).offsets))
         waiting.start()
         getattr(server, how)()
-        address = server.flight.removeprefix("grpc://")
-    with server_process(tmp_path / "data", flags=["--flight", address]):
+    with server_process(data_dir, flags=flags):
         client.push("t", {"n": [1]})
-        waiting.join(60)
+        waiting.join(100)
         client.close()
     assert taken == [1]
 
@@ -513,7 +528,7 @@ def test_a_server_without_streams_is_polled_and_that_is_told(
         client.create_topic("t", {"n": "int64"})
         client.create_share_group("billing", "t", {"start": "earliest"})
         client.push("t", {"n": [0, 1]})
-        with client.share_consumer("billing", "t", timeout=0.1) as consumer:
+        with client.share_consumer("billing", "t", timeout=60) as consumer:
             delivery = next(consumer)
             assert delivery.offsets == [0, 1]
             assert not consumer.uses_stream

@@ -10,7 +10,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,11 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from held_address import held_address
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 85.0
 """How long a server may take to be healthy."""
 
 
@@ -45,19 +45,13 @@ def argument(name: str) -> str:
     return found
 
 
-def environment(home: Path, port: int) -> dict[str, str]:
+def environment(home: Path, port: str) -> dict[str, str]:
     """Return the variables of the image, with other ports, and no home."""
     named = dict(word.split("=", 1) for word in shlex.split(argument("ENV")))
     path = named.pop("PATH").replace("/opt/wings", str(home)).replace("$PATH", os.environ["PATH"])
     assert named["WINGS_HTTP"].startswith("0.0.0.0:")
     ports = {"WINGS_FLIGHT": "0.0.0.0:0", "WINGS_HTTP": f"0.0.0.0:{port}"}
     return {**named, **ports, "PATH": path, "HOME": "/nonexistent", "WINGS_INSECURE": "true"}
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def health(variables: dict[str, str], directory: Path, *more: str) -> int:
@@ -70,7 +64,15 @@ def health(variables: dict[str, str], directory: Path, *more: str) -> int:
 @contextmanager
 def container(home: Path, directory: Path) -> Generator[dict[str, str]]:
     """Run the image's command with its variables, until it is healthy; yields the variables."""
-    variables = environment(home, free_port())
+    with held_address() as address:
+        variables = environment(home, address.rpartition(":")[2])
+        with serving(variables, directory):
+            yield variables
+
+
+@contextmanager
+def serving(variables: dict[str, str], directory: Path) -> Generator[None]:
+    """Run the image's command until it is healthy."""
     assert health(variables, directory) == 1, "nothing serves yet"
     command = [*json.loads(argument("ENTRYPOINT")), *json.loads(argument("CMD"))]
     program = shutil.which(str(command[0]), path=variables["PATH"])
@@ -82,7 +84,7 @@ def container(home: Path, directory: Path) -> Generator[dict[str, str]]:
             assert server.poll() is None
             assert time.monotonic() < deadline
         assert health(variables, directory) == 0
-        yield variables
+        yield
         server.send_signal(signal.Signals[argument("STOPSIGNAL")])
         assert server.wait(SECONDS_MAX) == 0, "it drains and stops"
     finally:

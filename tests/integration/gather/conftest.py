@@ -17,5 +17,5 @@ def server() -> Iterator[Responder]:
 
 @pytest.fixture
 def client(server: Responder) -> Iterator[Client]:
-    with wings_client.connect(server.endpoint, timeout=5.0) as connected:
+    with wings_client.connect(server.endpoint, timeout=30.0) as connected:
         yield connected

@@ -34,7 +34,7 @@ def states(gather: Gather) -> list[tuple[int, int | None, bool]]:
 
 def test_a_reply_that_found_no_room_is_not_skipped(client: Client) -> None:
     requests = [near_script(*FULL), near_script((250, 3), then="hang")]
-    gather = client.gather(requests, max_messages=1, timeout=20)
+    gather = client.gather(requests, max_messages=1, timeout=60)
     be_behind()
     assert [reply.request for reply in gather] == requests[:1]
     assert states(gather) == [(1, 1, False), (0, 0, False)]
@@ -76,7 +76,7 @@ def read_delivered(gather: Gather) -> list[Reply]:
     found: list[Reply] = []
     ended = threading.Event()
     gather.deliver(lambda reply: found.append(reply), lambda _: ended.set())
-    assert ended.wait(20)
+    assert ended.wait(60)
     return found
 
 
@@ -107,7 +107,7 @@ def test_an_error_ends_a_gather_while_others_keep_sending(client: Client) -> Non
     requests = [near_script(*FULL, *FULL), near_script(then="refuse")]
     gather = client.gather(requests, timeout=60)
     engine = vars(vars(gather)["_engine"])
-    deadline = Deadline.after(20)
+    deadline = Deadline.after(60)
     while engine["_error"] is None:
         assert not deadline.passed
         threading.Event().wait(0.01)
