@@ -12,6 +12,7 @@ import pytest
 from breakable_proxy import BreakableProxy
 from fix_client import NewTopic
 from scripted_responders import Responder, responder, script
+from server_processes import until
 
 import wings_client
 from wings_client import AsyncClient, Client, Connection, Topic
@@ -38,7 +39,7 @@ OPENS = {
 }
 """Calls whose coroutine may be entered or iterated."""
 
-TRIES = 5
+TRIES = 50
 """How often a bound on time is tried: another process may have the processor for a while."""
 
 
@@ -66,6 +67,16 @@ def run(
             await test(client)
 
     asyncio.run(main())
+
+
+def wait_for_no_calls(server: RunningServer) -> None:
+    """Wait until the calls of what was let go of have ended; a thread may have it for a moment."""
+
+    def none_is_left() -> bool:
+        gc.collect()
+        return server.server.service.calls_running == 0
+
+    until(none_is_left)
 
 
 def public(of: type) -> set[str]:
@@ -230,7 +241,7 @@ def test_a_server_sees_within_100_ms_that_a_task_was_cancelled(responders: Respo
             assert gather.end.reason == GatherReason.STOPPED
             return seconds
 
-    assert min(asyncio.run(main()) for _ in range(TRIES)) < 0.1
+    assert any(asyncio.run(main()) < 0.1 for _ in range(TRIES))
 
 
 def test_leaving_a_block_or_letting_go_ends_a_stream(server: RunningServer, topic: Topic) -> None:
@@ -244,8 +255,7 @@ def test_leaving_a_block_or_letting_go_ends_a_stream(server: RunningServer, topi
         let_go = await client.follow(topic)
         await anext(let_go)
         del let_go
-        gc.collect()
-        await asyncio.to_thread(server.wait_for_calls, 0)
+        await asyncio.to_thread(wait_for_no_calls, server)
 
         async with await client.gather([Request(topic.name, offset=3)], timeout=60) as gather:
             await asyncio.to_thread(server.wait_for_calls, 1)
@@ -308,7 +318,7 @@ def test_a_read_without_a_worker_fails_and_writes_pass(server: RunningServer, to
         await asyncio.wait(tasks)
         assert (await client.fetch(topic, offset=0)).num_rows == 4
 
-    run(server, test, reads_max=2, timeout=0.5)
+    run(server, test, reads_max=2, timeout=3.0)
     with pytest.raises(InvalidArgument, match="reads_max"):
         wings_client.connect_async(server.flight, reads_max=0)
 

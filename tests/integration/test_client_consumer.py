@@ -11,6 +11,7 @@ import pytest
 from breakable_proxy import BreakableProxy, breakable
 from fix_client import EAGER, Connect, NewTopic
 from fix_server import Trim
+from server_processes import until
 
 import wings_client
 from wings_client import Client, ConsumedBatch, Consumer, RangesBatch, Retry, Topic
@@ -262,7 +263,7 @@ def test_a_closed_consumer_ends_for_the_thread_that_waits_in_it(
     reader.start()
     server.wait_for_calls(1)
     consumer.close()
-    reader.join(10)
+    reader.join(60)
     assert not reader.is_alive()
     assert found == []
     assert list(consumer) == []
@@ -296,7 +297,7 @@ def test_a_killed_and_restarted_server_loses_nothing(tmp_path: Path, connect: Co
     with (
         server_process(tmp_path) as server,
         breakable(server.flight) as proxy,
-        connect(proxy.endpoint, timeout=5.0, retry=EAGER) as client,
+        connect(proxy.endpoint, retry=EAGER) as client,
     ):
         topic = client.create_topic("crash", {"key": "int64", "n": "int64"}, "key")
         consumer = client.consumer("reader", topic)
@@ -333,11 +334,15 @@ def test_a_consumer_that_is_let_go_of_stops_to_read(
     assert next(consumer).batch.num_rows == 1
     server.wait_for_calls(1)
     del consumer
-    gc.collect()
-    server.wait_for_calls(0)
+
+    def has_ended() -> bool:
+        gc.collect()  # A thread may have had it for a moment.
+        return server.server.service.calls_running == 0
+
+    until(has_ended)
     for thread in threading.enumerate():
         if thread.name.startswith("wings-consumer"):
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 
@@ -374,7 +379,7 @@ def test_a_consumer_does_not_take_a_silent_server_for_the_end(
     reader.start()
     reader.join(0.3)  # Several times as long as the consumer waits for a message.
     proxy.listen_again()
-    reader.join(20)
+    reader.join(60)
     assert found == [{1: [0]}]
 
 

@@ -27,7 +27,7 @@ def test_replies_of_all_partitions_come_with_their_source(
         for key in (1, 2)
         for kind in ("fetch", "scan")
     ]
-    gather = wings.gather(requests, timeout=10)
+    gather = wings.gather(requests, timeout=60)
     found = {
         (reply.request.partition, reply.request.kind): reply.batch.column("n").to_pylist()
         for reply in gather
@@ -45,7 +45,7 @@ def test_replies_of_all_partitions_come_with_their_source(
 
 def test_the_end_chunk_of_an_idle_partition_is_no_reply(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
-    gather = wings.gather([Request(topic.name, offset="latest", timeout=0.1)], timeout=10)
+    gather = wings.gather([Request(topic.name, offset="latest", timeout=0.1)], timeout=60)
     assert list(gather) == []
     assert gather.end is not None
     assert gather.end.reason == GatherReason.COMPLETE
@@ -57,7 +57,7 @@ def test_rows_that_the_filter_dropped_are_not_read_again(
 ) -> None:
     topic = new_topic()
     wings.push(topic, {"n": [1, 2, 3]})
-    gather = wings.gather([Request(topic.name, offset=0, filter="n > 3", timeout=0.1)], timeout=10)
+    gather = wings.gather([Request(topic.name, offset=0, filter="n > 3", timeout=0.1)], timeout=60)
     assert list(gather) == []
     assert gather.end is not None
     assert gather.end.sources[0].next_offset == 3
@@ -106,12 +106,12 @@ def test_time_spent_with_a_reply_does_not_end_the_wait_of_others(
     requests = [Request(topic.name, key, offset=0) for key in (1, 2)]
     pause = threading.Event()
     values: list[object] = []
-    gather = wings.gather(requests, timeout=0.5)
+    gather = wings.gather(requests, timeout=3.0)
     for reply in gather:
         values.append(reply.request.partition)
         if len(values) == 1:
             # Longer than the total, and than a server waits for it.
-            pause.wait(2.5)
+            pause.wait(3.5)
             wings.push(topic, {"key": [2], "n": [2]})
     assert values == [1, 2]
     assert gather.end is not None
@@ -245,7 +245,7 @@ def test_many_partitions_of_a_server_are_one_source(
     topic = new_topic(*KEYED, partition_key="key")
     wings.push(topic, {"key": [1, 2, 2, 3], "n": [10, 20, 21, 30]})
     request = Request(topic.name, kind="scan", partitions=partitions, offset={2: 1})
-    gather = wings.gather([request], timeout=10)
+    gather = wings.gather([request], timeout=60)
     found: dict[Any, list[Any]] = {}
     for reply in gather:
         assert isinstance(reply, ManyReply)
@@ -262,7 +262,7 @@ def test_many_partitions_of_a_server_are_one_source(
     wings.push(topic, {"key": [2, 9], "n": [22, 90]})
     offsets = source.next_offsets
     again = Request(topic.name, partitions=partitions, offset=offsets, min_messages=2)
-    rows = [row for reply in wings.gather([again], timeout=10) for row in reply.batch.to_pylist()]
+    rows = [row for reply in wings.gather([again], timeout=60) for row in reply.batch.to_pylist()]
     assert sorted(row["n"] for row in rows) == [22, 90]
 
 

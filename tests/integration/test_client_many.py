@@ -255,7 +255,7 @@ def test_a_follow_outlasts_the_deadlines_of_its_streams(
     pause = threading.Event()
     with connect(server.flight, timeout=0.1) as client:
         found = Seen()
-        follow = client.follow(topic, partitions="all", offset="latest")
+        follow = client.follow(topic, partitions="all", offset={})  # It asks nothing yet.
         for number in range(6):
             push(wings, topic, {0: [number], number + 1: [number]})
             pause.wait(0.08)
@@ -285,7 +285,7 @@ def test_a_killed_and_restarted_server_neither_loses_nor_doubles_anything(
     with (
         server_process(tmp_path) as server,
         breakable(server.flight) as proxy,
-        connect(proxy.endpoint, timeout=5.0, retry=EAGER) as client,
+        connect(proxy.endpoint, retry=EAGER) as client,
     ):
         topic = client.create_topic("crash", {"key": "int64", "n": "int64"}, "key")
         follow = client.follow(topic, partitions="all", system_columns=True)

@@ -23,7 +23,7 @@ from wings_server.process import Server
 from wings_server.settings import Address, Settings
 
 NODES = 3
-LONG = 20.0
+LONG = 100.0
 ANY = Address("127.0.0.1", 0)
 
 
@@ -90,7 +90,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 def wings(cluster: Cluster, connect: Connect) -> Iterator[Client]:
     """A client of all nodes, instead of the one of a single server."""
-    with connect(cluster.endpoints, timeout=10.0, retry=EAGER) as client:
+    with connect(cluster.endpoints, timeout=30.0, retry=EAGER) as client:
         yield client
     for proxy in cluster.proxies:
         if not proxy.listening:

@@ -253,7 +253,7 @@ def test_a_server_that_went_silent_fails_the_stage_in_the_clients_time(
 ) -> None:
     del server
     topic = new_topic()
-    with wings_client.connect(proxy.endpoint, timeout=0.5, retry=EAGER) as client:
+    with wings_client.connect(proxy.endpoint, timeout=3.0, retry=EAGER) as client:
         stage = client.stage(topic, fresh())
         stage.write({"n": [1]})
         assert wait_for_rows(stage, 1)

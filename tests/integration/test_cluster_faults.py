@@ -29,6 +29,11 @@ LAST = -1
 NODES = 2
 
 
+def connected(endpoints: list[str]) -> Client:
+    """Return a client that is patient."""
+    return wings_client.connect(endpoints, timeout=60.0, retry=PERSISTENT)
+
+
 class Cluster:
     """The metadata service and its nodes as processes, each of which can be replaced."""
 
@@ -151,7 +156,7 @@ class Load:
 
     def _guarded(self, run: Callable[[Client, int], None], number: int) -> None:
         try:
-            with wings_client.connect(self._endpoints, retry=PERSISTENT) as client:
+            with connected(self._endpoints) as client:
                 run(client, number)
         except BaseException as error:  # noqa: BLE001 - raised by who waits.
             self.failures.append(error)
@@ -184,7 +189,7 @@ def run(
 ) -> None:
     with ExitStack() as stack:
         cluster = kind(postgres.new_database(), directory, stack)
-        client = stack.enter_context(wings_client.connect(cluster.endpoints, retry=PERSISTENT))
+        client = stack.enter_context(connected(cluster.endpoints))
         topic = client.create_topic("load", {"producer": "int64", "n": "int64"})
         load = Load(cluster.endpoints, topic, producers=3)
         load.start()
@@ -236,7 +241,7 @@ def test_nodes_go_on_at_a_standby_that_was_promoted(tmp_path: Path) -> None:
         both = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
         url = database.replace(f"127.0.0.1:{primary.port}", both)
         cluster = StatelessCluster(f"{url}?target_session_attrs=read-write", tmp_path, stack)
-        client = stack.enter_context(wings_client.connect(cluster.endpoints, retry=PERSISTENT))
+        client = stack.enter_context(connected(cluster.endpoints))
         topic = client.create_topic("load", {"producer": "int64", "n": "int64"})
         load = Load(cluster.endpoints, topic, producers=3)
         load.start()

@@ -202,7 +202,7 @@ class Crashes:
             with self._load(server.flight):
                 server.wait_until_ended()
             for thread in reading:
-                thread.join(timeout=30)
+                thread.join(timeout=100)
                 assert not thread.is_alive()
         self._followed += followers
 
@@ -220,7 +220,7 @@ class Crashes:
         yield producers
         stop.set()
         for thread in threads:
-            thread.join(timeout=30)
+            thread.join(timeout=100)
             assert not thread.is_alive()
 
     def crash_while_starting(self) -> None:
@@ -235,10 +235,15 @@ class Crashes:
             self.check(server.flight)
             for producer in self._producers:
                 stop = threading.Event()
-                push_on = threading.Timer(0.1, stop.set)
-                push_on.start()
-                producer.run(server.flight, stop)
-                push_on.join()
+                # As many as may be there without an acknowledgement are sent again.
+                wanted = len(producer.acknowledged) + 2 * IN_FLIGHT_MAX
+                pushing = threading.Thread(target=producer.run, args=(server.flight, stop))
+                pushing.start()
+                while len(producer.acknowledged) < wanted:
+                    assert pushing.is_alive()
+                    stop.wait(0.005)
+                stop.set()
+                pushing.join()
             self.check(server.flight)
         rows = {(row.producer, row.number) for found in self._found.values() for row in found.rows}
         for producer in self._producers:
