@@ -252,11 +252,16 @@ def test_a_message_is_given_up_when_its_lock_expires_at_the_limit(share: ShareUn
 def test_what_expired_at_the_limit_is_given_up_also_when_nobody_asks(
     share: ShareUnderTest,
 ) -> None:
-    share.metadata.push(share.topic, 2)
+    share.metadata.push(share.topic, 3)
     group = share.group(delivery_limit=1, dlq_topic="dead")
-    assert len(share.acquire(group)) == 1
+    coordinator = share.open_coordinator()
+    (leased,) = share.acquire(group, 1, coordinator=coordinator)
+    assert share.acknowledge(group, leased, "accept", coordinator=coordinator) is None
+    table = coordinator._core.table  # pyright: ignore[reportPrivateUsage]
+    assert table.exhausted(group) == []  # Nothing is under way: it is looked at no further.
+    assert len(share.acquire(group, coordinator=coordinator)) == 1
     share.clock.time += 31
-    share.wait_for_dead_letters([0, 1])
+    share.wait_for_dead_letters([1, 2])
 
 
 @pytest.mark.usefixtures("unmaintained")

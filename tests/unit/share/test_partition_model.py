@@ -39,7 +39,8 @@ class PartitionMachine(RuleBasedStateMachine):
         self.log_start, self.log_end = 0, start + more
         self.model = {offset: Message() for offset in range(start, self.log_end)}
         self.touched = start
-        self.subject = SharePartition(start)
+        self.begun = 0
+        self.subject = SharePartition(start, self._begin_ranges)
         self.now = 1.0
         self.leases = 0
         self.pending: list[Pick] = []
@@ -284,6 +285,9 @@ class PartitionMachine(RuleBasedStateMachine):
         if not hasattr(self, "subject"):
             return
         subject = self.subject
+        assert not subject.ranges or self.begun
+        if not subject.ranges:
+            self.begun = 0  # It is told of the next ones.
         fresh = self.log_end - subject.frontier
         assert fresh >= 0 or self.log_start >= self.log_end
         for state in State:
@@ -304,6 +308,9 @@ class PartitionMachine(RuleBasedStateMachine):
             assert before is None or before[0] == first - 1
             assert before is None or before[1] != cell  # Split only where it must.
             before = (last, cell)
+
+    def _begin_ranges(self) -> None:
+        self.begun += 1
 
     def _advance(self) -> None:
         self.subject.advance(self.now, self.log_start, self._wall_us())

@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from wings_core.errors import GroupNotFound
 from wings_core.partitions import Partition
@@ -76,6 +77,8 @@ class PartitionTable:
         self._coordinator = coordinator
         self._leases = 0
         self._table: dict[str, dict[Partition, TrackedPartition]] = {}
+        self._under_way: dict[str, dict[Partition, None]] = {}
+        """The partitions of each group that keep ranges, among some that no longer do."""
         self._deleted: OrderedDict[str, None] = OrderedDict()
 
     def load(self, group: ShareGroup, partitions: Sequence[Partition]) -> Procedure[None]:
@@ -95,9 +98,12 @@ class PartitionTable:
             with self.lock:
                 self._require(group)  # It may have been deleted meanwhile.
                 partitions_known = self._table.setdefault(group.uuid, {})
+                under_way = self._under_way.setdefault(group.uuid, {})
                 for partition in some:
                     if partition not in partitions_known:
-                        state = SharePartition(read[partition].start_offset)
+                        state = SharePartition(
+                            read[partition].start_offset, partial(under_way.setdefault, partition)
+                        )
                         learn(state, read[partition])
                         key = key_of(group, partition)
                         partitions_known[partition] = TrackedPartition(
@@ -127,6 +133,7 @@ class PartitionTable:
         """Forget a group that was deleted; nothing of it is loaded again."""
         with self.lock:
             self._table.pop(group.uuid, None)
+            self._under_way.pop(group.uuid, None)
             self._deleted[group.uuid] = None
             while len(self._deleted) > DELETED_MAX:
                 self._deleted.popitem(last=False)
@@ -205,16 +212,16 @@ class PartitionTable:
         with self.lock:
             limit, now = group.config.delivery_limit, self._clock.now()
             ordered = group.config.is_ordered
-            return [
-                partition
-                for partition, tracked in self._table.get(group.uuid, {}).items()
-                # Of most partitions nothing is under way.
-                if tracked.state.ranges
-                and (
-                    tracked.state.next_event(now) == 0
-                    or tracked.state.has_exhausted(limit, ordered=ordered)
-                )
-            ]
+            # Of most partitions nothing is under way, so not all are looked at each second.
+            table, under_way = self._table.get(group.uuid, {}), self._under_way.get(group.uuid, {})
+            found: list[Partition] = []
+            for partition in list(under_way):
+                state = table[partition].state
+                if not state.ranges:
+                    del under_way[partition]
+                elif state.next_event(now) == 0 or state.has_exhausted(limit, ordered=ordered):
+                    found.append(partition)
+            return found
 
     def next_lease(self, member: str) -> Lease:
         """Return a lease that was never given before; the lock is held."""

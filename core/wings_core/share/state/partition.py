@@ -43,11 +43,7 @@ class Pick(NamedTuple):
 
 
 class SharePartition(RecordStates):
-    """The states of the messages of one partition, and how a coordinator changes them.
-
-    Args:
-        start_offset: The first that is not finished.
-    """
+    """The states of the messages of one partition, and how a coordinator changes them."""
 
     def has_available(self, log_end: int, *, ordered: bool = False) -> bool:
         """Tell whether something may be selected, as of the last `advance`."""

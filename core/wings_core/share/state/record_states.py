@@ -6,6 +6,7 @@ after it was never looked at, and costs nothing, however much it is.
 
 import heapq
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
@@ -65,6 +66,7 @@ class RecordStates:
 
     Args:
         start_offset: The first that is not finished.
+        begun: Called when ranges begin to be kept, where none were.
 
     Attributes:
         start_offset: All messages before it are finished.
@@ -73,8 +75,9 @@ class RecordStates:
         checked: The times of messages before it are known, where there are any.
     """
 
-    def __init__(self, start_offset: int) -> None:
+    def __init__(self, start_offset: int, begun: Callable[[], object] = lambda: None) -> None:
         self.start_offset = start_offset
+        self._begun = begun
         self.frontier = start_offset
         self._log_start = 0
         self._ranges: RangeMap[RecordState] = RangeMap()
@@ -274,6 +277,8 @@ class RecordStates:
             self._put(first, last, RecordState(state))
 
     def _put(self, first: int, last: int, record: RecordState) -> None:
+        if not self._ranges:
+            self._begun()
         self._account(self._ranges.put(first, last, record))
         if record.state is State.HELD:
             self._remember(self._expiries, record.until, first, last)
