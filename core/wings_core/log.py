@@ -41,9 +41,9 @@ from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher
 from wings_core.share.delivery.times import LogTimes
 from wings_core.share.open import (
     EmbeddedCoordinator,
-    NoCoordinator,
     OpenCoordinator,
     all_groups,
+    no_coordinator,
     open_remote,
 )
 from wings_core.share.replica.copies import FileCopies, HoldsCopies, ReplicaCopies
@@ -517,7 +517,7 @@ def _open_shares(groups: Groups, log: Log, open_coordinator: OpenCoordinator | N
     records = RecordFetcher(LogSource(log.fetcher, log.registry))
     letters = DeadLetterWriter(log.admin, log.group_commit, log.limits, records)
     coordinator = (
-        NoCoordinator()
+        no_coordinator()
         if open_coordinator is None
         else open_coordinator(
             log.registry,

@@ -1,41 +1,29 @@
 """Where the holds of share groups are: in this process, at replicas elsewhere, or nowhere."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from wings_core.errors import (
     InvalidArgument,
     StorageCorrupt,
     TopicNotFound,
     Unavailable,
-    WingsError,
 )
-from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.interfaces import Admin, Groups, OffsetRegistry
 from wings_core.metadata.sqlite.integrity import is_empty
-from wings_core.partitions import Partition
 from wings_core.share.coordinator.coordinator import Coordinator
-from wings_core.share.coordinator.starts import FindOffsets, Position
+from wings_core.share.coordinator.starts import FindOffsets
 from wings_core.share.coordinator.watchers import FindGroup
 from wings_core.share.counts import ShareCounts
 from wings_core.share.interfaces import DeadLetters, ShareCoordinator
 from wings_core.share.model import (
-    Acknowledgement,
-    AcknowledgementResult,
-    Acquired,
-    AcquireRequest,
-    LeasedRange,
     ShareGroup,
-    SharePartitionState,
 )
 from wings_core.share.replica.copies import PostgresCopies
-from wings_core.share.replica.interfaces import HeldRange
 from wings_core.share.replica.sqlite_store import SqliteHoldStore, damaged
 from wings_core.share.replica.standby import StandbyReplica
-from wings_core.share.replica.store import StoredPartition
-from wings_core.times import Deadline
 
 if TYPE_CHECKING:
     from wings_core.security.peers import PeerAccess
@@ -232,28 +220,11 @@ def _postgres_store() -> "type[PostgresHoldStore]":
     return PostgresHoldStore
 
 
-class NoCoordinator(ShareCoordinator):
-    """Of a node that knows no replicas: two such nodes would lease the same messages."""
+class _NoCoordinator:
+    """Of a node that knows no replicas, as two such nodes would lease the same messages."""
 
-    @property
-    def damage(self) -> StorageCorrupt | None:
-        """Return None: nothing is kept here."""
-        return None
-
-    @property
-    def counts(self) -> ShareCounts:
-        """Return none: nothing is delivered here."""
-        return ShareCounts()
-
-    def create(self, group: ShareGroup) -> None:
-        """Refuse."""
-        self._refuse()
-
-    def create_moved(
-        self, group: ShareGroup, anew: ShareGroup, to: Position, partition: Partition | None
-    ) -> None:
-        """Refuse."""
-        self._refuse()
+    damage = None
+    counts = ShareCounts()
 
     def delete(self, group: ShareGroup) -> None:
         """Do nothing: there is nothing of the group here."""
@@ -261,75 +232,21 @@ class NoCoordinator(ShareCoordinator):
     def altered(self, group: ShareGroup) -> None:
         """Do nothing: no call waits here."""
 
-    def acquire(
-        self, request: AcquireRequest, deadline: Deadline, cancel: Cancel
-    ) -> list[LeasedRange]:
-        """Refuse."""
-        self._refuse()
-
-    def acquire_now(self, request: AcquireRequest) -> Acquired:
-        """Refuse."""
-        self._refuse()
-
-    def acquire_all(
-        self, group: ShareGroup, requests: Sequence[AcquireRequest]
-    ) -> list[Acquired | WingsError]:
-        """Refuse."""
-        self._refuse()
-
-    def following(
-        self, group: ShareGroup, callback: Callable[[], None]
-    ) -> AbstractContextManager[object]:
-        """Refuse."""
-        self._refuse()
-
-    def watch(
-        self, request: AcquireRequest, callback: Callable[[], None]
-    ) -> AbstractContextManager[object]:
-        """Refuse."""
-        self._refuse()
-
     def wake_another(self, group: ShareGroup) -> None:
         """Do nothing: no call waits here."""
-
-    def acknowledge(
-        self, group: ShareGroup, member: str, entries: Sequence[Acknowledgement]
-    ) -> list[AcknowledgementResult]:
-        """Refuse."""
-        self._refuse()
-
-    def acknowledge_all(
-        self, group: ShareGroup, requests: Sequence[tuple[str, Sequence[Acknowledgement]]]
-    ) -> list[list[AcknowledgementResult]]:
-        """Refuse."""
-        self._refuse()
-
-    def settle(
-        self,
-        group: ShareGroup,
-        requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
-        acquires: Sequence[AcquireRequest],
-    ) -> tuple[list[list[AcknowledgementResult]], list[Acquired | WingsError]]:
-        """Refuse."""
-        self._refuse()
-
-    def release_undelivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
-        """Do nothing: nothing was leased."""
-
-    def describe(self, group: ShareGroup) -> list[SharePartitionState]:
-        """Refuse."""
-        self._refuse()
-
-    def stored(self, group: ShareGroup) -> list[StoredPartition]:
-        """Refuse."""
-        self._refuse()
-
-    def held(self, group: ShareGroup) -> Mapping[Partition, Sequence[HeldRange]]:
-        """Refuse."""
-        self._refuse()
 
     def close(self) -> None:
         """Do nothing."""
 
-    def _refuse(self) -> NoReturn:
-        raise Unavailable("this node knows no replicas of holds, so it serves no share groups")
+    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
+        """Return a method that refuses, as all others do."""
+
+        def refuse(*_: object) -> NoReturn:
+            raise Unavailable("this node knows no replicas of holds, so it serves no share groups")
+
+        return refuse
+
+
+def no_coordinator() -> ShareCoordinator:
+    """Return the coordinator of a node that knows no replicas, which refuses all that needs one."""
+    return cast("ShareCoordinator", _NoCoordinator())
