@@ -300,7 +300,7 @@ class Fetcher:
 
         Args:
             cursor: Where to begin.
-            end_offset: At most the log's end.
+            end_offset: Where to end, at the latest at the log's end.
             cancel: Ends the scan.
 
         Raises: as `read`.
@@ -312,9 +312,10 @@ class Fetcher:
             located = self.locate(cursor, min(rows_max, end_offset - cursor.offset))
             rows_max *= 2
             cursor.log_end_offset = located.log_end_offset
+            end_offset = min(end_offset, located.log_end_offset)
             if cursor.offset >= end_offset:
-                return  # Retention has passed all of it.
-            assert located.locations, "a scan ends at or before the log's end"
+                return  # Retention has passed all of it, or there is no more.
+            assert located.locations, "the log has rows before its end"
             stop_offset = min(end_offset, located.locations[-1].end_offset + 1)
             chunks = self._read(cursor, located.locations, stop_offset, UNLIMITED, Deadline.never())
             for ahead in read_ahead(chunks):

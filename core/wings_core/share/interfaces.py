@@ -205,6 +205,13 @@ class ShareCoordinator(Protocol):
         """
         ...
 
+    def has_ready(self, group: ShareGroup) -> bool:
+        """Tell whether a partition may have something to acquire, as far as was told; never blocks.
+
+        Where it is False an acquire may still find some, as of other nodes.
+        """
+        ...
+
     def wake_another(self, group: ShareGroup) -> None:
         """Call back another of those who wait, if something may be available.
 

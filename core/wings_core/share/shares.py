@@ -256,8 +256,11 @@ class Shares:
 
     def acquire_now(self, request: AcquireRequest) -> Acquired:
         """Lease what there is now; see `ShareCoordinator.acquire_now`."""
-        with self._blamed_on_topic(request.group):
+        try:
             return self._coordinator.acquire_now(replace(request, times=self._times))
+        except GroupNotFound:
+            self._blame_topic(request.group)
+            raise
 
     def following(
         self, group: ShareGroup, callback: Callable[[], None]
@@ -275,6 +278,10 @@ class Shares:
     ) -> AbstractContextManager[object]:
         """Call back when there may be something to acquire; see `ShareCoordinator.watch`."""
         return self._entered(request.group, lambda: self._coordinator.watch(request, callback))
+
+    def has_ready(self, group: ShareGroup) -> bool:
+        """Tell whether there may be something to acquire; see `ShareCoordinator.has_ready`."""
+        return self._coordinator.has_ready(group)
 
     def wake_another(self, group: ShareGroup) -> None:
         """Call back another of those who wait; see `ShareCoordinator.wake_another`."""

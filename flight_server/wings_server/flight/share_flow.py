@@ -171,22 +171,24 @@ class ShareFlow:
             end = at + len(turn.requests)
             turn.stream.answer(turn.requests, settled[at:end])
             at = end
-        again: list[tuple[Turn, AcquireRequest]] = []
+        without: list[tuple[Turn, AcquireRequest]] = []
         for (turn, request), found in zip(wanting, acquired, strict=True):
-            # What it has just acknowledged may have been in the way.
             if turn.requests and isinstance(found, Acquired) and not found.ranges:
-                again.append((turn, request))
+                without.append((turn, request))
             else:
                 turn.stream.deliver(found)
-        if again:
-            self._acquire_again(again)
+        if without:
+            self._acquire_again(without)
 
     def _acquire_again(self, wanting: Sequence[tuple[Turn, AcquireRequest]]) -> None:
-        acquired: Sequence[Acquired | WingsError]
-        try:
-            acquired = self._shares.settle(self._group, (), [request for _, request in wanting])[1]
-        except WingsError as error:  # The group was moved or deleted just now.
-            acquired = [error] * len(wanting)
+        """Acquire for streams whose own acknowledgements, just now, may have been in the way."""
+        acquired: Sequence[Acquired | WingsError] = [Acquired((), None)] * len(wanting)
+        if self._shares.has_ready(self._group):
+            requests = [request for _, request in wanting]
+            try:
+                acquired = self._shares.settle(self._group, (), requests)[1]
+            except WingsError as error:  # The group was moved or deleted just now.
+                acquired = [error] * len(wanting)
         for (turn, _), found in zip(wanting, acquired, strict=True):
             turn.stream.deliver(found)
 

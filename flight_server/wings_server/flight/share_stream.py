@@ -154,16 +154,14 @@ class ShareStream(ShareTurns):
         try:
             self._stop_watching()  # Who is busy is not woken for messages that others could take.
             self._look = False
+            # Most often the flow has found nothing just now: it is called from before this look.
+            self._watching.enter_context(self._shares.watch(request, self._wake))
+            self._is_watching = True
             acquired = self._shares.acquire_now(request)
-            if not acquired.ranges:
-                self._watching.enter_context(self._shares.watch(request, self._wake))
-                self._is_watching = True
-                acquired = self._shares.acquire_now(request)
-                if acquired.ranges:
-                    self._stop_watching()
-                    # It may have been called for more than it has room for.
-                    self._shares.wake_another(self._group)
             if acquired.ranges:
+                self._stop_watching()
+                # It may have been called for more than it has room for.
+                self._shares.wake_another(self._group)
                 self._look = True
             elif acquired.again_after_seconds is not None:
                 self._look_at = time.monotonic() + acquired.again_after_seconds
@@ -178,6 +176,8 @@ class ShareStream(ShareTurns):
         Raises:
             WingsError: Nothing can be delivered any more.
         """
+        if not ranges:
+            return
         try:
             with closing(
                 self._shares.deliver(self._group, self._member, ranges, self._cancel)

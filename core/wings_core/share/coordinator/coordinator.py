@@ -220,6 +220,10 @@ class Coordinator:
             self.wake_another(group)
             raise
 
+    def has_ready(self, group: ShareGroup) -> bool:
+        """See `ShareCoordinator.has_ready`."""
+        return self._groups.index(group).has_ready
+
     def wake_another(self, group: ShareGroup) -> None:
         """See `ShareCoordinator.wake_another`."""
         self._groups.wake_another(group)

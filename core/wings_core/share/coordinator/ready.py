@@ -91,6 +91,11 @@ class ReadyPartitions:
         """Whether no member waits."""
         return not self._waiting
 
+    @property
+    def has_ready(self) -> bool:
+        """Whether a partition may have messages, as far as was told."""
+        return bool(self._ready)
+
     def close(self) -> None:
         """Hear of commits no more, and wake all that wait."""
         self._watch.__exit__(None, None, None)

@@ -217,8 +217,6 @@ class LogSource(RecordSource):
         self, topic: Topic, partition: Partition, offset: int, stop_offset: int
     ) -> list[pa.RecordBatch]:
         """Return some of the rows from an offset on; see `RecordSource.read`."""
-        located = self._registry.locate(topic.uuid, partition, offset, 1)
-        stop_offset = min(stop_offset, located.log_end_offset)
         selection = Selection.of(topic, self._columns, system_columns=True)
         cursor = Cursor(topic, partition, offset, selection)
         ahead = next(self._fetcher.scan(cursor, stop_offset, Cancel()), [])
