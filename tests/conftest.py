@@ -35,6 +35,7 @@ pytest_plugins = (
     "fix_ingest_run",
     "fix_postgres",  # Before the one that imports it.
     "fix_metadata",
+    "fix_new_metadata",
     "fix_objects",
     "fix_run",
     "fix_server",

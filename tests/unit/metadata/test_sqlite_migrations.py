@@ -1,5 +1,6 @@
 """The database's version: created, brought up to date, refused."""
 
+import re
 import sqlite3
 from collections.abc import Generator
 from contextlib import closing, contextmanager
@@ -7,12 +8,15 @@ from pathlib import Path
 
 import pytest
 from fix_metadata import NOON, SCHEMA, SECOND, Clock, batch_of
+from fix_new_metadata import NewMetadata
 
 from wings_core.errors import Internal
 from wings_core.metadata.sqlite import SqliteMetadata, migrations
 from wings_core.metadata.sqlite.versions import from_10
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.partitions import UNPARTITIONED
+
+pytestmark = pytest.mark.usefixtures("migrated_anew")
 
 RELEASED = list(range(1, len(migrations.MIGRATIONS) + 1))
 """The versions that this code brings a database to, one after the other."""
@@ -46,6 +50,24 @@ def test_each_migration_is_applied_once(path: Path, monkeypatch: pytest.MonkeyPa
             found = [(each.name, each.created_at) for each in metadata.admin.list_namespaces()]
             assert found == [(NamespaceName("a", "b"), NOON + SECOND), (DEFAULT_NAMESPACE, NOON)]
     assert versions(path)[-1] == (len(RELEASED) + 1, NOON + SECOND)
+
+
+def test_what_is_copied_to_other_tests_is_what_migrations_make(
+    tmp_path: Path, copied_metadata: NewMetadata
+) -> None:
+    ids = re.compile("'[0-9a-f]{32}'")
+    dumps: list[list[str]] = []
+    for name in ("migrated", "copied", "copied-too"):
+        path = tmp_path / name
+        if name != "migrated":
+            copied_metadata.copy(path, Clock())
+        SqliteMetadata(path, clock=Clock()).close()
+        with raw(path) as connection:
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+            dumps.append(list(connection.iterdump()))
+    assert len({ids.sub("an id", "\n".join(dump)) for dump in dumps}) == 1
+    found = [ids.findall("\n".join(dump)) for dump in dumps]
+    assert len({each for dump in found for each in dump}) == 3 * len(found[0]) > 0
 
 
 def test_a_migration_that_fails_leaves_nothing_and_is_done_at_the_next_start(
