@@ -208,8 +208,8 @@ def _is_committed(client: flight.FlightClient, rows: int) -> bool:
 
 
 def test_streams_that_are_idle_leave_http_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "IDLE_SECONDS_MAX", 0.5)
-    monkeypatch.setattr(memory, "IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(memory, "IDLE_SECONDS_MAX", 3_600.0)
+    monkeypatch.setattr(memory, "IDLE_SECONDS", 3_600.0)
     one = pa.record_batch({"n": pa.array([1], pa.int64())})
     body: Json = {"namespace": NAMESPACE, "batches": [{"topic": "t", "data": [{"n": 1}]}]}
     with running_server(limits=Limits(memory_bytes_max=64 * MIB)) as server:
@@ -219,6 +219,8 @@ def test_streams_that_are_idle_leave_http_its_room(monkeypatch: pytest.MonkeyPat
         for stream in streams:
             stream.push(one)
         assert not budget.has_room(1)
+        monkeypatch.setattr(memory, "IDLE_SECONDS_MAX", 0.5)
+        monkeypatch.setattr(memory, "IDLE_SECONDS", 0.5)
         end = time.monotonic() + SECONDS_MAX
         while httpx.post(f"{server.http}/v1/push", json=body).status_code != 200:
             assert time.monotonic() < end

@@ -54,7 +54,7 @@ seen = [client.fetch(topic, offset=0, max_messages=3).num_rows]
 seen.append(sum(batch.num_rows for batch, *_ in client.follow(topic, offset=0, timeout=0.1)))
 seen += client.sql("SELECT count(*) AS n FROM numbers").read_all()["n"].to_pylist()
 client.create_share_group("group", topic, {"start": "earliest"})
-with client.share_consumer("group", topic, max_messages=7, timeout=1) as consumer:
+with client.share_consumer("group", topic, max_messages=7, timeout=60) as consumer:
     delivery = next(consumer)
     consumer.accept(delivery)
     seen.append(len(delivery))

@@ -59,7 +59,6 @@ def test_secrets_are_neither_in_logs_nor_in_metadata_nor_in_answers(
             "AWS_DEFAULT_REGION": "us-east-1",
             "WINGS_LOG_LEVEL": "debug",
             "WINGS_LIMITS__OBJECT_FLUSH_SECONDS": "0.01",
-            "WINGS_LIMITS__OBJECT_ATTEMPT_SECONDS_MAX": "0.5",
             "WINGS_LIMITS__OBJECT_RETRY_SECONDS_MAX": "0.5",
             "WINGS_LIMITS__PAGE_CACHE_BYTES_MAX": "1",
         } | ({} if database is None else {"WINGS_METADATA_URL": database})

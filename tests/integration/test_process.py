@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +19,10 @@ import pyarrow.flight as flight
 import pytest
 from flight_calls import Stream, act, create_topic, error_of, get, numbers, push, ticket_of
 from forked_commands import FORKED, ForkingPopen
+from share_calls import ShareStreamCall, create_group
 
 from wings_core.errors import Unavailable
+from wings_server.flight import share_streams
 from wings_server.process import Server
 from wings_server.settings import Address, Settings
 from wings_server.testing import RunningServer, running_server, server_process
@@ -31,7 +32,7 @@ as_a_shell_does = pytest.mark.usefixtures("started_anew")
 
 READY = re.compile(r"wings ready flight=grpc://127\.0\.0\.1:(\d+) http=http://127\.0\.0\.1:(\d+)\n")
 ANY_PORT = Address("127.0.0.1", 0)
-WAIT_SECONDS = 30
+WAIT_SECONDS = 120
 
 
 def serve_command(data_dir: Path, *flags: str) -> list[str]:
@@ -125,21 +126,21 @@ def test_a_signal_drains_and_ends_with_status_0(number: signal.Signals, tmp_path
 def test_a_signal_that_comes_to_another_thread_is_heard_as_well(tmp_path: Path) -> None:
     with server_process(tmp_path) as server:
         threads = [int(task.name) for task in Path(f"/proc/{server.pid}/task").iterdir()]
-        another = max(thread for thread in threads if thread != server.pid)
+        tgkill = ctypes.CDLL(None).tgkill
         # To one thread of a process, as the kernel does when the main one is not free to take it.
-        assert ctypes.CDLL(None).tgkill(server.pid, another, signal.SIGTERM) == 0
+        # Some end by themselves meanwhile.
+        others = sorted((thread for thread in threads if thread != server.pid), reverse=True)
+        assert any(tgkill(server.pid, another, signal.SIGTERM) == 0 for another in others)
         assert server.wait() == 0, server.stderr
 
 
 def test_an_open_and_idle_push_does_not_hold_up_the_end() -> None:
-    with server_process() as server:
+    # The drain would last far longer than is waited for the end.
+    with server_process(flags=["--drain-seconds", "600"]) as server:
         create_topic(server.client(), "t", ["n: int64"])
         stream = Stream(server.client(), numbers(0).schema, "t")
         stream.push(numbers(1))
-        started = time.monotonic()
         assert server.terminate() == 0, server.stderr
-        # The bound is 10 s for the drain; an idle stream is not waited for.
-        assert time.monotonic() - started < 10
         with pytest.raises(flight.FlightUnavailableError):
             stream.close()
 
@@ -198,16 +199,20 @@ def test_what_was_received_is_acknowledged_or_refused_and_never_dropped(tmp_path
         assert rows == state["next_offset"]
 
 
-def test_new_calls_are_refused_while_it_drains_and_readiness_is_withdrawn() -> None:
-    with running_server() as server:
-        create_topic(server.client(), "t", ["n: int64"])
-        stream = Stream(server.client(), numbers(0).schema, "t")
-        stream.push(numbers(1))
-        other = server.client()
+def test_new_calls_are_refused_while_it_drains_and_readiness_is_withdrawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(share_streams, "DRAIN_SECONDS_MAX", 60.0)
+    with running_server(drain_seconds=60.0) as server:
+        client, other = server.client(), server.client()
+        create_topic(client, "t", ["n: int64"])
+        push(client, "t", numbers(1))
+        create_group(client, "t")
+        stream = ShareStreamCall(client, "t")
+        leased = stream.delivery()
         with httpx.Client(base_url=server.http) as http:
             assert http.get("/readyz").status_code == 200
             with stopping(server):
-                # The idle stream keeps the transport for a second, HTTP beyond that.
                 while (answer := http.get("/readyz")).status_code == 200:
                     pass
                 assert answer.status_code == 503
@@ -215,6 +220,7 @@ def test_new_calls_are_refused_while_it_drains_and_readiness_is_withdrawn() -> N
                 assert http.get("/healthz").status_code == 200
                 with pytest.raises(flight.FlightUnavailableError):
                     list(other.list_flights())
+                stream.acknowledge(leased.ack("accept"))  # What the drain waits for.
 
 
 @pytest.mark.usefixtures("preloaded_workers")
@@ -248,8 +254,10 @@ def test_a_command_ends_by_itself_as_it_does_at_a_shell(server: RunningServer) -
 @as_a_shell_does
 def test_a_second_signal_ends_it_at_once() -> None:
     with server_process() as server:
+        os.kill(server.pid, signal.SIGSTOP)  # So that the first does not end it before the second.
         os.kill(server.pid, signal.SIGTERM)
         os.kill(server.pid, signal.SIGINT)
+        os.kill(server.pid, signal.SIGCONT)
         assert server.wait() in {128 + signal.SIGTERM, 128 + signal.SIGINT}
 
 

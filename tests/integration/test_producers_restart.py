@@ -1,12 +1,13 @@
 """A server that is killed and started again under hundreds of producers."""
 
 from collections import defaultdict
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from held_address import held_address
 
 from wings_client import Client, Committed, Producer, Retry, connect
 from wings_server.testing import ServerProcess, server_process
@@ -45,12 +46,12 @@ def stored(client: Client) -> list[Row]:
 
 def test_what_200_producers_pushed_is_there_once_and_in_order_after_kills(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        server = stack.enter_context(server_process(tmp_path))
+        port = ("--flight", stack.enter_context(held_address()))
+        server = stack.enter_context(server_process(tmp_path, flags=port))
         address = server.flight
 
         def start_again(killed: ServerProcess) -> ServerProcess:
             killed.kill()
-            port = ("--flight", address.removeprefix("grpc://"))
             return stack.enter_context(server_process(tmp_path, flags=port))
 
         patient = Retry(delay_max=0.2, reconnect_seconds=SECONDS_MAX)
@@ -64,7 +65,7 @@ def test_what_200_producers_pushed_is_there_once_and_in_order_after_kills(tmp_pa
         for number in range(ROUNDS):
             for index, producer in enumerate(producers):
                 if number in KILLED_IN and index == PRODUCERS // 2:
-                    assert any(future.done() for future in futures.values())
+                    assert wait(futures.values(), SECONDS_MAX, FIRST_COMPLETED).done
                     server = start_again(server)
                 futures[index, number] = send(producer, index, number)
         committed = {key: future.result(SECONDS_MAX) for key, future in futures.items()}

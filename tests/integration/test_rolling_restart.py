@@ -80,7 +80,7 @@ class Load:
         self.rounds = Counter[str]()
         """Of each client: so many batches were sent or read."""
         self.sent: dict[str, int] = {}
-        """Of each producer, how many rows it has sent, or is about to send."""
+        """Of each producer, how many rows it has sent once it has ended, as far as is known."""
 
     def connect(self) -> Client:
         # A restart of all that serves takes seconds, beside what else runs here.
@@ -92,13 +92,17 @@ class Load:
             self._is_stopping = True
 
     def _numbers(self, name: str) -> Iterator[dict[str, list[Any]]]:
-        """Yield batches of two rows until it is time to stop."""
+        """Yield batches of two rows until it is time to stop, and then one more.
+
+        A reader looks whether it has all once it has read something: so the last comes after that.
+        """
         number = 0
-        while True:
+        is_last = False
+        while not is_last:
             with self._lock:
-                if self._is_stopping:
-                    return
-                self.sent[name] = number + 2
+                is_last = self._is_stopping
+                if not is_last:
+                    self.sent[name] = number + 4
             rows = [number, number + 1]
             keys = [f"key-{each % KEYS}" for each in rows]
             yield {"k": keys, "who": [name, name], "n": rows}

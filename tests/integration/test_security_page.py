@@ -1,13 +1,13 @@
 """docs/security.md: each of its three set-ups, run from its first command to its last."""
 
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from forked_commands import write_program
+from held_address import held_address
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 _BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -39,12 +39,6 @@ def script_of(section: str) -> str:
     return "\n".join(lines)
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
-
-
 @pytest.mark.parametrize("title", list(sections()))
 def test_a_set_up_works_as_it_is_written(title: str, tmp_path: Path) -> None:
     programs = tmp_path / "bin"
@@ -54,21 +48,23 @@ def test_a_set_up_works_as_it_is_written(title: str, tmp_path: Path) -> None:
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o700)
     script = script_of(sections()[title])
-    flight, http = str(free_port()), str(free_port())
     if "0.0.0.0" not in script:
         script = script.replace(
             "--data-dir wings-data",
             "--data-dir wings-data --flight 127.0.0.1:7777 --http 127.0.0.1:7780",
         )
         script = f"export WINGS_ENDPOINT=grpc://127.0.0.1:7777\n{script}"
-    done = subprocess.run(
-        ["timeout", "160", "bash", "-c", script.replace("7777", flight).replace("7780", http)],
-        cwd=tmp_path,
-        env={"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with held_address() as flight, held_address() as http:
+        ports = {"7777": flight.rpartition(":")[2], "7780": http.rpartition(":")[2]}
+        script = re.sub("7777|7780", lambda named: ports[named[0]], script)
+        done = subprocess.run(
+            ["timeout", "160", "bash", "-c", script],
+            cwd=tmp_path,
+            env={"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     for name in tmp_path.glob("*.token"):
         assert name.stat().st_mode & 0o077 == 0

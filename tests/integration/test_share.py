@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ from wings_server.testing import RunningServer, running_server, server_process
 SHORT = 1_000
 """The shortest lock, in milliseconds."""
 
-LONG = 20_000
+STEADY = 6_000
+"""One that is renewed in time on a busy machine too."""
+
+LONG = 60_000
 """Longer than anything that a test waits for, in milliseconds."""
 
 
@@ -180,6 +184,8 @@ def test_an_acknowledgement_after_expiry_changes_nothing(
 ) -> None:
     member = setting(client, new_topic_id, lock_duration_ms=SHORT)
     (leased,) = member.acquire()
+    changed = {"lock_duration_ms": 600_000}
+    act(client, "share-alter", group="billing", topic=new_topic_id, config=changed)
     (again,) = other(member).acquire(timeout_ms=LONG)
     assert (again.offsets, again.about["delivery_count"]) == (leased.offsets, 2)
     for kind in ("accept", "release", "reject", "renew"):
@@ -203,9 +209,10 @@ def test_a_delayed_release_is_available_later(
 ) -> None:
     member = setting(client, new_topic_id, rows=1)
     (leased,) = member.acquire()
+    began = time.monotonic()
     assert member.acknowledge(leased.ack("release", delay_ms=300)) == [None]
-    assert member.acquire(timeout_ms=5) == []
     assert offsets_of(member.acquire(timeout_ms=LONG)) == [0]
+    assert time.monotonic() - began >= 0.3
 
 
 def test_one_bad_entry_rolls_back_the_entries_of_its_partition_alone(
@@ -234,8 +241,9 @@ def test_members_of_a_group_get_each_message_once_and_groups_each_get_all(
     taken: dict[str, list[int]] = {"one": [], "two": []}
 
     def work(worker: Member) -> None:
-        while found := worker.acquire(max_messages=20, timeout_ms=5):
-            assert set(worker.acknowledge(*[each.ack("accept") for each in found])) == {None}
+        while sum(map(len, taken.values())) < 1_000:
+            found = worker.acquire(max_messages=20, timeout_ms=5)
+            assert set(worker.acknowledge(*[each.ack("accept") for each in found])) <= {None}
             taken[worker.name] += offsets_of(found)
 
     threads = [threading.Thread(target=work, args=(each,)) for each in (member, other(member))]
@@ -244,6 +252,7 @@ def test_members_of_a_group_get_each_message_once_and_groups_each_get_all(
     for thread in threads:
         thread.join(60)
     assert sorted(taken["one"] + taken["two"]) == list(range(1_000))
+    assert member.acquire(timeout_ms=5) == []
     assert offsets_of(other(member, group="audit").acquire()) == list(range(1_000))
 
 
@@ -251,22 +260,23 @@ def test_a_member_that_vanishes_gives_its_messages_up_after_the_lock(
     server: RunningServer, client: flight.FlightClient, new_topic_id: str
 ) -> None:
     member = setting(client, new_topic_id, lock_duration_ms=SHORT)
+    began = time.monotonic()
     with flight.FlightClient(server.flight) as vanishing:
         assert offsets_of(Member(vanishing, new_topic_id, name="gone").acquire()) == [*range(10)]
-    assert member.acquire(timeout_ms=5) == []
     (again,) = member.acquire(timeout_ms=LONG)
+    assert time.monotonic() - began >= SHORT / 1_000
     assert (again.offsets, again.about["delivery_count"]) == ([*range(10)], 2)
 
 
 def test_a_renewed_lease_goes_on_and_an_other_does_not(
     client: flight.FlightClient, new_topic_id: str
 ) -> None:
-    member = setting(client, new_topic_id, lock_duration_ms=SHORT)
+    member = setting(client, new_topic_id, lock_duration_ms=STEADY)
     (leased,) = member.acquire()
     ended = threading.Event()
 
     def renew() -> None:
-        while not ended.wait(SHORT / 4_000):
+        while not ended.wait(0.25):
             assert member.acknowledge(leased.ack("renew", 0, 4)) == [None]
 
     renewing = threading.Thread(target=renew)
@@ -379,7 +389,7 @@ def test_what_retention_has_removed_is_acknowledged_all_the_same(
 
 def test_what_was_accepted_stays_accepted_after_a_crash(tmp_path: Any) -> None:
     with server_process(tmp_path / "data") as server:
-        member = setting(server.client(), "orders", lock_duration_ms=3_000)
+        member = setting(server.client(), "orders", lock_duration_ms=STEADY)
         (leased,) = member.acquire(max_messages=6)
         assert member.acknowledge(leased.ack("accept", 0, 3)) == [None]
         server.kill()
@@ -387,7 +397,9 @@ def test_what_was_accepted_stays_accepted_after_a_crash(tmp_path: Any) -> None:
         member = Member(server.client(), "orders", name="two")
         found: list[int] = []
         while len(found) < 6:
-            found += offsets_of(member.acquire(timeout_ms=LONG))
+            for leased in member.acquire(timeout_ms=LONG):
+                if member.acknowledge(leased.ack("accept")) == [None]:  # Else it comes once more.
+                    found += leased.offsets
         assert sorted(found) == [4, 5, 6, 7, 8, 9]
 
 
@@ -542,7 +554,7 @@ def test_dead_letters_hold_messages_of_the_hot_and_of_the_remote_tier(tmp_path: 
     limits = Limits(inline_bytes_max=0, maintenance_seconds=3_600)
     remote = str(tmp_path / "remote")
     with running_server(tmp_path / "data", limits=limits, remote=remote) as server:
-        config: dict[str, Any] = {"delivery_limit": 1, "lock_duration_ms": SHORT}
+        config: dict[str, Any] = {"delivery_limit": 1, "lock_duration_ms": STEADY}
         member = setting(server.client(), "orders", dlq_topic=dead, **config)
         act(member.client, "alter-topic", topic="orders", config={"tier_after_ms": 0})
         assert act(member.client, "maintain", topic="orders")["segments"] == 1

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow.flight as flight
@@ -143,7 +143,7 @@ def test_nodes_share_a_group_while_a_minority_of_the_replicas_is_down(cluster: C
     one, other = cluster.nodes
     create_topic(one.client(), "jobs", ["n: int64"])
     push(one.client(), "jobs", numbers(*range(10)))
-    create_group(one.client(), "jobs", lock_duration_ms=LOCK_MS)
+    create_group(one.client(), "jobs", lock_duration_ms=600_000)
     mine, theirs = Member(one.client(), "jobs"), Member(other.client(), "jobs", name="two")
 
     (leased,) = mine.acquire(max_messages=4)
@@ -156,6 +156,9 @@ def test_nodes_share_a_group_while_a_minority_of_the_replicas_is_down(cluster: C
 
     cluster.replicas[0].kill()
     assert theirs.acknowledge(others.ack("accept")) == [None]
+    # A group whose locks end within the test.
+    create_group(one.client(), "jobs", "brief", lock_duration_ms=LOCK_MS, start="latest")
+    mine, theirs = replace(mine, group="brief"), replace(theirs, group="brief")
     push(one.client(), "jobs", numbers(10, 11))
     assert acquire(mine) == [(10, 11, 1)]
     one.kill()  # With the quorum's grant in hand: redelivered when the lock is over.

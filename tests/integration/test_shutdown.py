@@ -5,6 +5,7 @@ import threading
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from flight_calls import (
@@ -40,7 +41,7 @@ def test_rows_received_before_a_stop_survive_it(tmp_path: Path, number: signal.S
                         assert answer["error"]["code"] == "UNAVAILABLE"
                         return
                     acknowledged[producer].append(value)
-        except (flight.FlightError, AssertionError):
+        except (flight.FlightError, pa.ArrowException, OSError, AssertionError):
             return  # The server is gone; nothing was said of the last batch.
 
     with server_process(tmp_path / "data") as server:
@@ -96,14 +97,12 @@ def test_waiting_polls_end_with_unavailable(tmp_path: Path) -> None:
 
 
 def test_an_idle_stream_does_not_hold_up_the_stop_of_a_server_in_process() -> None:
-    with running_server() as server:
+    with running_server(drain_seconds=600.0) as server:  # Longer than a test may take.
         client = server.client()
         create_topic(client, "t", ["n: int64"])
         stream = Stream(client, numbers().schema, "t")
         stream.push(numbers(1))
-        started = time.monotonic()
         server.stop()
-        assert time.monotonic() - started < 8
         with pytest.raises(flight.FlightError):
             push(client, "t", numbers(2))
 

@@ -393,8 +393,8 @@ def test_many_publishers_of_one_batch_publish_once(
 
 @pytest.fixture
 def sweeping(tmp_path: Path) -> Generator[tuple[RunningServer, flight.FlightClient]]:
-    """A server that keeps a stage for a second, and begins a segment for each flush."""
-    limits = Limits(inline_bytes_max=0, stage_seconds_max=1, segment_bytes_max=1)
+    """A server that keeps a stage for some seconds, and begins a segment for each flush."""
+    limits = Limits(inline_bytes_max=0, stage_seconds_max=5, segment_bytes_max=1)
     with running_server(tmp_path / "data", limits=limits) as server:
         yield server, server.client()
 

@@ -205,6 +205,7 @@ def test_a_reader_of_pages_that_moved_finds_them_where_they_are(
     found = log.admin.get_topic(TopicName.parse(topic))
     before = scan(client, topic).table
     stop = threading.Event()
+    begun = threading.Semaphore(0)
 
     def read() -> int:
         scans = 0
@@ -212,10 +213,12 @@ def test_a_reader_of_pages_that_moved_finds_them_where_they_are(
             while not stop.is_set():
                 assert scan(own, topic).table.equals(before)
                 scans += 1
+                begun.release()
         return scans
 
     with ThreadPoolExecutor(2) as readers:
         results = [readers.submit(read) for _ in range(2)]
+        assert all(begun.acquire(timeout=60) for _ in range(4))  # The second of each at the least.
         act(
             client, "alter-topic", topic=topic, config={"tier_after_ms": 0, "segment_bytes": 65_536}
         )

@@ -37,7 +37,7 @@ def server() -> Iterator[RunningServer]:
 
 def wait_for_segments(server: RunningServer, segments: int) -> None:
     """Wait until at most so many finished segments are left."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while len(server.server.log.store.folios()) > segments:
         assert time.monotonic() < end, "the segments are still there"
         time.sleep(0.002)
