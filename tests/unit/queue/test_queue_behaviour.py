@@ -209,11 +209,11 @@ def test_a_message_whose_deadline_passes_comes_again_under_another_receipt(
 
 def test_an_extended_message_stays_hidden(tested: QueueUnderTest) -> None:
     tested.add("one")
-    (message,) = tested.queue.receive(10, 1.0)
+    (message,) = tested.queue.receive(10, 5.0)  # It is extended before, also where all stalls.
     deadline = tested.queue.extend(message.receipt, LONG)
     assert deadline is not None
     assert deadline > message.deadline
-    tested.pass_time(1.5)
+    tested.pass_time(5.5)
     assert tested.queue.receive(10, LONG) == []
     tested.queue.acknowledge([message.receipt])
 
