@@ -1,5 +1,6 @@
-"""Processes of a server as the kernel lists them, and waiting for what becomes of them."""
+"""Processes of a server as the kernel lists them, and waiting for what becomes of a server."""
 
+import gc
 import re
 import time
 from collections.abc import Callable
@@ -9,15 +10,27 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.flight as flight
 
-SECONDS = 60.0
+from wings_server.testing import RunningServer
+
+SECONDS = 30.0
 
 
-def until(holds: Callable[[], bool], seconds: float = SECONDS) -> None:
+def until(holds: Callable[[], bool], seconds: float = 2 * SECONDS) -> None:
     """Wait until something holds."""
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it did not come about"
         time.sleep(0.02)
+
+
+def until_let_go(server: RunningServer) -> None:
+    """Wait until the calls of what was let go of have ended; a thread may have it for a moment."""
+
+    def has_ended() -> bool:
+        gc.collect()
+        return server.server.service.calls_running == 0
+
+    until(has_ended)
 
 
 def children(pid: int) -> list[int]:

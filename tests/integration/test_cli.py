@@ -121,7 +121,7 @@ def test_output_that_cannot_be_written_is_one_line(
 ) -> None:
     arguments = ["fetch", topic, "--partition", "JFK", "--offset", "0", "--format", wanted]
     with Path("/dev/full").open("wb") as full, start(server, *arguments, stdout=full) as child:
-        _, err = child.communicate(timeout=50)
+        _, err = child.communicate(timeout=150)
     assert (child.returncode, err) == (1, b"wings: No space left on device\n")
 
 
@@ -131,7 +131,7 @@ def test_a_terminal_of_another_encoding_gets_what_it_can_show(
 ) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", encoding)
     with start(server, "fetch", topic, "--partition", "JFK", "--offset", "4") as child:
-        out, err = child.communicate(timeout=50)
+        out, err = child.communicate(timeout=150)
     assert (child.returncode, err) == (0, b"")
     assert out.splitlines()[2:] == [
         b"origin ? delay (min)",
@@ -142,7 +142,7 @@ def test_a_terminal_of_another_encoding_gets_what_it_can_show(
 
 def test_a_name_that_is_no_text_is_refused(server: RunningServer) -> None:
     with start(server, "fetch", "\udcff", "--offset", "0") as child:
-        out, err = child.communicate(timeout=50)
+        out, err = child.communicate(timeout=150)
     assert (child.returncode, err) == (1, b"")
     assert out == b"Topic: ?, Partition: null, Error: not valid Unicode: '\\udcff'\n"
 
@@ -179,9 +179,9 @@ def test_a_reader_that_has_enough_is_no_error(
 def test_ctrl_c_ends_a_fetch_that_waits(server: RunningServer, topic: str) -> None:
     arguments = ["--partition", "new", "--offset", "0", "--timeout", "100000"]
     with start(server, "fetch", topic, *arguments) as child:
-        server.wait_for_calls(1)
+        server.wait_for_waiting(1)
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=50)
+        out, err = child.communicate(timeout=150)
     assert (child.returncode, out, err) == (130, b"", b"")
 
 
@@ -509,7 +509,7 @@ def test_streams_come_from_standard_input(server: RunningServer, new_topic_id: s
         (b"origin,delay (min)\nSFO,2\n", ("--format", "csv")),
     ):
         with start(server, *arguments, *more, stdin=subprocess.PIPE) as child:
-            _, err = child.communicate(data, timeout=50)
+            _, err = child.communicate(data, timeout=150)
         assert child.returncode == 0, err
     with wings_client.connect(server.flight) as client:
         offsets = {state.partition: state.next_offset for state in client.partitions(new_topic_id)}
@@ -526,9 +526,9 @@ def test_ctrl_c_stops_a_push_and_says_what_is_committed(
             child.stdin.write(b'{"a": 1}\n' * 5)
             child.stdin.flush()
             # Committed while the pipe stays open: a pipe's rows are pushed as they come.
-            assert client.fetch(new_topic_id, offset=0, min_messages=5, timeout=40).num_rows == 5
+            assert client.fetch(new_topic_id, offset=0, min_messages=5, timeout=150).num_rows == 5
             child.send_signal(signal.SIGINT)
-            out, err = child.communicate(timeout=50)
+            out, err = child.communicate(timeout=150)
     assert (child.returncode, out) == (130, b"")
     assert err == b"wings: stopped; the first 5 rows are committed, and nothing after them\n"
 
@@ -546,11 +546,11 @@ def test_ctrl_c_at_the_end_of_a_push_waits_for_the_answers(
             assert child.stdin is not None
             child.stdin.write(b'{"a": 1}\n' * 5)
             child.stdin.flush()
-            assert client.fetch(new_topic_id, offset=0, min_messages=5, timeout=40).num_rows == 5
+            assert client.fetch(new_topic_id, offset=0, min_messages=5, timeout=150).num_rows == 5
             proxy.stall_answers()
             child.stdin.write(b'{"a": 1}\n' * 5)
             child.stdin.close()
-            assert client.fetch(new_topic_id, offset=5, min_messages=5, timeout=40).num_rows == 5
+            assert client.fetch(new_topic_id, offset=5, min_messages=5, timeout=150).num_rows == 5
             with pytest.raises(subprocess.TimeoutExpired):
                 child.wait(0.2)  # For the answers, as all is sent.
             child.send_signal(signal.SIGINT)
@@ -584,10 +584,10 @@ def test_a_push_that_loses_its_server_says_what_may_be_committed(
         def break_midway() -> None:
             with path.open("wb", buffering=0) as fifo:
                 fifo.write(b'{"a": 1}\n' * 20)
-                client.fetch(new_topic_id, offset=0, min_messages=20, timeout=40)
+                client.fetch(new_topic_id, offset=0, min_messages=20, timeout=150)
                 proxy.stall_answers()
                 fifo.write(b'{"a": 1}\n' * 30)
-            client.fetch(new_topic_id, offset=20, min_messages=30, timeout=40)
+            client.fetch(new_topic_id, offset=20, min_messages=30, timeout=150)
             proxy.stop_listening()
 
         breaking = pool.submit(break_midway)
@@ -659,7 +659,7 @@ def test_tail_survives_a_restart_and_sees_new_partitions(tmp_path: Path) -> None
                 client.push("flights", {"origin": ["SFO", "OAK"], "delay (min)": [2, 3]})
                 assert sorted(line_of(out, "delay (min)") for _ in range(2)) == [2, 3]
                 child.send_signal(signal.SIGINT)
-                rest, err = child.communicate(timeout=50)
+                rest, err = child.communicate(timeout=150)
     assert (child.returncode, rest, err) == (130, b"", b"stopped after 5 messages\n")
 
 
@@ -729,7 +729,7 @@ def test_gather_asks_all_partitions_and_says_why_it_ended(wings: Wings, topic: s
     assert result.status == 0
     delays = [json.loads(line)["delay (min)"] for line in result.out.splitlines()]
     assert sorted(delays) == list(range(10))
-    assert result.err.startswith("complete: 1 reply, 10 messages of 1 source in 0.")
+    assert result.err.startswith("complete: 1 reply, 10 messages of 1 source in ")
     one = wings("gather", topic, "--partition", "LAX", "--offset", 4)
     assert one.out.splitlines()[2:] == ["LAX    │           9"]
     assert one.err.startswith("complete: 1 reply, 1 message of 1 source in ")
@@ -797,7 +797,7 @@ def test_ctrl_c_cancels_a_gather(server: RunningServer, topic: str) -> None:
         lines = [child.stdout.readline() for _ in range(10)]
         server.wait_for_calls(1)
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=50)
+        out, err = child.communicate(timeout=150)
     assert (child.returncode, out) == (130, b"")
     assert sorted(json.loads(line)["delay (min)"] for line in lines) == list(range(10))
     assert err.startswith(b"cancelled: 1 reply, 10 messages of 1 source in ")

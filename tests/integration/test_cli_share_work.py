@@ -206,7 +206,7 @@ def test_a_batch_whose_command_fails_is_released_as_one(
 def test_a_command_that_hangs_loses_its_message_where_renewals_end(
     server: RunningServer, client: Client, topic: str
 ) -> None:
-    client.alter_share_group("billing", topic, {"lock_duration_ms": 1_000})
+    client.alter_share_group("billing", topic, {"lock_duration_ms": 5_000})
     hangs = 'test "$WINGS_OFFSET" != 0 || { echo hangs; exec sleep 1000; }'
     with working(server, topic, "--exec", hangs, "--renew", "0", "--limit", "3") as hanging:
         assert output(hanging).readline() == b"hangs\n"

@@ -12,7 +12,7 @@ import pytest
 from breakable_proxy import BreakableProxy
 from fix_client import NewTopic
 from scripted_responders import Responder, responder, script
-from server_processes import until
+from server_processes import until_let_go
 
 import wings_client
 from wings_client import AsyncClient, Client, Connection, Topic
@@ -67,16 +67,6 @@ def run(
             await test(client)
 
     asyncio.run(main())
-
-
-def wait_for_no_calls(server: RunningServer) -> None:
-    """Wait until the calls of what was let go of have ended; a thread may have it for a moment."""
-
-    def none_is_left() -> bool:
-        gc.collect()
-        return server.server.service.calls_running == 0
-
-    until(none_is_left)
 
 
 def public(of: type) -> set[str]:
@@ -255,7 +245,7 @@ def test_leaving_a_block_or_letting_go_ends_a_stream(server: RunningServer, topi
         let_go = await client.follow(topic)
         await anext(let_go)
         del let_go
-        await asyncio.to_thread(wait_for_no_calls, server)
+        await asyncio.to_thread(until_let_go, server)
 
         async with await client.gather([Request(topic.name, offset=3)], timeout=60) as gather:
             await asyncio.to_thread(server.wait_for_calls, 1)

@@ -1,4 +1,3 @@
-import gc
 import threading
 from collections import defaultdict
 from collections.abc import Iterable
@@ -11,7 +10,7 @@ import pytest
 from breakable_proxy import BreakableProxy, breakable
 from fix_client import EAGER, Connect, NewTopic
 from fix_server import Trim
-from server_processes import until
+from server_processes import until_let_go
 
 import wings_client
 from wings_client import Client, ConsumedBatch, Consumer, RangesBatch, Retry, Topic
@@ -334,12 +333,7 @@ def test_a_consumer_that_is_let_go_of_stops_to_read(
     assert next(consumer).batch.num_rows == 1
     server.wait_for_calls(1)
     del consumer
-
-    def has_ended() -> bool:
-        gc.collect()  # A thread may have had it for a moment.
-        return server.server.service.calls_running == 0
-
-    until(has_ended)
+    until_let_go(server)
     for thread in threading.enumerate():
         if thread.name.startswith("wings-consumer"):
             thread.join(60)

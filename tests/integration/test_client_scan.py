@@ -1,4 +1,3 @@
-import gc
 import threading
 import time
 from typing import Any, cast
@@ -9,7 +8,7 @@ from arrow_strategies import arrow
 from breakable_proxy import BreakableProxy
 from fix_client import Connect, NewTopic
 from fix_server import Trim
-from server_processes import until
+from server_processes import until_let_go
 
 from wings_client import Client, Topic
 from wings_core.errors import InvalidArgument, InvalidFilter, OffsetOutOfRange, TopicNotFound
@@ -145,12 +144,7 @@ def test_a_scan_that_is_let_go_of_ends_its_streams(
         reader = wings.scan(numbers, parallel=parallel)
         next(iter(reader))
         del reader
-
-        def has_ended() -> bool:
-            gc.collect()  # A thread may have had it for a moment.
-            return server.server.service.calls_running == 0
-
-        until(has_ended)
+        until_let_go(server)
         wait_for_scan_threads()
 
 

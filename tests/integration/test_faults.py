@@ -7,6 +7,7 @@ import itertools
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def test_a_failed_flush_does_not_use_up_a_sequence(tmp_path: Path) -> None:
 
 
 class FaultyConnection(sqlite3.Connection):
-    """A connection to metadata on which one kind of statement fails when told to."""
+    """A connection to metadata on which one kind of statement fails when told to, of a call."""
 
     failing: str | None = None
     error = sqlite3.SQLITE_IOERR
@@ -124,7 +125,9 @@ class FaultyConnection(sqlite3.Connection):
 
     def _check(self, sql: str) -> None:
         cls = FaultyConnection
-        if cls.failing is not None and sql.startswith(cls.failing):
+        # The reclaimer writes as a server starts, which it may do late.
+        is_call = threading.current_thread().name != "wings-reclaimer"
+        if is_call and cls.failing is not None and sql.startswith(cls.failing):
             cls.failing = None
             error = sqlite3.OperationalError("told to fail")
             error.sqlite_errorcode = cls.error
@@ -151,7 +154,7 @@ def test_a_push_whose_metadata_fails_is_refused_and_never_visible(
         client = server.client()
         create_topic(client, "t", ["n: int64"])
         push(client, "t", numbers(1), sequence=0, **producer)
-        poll = client.do_get(ticket_of(topic="t", offset=1, timeout_ms=30_000))
+        poll = client.do_get(ticket_of(topic="t", offset=1, timeout_ms=300_000))
         monkeypatch.setattr(FaultyConnection, "error", error)
         monkeypatch.setattr(FaultyConnection, "failing", statement)
         stream = Stream(client, numbers().schema, "t", sequence=1, **producer)
@@ -256,7 +259,7 @@ def test_a_publish_whose_metadata_fails_publishes_nothing_and_can_be_repeated(
         for topic in ("t", "u"):
             create_topic(client, topic, ["n: int64"])
             push(client, topic, numbers(1), numbers(2), stage=topic)
-        poll = client.do_get(ticket_of(topic="t", offset=0, timeout_ms=30_000))
+        poll = client.do_get(ticket_of(topic="t", offset=0, timeout_ms=300_000))
         monkeypatch.setattr(FaultyConnection, "error", error)
         monkeypatch.setattr(FaultyConnection, "failing", statement)
         with pytest.raises(flight.FlightError) as caught:
@@ -286,7 +289,7 @@ def small_disk(tmp_path: Path) -> Generator[Path]:
     if not mounted:
         pytest.skip("mounting is not allowed here")
     yield path
-    subprocess.run(["umount", str(path)], check=True)
+    subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 def test_a_disk_that_is_really_full_refuses_pushes_until_there_is_room(small_disk: Path) -> None:
@@ -333,7 +336,7 @@ def test_a_disk_that_is_really_full_refuses_pushes_until_there_is_room(small_dis
 def check(data_dir: Path) -> tuple[int, str]:
     """Run `wings check`; return its exit status and what it says."""
     command = [sys.executable, "-m", "wings_client.cli", "check", str(data_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
     assert not done.stderr
     return done.returncode, done.stdout
 

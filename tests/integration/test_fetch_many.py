@@ -70,7 +70,7 @@ def poll(
     """Open a read (its schema has arrived, so the server serves it), and read it on a thread."""
     reader = client.do_get(ticket_of(**ticket))
     future = threads.submit(read_many, reader)
-    return lambda: future.result(20)
+    return lambda: future.result(100)
 
 
 # What is read.
@@ -297,7 +297,7 @@ def test_no_partition_starves_of_few_messages(client: flight.FlightClient, topic
 def test_many_small_polls_read_from_all_partitions(client: flight.FlightClient, topic: str) -> None:
     push(client, topic, keyed({key: list(range(5)) for key in range(10)}))
     seen: set[int] = set()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(seen) < 10 and time.monotonic() < deadline:
         seen |= set(get_many(client, topic=topic, partitions="all", max_messages=1).rows)
     assert len(seen) == 10
@@ -308,7 +308,7 @@ def test_a_wait_collects_the_minimum_over_all_partitions(
 ) -> None:
     push(client, topic, keyed({0: [0]}))
     answer = poll(
-        client, threads, topic=topic, partitions=[0, 1, 2], min_messages=3, timeout_ms=60_000
+        client, threads, topic=topic, partitions=[0, 1, 2], min_messages=3, timeout_ms=150_000
     )
     push(client, topic, keyed({1: [1]}), keyed({5: [5]}), keyed({2: [2, 3]}))
     found = answer()
@@ -321,7 +321,7 @@ def test_a_wait_in_vain_ends_where_it_began(client: flight.FlightClient, topic: 
     started = time.monotonic()
     partitions: list[Any] = [{"partition": 0, "offset": 9}, {"partition": 4, "offset": 3}, 8]
     answer = get_many(client, topic=topic, partitions=partitions, offset="latest", timeout_ms=200)
-    assert 0.15 < time.monotonic() - started < 10
+    assert 0.15 < time.monotonic() - started < 60
     assert (answer.end, answer.rows) == ("deadline", {})
     assert answer.next_offsets == {0: 9, 4: 3, 8: 0}
     assert answer.log_end_offsets == {0: 2, 4: 0, 8: 0}
@@ -343,7 +343,7 @@ def test_all_takes_in_partitions_born_meanwhile_from_their_first_message(
 ) -> None:
     push(client, topic, keyed({0: list(range(7))}))
     answer = poll(
-        client, threads, topic=topic, partitions="all", offset=offset, timeout_ms=60_000,
+        client, threads, topic=topic, partitions="all", offset=offset, timeout_ms=150_000,
         min_messages=4 if offset != "earliest" else 11,
     )  # fmt: skip
     push(client, topic, keyed({1: [10, 11], 2: [20]}), keyed({0: [7]}))
@@ -360,7 +360,7 @@ def test_a_named_partition_that_is_born_meanwhile_is_read_from_its_first_message
 ) -> None:
     entries: list[Any] = [{"partition": 3, "offset": 5}, {"partition": 4, "offset": "latest"}]
     answer = poll(
-        client, threads, topic=topic, partitions=entries, min_messages=4, timeout_ms=60_000
+        client, threads, topic=topic, partitions=entries, min_messages=4, timeout_ms=150_000
     )
     push(client, topic, keyed({3: [0, 1], 4: [0, 1]}))
     assert answer().column("n") == {3: [0, 1], 4: [0, 1]}
@@ -372,7 +372,7 @@ def test_latest_is_where_the_log_ends_when_the_request_comes(
 ) -> None:
     push(client, topic, keyed({3: [0, 1]}))
     ticket = ticket_of(
-        topic=topic, partitions=partitions, offset="latest", min_messages=3, timeout_ms=60_000
+        topic=topic, partitions=partitions, offset="latest", min_messages=3, timeout_ms=150_000
     )
     opened = open_get(server.server.log, cast("ReadTicket", parse_ticket(ticket.ticket)))
     push(client, topic, keyed({3: [2], 4: [0, 1]}))
@@ -402,9 +402,9 @@ def test_a_poll_of_thousands_waits_once_and_one_commit_wakes_it(
     push(client, topic, keyed({key: [0] for key in range(3_000)}))
     begun = server.server.log.fetcher.waits.begun
     answer = poll(
-        client, threads, topic=topic, partitions="all", offset="latest", timeout_ms=60_000
+        client, threads, topic=topic, partitions="all", offset="latest", timeout_ms=150_000
     )
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while server.server.log.fetcher.waits.begun == begun and time.monotonic() < deadline:
         time.sleep(0.01)
     assert server.server.log.fetcher.waits.waiting == 1
@@ -416,7 +416,7 @@ def test_a_poll_of_thousands_waits_once_and_one_commit_wakes_it(
 def test_deleting_the_topic_ends_a_wait(
     client: flight.FlightClient, topic: str, threads: ThreadPoolExecutor
 ) -> None:
-    answer = poll(client, threads, topic=topic, partitions="all", offset=0, timeout_ms=60_000)
+    answer = poll(client, threads, topic=topic, partitions="all", offset=0, timeout_ms=150_000)
     act(client, "delete-topic", topic=topic)
     with pytest.raises(flight.FlightServerError) as caught:
         answer()
@@ -426,7 +426,7 @@ def test_deleting_the_topic_ends_a_wait(
 def test_a_client_that_leaves_in_mid_poll_frees_its_call(server: RunningServer, topic: str) -> None:
     with flight.FlightClient(server.flight) as leaving:
         reader = leaving.do_get(
-            ticket_of(kind="follow", topic=topic, partitions="all", timeout_ms=60_000)
+            ticket_of(kind="follow", topic=topic, partitions="all", timeout_ms=150_000)
         )
 
         def wait() -> None:
@@ -436,11 +436,11 @@ def test_a_client_that_leaves_in_mid_poll_frees_its_call(server: RunningServer, 
         thread = threading.Thread(target=wait)
         thread.start()
         waits = server.server.log.fetcher.waits
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while waits.waiting == 0 and time.monotonic() < deadline:
             time.sleep(0.01)
         reader.cancel()
-        thread.join(20)
+        thread.join(60)
         while waits.waiting and time.monotonic() < deadline:
             time.sleep(0.01)
         assert waits.waiting == 0
@@ -473,7 +473,7 @@ def test_all_partitions_are_read_on_from_where_another_read_stopped(
     assert answer.column("n") == {2: [21], 3: [30]}
     assert answer.next_offsets == {1: 2, 2: 2, 3: 1}, "99 is not born"
     ticket["positions"] = [*answer.next_offsets.items(), (99, 7)]
-    waiting = poll(client, threads, **ticket, min_messages=2, timeout_ms=60_000)
+    waiting = poll(client, threads, **ticket, min_messages=2, timeout_ms=150_000)
     push(client, topic, keyed({1: [12], 99: [990]}))
     assert waiting().column("n") == {1: [12], 99: [990]}
 

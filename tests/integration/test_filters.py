@@ -82,7 +82,7 @@ def test_a_slow_filter_ends_when_its_client_goes_away(
     reader.cancel()
     begun = time.monotonic()
     server.wait_for_calls(0)
-    assert time.monotonic() - begun < engines.EVALUATION_SECONDS_MAX / 2
+    assert time.monotonic() - begun < 0.9 * engines.EVALUATION_SECONDS_MAX
     with lent(Allowance(), pattern=True):
         pass
 

@@ -273,7 +273,7 @@ def test_bodies_of_http(client: flight.FlightClient, server: ServerProcess, inpu
     }
     paths = list(bodies)
     names = ["topic", "partition", "offset", "data", "batches", "entries", "filter", "format"]
-    with httpx.Client(base_url=server.http, timeout=10) as http:
+    with httpx.Client(base_url=server.http, timeout=60) as http:
         for _ in range(inputs):
             path = random.choice(paths)
             given = mutated_json(random, bodies[path], names)

@@ -304,15 +304,15 @@ def test_bodies_beyond_what_may_be_held_are_refused_for_now() -> None:
         def slow() -> Any:
             yield body[:800]
             first_sent.set()
-            assert refused.wait(30)
+            assert refused.wait(100)
             yield body[800:]
 
         answers: list[httpx.Response] = []
         thread = threading.Thread(
-            target=lambda: answers.append(http.post("/v1/push", content=slow(), timeout=60))
+            target=lambda: answers.append(http.post("/v1/push", content=slow(), timeout=150))
         )
         thread.start()
-        first_sent.wait(30)
+        first_sent.wait(100)
         # Whether the server has read the first piece is only known by its refusal.
         while (answer := other.post("/v1/push", content=body)).status_code == 200:
             pass
@@ -363,14 +363,14 @@ def test_a_push_under_way_at_a_stop_is_committed_and_answered(tmp_path: Path) ->
 
     def slow() -> Iterator[bytes]:
         yield body[:20]
-        assert stopping.wait(30)
+        assert stopping.wait(100)
         yield body[20:]
 
     with running_server(tmp_path) as server, httpx.Client(base_url=server.http) as http:
         create_topic(http, "t", ["n: int64"])
         answers: list[httpx.Response] = []
         pushing = threading.Thread(
-            target=lambda: answers.append(http.post("/v1/push", content=slow(), timeout=60))
+            target=lambda: answers.append(http.post("/v1/push", content=slow(), timeout=150))
         )
         pushing.start()
         while server.server.http_service.calls_running == 0:

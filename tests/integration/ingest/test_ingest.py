@@ -1096,7 +1096,7 @@ def tell_in_topic(
     """Tell of a file in a topic with a share group; return a source that has it as its queue."""
     told = f"{topic}-told"
     client.create_topic(told, {"body": "string"})
-    config = {"start": "earliest", "lock_duration_ms": 2_000, "delivery_limit": 2}
+    config = {"start": "earliest", "lock_duration_ms": 4_000, "delivery_limit": 2}
     client.create_share_group("files", told, config)
     client.push(told, {"body": [str(path)]})
     found = source(**changes).model_dump(mode="json", exclude_none=True)
@@ -1109,7 +1109,7 @@ def test_a_share_group_keeps_the_message_of_a_file_whose_owner_has_gone(
     wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path
 ) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", range(3))
-    limits = {"commit_timeout_seconds": 2.5}
+    limits = {"commit_timeout_seconds": 5}
     settings = tell_in_topic(wings, topic, path, source, limits=limits)
     wings.open_shards(settings.name, "another-pipeline", [str(path)])
     pipeline = start(settings)

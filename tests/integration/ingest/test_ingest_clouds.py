@@ -79,7 +79,7 @@ def rows(*found: int) -> bytes:
 def source_of(source: MakeSource, cloud: Cloud, **files: Any) -> SourceSettings:
     """Return a source of the cloud's queue, which may read the folder `in`."""
     found = source().model_dump(mode="json", exclude_none=True)
-    found["queue"] = {"wait_seconds": 1, **cloud.queue}
+    found["queue"] = {"wait_seconds": 3, **cloud.queue}
     found["files"] = {"allowed_prefixes": [f"{cloud.place}/in"], **cloud.files, **files}
     settings = SourceSettings.parse(found, "test")
     check(settings)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 POINTS = ("receive", "claim", "stage", "publish", "acknowledge", "done")
 """After the first four, and before and after the messages are acknowledged."""
 
-SECONDS_MAX = 55.0
+SECONDS_MAX = 150.0
 
 _PROGRAM = f"""{FORKED}
 import os, signal, sys

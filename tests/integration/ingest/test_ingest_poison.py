@@ -21,7 +21,7 @@ from wings_spark.ingest.work import carry_out
 if TYPE_CHECKING:
     from wings_spark.ingest.settings import SourceSettings
 
-SECONDS_MAX = 55.0
+SECONDS_MAX = 150.0
 
 _PROGRAM = f"""{FORKED}{DEADLY}
 import sys
