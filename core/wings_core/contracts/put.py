@@ -1,7 +1,7 @@
 """DoPut: descriptors, the metadata of batches, and the results that answer them."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import pyarrow as pa
@@ -149,8 +149,8 @@ def result_to_json(batch: int, result: CommitResult | WingsError) -> bytes:
 
 def results_to_json(
     batch: int, results: Sequence[CommitResult], rows: Sequence[int]
-) -> Iterator[bytes]:
-    """Yield the PutResults of neighbouring batches that were joined.
+) -> Iterable[bytes]:
+    """Return the PutResults of neighbouring batches that were joined.
 
     Args:
         batch: Number of the first of them.
@@ -159,17 +159,13 @@ def results_to_json(
         rows: Of each.
     """
     if len(results) == len(rows):
-        for number, result in enumerate(results, batch):
-            yield result_to_json(number, result)
-        return
+        return [result_to_json(number, result) for number, result in enumerate(results, batch)]
     (result,) = results
     if isinstance(result, Accepted):
-        yield from _shares_of_range(batch, result.committed, rows)
-    elif isinstance(result, Staged):
-        yield from _shares_of_stage(batch, result, rows)
-    else:
-        for number in range(batch, batch + len(rows)):
-            yield result_to_json(number, result)
+        return _shares_of_range(batch, result.committed, rows)
+    if isinstance(result, Staged):
+        return _shares_of_stage(batch, result, rows)
+    return [result_to_json(number, result) for number in range(batch, batch + len(rows))]
 
 
 def _shares_of_range(

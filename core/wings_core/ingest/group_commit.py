@@ -39,6 +39,7 @@ from wings_core.model import (
     InlineFolio,
     PageAddress,
     Rejected,
+    StoredPage,
 )
 from wings_core.partitions import Partition
 from wings_core.storage.interfaces import EncodedPage, FolioStore
@@ -86,7 +87,7 @@ class Pending:
     Or several small ones of a stream, which were joined.
     """
 
-    __slots__ = ("_group", "_known", "_results", "batch", "since", "span", "stream")
+    __slots__ = ("_group", "_known", "batch", "results", "since", "span", "stream")
 
     def __init__(self, group: "GroupCommit", stream: PushStream, batch: PreparedBatch) -> None:
         self.stream = stream
@@ -94,7 +95,8 @@ class Pending:
         self.since = time.monotonic()
         self.span = tracing.present()
         self._group = group
-        self._results: tuple[CommitResult, ...] = ()
+        self.results: tuple[CommitResult, ...] = ()
+        """As of `outcomes`; none until they are known."""
         # Held until the outcome is known; a bare lock is the cheapest thing to wait for.
         self._known = threading.Lock()
         self._known.acquire()
@@ -110,14 +112,14 @@ class Pending:
         if not self.flush():
             with self._known:
                 pass
-        assert self._results
-        return self._results
+        assert self.results
+        return self.results
 
     def flush(self) -> bool:
         """Flush on the caller's thread where no flush is running; returns whether it is `done`."""
-        if not self._results:
+        if not self.results:
             self._group.flush_now(self)
-        return bool(self._results)
+        return bool(self.results)
 
     def outcome(self) -> CommitResult:
         """Return whether a batch was accepted with which none was joined; blocks as `outcomes`."""
@@ -139,11 +141,11 @@ class Pending:
     @property
     def done(self) -> bool:
         """Whether the outcome is known."""
-        return bool(self._results)
+        return bool(self.results)
 
     def set_results(self, results: tuple[CommitResult, ...]) -> None:
         """Make the outcome known, as of `outcomes`; the thread that flushes calls it once."""
-        self._results = results
+        self.results = results
         self._known.release()
 
 
@@ -333,7 +335,7 @@ class GroupCommit:
     def flush_now(self, wanted: Pending) -> None:
         """Flush until the batch's outcome is known, unless a flush is running already."""
         stream = wanted.stream
-        while not wanted.done:
+        while not wanted.results:
             with self._lock:
                 stream.answers = False
                 stream.waits = stream.returns
@@ -535,27 +537,47 @@ class GroupCommit:
         """Write the pages and commit them; returns once both are durable."""
         if not live:
             return []
+        if len(live) == 1 and (page := self._packer.only_page(live[0].batch)) is not None:
+            return [self._commit_only(live[0], page)]
         packed = self._packer.pack([pending.batch for pending in live])
-        inline = None
-        addresses: list[PageAddress] = []
-        if packed.pages:
-            begun = None if self._inline is None else self._inline.begin(packed.pages)
-            if begun is None:
-                with tracing.span("storage.write", {"wings.pages": len(packed.pages)}):
-                    addresses = self._store.write(packed.pages)
-            else:
-                inline, addresses = begun
+        inline, addresses = self._place(packed.pages)
         batches: list[CommitBatch] = []
         counts: list[int] = []
         for pending, pages in zip(live, packed.stored(addresses), strict=True):
             decided = decisions(pending.batch, pending.stream.number, pages)
             batches += decided
             counts.append(len(decided))
-        with tracing.span("metadata.commit", {"messaging.batch.message_count": len(batches)}):
-            results = iter(self._commit_metadata(batches, inline))
+        results = iter(self._commit_metadata(batches, inline))
         return [tuple(islice(results, count)) for count in counts]
 
+    def _commit_only(self, pending: Pending, page: EncodedPage) -> tuple[CommitResult, ...]:
+        """Commit a flush that is one page of one partition, as most are; see `_commit`."""
+        batch = pending.batch
+        inline, (address,) = self._place((page,))
+        ((partition, rows),) = batch.runs
+        stored = StoredPage(partition, rows, address, None, None, batch.topic.schema_version)
+        decided = decisions(batch, pending.stream.number, (stored,))
+        return tuple(self._commit_metadata(decided, inline))
+
+    def _place(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio | None, list[PageAddress]]:
+        """Return the folio that metadata is to keep, if any, and where each page lies."""
+        if not pages:
+            return None, []
+        begun = None if self._inline is None else self._inline.begin(pages)
+        if begun is not None:
+            return begun
+        with tracing.span("storage.write", {"wings.pages": len(pages)}):
+            return None, self._store.write(pages)
+
     def _commit_metadata(
+        self, batches: list[CommitBatch], inline: InlineFolio | None
+    ) -> list[CommitResult]:
+        if tracing.is_on():
+            with tracing.span("metadata.commit", {"messaging.batch.message_count": len(batches)}):
+                return self._commit_untraced(batches, inline)
+        return self._commit_untraced(batches, inline)
+
+    def _commit_untraced(
         self, batches: list[CommitBatch], inline: InlineFolio | None
     ) -> list[CommitResult]:
         if inline is None or self._inline is None:

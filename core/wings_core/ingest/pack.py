@@ -58,13 +58,6 @@ class PackedFlush:
             self._place(index, first_row, batch.run_bytes)
             first_row += batch.num_rows
 
-    def add_only(self, page: EncodedPage) -> None:
-        """Add the page that holds the rows of the only batch."""
-        (batch,) = self._batches
-        self.pages.append(page)
-        self._spans[0].append((0, 0, 0, len(batch.runs)))
-        self._sizes.append(sum(batch.run_bytes))
-
     def stored(self, addresses: Sequence[PageAddress]) -> Iterator[tuple[StoredPage, ...]]:
         """Yield what is stored of each batch, in order, now that its pages have addresses."""
         pages = [
@@ -112,15 +105,18 @@ class Packer:
     def __init__(self) -> None:
         self._encoders: Lru[tuple[str, int], tuple[pa.Schema, PushEncoder]] = Lru(ENCODERS_KEPT_MAX)
         """By topic and version of its schema."""
+        self._last: tuple[Topic, PushEncoder] | None = None
+        """The topic whose encoder was asked for last, and that."""
+
+    def only_page(self, batch: PreparedBatch) -> EncodedPage | None:
+        """Return the page of a flush of one batch; None where it is not one page of one run."""
+        if batch.pages or len(batch.runs) != 1:
+            return None
+        return self._encoder(batch.topic).encode(_merged(batch.parts))
 
     def pack(self, batches: Sequence[PreparedBatch]) -> PackedFlush:
         """Return the pages of a flush of these batches."""
         packed = PackedFlush(batches)
-        if len(batches) == 1 and batches[0].runs and not batches[0].pages:
-            # As most flushes are of who waits for each answer.
-            batch = batches[0]
-            packed.add_only(self._encoder(batch.topic).encode(_merged(batch.parts)))
-            return packed
         for index, batch in enumerate(batches):
             if batch.pages:
                 packed.add_encoded(index)
@@ -138,13 +134,16 @@ class Packer:
         packed.add_packed(encoder.encode(_merged(rows)), indices)
 
     def _encoder(self, topic: Topic) -> PushEncoder:
+        last = self._last
+        if last is not None and last[0] is topic:
+            return last[1]
         key = topic.uuid, topic.schema_version
         kept = self._encoders.get(key)
-        if kept is not None and kept[0] is topic.schema:
-            return kept[1]
-        encoder = PUSHES.encoder(topic.uuid, topic.schema)
-        self._encoders.put(key, (topic.schema, encoder))
-        return encoder
+        if kept is None or kept[0] is not topic.schema:
+            kept = topic.schema, PUSHES.encoder(topic.uuid, topic.schema)
+            self._encoders.put(key, kept)
+        self._last = topic, kept[1]
+        return kept[1]
 
 
 def _merged(rows: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

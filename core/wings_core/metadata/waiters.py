@@ -128,12 +128,12 @@ class Waiters:
         Args:
             ends: The next offset of each topic (by UUID) and partition that was written to.
         """
-        woken: dict[_Watch, None] = {}
-        told: list[tuple[_TopicWatch, dict[Partition, int]]] = []
         with self._lock:
             self._told += 1
             if not self._watches:
                 return
+            woken: dict[_Watch, None] = {}
+            told: list[tuple[_TopicWatch, dict[Partition, int]]] = []
             if self._topic_watches:
                 by_topic: dict[str, dict[Partition, int]] = {}
                 for (topic_uuid, partition), next_offset in ends.items():

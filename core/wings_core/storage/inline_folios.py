@@ -24,7 +24,9 @@ FOLIO_BYTES = 512
 class _Folio:
     """The bytes of a folio, and those of its pages that were read."""
 
-    def __init__(self, data: pa.Buffer, *, written: bool) -> None:
+    __slots__ = ("data", "pages", "written")
+
+    def __init__(self, data: bytes, *, written: bool) -> None:
         self.data = data
         self.written = written
         """Whether this process made the bytes, so that there is nothing to verify."""
@@ -59,8 +61,8 @@ class InlineFolios:
         number = next(self._numbers)
         name = f"{time.time_ns():016x}-{self._writer}-{number:x}{INLINE_SUFFIX}"
         # A copy: what a flush refers to belongs to its producers, and is let go of with it.
-        data = b"".join([part for page in pages for part in page.parts])
-        self._keep(name, _Folio(pa.py_buffer(data), written=True), len(pages))
+        data = b"".join(itertools.chain.from_iterable([page.parts for page in pages]))
+        self._keep(name, _Folio(data, written=True), len(pages))
         return InlineFolio(name, data), addresses_of(name, pages)
 
     def forget(self, folio: str) -> None:
@@ -133,12 +135,12 @@ class InlineFolios:
             raise StorageCorrupt(
                 f"folio {name} is not in metadata any more", folio=name, missing=True
             )
-        folio = _Folio(pa.py_buffer(data), written=False)
+        folio = _Folio(data, written=False)
         self._keep(name, folio, 1)
         return folio
 
     def _keep(self, name: str, folio: _Folio, pages: int) -> None:
-        self._kept.put(name, folio, folio.data.size + (1 + pages) * FOLIO_BYTES)
+        self._kept.put(name, folio, len(folio.data) + (1 + pages) * FOLIO_BYTES)
 
 
 def _page(
@@ -149,9 +151,9 @@ def _page(
     columns: Sequence[int] | None,
 ) -> HeldPage:
     """Return a page of a folio, of which the columns wanted are verified."""
-    if not 0 <= address.position <= address.position + address.length <= folio.data.size:
-        raise StorageCorrupt(f"it ends after the folio's {folio.data.size} bytes")
-    data = folio.data.slice(address.position, address.length)
+    if not 0 <= address.position <= address.position + address.length <= len(folio.data):
+        raise StorageCorrupt(f"it ends after the folio's {len(folio.data)} bytes")
+    data = pa.py_buffer(folio.data).slice(address.position, address.length)
     if folio.written:
         return WrittenPage(data)
     return WholePage(data, topic_uuid, schema, parts_of(schema, columns))

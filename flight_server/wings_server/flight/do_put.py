@@ -167,7 +167,13 @@ class Put:
                 raise InvalidArgument("a message without a batch")
             if index == 0:
                 self._use_schema(reader.schema)
-            checked = app_metadata is None and self._plain is not None
+            # One that finds none to be joined with is checked when it is prepared.
+            checked = (
+                app_metadata is None
+                and self._plain is not None
+                and self._stream.last is not None
+                and self._quotas is None
+            )
             if checked:
                 joined = self._join(batch, size)
                 if joined is not None:
@@ -189,11 +195,9 @@ class Put:
         preparer, plain, number = self._preparer, self._plain, self._next_sequence
         partition = self._check_small(batch, size)
         # Batches of two versions are not joined.
-        if partition is None or preparer is not self._preparer or self._quotas is not None:
+        if partition is None or preparer is not self._preparer:
             return None
         assert plain is not None
-        if self._stream.last is None:
-            return None
         joined = self._log.group_commit.join(
             self._stream, batch, size, partition, plain.timestamp, number
         )

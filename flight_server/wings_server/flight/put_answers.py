@@ -164,11 +164,12 @@ class Answers:
         try:
             while self._due:
                 outcome = self._due.popleft()
-                if not isinstance(outcome, Pending):
-                    self._stop_writing()
-                elif not outcome.done:
-                    self._stop_writing()
-                    self._gather(let_read)
+                waits = isinstance(outcome, Pending)
+                if not waits or not outcome.results:
+                    if self._is_writing:
+                        self._stop_writing()
+                    if waits:
+                        self._gather(let_read)
                 results = self._outcomes(outcome, let_read)
                 self._answer(outcome, results)
                 if not self._due:
@@ -178,7 +179,8 @@ class Answers:
             self._silent = True  # The thread that answers next would number its answers wrongly.
             raise
         finally:
-            self._stop_writing()
+            if self._is_writing:
+                self._stop_writing()
             self._turn.release()
 
     def _answer(self, outcome: Pending | Rejected, results: tuple[CommitResult, ...]) -> None:
@@ -234,9 +236,8 @@ class Answers:
         return min(self._flush_seconds, GATHER_SECONDS_MAX)
 
     def _stop_writing(self) -> None:
-        if self._is_writing:
-            self._is_writing = False
-            self._writing.release()
+        self._is_writing = False
+        self._writing.release()
 
     def _outcomes(
         self, pending: Pending | Rejected, let_read: Callable[[], None]
@@ -244,14 +245,13 @@ class Answers:
         if isinstance(pending, Rejected):
             # A batch before it may have been refused since it was read.
             return (Rejected(self._stream.refused or pending.error),)
-        if pending.done:
-            return pending.outcomes()
-        began = time.monotonic()
-        if not pending.flush():
-            let_read()
-        results = pending.outcomes()
-        self._flush_seconds = time.monotonic() - began
-        return results
+        if not pending.results:
+            began = time.monotonic()
+            if not pending.flush():
+                let_read()
+                pending.outcomes()
+            self._flush_seconds = time.monotonic() - began
+        return pending.results
 
     def _write(self, answer: bytes) -> None:
         """Write an answer, unless the client is gone."""

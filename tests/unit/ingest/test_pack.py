@@ -122,6 +122,20 @@ def test_small_batches_of_a_flush_are_one_page_and_one_location(rig: Rig) -> Non
     ]
 
 
+def test_the_only_batch_of_a_flush_is_the_page_that_it_would_share_with_others(rig: Rig) -> None:
+    """It is encoded on a way of its own; the encoder is one topic's, whichever came before."""
+    packer = Packer()
+    topic = rig.topics[None]
+    for batch in (rig.prepare(topic, [0, 0], 5), rig.prepare(rig.topics["key"], [3], 0)) * 2:
+        page = packer.only_page(batch)
+        (shared,) = Packer().pack([batch]).pages
+        assert page is not None
+        assert b"".join(page.parts) == b"".join(shared.parts)
+    assert packer.only_page(rig.prepare(topic, [], 0)) is None
+    assert packer.only_page(rig.prepare(rig.topics["key"], [3, 4], 0)) is None
+    assert packer.only_page(rig.prepare(topic, [0] * LARGE, 0)) is None
+
+
 def test_batches_of_a_partition_are_neighbours_and_keep_their_order(rig: Rig) -> None:
     topic = rig.topics["key"]
     batches = [rig.prepare(topic, [key], number) for number, key in enumerate([7, 8, 7, 9, 8, 7])]

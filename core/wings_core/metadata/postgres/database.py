@@ -26,7 +26,7 @@ from wings_core.errors import Internal, Unavailable, WingsError
 from wings_core.metadata.postgres import connections
 from wings_core.metadata.postgres.connections import Connection, Connections
 from wings_core.metadata.postgres.faults import discard, passing, translated
-from wings_core.metadata.store.database import Retry, no_notification
+from wings_core.metadata.store.database import Committed, Retry, no_notification
 from wings_core.metadata.store.notifications import Notification
 from wings_core.times import now_us
 
@@ -141,17 +141,15 @@ class PostgresDatabase:
     def call(
         self,
         send: Callable[[Connection, str, str], str | None],
-        result: Callable[[str], T],
-        notification: Callable[[T], Notification | None],
-    ) -> T | None:
-        """Run a durable transaction that is one statement.
+        result: Callable[[str], Committed],
+    ) -> Committed | None:
+        """Run a durable transaction that is one statement, a commit, and notify all nodes of it.
 
         Args:
             send: Given a connection, this node and the transaction's id, sends the statement, which
                 is a transaction of its own. It writes its outcome with its result, which this
                 returns; or changes nothing, and this returns None.
             result: What that stands for.
-            notification: What to notify all nodes of, from that.
 
         Returns:
             None where the statement changed nothing.
@@ -160,9 +158,7 @@ class PostgresDatabase:
         if attempt.result is None:
             return None
         found = result(attempt.result)
-        notified = notification(found)
-        if notified is not None:
-            self._notify(notified, attempt.id)
+        self._notify(Notification(found.ends), attempt.id)
         return found
 
     def _run(self, attempt_of: Callable[[], A], seconds: float | None) -> A:

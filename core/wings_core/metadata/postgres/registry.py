@@ -7,8 +7,6 @@ from wings_core.metadata.postgres import dialect
 from wings_core.metadata.postgres.commit_call import judged_call
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import PostgresDatabase
-from wings_core.metadata.store.database import Committed
-from wings_core.metadata.store.notifications import Notification
 from wings_core.metadata.store.registry import DatabaseRegistry
 from wings_core.metadata.waiters import Waiters
 from wings_core.model import CommitBatch, CommitResult, FlushId, InlineFolio
@@ -37,11 +35,7 @@ class PostgresRegistry(DatabaseRegistry[Connection]):
             check_inline(inline)
         call = None if flush_id is not None else judged_call(batches, self._postgres.now(), inline)
         if call is not None:
-            committed = self._postgres.call(call.send, call.committed, _of_committed)
+            committed = self._postgres.call(call.send, call.committed)
             if committed is not None:
                 return committed.results
         return super().commit(batches, flush_id, inline)
-
-
-def _of_committed(committed: Committed) -> Notification:
-    return Notification(committed.ends)

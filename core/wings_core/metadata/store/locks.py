@@ -26,9 +26,13 @@ SQLite has one writer at a time, and takes none of them.
 import zlib
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import lru_cache
 
 BUCKETS = 256
 """Advisory locks of a kind: names whose hashes agree wait for each other."""
+
+BUCKETS_KEPT_MAX = 1_024
+"""Names whose bucket is remembered."""
 
 
 class Lock(IntEnum):
@@ -43,6 +47,7 @@ class Lock(IntEnum):
     TOKENS = 0x57_49_4E_07
 
 
+@lru_cache(BUCKETS_KEPT_MAX)
 def bucket(name: str) -> int:
     """Return the bucket of a name."""
     return zlib.crc32(name.encode()) % BUCKETS
