@@ -17,8 +17,20 @@ from wings_core.check import check_log
 from wings_core.data_directory import DataDirectory
 from wings_core.limits import Limits
 from wings_core.metadata.open import open_metadata
-from wings_core.model import PageFormat, ShardProgress
+from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.model import (
+    Accepted,
+    CommitBatch,
+    CommittedRange,
+    PageAddress,
+    PageFormat,
+    Sequence,
+    SeriesResults,
+    ShardProgress,
+    StoredPage,
+)
 from wings_core.names import TopicName
+from wings_core.partitions import UNPARTITIONED
 from wings_core.storage.open import open_storage
 from wings_server.testing import RunningServer, running_server
 
@@ -137,6 +149,25 @@ def test_what_metadata_held_beside_pages_goes_on(expected: dict[str, Any], clien
     published = client.publish("import", 5, ["pending"], [progress])
     assert [each.end_offset - each.start_offset + 1 for each in published.committed] == [5]
     assert rows_of(client, "orders")[-1][1] == "order 169"
+
+
+def test_a_repeat_gets_what_its_version_stored_of_it(expected: dict[str, Any]) -> None:
+    with closing(sqlite3.connect("data/metadata.sqlite")) as connection:
+        rows = connection.execute(
+            "SELECT uuid, sequence, committed, committed_at FROM producer_results "
+            "JOIN topics ON topics.id = topic_id WHERE producer_id = 'till' ORDER BY sequence"
+        ).fetchall()
+    assert [row[1] for row in rows] == [0, 1]
+    page = StoredPage(UNPARTITIONED, 60, PageAddress("folio", 0, 100))
+    series = CommitBatch(0, rows[0][0], (page,), Sequence("till", 0), series=(20, 20, 20))
+    with SqliteMetadata(Path("data/metadata.sqlite"), clock=lambda: rows[-1][3]) as metadata:
+        (result,) = metadata.registry.commit([series])
+    assert isinstance(result, SeriesResults)
+    *repeats, _ = result.each
+    assert repeats == [
+        Accepted(tuple(CommittedRange(**each) for each in json.loads(row[2])), replayed=True)
+        for row in rows
+    ]
 
 
 def test_a_share_group_delivers_what_is_left(expected: dict[str, Any], client: Client) -> None:

@@ -1,6 +1,5 @@
 """Cut a restored log at a time: each partition ends before its first message that is later."""
 
-import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ import pyarrow as pa
 from wings_core.data_directory import DataDirectory
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.limits import Limits
+from wings_core.metadata.results import Series
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Location, PageFormat, Topic
 from wings_core.partitions import Partition
@@ -164,12 +164,14 @@ def _cut_producers(connection: sqlite3.Connection, topic_id: int, ends: dict[str
         (topic_id,),
     ).fetchall()
     gone: dict[str, int] = {}
-    for producer, sequence, committed in rows:
+    for producer, last, committed in rows:
+        series = Series.from_json(last, committed)
+        # Its batches have one time, so all of them go.
         if any(
-            each["end_offset"] >= ends.get(each["partition"], each["end_offset"] + 1)
-            for each in json.loads(committed)
+            each.end_offset >= ends.get(each.partition, each.end_offset + 1)
+            for each in series.committed
         ):
-            gone[producer] = min(sequence, gone.get(producer, sequence))
+            gone[producer] = min(series.first, gone.get(producer, series.first))
     for producer, sequence in gone.items():
         connection.execute(
             "UPDATE producers SET next_sequence = ? WHERE topic_id = ? AND producer_id = ?",

@@ -17,7 +17,7 @@ from wings_core.contracts.messages import (
     to_bytes,
 )
 from wings_core.errors import InvalidArgument, WingsError
-from wings_core.model import Accepted, CommitResult, CommittedRange, Rejected, Staged
+from wings_core.model import Accepted, CommitResult, CommittedRange, Rejected, SeriesResults, Staged
 from wings_core.times import format_timestamp, parse_timestamp
 
 
@@ -142,6 +142,7 @@ def result_to_json(batch: int, result: CommitResult | WingsError) -> bytes:
     if isinstance(result, Staged):
         staged = {"stage": result.stage, "rows": result.rows, "bytes": result.bytes}
         return json.dumps({"batch": batch, "staged": staged}).encode()
+    assert not isinstance(result, SeriesResults), "each batch has its own"
     error = result.error if isinstance(result, Rejected) else result
     answer = {"batch": batch, "error": error.to_json()}
     return json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")

@@ -20,14 +20,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Protocol
 
 import pyarrow as pa
 
 from wings_core import tracing
 from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsError
-from wings_core.ingest.decisions import decisions
 from wings_core.ingest.pack import Packer
 from wings_core.ingest.prepare import PENDING_BYTES, PreparedBatch
 from wings_core.limits import Limits
@@ -39,6 +37,7 @@ from wings_core.model import (
     InlineFolio,
     PageAddress,
     Rejected,
+    SeriesResults,
     StoredPage,
 )
 from wings_core.partitions import Partition
@@ -541,14 +540,11 @@ class GroupCommit:
             return [self._commit_only(live[0], page)]
         packed = self._packer.pack([pending.batch for pending in live])
         inline, addresses = self._place(packed.pages)
-        batches: list[CommitBatch] = []
-        counts: list[int] = []
-        for pending, pages in zip(live, packed.stored(addresses), strict=True):
-            decided = decisions(pending.batch, pending.stream.number, pages)
-            batches += decided
-            counts.append(len(decided))
-        results = iter(self._commit_metadata(batches, inline))
-        return [tuple(islice(results, count)) for count in counts]
+        batches = [
+            pending.batch.to_commit(pending.stream.number, pages)
+            for pending, pages in zip(live, packed.stored(addresses), strict=True)
+        ]
+        return list(map(_of_each, self._commit_metadata(batches, inline)))
 
     def _commit_only(self, pending: Pending, page: EncodedPage) -> tuple[CommitResult, ...]:
         """Commit a flush that is one page of one partition, as most are; see `_commit`."""
@@ -556,8 +552,8 @@ class GroupCommit:
         inline, (address,) = self._place((page,))
         ((partition, rows),) = batch.runs
         stored = StoredPage(partition, rows, address, None, None, batch.topic.schema_version)
-        decided = decisions(batch, pending.stream.number, (stored,))
-        return tuple(self._commit_metadata(decided, inline))
+        committed = batch.to_commit(pending.stream.number, (stored,))
+        return _of_each(*self._commit_metadata([committed], inline))
 
     def _place(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio | None, list[PageAddress]]:
         """Return the folio that metadata is to keep, if any, and where each page lies."""
@@ -589,6 +585,10 @@ class GroupCommit:
             raise
         self._inline.note(inline)
         return results
+
+
+def _of_each(result: CommitResult) -> tuple[CommitResult, ...]:
+    return result.each if isinstance(result, SeriesResults) else (result,)
 
 
 def _reject_unresolved(flush: list[Pending]) -> None:

@@ -10,7 +10,14 @@ from wings_core.errors import BatchTooLarge, InvalidArgument
 from wings_core.ingest.route import Run, check_single_partition, route
 from wings_core.ingest.sizes import bytes_of_runs
 from wings_core.limits import Limits
-from wings_core.model import ExpectedOffset, Sequence, StageEntry, Topic
+from wings_core.model import (
+    CommitBatch,
+    ExpectedOffset,
+    Sequence,
+    StageEntry,
+    StoredPage,
+    Topic,
+)
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.storage.codecs import PUSHES
 from wings_core.storage.interfaces import EncodedPage
@@ -97,7 +104,7 @@ class PreparedBatch:
 
         So both are small, of one partition, one time and one stage, and expect no offset. Without a
         sequence what refuses one refuses the other too: one decision does for all. With sequences,
-        which follow each other, each is judged by itself; see `decisions`.
+        which follow each other, they are a series; see `CommitBatch.series`.
 
         Returns:
             Whether it was taken in.
@@ -117,6 +124,27 @@ class PreparedBatch:
         number = None if sequence is None else sequence.sequence
         return self.parts[0].schema == rows.schema and self.take(
             rows, batch.bytes, partition, batch.timestamp, number
+        )
+
+    def to_commit(self, stream: int, pages: tuple[StoredPage, ...]) -> CommitBatch:
+        """Return what the registry is asked to commit.
+
+        Args:
+            stream: The number of its stream.
+            pages: What is stored of it.
+        """
+        series = ()
+        if self.sequence is not None and len(self.parts) > 1:
+            series = tuple([part.num_rows for part in self.parts])
+        return CommitBatch(
+            stream,
+            self.topic.uuid,
+            pages,
+            self.sequence,
+            self.expected,
+            self.timestamp,
+            self.stage,
+            series,
         )
 
     @property

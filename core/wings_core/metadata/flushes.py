@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from wings_core.errors import InvalidArgument, error_from_json
-from wings_core.model import Accepted, CommitResult, FlushId, Rejected, Staged
+from wings_core.model import Accepted, CommitResult, FlushId, Rejected, SeriesResults, Staged
 
 FLUSHES_KEPT_US = 24 * 3600 * 1_000_000
 """A writer's last flush is forgotten when it is older than this, in microseconds: far longer than
@@ -60,6 +60,8 @@ def _dump(result: CommitResult) -> dict[str, Any]:
             return {"staged": _STAGED.dump_python(result, mode="json")}
         case Rejected(error):
             return {"error": error.to_json()}
+        case SeriesResults(each):
+            return {"series": [_dump(one) for one in each]}
 
 
 def _load(entry: dict[str, Any]) -> CommitResult:
@@ -67,4 +69,6 @@ def _load(entry: dict[str, Any]) -> CommitResult:
         return _ACCEPTED.validate_python(entry["accepted"])
     if "staged" in entry:
         return _STAGED.validate_python(entry["staged"])
+    if "series" in entry:
+        return SeriesResults(tuple([_load(one) for one in entry["series"]]))
     return Rejected(error_from_json(entry["error"]))

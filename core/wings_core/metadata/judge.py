@@ -6,6 +6,7 @@ before the first of its changes is made: a batch is never half accepted. Nothing
 the store applies the changes of all accepted batches in one transaction.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,6 +19,7 @@ from wings_core.errors import (
     WingsError,
 )
 from wings_core.metadata.interfaces import OFFSET_MAX
+from wings_core.metadata.results import RESULTS_KEPT_MAX, Series
 from wings_core.metadata.stages import StageDraft, check_entry, check_pages
 from wings_core.model import (
     Accepted,
@@ -27,14 +29,12 @@ from wings_core.model import (
     ExpectedOffset,
     Rejected,
     Sequence,
+    SeriesResults,
     Staged,
     StageEntry,
     StoredPage,
 )
 from wings_core.partitions import VALUE_BYTES_MAX, Partition, is_longer, partition_value
-
-RESULTS_KEPT_MAX = 64
-"""A producer's repeat is answered with its first result while it is among its last this many."""
 
 RESULTS_KEPT_US = 7 * 24 * 3600 * 1_000_000
 """And not older than this, in microseconds."""
@@ -162,10 +162,18 @@ class ProducerDraft:
     """A producer's sequences in a topic as they will be after the batches judged so far."""
 
     next_sequence: int = 0
-    results: dict[int, tuple[CommittedRange, ...]] = field(
-        default_factory=dict[int, tuple[CommittedRange, ...]]
-    )
-    """Of this flush alone, by sequence."""
+    series: list[Series] = field(default_factory=list[Series])
+    """What its batches of this flush got, in order."""
+
+    def add(self, committed: tuple[CommittedRange, ...], rows: tuple[int, ...]) -> None:
+        """Note what its next batch got; or those of a series, of so many rows each."""
+        self.next_sequence += len(rows) or 1
+        self.series.append(Series.of(self.next_sequence - 1, committed, rows))
+
+    def result(self, sequence: int) -> tuple[CommittedRange, ...] | None:
+        """Return what a batch got, None where it was not in this flush."""
+        index = bisect_left(self.series, sequence, key=lambda each: each.sequence)
+        return self.series[index].result(sequence) if index < len(self.series) else None
 
 
 @dataclass(slots=True)  # Not frozen, which would take three times as long to make.
@@ -250,7 +258,11 @@ class Judge:
         """The last batch, its topic and its producer, if it was accepted, with a sequence alone."""
 
     def judge(self, batch: CommitBatch) -> CommitResult:
-        """Accept or reject the next batch of the flush."""
+        """Accept or reject the next batch of the flush.
+
+        A series whose first sequence is the producer's next is judged as one: its batches differ in
+        nothing else. Of one that begins with a repeat, each is judged by itself.
+        """
         if self._run is not None:
             last, topic_id, producer = self._run
             if self._goes_on(last, producer, batch):
@@ -267,13 +279,15 @@ class Judge:
         self._failed_streams[batch.stream] = error
         return Rejected(error)
 
-    def _accept(self, batch: CommitBatch) -> Accepted | Staged:
+    def _accept(self, batch: CommitBatch) -> Accepted | Staged | SeriesResults:
         topic_id = self._topic_id(batch.topic_uuid)
         if batch.stage is not None:
             return self._stage(topic_id, batch, batch.stage)
         if batch.sequence is not None:
             check_id("producer_id", batch.sequence.producer_id)
             first = self._replayed(topic_id, batch.sequence)
+            if first is not None and batch.series:
+                return SeriesResults(tuple([self.judge(each) for each in batch.each()]))
             if first is not None:
                 return Accepted(first, replayed=True)
         self._check_partitions(batch)
@@ -294,8 +308,7 @@ class Judge:
         timestamp = self._now if batch.timestamp is None else batch.timestamp
         committed = self._append(topic_id, batch.pages, timestamp)
         if producer is not None:
-            producer.results[producer.next_sequence] = committed
-            producer.next_sequence += 1
+            producer.add(committed, batch.series)
         return Accepted(committed)
 
     @staticmethod
@@ -371,7 +384,7 @@ class Judge:
         if number == expected:
             return None
         if 0 <= number < expected and expected - number <= RESULTS_KEPT_MAX:
-            first = producer.results.get(number)
+            first = producer.result(number)
             if first is None:
                 first = self._stored.result(
                     topic_id, sequence.producer_id, number, self._now - RESULTS_KEPT_US

@@ -13,6 +13,7 @@ from wings_core.model.commits import (
     FlushId,
     Rejected,
     Sequence,
+    SeriesResults,
     Staged,
 )
 from wings_core.model.nodes import Node
@@ -87,6 +88,7 @@ __all__ = [
     "Rejected",
     "Replacement",
     "Sequence",
+    "SeriesResults",
     "Shard",
     "ShardClaim",
     "ShardCounts",

@@ -42,6 +42,36 @@ class CommitBatch:
     """Given by the producer, in microseconds since the epoch; None: the time of commit."""
     stage: StageEntry | None = None
     """None: visible at once. A batch with a stage has neither sequence nor expected offset."""
+    series: tuple[int, ...] = ()
+    """Of a series, the rows of each of its batches: they have one page, and sequences that count up
+    from this one. Empty: it is one batch."""
+
+    def each(self) -> list["CommitBatch"]:
+        """Return the batches of a series, each with its slice of the page."""
+        (page,) = self.pages
+        sequence = self.sequence
+        assert sequence is not None
+        first_row, size, total = page.first_row or 0, page.bytes, page.rows
+        batches: list[CommitBatch] = []
+        before = cut = 0
+        for number, rows in enumerate(self.series, sequence.sequence):
+            after = before + rows
+            # By where it begins and ends, so that the slices add up to the page.
+            begin, cut = cut, size * after // total
+            slice_ = StoredPage(
+                page.partition,
+                rows,
+                page.address,
+                first_row + before,
+                cut - begin,
+                page.schema_version,
+            )
+            numbered = Sequence(sequence.producer_id, number)
+            batches.append(
+                CommitBatch(self.stream, self.topic_uuid, (slice_,), numbered, None, self.timestamp)
+            )
+            before = after
+        return batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +97,10 @@ class CommittedRange:
 
 @dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class Accepted:
-    """The batch is committed; of a repeat, the ranges of its first commit."""
+    """The batch is committed; of a repeat, the ranges of its first commit.
+
+    Of a series, the range that its batches share, in their order.
+    """
 
     committed: tuple[CommittedRange, ...]
     replayed: bool = False
@@ -90,4 +123,11 @@ class Rejected:
     error: WingsError
 
 
-CommitResult = Accepted | Staged | Rejected
+@dataclass(frozen=True, slots=True)
+class SeriesResults:
+    """The batches of a series have not one outcome but these."""
+
+    each: "tuple[CommitResult, ...]"
+
+
+CommitResult = Accepted | Staged | Rejected | SeriesResults

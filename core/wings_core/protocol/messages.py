@@ -39,6 +39,7 @@ from wings_core.model import (
     PublishedRange,
     Rejected,
     Replacement,
+    SeriesResults,
     Shard,
     ShardClaim,
     ShardCounts,
@@ -190,7 +191,7 @@ STORED_PAGE = Codec(StoredPage, registry.StoredPage, schema_version=_VERSION)
 SEQUENCE = Codec(ProducerSequence, registry.Sequence, producer_id=_PRODUCER, sequence=_NEAREST)
 EXPECTED_OFFSET = Codec(ExpectedOffset, registry.ExpectedOffset, offset=_NEAREST)
 STAGE_ENTRY = Codec(StageEntry, registry.StageEntry)
-COMMIT_BATCH = Codec(CommitBatch, registry.CommitBatch, timestamp=_NEAREST)
+COMMIT_BATCH = Codec(CommitBatch, registry.CommitBatch, omit=["series"], timestamp=_NEAREST)
 FLUSH_ID = Codec(FlushId, registry.FlushId)
 INLINE_FOLIO = Codec(InlineFolio, registry.InlineFolio)
 COMMITTED_RANGE = Codec(CommittedRange, registry.CommittedRange)
@@ -280,6 +281,8 @@ def result_message(result: CommitResult) -> registry.CommitResult:
         case Rejected(error):
             # Escaped, so that half a surrogate pair in a name travels too.
             return registry.CommitResult(error=json.dumps(error.to_json()))
+        case SeriesResults():
+            raise AssertionError("the batches of a series are sent each by itself")
 
 
 def results_of(

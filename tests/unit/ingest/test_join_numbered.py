@@ -18,7 +18,7 @@ from wings_core.contracts.put import results_to_json
 from wings_core.ingest.group_commit import GroupCommit, Pending, PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
-from wings_core.metadata.judge import RESULTS_KEPT_MAX
+from wings_core.metadata.results import RESULTS_KEPT_MAX
 from wings_core.model import StageEntry
 from wings_core.partitions import UNPARTITIONED
 from wings_core.storage.codecs import Wanted, read_pages

@@ -1,5 +1,7 @@
 """How every `OffsetRegistry` commits a flush once, however often it is asked to."""
 
+from dataclasses import replace
+
 import pytest
 from fix_metadata import DAY, A, B, MetadataUnderTest, batch_of, offsets_of
 
@@ -33,6 +35,19 @@ def test_a_repeated_flush_is_known_by_its_id_whatever_comes_with_it(
     topic = metadata.create_topic()
     first = metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 2})], FlushId("writer", 7))
     assert metadata.registry.commit([], FlushId("writer", 7)) == first
+
+
+def test_a_repeated_flush_with_series_is_answered_with_their_results(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic()
+    series = replace(batch_of(topic, {UNPARTITIONED: 3}, sequence=("p", 0)), series=(1, 2))
+    batches = [series, replace(series, stream=1, series=(1, 1, 1))]
+    first = metadata.registry.commit(batches, FlushId("writer", 0))
+    metadata.reopen()
+    again = metadata.registry.commit(batches, FlushId("writer", 0))
+    assert dump_results(again) == dump_results(first)
+    assert offsets_of(metadata.registry, topic)[-1][1] == 3
 
 
 def test_the_next_flush_of_a_writer_and_those_of_others_are_committed(

@@ -1,5 +1,7 @@
 """How every `OffsetRegistry` makes producers idempotent."""
 
+from dataclasses import replace
+
 import pytest
 from fix_metadata import (
     DAY,
@@ -16,7 +18,14 @@ from fix_metadata import (
 from tables import each
 
 from wings_core.errors import InvalidArgument, OutOfOrderSequence
-from wings_core.model import Accepted, CommitResult, Rejected, Topic
+from wings_core.model import (
+    Accepted,
+    CommitBatch,
+    CommitResult,
+    Rejected,
+    SeriesResults,
+    Topic,
+)
 from wings_core.partitions import UNPARTITIONED
 
 
@@ -176,6 +185,82 @@ def test_of_70_in_a_flush_that_repeats_the_first_ones_are_forgotten(
     results = metadata.registry.commit(batches)
     assert accepted(results[70])[0].start_offset == 6
     check_refused(results[71], sequence=5, expected=70)
+
+
+def series_of(topic: Topic, first: int, rows: tuple[int, ...], stream: int = 0) -> CommitBatch:
+    """Return a series of producer p, of so many rows each."""
+    batch = batch_of(topic, {UNPARTITIONED: sum(rows)}, sequence=("p", first), stream=stream)
+    return replace(batch, series=rows)
+
+
+def shares_of(result: CommitResult, rows: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return the offsets of each batch of a series that was accepted."""
+    if isinstance(result, SeriesResults):
+        parts = [accepted(each)[0] for each in result.each]
+        return [(part.start_offset, part.end_offset) for part in parts]
+    (whole,) = accepted(result)
+    ends = [whole.start_offset + sum(rows[: index + 1]) - 1 for index in range(len(rows))]
+    assert ends[-1] == whole.end_offset
+    return [(end - count + 1, end) for end, count in zip(ends, rows, strict=True)]
+
+
+def test_each_batch_of_a_series_has_its_own_result(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    rows = (2, 1, 3)
+    (result,) = metadata.registry.commit([series_of(topic, 0, rows)])
+    shares = [(0, 1), (2, 2), (3, 5)]
+    assert shares_of(result, rows) == shares
+    for _ in range(2):
+        for number in (1, 2, 0):
+            replayed = push(metadata, topic, number)
+            assert isinstance(replayed, Accepted)
+            assert replayed.replayed
+            (part,) = replayed.committed
+            assert (part.start_offset, part.end_offset) == shares[number]
+        metadata.reopen()
+    # Split otherwise, and in one flush with its own repeat.
+    again, twice = metadata.registry.commit(
+        [series_of(topic, 1, (1, 3, 2, 2)), series_of(topic, 2, (3, 2, 2, 1), stream=1)]
+    )
+    assert shares_of(again, (1, 3, 2, 2)) == [*shares[1:], (6, 7), (8, 9)]
+    assert shares_of(twice, (3, 2, 2, 1)) == [(3, 5), (6, 7), (8, 9), (10, 10)]
+    assert metadata.registry.partition_state(topic.uuid, UNPARTITIONED).next_offset == 11
+
+
+def test_a_series_with_a_gap_before_it_is_refused_as_a_whole(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    late, other = metadata.registry.commit(
+        [series_of(topic, 1, (1, 1)), batch_of(topic, {UNPARTITIONED: 1}, stream=1)]
+    )
+    for refused in late.each if isinstance(late, SeriesResults) else (late,):
+        check_refused(refused, sequence=1, expected=0)
+    assert accepted(other)[0].start_offset == 0
+    (result,) = metadata.registry.commit([series_of(topic, 0, (1, 1))])
+    assert shares_of(result, (1, 1)) == [(1, 1), (2, 2)]
+
+
+def test_the_last_64_results_are_remembered_however_long_the_series_are(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic()
+    ends: list[int] = []
+    for length in (1, 5, 30, 64, 3, 80, 7, 57, 64, 1):
+        rows = tuple([1 + (len(ends) + index) % 3 for index in range(length)])
+        (result,) = metadata.registry.commit([series_of(topic, len(ends), rows)])
+        ends += [end for _, end in shares_of(result, rows)]
+        metadata.reopen()
+        kept = range(max(0, len(ends) - 64), len(ends))
+        replayed = metadata.registry.commit(
+            [
+                batch_of(topic, {UNPARTITIONED: 1}, sequence=("p", number), stream=number)
+                for number in kept
+            ]
+        )
+        assert [accepted(each)[0].end_offset for each in replayed] == [ends[n] for n in kept]
+        if kept[0]:
+            late = push(metadata, topic, kept[0] - 1)
+            check_refused(late, sequence=kept[0] - 1, expected=len(ends))
+    assert offsets_of(metadata.registry, topic)[-1][1] == ends[-1]
 
 
 def test_a_result_is_remembered_for_7_days_and_the_sequence_for_good(

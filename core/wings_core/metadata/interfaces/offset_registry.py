@@ -66,7 +66,8 @@ class OffsetRegistry(Protocol):
             inline: A folio of this flush alone, which becomes durable with the transaction.
 
         Returns:
-            One result for each batch, in order. A batch can be rejected with `TopicNotFound`,
+            One result for each batch, in order; for a series the one that all of its batches share,
+            or `SeriesResults`. A batch can be rejected with `TopicNotFound`,
             `OutOfOrderSequence`, `OffsetMismatch` or `InvalidArgument`; a staged one also with
             `AlreadyExists`, `StageNotFound` or `BatchTooLarge`.
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.judge import (
-    RESULTS_KEPT_MAX,
     Judge,
     PartitionDraft,
     check_id,
@@ -23,7 +22,7 @@ from wings_core.metadata.postgres.pages import (
     insert_pages,
 )
 from wings_core.metadata.postgres.stages import lock_stages, write_stages
-from wings_core.metadata.results import ranges_from_json, ranges_to_json
+from wings_core.metadata.results import RESULTS_KEPT_MAX, Series, ranges_to_json
 from wings_core.metadata.stages import StageDraft
 from wings_core.metadata.store.database import Committed
 from wings_core.metadata.store.locks import Lock
@@ -133,7 +132,7 @@ class _Stored:
                 committed_after,
             ),
         ).fetchone()
-        return None if row is None else ranges_from_json(row[0])
+        return None if row is None else Series.from_json(sequence, row[0]).committed
 
     def _lock_stages(self, stages: set[str]) -> dict[str, StageDraft]:
         # A row that is not there yet cannot be locked: of two who begin a stage, one is first.
@@ -284,7 +283,7 @@ def _write_producers(
     connection: Connection, judge: Judge, new: set[tuple[int, str]], now: int
 ) -> None:
     """Write the producers that used a sequence, and their results, the last over the oldest."""
-    changed = {key: draft for key, draft in judge.producers.items() if draft.results}
+    changed = {key: draft for key, draft in judge.producers.items() if draft.series}
     unused = list(new - changed.keys())
     if unused:
         connection.execute(
@@ -312,7 +311,8 @@ def _write_producers(
     results = {
         (topic_id, producer_id, sequence % RESULTS_KEPT_MAX): (sequence, committed)
         for (topic_id, producer_id), draft in changed.items()
-        for sequence, committed in draft.results.items()
+        for series in draft.series[-RESULTS_KEPT_MAX:]
+        for sequence, committed in series.batches()
     }
     connection.execute(
         "INSERT INTO producer_results "

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.judge import (
-    RESULTS_KEPT_MAX,
     TIMESTAMP_AHEAD_US_MAX,
     Judge,
     PartitionDraft,
@@ -21,6 +20,7 @@ from wings_core.metadata.judge import (
 )
 from wings_core.metadata.postgres.commit import PARTITION_BYTES_MAX
 from wings_core.metadata.postgres.connections import Connection
+from wings_core.metadata.results import RESULTS_KEPT_MAX
 from wings_core.metadata.stages import StageDraft
 from wings_core.metadata.store.database import Committed
 from wings_core.metadata.store.locks import Lock, bucket, buckets
@@ -139,8 +139,10 @@ def judged_call(
         None where it takes a look at what is stored: a batch is to be staged, rejected or may be a
         repeat, expects what earlier ones of the flush decide, or there is not just one folio.
     """
-    if len(batches) == 1 and len(batches[0].pages) == 1 and batches[0].stage is None:
-        return _page_call(batches[0], now, inline)
+    if len(batches) == 1:
+        (batch,) = batches
+        if len(batch.pages) == 1 and batch.stage is None and not batch.series:
+            return _page_call(batch, now, inline)
     if any(batch.stage is not None for batch in batches):
         return None
     presumed = _Presumed(batches)
@@ -353,7 +355,8 @@ def _producer_arguments(judge: Judge, presumed: _Presumed) -> tuple[str | None, 
     results = {
         (place, sequence % RESULTS_KEPT_MAX): (topic, sequence, committed)
         for place, ((topic, _), draft) in enumerate(producers.items(), 1)
-        for sequence, committed in draft.results.items()
+        for series in draft.series[-RESULTS_KEPT_MAX:]
+        for sequence, committed in series.batches()
     }
     ranges = [
         (place, judge.partitions[topic, each.partition], each)

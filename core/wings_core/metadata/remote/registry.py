@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.folios import check_retired
@@ -33,6 +34,7 @@ from wings_core.model import (
     PartitionState,
     Position,
     Rejected,
+    SeriesResults,
     Topic,
 )
 from wings_core.names import TopicName
@@ -126,7 +128,9 @@ class RemoteRegistry(OffsetRegistry):
         `channel.DOUBT_SECONDS_MAX`. Where that brings no answer, `Unavailable` is raised with the
         fact `in_doubt`; the flush is not committed after the next one of this node.
         """
-        encoded = [messages.COMMIT_BATCH.fields(batch) for batch in batches]
+        # Of a series each by itself: a service of an earlier version would take it for one batch.
+        sent = [each for batch in batches for each in (batch.each() if batch.series else (batch,))]
+        encoded = [messages.COMMIT_BATCH.fields(batch) for batch in sent]
         if not self._committing.acquire(timeout=COMMIT_WAIT_SECONDS_MAX):
             raise Unavailable(f"a commit is under way for {COMMIT_WAIT_SECONDS_MAX:g} s already")
         try:
@@ -140,11 +144,17 @@ class RemoteRegistry(OffsetRegistry):
             response = self._channel.call_repeatedly(self._stub.Commit, request)
         finally:
             self._committing.release()
-        results = messages.results_of(response.results, batches)
-        for batch, result in zip(batches, results, strict=False):
+        results = messages.results_of(response.results, sent)
+        for batch, result in zip(sent, results, strict=False):
             if isinstance(result, Rejected) and result.error.code == "TOPIC_NOT_FOUND":
                 self._topics.forget_uuid(batch.topic_uuid)
-        return results
+        if len(sent) == len(batches):
+            return results
+        found = iter(results)
+        return [
+            SeriesResults(tuple(islice(found, len(batch.series)))) if batch.series else next(found)
+            for batch in batches
+        ]
 
     def locate(
         self,

@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from itertools import islice
 
-from wings_core.metadata.judge import RESULTS_KEPT_MAX, Judge, PartitionDraft, ProducerDraft
-from wings_core.metadata.results import ranges_from_json, ranges_to_json
+from wings_core.metadata.judge import Judge, PartitionDraft
+from wings_core.metadata.results import RESULTS_KEPT_MAX, Series
 from wings_core.metadata.sqlite.database import Connection, insert_rows
 from wings_core.metadata.sqlite.pages import (
     PageRow,
@@ -124,13 +123,14 @@ class _SqliteState:
     def result(
         self, topic_id: int, producer_id: str, sequence: int, committed_after: int
     ) -> tuple[CommittedRange, ...] | None:
-        row: tuple[str] | None = self._connection.execute(
-            "SELECT committed FROM producer_results "
-            "WHERE topic_id = ? AND producer_id = ? AND slot = ? AND sequence = ? "
-            "AND committed_at > ?",
-            (topic_id, producer_id, sequence % RESULTS_KEPT_MAX, sequence, committed_after),
+        # Of the series that it was in, or of a later one, where that is forgotten.
+        row: tuple[int, str] | None = self._connection.execute(
+            "SELECT sequence, committed FROM producer_results "
+            "WHERE topic_id = ? AND producer_id = ? AND sequence >= ? AND committed_at > ? "
+            "ORDER BY sequence LIMIT 1",
+            (topic_id, producer_id, sequence, committed_after),
         ).fetchone()
-        return None if row is None else ranges_from_json(row[0])
+        return None if row is None else Series.from_json(*row).result(sequence)
 
 
 def _has_partitions(connection: Connection, topic_id: int) -> bool:
@@ -273,8 +273,12 @@ def _write_pages(connection: Connection, judge: Judge) -> dict[str, int]:
 
 
 def _write_producers(connection: Connection, judge: Judge, now: int) -> None:
-    """Write the producers that used a sequence, and their results, the last over the oldest."""
-    changed = {key: draft for key, draft in judge.producers.items() if draft.results}
+    """Write the producers that used a sequence, and their results, the last over the oldest.
+
+    A series is in the place of its last batch. What that takes the place of came
+    `RESULTS_KEPT_MAX` before it or earlier, and will not be asked for.
+    """
+    changed = {key: draft for key, draft in judge.producers.items() if draft.series}
     connection.raw.executemany(
         "INSERT INTO producers (topic_id, producer_id, next_sequence) VALUES (?, ?, ?) "
         "ON CONFLICT DO UPDATE SET next_sequence = excluded.next_sequence",
@@ -287,20 +291,16 @@ def _write_producers(connection: Connection, judge: Judge, now: int) -> None:
         [
             (
                 *key,
-                sequence % RESULTS_KEPT_MAX,
-                sequence,
-                ranges_to_json(committed),
+                series.sequence % RESULTS_KEPT_MAX,
+                series.sequence,
+                series.to_json(),
                 now,
             )
             for key, draft in changed.items()
             # A flush may go around the ring, and all but the last round would be written over.
-            for sequence, committed in islice(draft.results.items(), _first_kept(draft), None)
+            for series in draft.series[-RESULTS_KEPT_MAX:]
         ],
     )
-
-
-def _first_kept(draft: ProducerDraft) -> int:
-    return max(0, len(draft.results) - RESULTS_KEPT_MAX)
 
 
 def _find_topic_id(connection: Connection, topic_uuid: str) -> int | None:

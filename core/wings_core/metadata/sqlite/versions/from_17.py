@@ -198,6 +198,10 @@ _CHECKED: Sequence[str] = (
     """,
 )
 
+_SERIES: Sequence[str] = ()
+"""From here on a row of `producer_results` may be of several batches, as `metadata.results` says:
+earlier versions, which would answer one of them with the range of all, do not open it."""
+
 MIGRATIONS: Sequence[Sequence[str]] = (
     ROW_CHECKSUMS,
     _QUOTAS,
@@ -206,4 +210,5 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _TABLES,
     _WRITERS,
     _CHECKED,
+    _SERIES,
 )

@@ -1,0 +1,53 @@
+"""Cutting a log at a time: where producers go on."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+
+from wings_core.backup.cut import cut_log
+from wings_core.data_directory import DataDirectory
+from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.prepare import Preparer, PushOptions
+from wings_core.limits import Limits
+from wings_core.log import Log
+from wings_core.model import Accepted, CommitResult, Sequence
+from wings_core.names import TopicName
+from wings_core.partitions import UNPARTITIONED
+
+NAME = TopicName.parse("t")
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+def push(log: Log, numbers: range, timestamp: int) -> list[CommitResult]:
+    """Push a row for each sequence, all in one flush; return what each got, or all in common."""
+    preparer, stream = Preparer(log.admin.get_topic(NAME), log.limits), PushStream()
+    (pending,) = {
+        log.group_commit.submit(
+            stream,
+            preparer.prepare(
+                pa.record_batch({"n": [number]}, schema=SCHEMA),
+                PushOptions(UNPARTITIONED, Sequence("p", number), timestamp=timestamp),
+            ),
+            awaited=True,
+        )
+        for number in numbers
+    }
+    return list(pending.outcomes())
+
+
+def test_a_producer_goes_on_with_the_first_batch_of_a_series_that_went(tmp_path: Path) -> None:
+    with closing(DataDirectory.open(tmp_path / "data")) as directory:
+        with closing(Log.open(directory, Limits())) as log:
+            log.admin.create_topic(NAME, SCHEMA)
+            push(log, range(4), 1_000)
+            push(log, range(4, 9), 2_000)
+        assert cut_log(directory, 1_000) == 5
+        with closing(Log.open(directory, Limits())) as log:
+            results = push(log, range(2, 6), 3_000)
+    got: list[tuple[int, int, bool]] = []
+    for result in results:
+        assert isinstance(result, Accepted)
+        (part,) = result.committed
+        got.append((part.start_offset, part.timestamp, result.replayed))
+    assert got == [(2, 1_000, True), (3, 1_000, True), (4, 3_000, False), (5, 3_000, False)]
