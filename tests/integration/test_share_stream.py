@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,12 @@ import pytest
 from flight_calls import act, create_topic, numbers, push
 from share_calls import Leased, Member, ShareStreamCall, create_group, offsets_of
 
+from wings_core.errors import Unavailable
 from wings_core.share.dead_letters import writer
 from wings_core.share.delivery.stream_holds import StreamHolds
+from wings_core.share.model import Acquired, AcquireRequest, ShareGroup
+from wings_core.share.shares import Shares
+from wings_server.flight import share_stream
 from wings_server.flight.share_turns import REQUESTS_WAITING_MAX
 from wings_server.flight.share_writer import ShareWriter
 from wings_server.testing import RunningServer, running_server
@@ -538,6 +543,47 @@ def test_a_stream_that_waits_for_its_client_is_not_called_for_what_others_can_ta
         deaf.close()
         stream.close()
     assert waited == [True]
+
+
+def test_a_stream_that_pauses_after_a_failure_is_not_called_for_messages(
+    client: flight.FlightClient, new_topic_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed, failures = threading.Event(), list[str]()
+    acquire_now, settle = Shares.acquire_now, Shares.settle
+
+    def fail(method: str, members: list[str]) -> None:
+        if "failing" in members:
+            failures.append(method)
+            raise Unavailable("no majority answered")
+
+    def failing_acquire(self: Shares, request: AcquireRequest) -> Acquired:
+        if request.member == "failing":
+            failed.set()
+        fail("acquire_now", [request.member])
+        return acquire_now(self, request)
+
+    def failing_settle(
+        self: Shares, group: ShareGroup, requests: Any, acquires: Sequence[AcquireRequest]
+    ) -> Any:
+        fail("settle", [request.member for request in acquires])
+        return settle(self, group, requests, acquires)
+
+    monkeypatch.setattr(share_stream, "PAUSE_SECONDS", (3_600.0, 3_600.0))
+    monkeypatch.setattr(Shares, "acquire_now", failing_acquire)
+    monkeypatch.setattr(Shares, "settle", failing_settle)
+    create_topic(client, new_topic_id, ["n: int64"])
+    create_group(client, new_topic_id)
+    failing = ShareStreamCall(client, new_topic_id, member="failing")
+    assert failed.wait(60)
+    other = ShareStreamCall(client, new_topic_id, member="other", credit=1)
+    for number in range(20):
+        push(client, new_topic_id, numbers(number))
+        leased = other.delivery()
+        assert leased.offsets == [number]
+        assert other.answer(other.acknowledge(leased.ack("accept"))) == [None]
+    assert failures.count("acquire_now") == 1
+    failing.close()
+    other.close()
 
 
 def test_a_rejection_that_waits_for_its_dead_letter_holds_up_no_other_stream(

@@ -168,6 +168,8 @@ class ShareStream(ShareTurns):
             self._send_all(acquired.ranges)
             self._failures = 0
         except WingsError as error:
+            if self._stop_watching():  # It does not look until the pause is over.
+                self._shares.wake_another(self._group)
             self._pause(error)
 
     def _send_all(self, ranges: Sequence[LeasedRange]) -> None:

@@ -48,9 +48,14 @@ class Coordinated:
         self.error_from = 0
         """The number of the first call that fails with it."""
         self.found = ACQUIRED
+        self.ready = True
         self.begun = threading.Event()
         self.go = threading.Event()
         self.go.set()
+
+    def has_ready(self, group: ShareGroup) -> bool:
+        assert group is GROUP
+        return self.ready
 
     def settle(
         self,
@@ -159,6 +164,16 @@ def test_what_is_acknowledged_may_have_been_in_the_way_of_what_is_acquired() -> 
     assert shares.acquired == [["accepts"], ["accepts"], ["waits"]]
     assert accepts.said == [([1], ["accepts"]), NOTHING]
     assert waits.said == [NOTHING]
+
+
+def test_what_is_acknowledged_was_in_the_way_of_nothing_where_nothing_is_ready() -> None:
+    shares = Coordinated()
+    shares.found, shares.ready = NOTHING, False
+    stream = Stream("accepts", 1)
+    with flowing(shares) as flow:
+        flow.lead(stream)
+    assert shares.acquired == [["accepts"]]
+    assert stream.said == [([1], ["accepts"]), NOTHING]
 
 
 def test_an_error_of_the_group_leaves_each_stream_to_its_worker() -> None:

@@ -548,6 +548,21 @@ def test_a_deleted_group_ends_its_waits_and_is_forgotten(share: ShareUnderTest) 
         assert replica.read(group.uuid, ()) == []
 
 
+def test_whether_something_is_ready_is_told_without_a_look(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 1)
+    group, coordinator = share.group(), share.open_coordinator()
+    assert coordinator.has_ready(group)  # Nothing was told yet.
+    assert len(share.acquire(group, coordinator=coordinator)) == 1
+    assert share.acquire(group, coordinator=coordinator) == []
+    assert not coordinator.has_ready(group)
+    share.metadata.push(share.topic, 1)
+    assert coordinator.has_ready(group)
+    coordinator.delete(group)
+    assert coordinator.has_ready(group)
+    indexes = coordinator._groups._indexes  # pyright: ignore[reportPrivateUsage]
+    assert indexes == {}, "nothing of a deleted group is begun anew"
+
+
 def test_a_closed_coordinator_ends_its_waits(share: ShareUnderTest) -> None:
     group = share.group()
     with ThreadPoolExecutor(1) as threads:

@@ -222,7 +222,7 @@ class Coordinator:
 
     def has_ready(self, group: ShareGroup) -> bool:
         """See `ShareCoordinator.has_ready`."""
-        return self._groups.index(group).has_ready
+        return self._groups.has_ready(group)
 
     def wake_another(self, group: ShareGroup) -> None:
         """See `ShareCoordinator.wake_another`."""

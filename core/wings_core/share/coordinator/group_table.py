@@ -141,6 +141,11 @@ class GroupTable:
             else:
                 index.changed(partition)
 
+    def has_ready(self, group: ShareGroup) -> bool:
+        """Tell whether something may be available, as far as was told; True without an index."""
+        index = self._indexes.get(group.uuid)
+        return index is None or index.has_ready
+
     def wake_another(self, group: ShareGroup) -> None:
         """Wake the next member of a group, where one waits and more is ready."""
         index = self._indexes.get(group.uuid)
