@@ -58,7 +58,7 @@ class ForkedServer:
         """Wait until it was killed, by itself where it was started with a trap."""
         self._ended = True
         while (line := self._servers.read_line()).startswith("wings ready"):
-            pass  # It was killed before anybody waited for this.
+            pass  # It was killed before a test waited for this.
         assert line == f"ended {-signal.SIGKILL}", f"the server ended by itself: {line}"
 
 

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,17 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from wings_client.gather import EMPTY, Gather, GatherReason, Reply, Request, first, stall, wait
+from wings_client.gather import (
+    EMPTY,
+    Gather,
+    GatherEnd,
+    GatherReason,
+    Reply,
+    Request,
+    first,
+    stall,
+    wait,
+)
 
 TRIES = 50
 """How often a bound on time is tried: another process may have the processor for a while."""
@@ -129,6 +139,23 @@ def responder() -> Generator[Responder]:
         yield server
     finally:
         server.shutdown()
+
+
+def gather_that_ends(
+    replies: int, reason: GatherReason, ended: Callable[[], tuple[list[Reply], GatherEnd]]
+) -> tuple[list[Reply], GatherEnd]:
+    """Return what a gather brought that ended after so many replies, for this reason.
+
+    Raises:
+        AssertionError: None of `TRIES` did.
+    """
+    seen: set[tuple[int, GatherReason]] = set()
+    for _ in range(TRIES):
+        found, end = ended()
+        if (len(found), end.reason) == (replies, reason):
+            return found, end
+        seen.add((len(found), end.reason))
+    raise AssertionError(f"{seen}: never {replies}, {reason}")
 
 
 def wait_for_streams(server: Responder, count: int) -> None:

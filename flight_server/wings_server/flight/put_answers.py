@@ -31,7 +31,7 @@ GATHERED_MIN = 4
 GATHERED_BYTES = 64 * 1024
 """up to so many bytes, beyond which a flush is no cheaper for being larger,"""
 
-GATHER_SECONDS_MAX = 0.005
+LINGER_SECONDS_MAX = 0.005
 """and for so long, or as long as the last flush took, if that is less: at most that long would the
 last of them wait for a flush that the first had begun."""
 
@@ -229,11 +229,11 @@ class Answers:
         if self._added - self._answered < wanted and not self._ended:
             let_read()
             with suppress(queue.Empty):
-                self._gathered.get(timeout=self._gather_seconds())
+                self._gathered.get(timeout=self._linger_seconds())
         self._wanted = 0
 
-    def _gather_seconds(self) -> float:
-        return min(self._flush_seconds, GATHER_SECONDS_MAX)
+    def _linger_seconds(self) -> float:
+        return min(self._flush_seconds, LINGER_SECONDS_MAX)
 
     def _stop_writing(self) -> None:
         self._is_writing = False

@@ -12,6 +12,7 @@ from scripted_responders import (
     TRIES,
     WAYS_OUT,
     Responder,
+    gather_that_ends,
     script,
     wait_for_streams,
 )
@@ -86,12 +87,7 @@ def test_a_gather_ends_as_it_is_told(
         assert gather.end is not None
         return found, gather.end
 
-    found, end = ended()
-    for _ in range(TRIES):
-        if (len(found), end.reason) == (replies, reason):
-            break
-        found, end = ended()
-    assert (len(found), end.reason) == (replies, reason)
+    found, end = gather_that_ends(replies, reason, ended)
     assert end.replies == replies
     assert end.rows == sum(reply.batch.num_rows for reply in found)
     assert end.error is None

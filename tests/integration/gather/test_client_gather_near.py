@@ -14,6 +14,7 @@ from scripted_responders import (
     TRIES,
     WAYS_OUT,
     Responder,
+    gather_that_ends,
     near_script,
     responder,
     script,
@@ -84,18 +85,13 @@ def test_a_gather_ends_as_it_is_told(server: Responder, client: Client, case: st
     requests.append(near_script((EMPTY_AT_MS[when], 0), then=then))
 
     def ended() -> tuple[list[Reply], GatherEnd]:
+        learn(client, server)
         gather = client.gather(requests, **options)
         found = list(gather)
         assert gather.end is not None
         return found, gather.end
 
-    found, end = ended()
-    for _ in range(TRIES):
-        if (len(found), end.reason) == (replies, reason):
-            break
-        learn(client, server)
-        found, end = ended()
-    assert (len(found), end.reason) == (replies, reason)
+    found, end = gather_that_ends(replies, reason, ended)
     assert end.rows == sum(reply.batch.num_rows for reply in found)
     assert end.error is None
     server.wait_until_idle()

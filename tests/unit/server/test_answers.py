@@ -28,7 +28,7 @@ def patient(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
         waits.release()
         return 3600.0
 
-    monkeypatch.setattr(rig.answers, "_gather_seconds", seconds)
+    monkeypatch.setattr(rig.answers, "_linger_seconds", seconds)
     return waits
 
 

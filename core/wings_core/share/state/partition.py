@@ -340,7 +340,7 @@ class SharePartition(RecordStates):
         self._fold()
 
     def learn(self, first: int, last: int, count: int) -> None:
-        """Hear that available messages were delivered so often, by whomever."""
+        """Raise the delivery counts of available messages to `count`, which may be another's."""
         first = max(first, self.start_offset)
         if first > last:
             return
