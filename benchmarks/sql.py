@@ -22,7 +22,7 @@ import pyarrow as pa
 import wings_client
 from benchmarks.harness import Row, at_most, compare, compare_in_turn, cpu_seconds, wide
 from wings_core.data_directory import DataDirectory
-from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from wings_core.data_directory import DataDirectory
-from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log

@@ -37,7 +37,7 @@ from wings_core.fetch import fetcher
 from wings_core.fetch.fetcher import Cancel, Cursor
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
-from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log

@@ -1,10 +1,8 @@
 """Group commit: many producers share one flush.
 
 A producer that finds no flush running flushes at once; batches that come during a flush go into the
-next. So one producer waits for one sync, and a thousand producers share one. A large flush is two
-steps: pages go to storage (durable when `write` returns), then one metadata transaction assigns
-offsets. A crash between the two leaves bytes that nothing refers to, and no acknowledgement. The
-pages of a small one are kept by that transaction itself, until they are drained.
+next. So one producer waits for one sync, and a thousand producers share one. See `flush` for what
+each does.
 
 A flush runs on the thread of a producer that waits for its outcome, since passing a small push to
 another thread would cost it a fifth of its time. What comes to a stream during a small flush of it
@@ -13,35 +11,25 @@ The flusher, a thread of its own, takes what is left, also by a thread that is l
 received is committed whatever its producer's client does.
 """
 
-import itertools
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 
 from wings_core import tracing
 from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsError
-from wings_core.ingest.pack import Packer
+from wings_core.ingest.flush import FlushWriter, InlineWriter
+from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import PENDING_BYTES, PreparedBatch
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.model import (
-    Accepted,
-    CommitBatch,
-    CommitResult,
-    InlineFolio,
-    PageAddress,
-    Rejected,
-    SeriesResults,
-    StoredPage,
-)
+from wings_core.model import Accepted, CommitResult, Rejected
 from wings_core.partitions import Partition
-from wings_core.storage.interfaces import EncodedPage, FolioStore
+from wings_core.storage.interfaces import FolioStore
 
 ROOM_WAIT_SECONDS_MAX = 30.0
 """How long a push waits for room among the pending bytes before it is refused."""
@@ -57,97 +45,6 @@ held up, and the flusher takes the batch."""
 _logger = logging.getLogger(__name__)
 
 
-class PushStream:
-    """Batches that are committed in order, and none after one that was refused.
-
-    Args:
-        returns: Whether one thread answers its batches in order, and calls `Pending.outcome` of the
-            next each time it has; what comes meanwhile is left to it, not to the flusher.
-    """
-
-    _numbers = itertools.count()
-
-    def __init__(self, *, returns: bool = False) -> None:
-        self.number = next(self._numbers)
-        self.returns = returns
-        self.waits = False
-        """Whether that thread waits for an outcome, or runs the flush that brings it;"""
-        self.answers = False
-        """or was told one a moment ago, and will be back for the next."""
-        self.refused: WingsError | None = None
-        """Set by the flush, and by the stream's reader; later batches are refused with it too."""
-        self.last: Pending | None = None
-        """The last that was submitted, if no flush has taken it yet."""
-
-
-class Pending:
-    """A batch on its way into a flush; its outcome is known once that flush is over.
-
-    Or several small ones of a stream, which were joined.
-    """
-
-    __slots__ = ("_group", "_known", "batch", "results", "since", "span", "stream")
-
-    def __init__(self, group: "GroupCommit", stream: PushStream, batch: PreparedBatch) -> None:
-        self.stream = stream
-        self.batch = batch
-        self.since = time.monotonic()
-        self.span = tracing.present()
-        self._group = group
-        self.results: tuple[CommitResult, ...] = ()
-        """As of `outcomes`; none until they are known."""
-        # Held until the outcome is known; a bare lock is the cheapest thing to wait for.
-        self._known = threading.Lock()
-        self._known.acquire()
-
-    def outcomes(self) -> tuple[CommitResult, ...]:
-        """Return the results of the batches that were joined; blocks until they are known.
-
-        Runs the flush on the caller's thread where none is running.
-
-        Returns:
-            One result for each of them, or one that all of them have in common.
-        """
-        if not self.flush():
-            with self._known:
-                pass
-        assert self.results
-        return self.results
-
-    def flush(self) -> bool:
-        """Flush on the caller's thread where no flush is running; returns whether it is `done`."""
-        if not self.results:
-            self._group.flush_now(self)
-        return bool(self.results)
-
-    def outcome(self) -> CommitResult:
-        """Return whether a batch was accepted with which none was joined; blocks as `outcomes`."""
-        (result,) = self.outcomes()
-        return result
-
-    def accepted(self) -> Accepted:
-        """Return what was committed; blocks as `outcome`.
-
-        Raises:
-            WingsError: What the batch was refused with.
-        """
-        result = self.outcome()
-        if isinstance(result, Rejected):
-            raise result.error
-        assert isinstance(result, Accepted), "a staged batch has an outcome, and no offsets"
-        return result
-
-    @property
-    def done(self) -> bool:
-        """Whether the outcome is known."""
-        return bool(self.results)
-
-    def set_results(self, results: tuple[CommitResult, ...]) -> None:
-        """Make the outcome known, as of `outcomes`; the thread that flushes calls it once."""
-        self.results = results
-        self._known.release()
-
-
 @dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class FlushReport:
     """What one flush did, for metrics."""
@@ -156,30 +53,6 @@ class FlushReport:
     bytes: int
     seconds: float
     failed: bool
-
-
-class InlineWriter(Protocol):
-    """Says which flushes are kept by metadata itself; see `maintain.drain.Drain`."""
-
-    def has_room(self, size: int) -> bool:
-        """Tell whether a flush of so many bytes may be kept."""
-        ...
-
-    def begin(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio, list[PageAddress]] | None:
-        """Return a folio of the pages of a flush, and where each lies; None: to storage.
-
-        Raises:
-            ResourceExhausted: Neither takes them.
-        """
-        ...
-
-    def note(self, inline: InlineFolio) -> None:
-        """Say that a folio was committed."""
-        ...
-
-    def forget(self, inline: InlineFolio) -> None:
-        """Say that the commit of a folio failed."""
-        ...
 
 
 class GroupCommit:
@@ -213,12 +86,10 @@ class GroupCommit:
         self._check_room = check_room
         self._on_room = on_room
         self._linger_seconds = limits.object_flush_seconds if lingers else 0.0
-        self._store = store
-        self._registry = registry
+        self._writer = FlushWriter(store, registry, inline)
         self._inline = inline
         self._limits = limits
         self._on_flush = on_flush
-        self._packer = Packer()
         self.recent = tracing.RecentPushes()
         """Which spans the last messages were pushed in, while traces are on."""
         self._lock = threading.Lock()
@@ -484,7 +355,7 @@ class GroupCommit:
         for pending in late:
             pending.set_results((Rejected(_refusal(pending.stream)),))
         try:
-            results = self._commit_in_span(live) if tracing.is_on() else self._commit(live)
+            results = self._write_in_span(live) if tracing.is_on() else self._writer.write(live)
         except WingsError as error:
             results = [(Rejected(error),)] * len(live)
         except (KeyboardInterrupt, SystemExit):
@@ -507,6 +378,10 @@ class GroupCommit:
         if self._on_flush is not None:
             self._on_flush(FlushReport(count, size, time.monotonic() - started, failed))
 
+    def _write_in_span(self, live: list[Pending]) -> list[tuple[CommitResult, ...]]:
+        with tracing.shared_span("flush", (pending.span for pending in live)):
+            return self._writer.write(live)
+
     def _tell(
         self, live: list[Pending], results: Sequence[tuple[CommitResult, ...]], *, returning: bool
     ) -> None:
@@ -527,68 +402,6 @@ class GroupCommit:
             if stream.waits:
                 stream.waits, stream.answers = False, returning
             pending.set_results(each)
-
-    def _commit_in_span(self, live: list[Pending]) -> list[tuple[CommitResult, ...]]:
-        with tracing.shared_span("flush", (pending.span for pending in live)):
-            return self._commit(live)
-
-    def _commit(self, live: list[Pending]) -> list[tuple[CommitResult, ...]]:
-        """Write the pages and commit them; returns once both are durable."""
-        if not live:
-            return []
-        if len(live) == 1 and (page := self._packer.only_page(live[0].batch)) is not None:
-            return [self._commit_only(live[0], page)]
-        packed = self._packer.pack([pending.batch for pending in live])
-        inline, addresses = self._place(packed.pages)
-        batches = [
-            pending.batch.to_commit(pending.stream.number, pages)
-            for pending, pages in zip(live, packed.stored(addresses), strict=True)
-        ]
-        return list(map(_of_each, self._commit_metadata(batches, inline)))
-
-    def _commit_only(self, pending: Pending, page: EncodedPage) -> tuple[CommitResult, ...]:
-        """Commit a flush that is one page of one partition, as most are; see `_commit`."""
-        batch = pending.batch
-        inline, (address,) = self._place((page,))
-        ((partition, rows),) = batch.runs
-        stored = StoredPage(partition, rows, address, None, None, batch.topic.schema_version)
-        committed = batch.to_commit(pending.stream.number, (stored,))
-        return _of_each(*self._commit_metadata([committed], inline))
-
-    def _place(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio | None, list[PageAddress]]:
-        """Return the folio that metadata is to keep, if any, and where each page lies."""
-        if not pages:
-            return None, []
-        begun = None if self._inline is None else self._inline.begin(pages)
-        if begun is not None:
-            return begun
-        with tracing.span("storage.write", {"wings.pages": len(pages)}):
-            return None, self._store.write(pages)
-
-    def _commit_metadata(
-        self, batches: list[CommitBatch], inline: InlineFolio | None
-    ) -> list[CommitResult]:
-        if tracing.is_on():
-            with tracing.span("metadata.commit", {"messaging.batch.message_count": len(batches)}):
-                return self._commit_untraced(batches, inline)
-        return self._commit_untraced(batches, inline)
-
-    def _commit_untraced(
-        self, batches: list[CommitBatch], inline: InlineFolio | None
-    ) -> list[CommitResult]:
-        if inline is None or self._inline is None:
-            return self._registry.commit(batches)
-        try:
-            results = self._registry.commit(batches, inline=inline)
-        except BaseException:
-            self._inline.forget(inline)
-            raise
-        self._inline.note(inline)
-        return results
-
-
-def _of_each(result: CommitResult) -> tuple[CommitResult, ...]:
-    return result.each if isinstance(result, SeriesResults) else (result,)
 
 
 def _reject_unresolved(flush: list[Pending]) -> None:

@@ -32,7 +32,7 @@ from wings_core.errors import (
     Unavailable,
     WingsError,
 )
-from wings_core.ingest.group_commit import Pending, PushStream
+from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.log import Log
 from wings_core.memory import ReadRoom

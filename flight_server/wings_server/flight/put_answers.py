@@ -13,7 +13,7 @@ import structlog
 
 from wings_core.contracts.put import results_to_json
 from wings_core.errors import Internal
-from wings_core.ingest.group_commit import Pending, PushStream
+from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import PreparedBatch
 from wings_core.memory import ReadRoom
 from wings_core.model import Accepted, CommitResult, Rejected

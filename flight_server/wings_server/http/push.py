@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wings_core.errors import WingsError
-from wings_core.ingest.group_commit import Pending, PushStream
+from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.json_rows import decode_rows
 from wings_core.log import Log

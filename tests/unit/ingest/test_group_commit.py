@@ -11,7 +11,8 @@ from fix_storage import FaultyFiles
 
 from wings_core.errors import Internal, OffsetMismatch, Unavailable
 from wings_core.ingest import group_commit
-from wings_core.ingest.group_commit import FlushReport, GroupCommit, Pending, PushStream
+from wings_core.ingest.group_commit import FlushReport, GroupCommit
+from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.metadata.sqlite import SqliteMetadata

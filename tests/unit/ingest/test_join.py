@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from wings_core.contracts.put import results_to_json
-from wings_core.ingest.group_commit import FlushReport, GroupCommit, Pending, PushStream
+from wings_core.ingest.group_commit import FlushReport, GroupCommit
+from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import (
     JOINED_BATCHES_MAX,
     SHARED_PAGE_BYTES,

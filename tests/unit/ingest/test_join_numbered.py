@@ -15,7 +15,8 @@ from property_examples import examples
 
 from wings_core import model
 from wings_core.contracts.put import results_to_json
-from wings_core.ingest.group_commit import GroupCommit, Pending, PushStream
+from wings_core.ingest.group_commit import GroupCommit
+from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.metadata.results import RESULTS_KEPT_MAX

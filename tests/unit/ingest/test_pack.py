@@ -12,8 +12,9 @@ from property_examples import examples
 
 from wings_core.check import check_log
 from wings_core.errors import BatchTooLarge
-from wings_core.ingest.group_commit import GroupCommit, Pending, PushStream
+from wings_core.ingest.group_commit import GroupCommit
 from wings_core.ingest.pack import Packer
+from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import (
     SHARED_PAGE_BYTES,
     SMALL_BYTES_MAX,

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from wings_core.data_directory import DataDirectory
-from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log

@@ -13,7 +13,7 @@ import pytest
 from wings_core.check import check_directory
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import ResourceExhausted, StorageCorrupt, Unavailable
-from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import SMALL_ROWS_MAX, Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log

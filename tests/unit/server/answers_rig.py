@@ -8,7 +8,8 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from wings_core.ingest.group_commit import FlushReport, GroupCommit, PushStream
+from wings_core.ingest.group_commit import FlushReport, GroupCommit
+from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.memory import MemoryBudget

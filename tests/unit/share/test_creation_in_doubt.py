@@ -9,7 +9,7 @@ import pytest
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import AlreadyExists, GroupNotFound, Unavailable
 from wings_core.fetch.fetcher import Cancel
-from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.log import Log
 from wings_core.metadata.store.groups import DatabaseGroups

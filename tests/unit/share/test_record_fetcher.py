@@ -16,7 +16,7 @@ from wings_core.errors import (
     StorageCorrupt,
     Unavailable,
 )
-from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log

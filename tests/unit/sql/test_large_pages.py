@@ -13,7 +13,7 @@ from wings_core.errors import ResourceExhausted, StorageCorrupt
 from wings_core.fetch import fetcher
 from wings_core.fetch.fetcher import Cancel, Cursor
 from wings_core.fetch.selection import Selection
-from wings_core.ingest.group_commit import PushStream
+from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log

@@ -21,7 +21,8 @@ from wings_core.errors import (
 )
 from wings_core.fetch.fetcher import Cancel, Cursor, Fetcher
 from wings_core.fetch.selection import Selection
-from wings_core.ingest.group_commit import GroupCommit, Pending, PushStream
+from wings_core.ingest.group_commit import GroupCommit
+from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import Admin, OffsetRegistry

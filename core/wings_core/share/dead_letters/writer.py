@@ -26,7 +26,8 @@ from wings_core.errors import (
     Unavailable,
 )
 from wings_core.fetch.selection import OFFSET_FIELD, TIMESTAMP_FIELD
-from wings_core.ingest.group_commit import GroupCommit, Pending, PushStream
+from wings_core.ingest.group_commit import GroupCommit
+from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import Admin

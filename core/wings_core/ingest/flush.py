@@ -1,0 +1,130 @@
+"""One flush: its pages go to storage, and one metadata transaction assigns their offsets.
+
+Pages are durable when `FolioStore.write` returns. A crash between the two leaves bytes that nothing
+refers to, and no acknowledgement. The pages of a small flush are kept by that transaction itself,
+until they are drained.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from wings_core import tracing
+from wings_core.ingest.pack import Packer
+from wings_core.ingest.pending import Pending
+from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.model import (
+    CommitBatch,
+    CommitResult,
+    InlineFolio,
+    PageAddress,
+    SeriesResults,
+    StoredPage,
+)
+from wings_core.storage.interfaces import EncodedPage, FolioStore
+
+
+class InlineWriter(Protocol):
+    """Says which flushes are kept by metadata itself; see `maintain.drain.Drain`."""
+
+    def has_room(self, size: int) -> bool:
+        """Tell whether a flush of so many bytes may be kept."""
+        ...
+
+    def begin(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio, list[PageAddress]] | None:
+        """Return a folio of the pages of a flush, and where each lies; None: to storage.
+
+        Raises:
+            ResourceExhausted: Neither takes them.
+        """
+        ...
+
+    def note(self, inline: InlineFolio) -> None:
+        """Say that a folio was committed."""
+        ...
+
+    def forget(self, inline: InlineFolio) -> None:
+        """Say that the commit of a folio failed."""
+        ...
+
+
+class FlushWriter:
+    """Writes the batches of a flush; one thread at a time does.
+
+    Args:
+        store: Where pages go.
+        registry: Where offsets come from.
+        inline: Says which flushes are kept by metadata; None: none are.
+    """
+
+    def __init__(
+        self, store: FolioStore, registry: OffsetRegistry, inline: InlineWriter | None
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._inline = inline
+        self._packer = Packer()
+
+    def write(self, live: Sequence[Pending]) -> list[tuple[CommitResult, ...]]:
+        """Write the pages and commit them; returns once both are durable.
+
+        Returns:
+            Of each batch, as of `Pending.outcomes`.
+
+        Raises:
+            WingsError: Nothing was committed, or it is in doubt.
+        """
+        if not live:
+            return []
+        if len(live) == 1 and (page := self._packer.only_page(live[0].batch)) is not None:
+            return [self._commit_only(live[0], page)]
+        packed = self._packer.pack([pending.batch for pending in live])
+        inline, addresses = self._place(packed.pages)
+        batches = [
+            pending.batch.to_commit(pending.stream.number, pages)
+            for pending, pages in zip(live, packed.stored(addresses), strict=True)
+        ]
+        return list(map(_of_each, self._commit_metadata(batches, inline)))
+
+    def _commit_only(self, pending: Pending, page: EncodedPage) -> tuple[CommitResult, ...]:
+        """Commit a flush that is one page of one partition, as most are."""
+        batch = pending.batch
+        inline, (address,) = self._place((page,))
+        ((partition, rows),) = batch.runs
+        stored = StoredPage(partition, rows, address, None, None, batch.topic.schema_version)
+        committed = batch.to_commit(pending.stream.number, (stored,))
+        return _of_each(*self._commit_metadata([committed], inline))
+
+    def _place(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio | None, list[PageAddress]]:
+        """Return the folio that metadata is to keep, if any, and where each page lies."""
+        if not pages:
+            return None, []
+        begun = None if self._inline is None else self._inline.begin(pages)
+        if begun is not None:
+            return begun
+        with tracing.span("storage.write", {"wings.pages": len(pages)}):
+            return None, self._store.write(pages)
+
+    def _commit_metadata(
+        self, batches: list[CommitBatch], inline: InlineFolio | None
+    ) -> list[CommitResult]:
+        if tracing.is_on():
+            with tracing.span("metadata.commit", {"messaging.batch.message_count": len(batches)}):
+                return self._commit_untraced(batches, inline)
+        return self._commit_untraced(batches, inline)
+
+    def _commit_untraced(
+        self, batches: list[CommitBatch], inline: InlineFolio | None
+    ) -> list[CommitResult]:
+        if inline is None or self._inline is None:
+            return self._registry.commit(batches)
+        try:
+            results = self._registry.commit(batches, inline=inline)
+        except BaseException:
+            self._inline.forget(inline)
+            raise
+        self._inline.note(inline)
+        return results
+
+
+def _of_each(result: CommitResult) -> tuple[CommitResult, ...]:
+    return result.each if isinstance(result, SeriesResults) else (result,)
