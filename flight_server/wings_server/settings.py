@@ -327,8 +327,9 @@ def load(
     """
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     file = {} if config is None else _read_toml(config)
+    is_set = any(name.upper().startswith(ENVIRONMENT_PREFIX) for name in os.environ)
     try:
-        environment = EnvSettingsSource(model)()
+        environment = EnvSettingsSource(model)() if is_set else {}
     except SettingsError as error:
         raise InvalidArgument(f"bad environment: {error}") from None
     try:

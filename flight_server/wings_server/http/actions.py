@@ -3,13 +3,15 @@
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Path, Request
+from pydantic import WithJsonSchema
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 
 from wings_core.contracts.messages import JSON_BYTES_MAX
 from wings_server.action import Action, encoded
 from wings_server.actions import ACTIONS
+from wings_server.http.application import Application
 from wings_server.http.authentication import principal_of
 from wings_server.http.documentation import described
 from wings_server.http.service import HttpService
@@ -36,10 +38,10 @@ _STATUSES = (
     HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
 )
 
-_Name = Annotated[str, Path(json_schema_extra={"enum": sorted(ACTIONS)})]
+_Name = Annotated[str, WithJsonSchema({"type": "string", "enum": sorted(ACTIONS)})]
 
 
-def add_actions(app: FastAPI, service: HttpService) -> None:
+def add_actions(app: Application, service: HttpService) -> None:
     """Add the endpoint of actions to an application."""
 
     async def action(name: _Name, request: Request) -> Response:
@@ -52,9 +54,7 @@ def add_actions(app: FastAPI, service: HttpService) -> None:
     # Each action has a body of its own; empty counts as an empty object.
     body = {"required": False, "content": {"application/json": {"schema": {"type": "object"}}}}
     about["openapi_extra"] = {"requestBody": body}
-    app.add_api_route(
-        PATH, action, methods=["POST"], tags=["actions"], description=_description(), **about
-    )
+    app.add(PATH, action, "POST", tags=["actions"], description=_description(), **about)
 
 
 def _description() -> str:

@@ -11,7 +11,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from wings_core.contracts.actions import (
@@ -42,6 +42,7 @@ from wings_server.http.answers import (
     PushAnswer,
     TopicDescription,
 )
+from wings_server.http.application import Application
 from wings_server.http.authentication import principal_of, push_quotas_of
 from wings_server.http.bodies import (
     AlterTopicBody,
@@ -70,34 +71,31 @@ NAMESPACE = "/v1/tenants/{tenant}/namespaces/{namespace}"
 TOPIC = NAMESPACE + "/topics/{topic}"
 
 
-def add_api(app: FastAPI, service: HttpService) -> None:
+def add_api(app: Application, service: HttpService) -> None:
     """Add the endpoints, and `/metrics`, to an application."""
     api = _Api(service)
 
-    def add(method: str, path: str, handler: Callable[..., Any], **about: Any) -> None:
-        app.add_api_route(path, handler, methods=[method], **about)
-
-    text = {"response_class": PlainTextResponse, "response_model": None}
-    add("GET", "/metrics", api.metrics, tags=["health"], **text)
+    text: dict[str, Any] = {"response_class": PlainTextResponse, "response_model": None}
+    app.add("/metrics", api.metrics, tags=["health"], **text)
 
     messages = {"tags": ["messages"]}
     fetched = described(FetchAnswer, body=FetchBody, errors=[_NOT_FOUND])
-    add("POST", "/v1/fetch", api.fetch, **messages, **fetched)
-    add("POST", "/v1/push", api.push, **messages, **described(PushAnswer, body=PushBody))
+    app.add("/v1/fetch", api.fetch, "POST", **messages, **fetched)
+    app.add("/v1/push", api.push, "POST", **messages, **described(PushAnswer, body=PushBody))
     statements = SqlEndpoint(service)
     answered = described(SqlAnswer, body=SqlBody, errors=[_NOT_FOUND])
-    add("POST", "/v1/sql", statements.sql, **messages, **answered)
+    app.add("/v1/sql", statements.sql, "POST", **messages, **answered)
 
     share = {"tags": ["share groups"]}
     acquired = described(AcquireAnswer, body=ShareAcquireBody, errors=[_NOT_FOUND])
-    add("POST", "/v1/share/acquire", api.share_acquire, **share, **acquired)
+    app.add("/v1/share/acquire", api.share_acquire, "POST", **share, **acquired)
 
     for route in _ROUTES:
         about = described(route.answer, body=route.body, errors=route.errors)
         description = ACTIONS[route.action].description + route.note
         about |= {"tags": [route.tag], "description": description}
         name = route.name or route.action.replace("-", "_")
-        add(route.method, route.path, _handler(service, route), name=name, **about)
+        app.add(route.path, _handler(service, route), route.method, name=name, **about)
 
 
 class _Api:

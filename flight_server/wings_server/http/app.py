@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Collection
 from functools import partial
-from importlib.metadata import version
-from typing import Literal
+from typing import Any, Literal
 
-from fastapi import FastAPI
 from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from wings_core import tracing
 from wings_core.errors import Unavailable
 from wings_server.http import errors
 from wings_server.http.actions import add_actions
 from wings_server.http.api import add_api
+from wings_server.http.application import Application
 from wings_server.http.authentication import Authentication
 from wings_server.http.console_files import add_console
-from wings_server.http.documentation import complete
 from wings_server.http.origins import Origins
 from wings_server.http.service import HttpService
 from wings_server.http.traces import Traces
@@ -38,7 +38,7 @@ def create_app(
     ready: Callable[[], bool],
     service: HttpService | None = None,
     hosts: Collection[str] = (),
-) -> FastAPI:
+) -> Application:
     """Build the application.
 
     Args:
@@ -46,15 +46,7 @@ def create_app(
         service: The service behind the endpoints under `/v1` and `/metrics`; None: neither exists.
         hosts: Names by which the server may be asked, besides those of loopback.
     """
-    app = FastAPI(
-        title="Wings",
-        version=version("wings-flight"),
-        summary="A durable message log served over Arrow Flight, and in part over HTTP.",
-        # Their pages load scripts from the network; the document itself is at /openapi.json.
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
+    app = Application()
     if service is None:
         errors.install(app)
     else:
@@ -66,35 +58,37 @@ def create_app(
         add_api(app, service)
         add_actions(app, service)
         add_console(app)
-        complete(app)
 
     # Handlers are coroutines so that none takes a thread.
 
-    @app.head("/healthz", include_in_schema=False)
-    @app.get("/healthz", tags=["health"])
-    async def healthz() -> Status:  # pyright: ignore[reportUnusedFunction]
+    async def healthz(request: Request) -> Response:
         """Answer 200 while the process is alive, also while it drains."""
-        return Status()
+        del request
+        return _json(Status())
 
-    @app.head("/readyz", include_in_schema=False)
-    @app.get(
-        "/readyz",
-        tags=["health"],
-        response_model_exclude_none=True,
-        responses={503: {"model": errors.ErrorBody}},
-    )
-    async def readyz() -> Readiness:  # pyright: ignore[reportUnusedFunction]
+    async def readyz(request: Request) -> Response:
         """Answer 200 while the server accepts requests.
 
         503 while it starts or drains, and with the reason while pushes are refused for want of
         room on the disk.
         """
+        del request
         if not ready():
             raise Unavailable("the server is starting or stopping")
         disk = None if service is None else service.log.disk
         if disk is not None and disk.refusal is not None:
             raise Unavailable(disk.refusal)
         damage = None if service is None else service.log.shares.damage
-        return Readiness(share_groups=None if damage is None else damage.message)
+        return _json(Readiness(share_groups=None if damage is None else damage.message))
 
+    health: dict[str, Any] = {"tags": ["health"]}
+    app.add("/healthz", healthz, **health, response_model=Status)
+    unready = {503: {"model": errors.ErrorBody}}
+    app.add("/readyz", readyz, **health, response_model=Readiness, responses=unready)
+    for path, handler in (("/healthz", healthz), ("/readyz", readyz)):
+        app.add(path, handler, "HEAD", is_described=False)
     return app
+
+
+def _json(status: Status) -> Response:
+    return JSONResponse(status.model_dump(exclude_none=True))

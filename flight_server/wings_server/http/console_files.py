@@ -7,11 +7,12 @@ the page shows it asks of the public API, with the token that its user enters.
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -50,7 +51,7 @@ class _File:
     etag: str
 
 
-def add_console(app: FastAPI) -> None:
+def add_console(app: Starlette) -> None:
     """Add the page and its files to an application; the OpenAPI document does not name them."""
     found = _files()
 
@@ -61,9 +62,7 @@ def add_console(app: FastAPI) -> None:
         return _answer(wanted, request.headers.get("if-none-match"))
 
     for path in (PAGE, f"/{FOLDER}/{{path:path}}"):
-        app.add_api_route(
-            path, file, methods=["GET", "HEAD"], include_in_schema=False, response_model=None
-        )
+        app.add_route(path, file)  # HEAD too.
 
 
 def _answer(file: _File, known: str | None) -> Response:
@@ -74,6 +73,7 @@ def _answer(file: _File, known: str | None) -> Response:
     return Response(file.content, headers=headers, media_type=file.media_type)
 
 
+@cache
 def _files() -> Mapping[str, _File]:
     """Return the files by the path of each; the page is at `PAGE`."""
     found: dict[str, _File] = {}

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI
-
 from wings_core.contracts.actions import CreateTopic, NamespaceBody
 from wings_core.contracts.messages import Message
 from wings_core.contracts.sql import SqlBody
@@ -61,7 +59,7 @@ def described(
     statuses = {*errors, *_ANYWHERE, *(_WITH_BODY if body is not None else ())}
     responses: dict[int, Any] = {200: {"model": answer, "description": "Done."}}
     for status in sorted(statuses):
-        # By reference: to build a model of its own for each takes most of a server's start.
+        # By reference: a model of its own for each would take most of the document's time.
         responses[int(status)] = {"content": _ERROR, "description": status.phrase}
     described: dict[str, Any] = {"responses": responses, "response_model": None}
     if body is not None:
@@ -70,22 +68,14 @@ def described(
     return described
 
 
-def complete(app: FastAPI) -> None:
-    """Add the bodies to an application's document, and drop the framework's own errors."""
-    found = app.openapi
-
-    def document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = found()
-            _drop_framework_errors(document)
-            schemas: dict[str, Any] = document["components"]["schemas"]
-            for body in BODIES:
-                schemas.update(_schemas(body))
-            _add_security(document)
-            app.openapi_schema = document
-        return app.openapi_schema
-
-    app.openapi = document
+def complete(document: dict[str, Any]) -> dict[str, Any]:
+    """Add the bodies to a document, and drop the framework's own errors."""
+    _drop_framework_errors(document)
+    schemas: dict[str, Any] = document["components"]["schemas"]
+    for body in BODIES:
+        schemas.update(_schemas(body))
+    _add_security(document)
+    return document
 
 
 def _add_security(document: dict[str, Any]) -> None:

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 import structlog
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wings_core.errors import (
@@ -56,7 +55,7 @@ def status_of(error: WingsError) -> HTTPStatus:
     return next(found, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def install(app: FastAPI, on_error: Callable[[str], None] = lambda code: None) -> None:
+def install(app: Starlette, on_error: Callable[[str], None] = lambda code: None) -> None:
     """Make an application answer every error in the documented form.
 
     Args:
@@ -66,7 +65,6 @@ def install(app: FastAPI, on_error: Callable[[str], None] = lambda code: None) -
     app.state.on_error = on_error
     app.add_exception_handler(WingsError, _wings_error)
     app.add_exception_handler(HTTPException, _http_exception)
-    app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(MemoryError, _no_memory)
     app.add_middleware(_Faults, on_error=on_error)
@@ -105,15 +103,6 @@ async def _http_exception(request: Request, error: Exception) -> JSONResponse:
     answer = _answer(request, status, code, f"{request.method} {request.url.path}: {error.detail}")
     answer.headers.update(error.headers or {})
     return answer
-
-
-async def _bad_request(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
-    problems = [
-        f"{'.'.join(str(name) for name in problem['loc'])}: {problem['msg']}"
-        for problem in error.errors()
-    ]
-    return _answer(request, HTTPStatus.BAD_REQUEST, InvalidArgument.code, "; ".join(problems))
 
 
 class _Faults:

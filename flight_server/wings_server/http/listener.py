@@ -6,7 +6,7 @@ import threading
 from contextlib import suppress
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from wings_core.errors import Unavailable
 from wings_server.descriptors import HTTP_SHARE, OPEN_MAX, connections_max
@@ -78,7 +78,7 @@ class HttpListener:
 
     def __init__(
         self,
-        app: FastAPI,
+        app: ASGIApp,
         address: Address,
         tls: Tls | None = None,
         connections: int = OPEN_MAX,

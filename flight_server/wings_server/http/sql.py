@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
 from starlette.responses import Response
 
 from wings_core.contracts.messages import JSON_BYTES_MAX

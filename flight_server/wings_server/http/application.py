@@ -1,0 +1,78 @@
+"""The application's routes, and the OpenAPI document that describes them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+Handler = Callable[..., Awaitable[Response]]
+"""Takes `request`, and the parameters of its path by name."""
+
+
+class Application(Starlette):
+    """Routes without FastAPI, which writes the document alone, when that is first asked for.
+
+    Handlers parse and answer themselves. FastAPI's routes would take a third of a server's start,
+    and a part of each request, to look for models that no handler has.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router.redirect_slashes = False
+        self._described: list[tuple[str, Handler, dict[str, Any]]] = []
+        self._document: dict[str, Any] | None = None
+        self.add_route("/openapi.json", self._answer_document)
+
+    def add(
+        self,
+        path: str,
+        handler: Handler,
+        method: str = "GET",
+        *,
+        is_described: bool = True,
+        **about: Any,
+    ) -> None:
+        """Add a route, for one method alone.
+
+        Args:
+            path: With its parameters in braces.
+            handler: Answers the requests; its docstring is the description.
+            method: The only one.
+            is_described: Whether the document has it.
+            about: What else the document says of it: arguments of `FastAPI.add_api_route`.
+        """
+
+        async def answer(request: Request) -> Response:
+            return await handler(request=request, **request.path_params)
+
+        route = Route(path, answer)
+        route.methods = {method}  # Starlette's own would answer HEAD where GET is.
+        self.router.routes.append(route)
+        if is_described:
+            self._described.append((path, handler, {"methods": [method], **about}))
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document, which the first call builds."""
+        if self._document is None:
+            from fastapi import FastAPI
+
+            from wings_server.http.documentation import complete
+
+            described = FastAPI(
+                title="Wings",
+                version=version("wings-flight"),
+                summary="A durable message log served over Arrow Flight, and in part over HTTP.",
+            )
+            for path, handler, about in self._described:
+                described.add_api_route(path, handler, **about)
+            self._document = complete(described.openapi())
+        return self._document
+
+    async def _answer_document(self, request: Request) -> Response:
+        del request
+        return JSONResponse(await asyncio.to_thread(self.openapi))
