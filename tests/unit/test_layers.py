@@ -2,7 +2,9 @@ import ast
 import graphlib
 import importlib.util
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -23,14 +25,45 @@ def source_files(layer: str) -> list[Path]:
     return sorted(Path(spec.origin).parent.rglob("*.py"))
 
 
-def imports_of(file: Path) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    """Yield line, module and names of all imports of a file, also those inside functions."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name, ()) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            names = tuple(alias.name for alias in node.names)
-            yield node.lineno, "." * node.level + (node.module or ""), names
+class Import(NamedTuple):
+    """A statement that imports; `names` are those that it takes out of the module."""
+
+    line: int
+    module: str
+    names: tuple[str, ...]
+    runs: bool
+    """Whether it is not for type checkers alone."""
+
+
+@cache
+def imports_of(file: Path) -> list[Import]:
+    """Return all imports of a file, also those inside functions."""
+    found: list[Import] = []
+    blocks: list[tuple[ast.AST, bool]] = [(ast.parse(file.read_text(encoding="utf-8")), True)]
+    for block, runs in blocks:
+        for node, node_runs in statements_of(block, runs=runs):
+            if isinstance(node, ast.Import):
+                found += (Import(node.lineno, alias.name, (), node_runs) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                names = tuple(alias.name for alias in node.names)
+                module = "." * node.level + (node.module or "")
+                found.append(Import(node.lineno, module, names, node_runs))
+            else:
+                blocks.append((node, node_runs))
+    return found
+
+
+def statements_of(block: ast.AST, *, runs: bool) -> Iterator[tuple[ast.AST, bool]]:
+    """Yield the statements in one, and whether they run; no expression has any."""
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        is_checked_only = (
+            part == "body"
+            and isinstance(block, ast.If)
+            and isinstance(block.test, ast.Name)
+            and block.test.id == "TYPE_CHECKING"
+        )
+        for node in getattr(block, part, ()):
+            yield node, runs and not is_checked_only
 
 
 def is_private(name: str) -> bool:
@@ -45,7 +78,7 @@ def test_imports_go_down_only(layer: str) -> None:
     wrong = [
         f"{file}:{line} imports {name}"
         for file in files
-        for line, name, _ in imports_of(file)
+        for line, name, *_ in imports_of(file)
         if (name.split(".")[0] in BELOW and name.split(".")[0] not in allowed)
         or name.startswith(".")
     ]
@@ -57,7 +90,7 @@ def test_nothing_private_of_another_package_is_imported(layer: str) -> None:
     wrong = [
         f"{file}:{line} imports {', '.join(names)} of {module}"
         for file in source_files(layer)
-        for line, module, names in imports_of(file)
+        for line, module, names, _ in imports_of(file)
         if module.split(".")[0] in BELOW.keys() - {layer}
         and any(map(is_private, (*module.split("."), *names)))
     ]
@@ -68,7 +101,7 @@ def test_the_layers_are_seen_at_all() -> None:
     seen = {
         name.split(".")[0]
         for file in source_files("wings_server")
-        for _, name, _ in imports_of(file)
+        for _, name, *_ in imports_of(file)
     }
     assert {"wings_core", "wings_server", "pyarrow"} <= seen
 
@@ -82,18 +115,13 @@ def import_graph(layer: str) -> dict[str, set[str]]:
     }
     graph: dict[str, set[str]] = {}
     for module, file in modules.items():
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        for node in list(ast.walk(tree)):
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-                node.body = []
         found: set[str] = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                found.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    name = f"{node.module}.{alias.name}"
-                    found.add(name if name in modules else str(node.module))
+        for each in imports_of(file):
+            if each.runs:
+                inner = [f"{each.module}.{name}" for name in each.names]
+                found.update(name if name in modules else each.module for name in inner)
+                if not inner:
+                    found.add(each.module)
         graph[module] = {name for name in found if name in modules}
     return graph
 
