@@ -27,13 +27,28 @@ def browser() -> "Generator[Chrome]":
         pytest.skip("no Chromium with chromedriver on the path (apt install chromium-driver)")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu",
-                     "window-size=1280,860", "force-device-scale-factor=1", "lang=en"):  # fmt: skip
+    for argument in (
+        "headless=new",
+        "no-sandbox",
+        "disable-dev-shm-usage",
+        "disable-gpu",
+        "window-size=1280,860",
+        "force-device-scale-factor=1",
+        "lang=en",
+        "app=data:,",
+    ):  # fmt: skip - Without tabs, which show that a page loads.
         options.add_argument(f"--{argument}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     service = webdriver.ChromeService(driver)
     with webdriver.Chrome(options=options, service=service) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module", autouse=True)
+def empty_tab(browser: "Chrome") -> Generator[None]:
+    """Leave no page that asks a server again and again, which is gone."""
+    yield
+    browser.get("about:blank")
 
 
 @pytest.fixture(scope="module")

@@ -106,11 +106,11 @@ def test_a_message_shows_all_of_it_and_text_as_text(page: ConsolePage) -> None:
     name = quote(f"{NAMESPACE}/topics/notes", safe="")
     page.open(f"topic/{name}")
     page.wait_for(HOSTILE[:60], "🦋", within="tbody")
-    page.open(f"message/{name}/null/0")
+    page.go(f"message/{name}/null/0")
     page.wait_for(HOSTILE, str(BIG))
     page.click("a.button:last-of-type")
     page.wait_for("Zoë 🦋 long")
-    page.open("consumers")
+    page.go("consumers")
     page.wait_for(HOSTILE[:60])
     assert "owned" not in page.browser.title
     assert page.script("return document.querySelectorAll('main script, main img').length") == 0

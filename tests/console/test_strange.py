@@ -52,9 +52,11 @@ def test_a_name_in_the_address_that_is_not_there_is_told_of_and_is_text(
     page: ConsolePage, route: str, subtests: pytest.Subtests
 ) -> None:
     page.size(375, 740, touch=True)
+    visit = page.open
     for kind, name in NAMES.items():
         with subtests.test(kind):
-            page.open(route.format(quote(name, safe="")))
+            visit(route.format(quote(name, safe="")))
+            visit = page.go
             page.wait("a heading", lambda: page.text("h1"))
             if kind != "none":
                 page.wait("what is the matter", lambda: page.script(FACE))
@@ -77,18 +79,20 @@ def test_strange_values_are_seen_as_they_are(page: ConsolePage, server: RunningS
         push(http, "strange", [{HOSTILE: RTL, RTL: LONG, "plain": HOSTILE}])
         act(http, "shard-open", source=f"{MARKUP}{RTL}{LONG}"[:240], token="t", shards=[MARKUP])
     name = quote(f"{NAMESPACE}/topics/strange", safe="")
+    visit = page.open
     for route in (f"topic/{name}", f"topic/{name}/schema", f"message/{name}/null/0"):
-        page.open(route)
+        visit(route)
+        visit = page.go
         page.wait_for(HOSTILE[:20], "txt.evil")
         title, markup, _, _ = page.script(IS_PLAIN)
         assert (title == "owned", markup) == (False, 0)
-    page.open("ingest")
+    page.go("ingest")
     page.wait_for("txt.evil", within="table")
     page.click("tbody a")
     page.wait_for("<img src=x", within="table")
     assert page.script(IS_PLAIN)[0] != "owned"
     assert page.script(IS_PLAIN)[1] == 0
-    page.open("query")
+    page.go("query")
     page.type("textarea", "select * from strange")
     page.click("form button.primary")
     page.wait_for("1 row", HOSTILE[:20])
@@ -143,7 +147,7 @@ def test_pages_stay_small_and_quick_with_very_many_topics_and_partitions(
     page.wait("the end of the third part of the list", comes_to_500)
     page.type("input[type=search]", f"many-{topics - 1:05}")
     page.wait("the last topic alone", lambda: page.script(LINES) == 1)
-    page.open(f"topic/{wide}/partitions")
+    page.go(f"topic/{wide}/partitions")
     page.wait("partitions", lambda: page.script(LINES) > 10)
     assert page.script(LINES) <= LINES_MAX
     page.type("input[placeholder='Find by value']", f"{partitions - 1}")
@@ -157,7 +161,7 @@ def test_pages_stay_small_and_quick_with_very_many_topics_and_partitions(
         "overview": "wide",
         "consumers": "reader",
     }.items():
-        page.open(route)
+        page.go(route)
         page.wait_for(shown)
         page.wait("figures", lambda: f"{partitions:,}"[:2] in page.text() or page.script(LINES))
         assert page.script(LINES) <= 3 * LINES_MAX
