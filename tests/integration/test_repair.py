@@ -15,6 +15,7 @@ import pyarrow.flight as flight
 import pytest
 import typer
 from flight_calls import act, code_of, create_topic, get, numbers, push
+from forked_commands import FORKED
 from repair_world import Partitions, make_world, read_world
 from share_calls import Member
 from typer.testing import CliRunner
@@ -343,14 +344,14 @@ def test_what_is_in_the_write_ahead_log_is_kept(tmp_path: Path) -> None:
 def test_a_killed_repair_leaves_no_new_directory(data: Path, tmp_path: Path, moment: str) -> None:
     new = tmp_path / "new"
     script = (
-        "import os, signal, sys\n"
+        f"{FORKED}import os, signal, sys\n"
         "from pathlib import Path\n"
         "from wings_core.repair import repair_directory\n"
         "def progress(what, count):\n"
         f"    if what == {moment!r}: os.kill(os.getpid(), signal.SIGKILL)\n"
         "repair_directory(Path(sys.argv[1]), Path(sys.argv[2]), progress=progress)\n"
     )
-    run = subprocess.run([sys.executable, "-c", script, data, new], check=False)
+    run = subprocess.run([sys.executable, "-c", script, str(data), str(new)], check=False)
     assert run.returncode == -signal.SIGKILL
     assert not new.exists()
     unfinished = new.with_name("new.unfinished")

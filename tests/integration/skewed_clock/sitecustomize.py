@@ -1,7 +1,9 @@
+# To be forked; see `forked_commands`.
 """Gives a process a wall clock that is off: for tests, put on the path of a child by `off_by`.
 
-Python imports this at its start, before anything of ours is there. gRPC goes on by the right clock:
-it reckons deadlines by Python's clock and then compares them with C's, which stays as it is.
+It runs before anything of ours does, which looks into `time` whenever it asks for the time. gRPC
+goes on by the right clock: it reckons deadlines by Python's clock and then compares them with C's,
+which stays as it is.
 """
 
 import os

@@ -6,12 +6,13 @@ import sys
 import threading
 
 import pytest
+from forked_commands import FORKED
 
 from wings_spark.ingest.stopping import Stopped, StopSignals
 
 SECONDS_MAX = 60.0
 
-_PROGRAM = """
+_PROGRAM = f"""{FORKED}
 import sys, time
 from wings_spark.ingest import stopping
 
