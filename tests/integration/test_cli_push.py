@@ -12,21 +12,27 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from forked_commands import FORKED
 
 import wings_client
 from wings_client import Client
 from wings_client.cli import main, push_whole
+from wings_client.files import csv_rows, json_rows, source
 from wings_core.errors import Unavailable
 from wings_server.testing import RunningServer
 
 Push = Callable[..., tuple[int, str, str]]
 
-SMALL_STAGES = """
-import sys
+BLOCK_BYTES = 64 * 1024
+
+SMALL_STAGES = f"""{FORKED}
 from wings_client.cli import main, push_whole
+from wings_client.files import csv_rows
+csv_rows.BLOCK_BYTES = {BLOCK_BYTES}
 push_whole.STAGE_BYTES = 1
 main()
 """
+"""A push of many stages, each of a block."""
 
 
 @pytest.fixture
@@ -112,11 +118,12 @@ def test_a_file_is_not_visible_before_all_of_it_is_read(
     push: Push, client: Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push_whole, "STAGE_BYTES", 1)
+    monkeypatch.setattr(csv_rows, "BLOCK_BYTES", BLOCK_BYTES)
     path = tmp_path / "rows.csv"
-    path.write_text("n\n" + "1\n" * 3_000_000 + "x\n")
+    path.write_text("n\n" + "1\n" * BLOCK_BYTES + "x\n")
     status, _, err = push(topic, path)
     assert status == 1
-    assert "line 3000002: " in err
+    assert f"line {BLOCK_BYTES + 2}: " in err
     assert "nothing was pushed" in err
     assert committed(client, topic) == 0
     assert not list((tmp_path / "state").rglob("*.json"))
@@ -126,7 +133,7 @@ def test_a_push_that_was_killed_goes_on_where_it_was(
     push: Push, server: RunningServer, client: Client, topic: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "rows.csv"
-    rows = 4_000_000
+    rows = 400_000
     path.write_text("n\n" + "\n".join(map(str, range(rows))) + "\n")
     state = tmp_path / "state"
     child = subprocess.Popen(
@@ -288,15 +295,22 @@ def standing(server: RunningServer, topic: str) -> "subprocess.Popen[bytes]":
 
 
 def test_types_come_from_samples_of_all_of_a_file(
-    push: Push, client: Client, new_topic_id: str, tmp_path: Path
+    push: Push,
+    client: Client,
+    new_topic_id: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for module in (csv_rows, json_rows, source):
+        monkeypatch.setattr(module, "HEAD_BYTES", 100_000)
+    monkeypatch.setattr(source, "SAMPLE_BYTES", 4_000)
     late = tmp_path / "late.csv"
-    late.write_text('zip,"a ""b""",n\n' + '10001,"x\n""y"",1",1\n' * 1_200_000 + "SW1A,z,1.5\n")
+    late.write_text('zip,"a ""b""",n\n' + '10001,"x\n""y"",1",1\n' * 12_000 + "SW1A,z,1.5\n")
     status, _, err = push(new_topic_id, late, "--create")
     assert status == 0
     assert err == f'created {new_topic_id}: zip string, a "b" string, n double\n'
     lines = tmp_path / "late.jsonl"
-    lines.write_text('{"a": 1, "b": "x"}\n' * 1_200_000 + '{"a": 1.5, "c": true}\n')
+    lines.write_text('{"a": 1, "b": "x"}\n' * 12_000 + '{"a": 1.5, "c": true}\n')
     status, _, err = push(f"{new_topic_id}-2", lines, "--create")
     assert status == 0
     assert err == f"created {new_topic_id}-2: a double, b string, c bool\n"
