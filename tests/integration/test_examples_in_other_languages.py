@@ -1,11 +1,13 @@
 """The examples in Go, Java and Rust, built and run where their toolchains are."""
 
+import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from go_program import go_build
 
 from wings_server.testing import RunningServer
 
@@ -17,6 +19,9 @@ SAID = [
     "acquired offsets 0 to 2",
     "accepted 1 deliveries",
 ]
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""It ends before what it would compile better had paid."""
+
 BUILD_SECONDS = 3_000
 """The first build of the Rust example compiles 140 crates."""
 
@@ -26,11 +31,26 @@ def run(language: str, *command: str, needs: str) -> str:
 
     Skips the test where the tool is missing, or what the example depends on cannot be had.
     """
-    if shutil.which(needs) is None:
-        pytest.skip(f"needs {needs}")
+    need(needs)
     ended = subprocess.run(
-        command, cwd=EXAMPLES / language, capture_output=True, text=True, check=False
+        command,
+        cwd=EXAMPLES / language,
+        env=os.environ | {"MAVEN_OPTS": QUICK_JAVA, "JDK_JAVA_OPTIONS": QUICK_JAVA},
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    return said(ended, needs)
+
+
+def need(tool: str) -> None:
+    """Skip the test where a tool is missing."""
+    if shutil.which(tool) is None:
+        pytest.skip(f"needs {tool}")
+
+
+def said(ended: "subprocess.CompletedProcess[str]", needs: str) -> str:
+    """Return what a command printed; skips the test where its tool cannot reach its registry."""
     printed = ended.stdout + ended.stderr
     offline = ("dial tcp", "Could not transfer", "failed to download", "Could not resolve host")
     if ended.returncode != 0 and any(each in printed for each in offline):
@@ -48,9 +68,10 @@ def check(printed: str) -> None:
 
 
 @pytest.mark.timeout(BUILD_SECONDS)
-def test_the_go_example_pushes_fetches_and_acquires(server: RunningServer, tmp_path: Path) -> None:
-    program = tmp_path / "example"
-    run("go", "go", "build", "-o", str(program), ".", needs="go")
+def test_the_go_example_pushes_fetches_and_acquires(server: RunningServer) -> None:
+    need("go")
+    program, built = go_build(EXAMPLES / "go", "example")
+    said(built, "go")
     check(run("go", str(program), server.flight.removeprefix("grpc://"), needs="go"))
 
 
