@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -61,6 +62,13 @@ def health(variables: dict[str, str], directory: Path, *more: str) -> int:
     ).returncode
 
 
+def listens(address: str) -> bool:
+    """Tell whether anything takes connections there, which costs less than the check of health."""
+    host, _, port = address.rpartition(":")
+    with socket.socket() as asking:
+        return asking.connect_ex((host, int(port))) == 0
+
+
 @contextmanager
 def container(home: Path, directory: Path) -> Generator[dict[str, str]]:
     """Run the image's command with its variables, until it is healthy; yields the variables."""
@@ -80,9 +88,10 @@ def serving(variables: dict[str, str], directory: Path) -> Generator[None]:
     server = subprocess.Popen([program, *command[1:]], env=variables, cwd=directory)
     try:
         deadline = time.monotonic() + SECONDS_MAX
-        while health(variables, directory, "--ready"):
+        while not listens(variables["WINGS_HTTP"]) or health(variables, directory, "--ready"):
             assert server.poll() is None
             assert time.monotonic() < deadline
+            time.sleep(0.05)
         assert health(variables, directory) == 0
         yield
         server.send_signal(signal.Signals[argument("STOPSIGNAL")])

@@ -1,5 +1,6 @@
 """The `wings` command, as a real process with real entry points."""
 
+import json
 import os
 import signal
 import subprocess
@@ -73,6 +74,27 @@ class Block:
 
 sys.meta_path.insert(0, Block())
 """
+
+SEVERAL = """
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+
+from wings_client.cli import main
+
+said = []
+for arguments in {asked}:
+    sys.argv[1:] = arguments
+    status = None
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as error:
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code or None
+    said.append([status, out.getvalue(), error.getvalue()])
+print(json.dumps(said))
+"""
+"""Commands in one process: their statuses, None for that of success, and what they wrote."""
 
 NOT_OF_THE_CLIENT = (
     "click",
@@ -222,18 +244,17 @@ def test_ctrl_c_ends_a_command_quietly(plugins: Path, before: str) -> None:
 def test_commands_whose_extra_is_not_installed_are_listed_with_what_installs_it(
     missing: str, extra: str, names: list[str]
 ) -> None:
-    call = "from wings_client.cli import main\nmain()\n"
-    blocked = BLOCK.format(blocked=(missing,))
+    asked = [["--help"], [names[-1], "--help"], [names[-1], "run", "--once", "rest"]]
+    done = python(BLOCK.format(blocked=(missing,)) + SEVERAL.format(asked=asked))
+    assert done.returncode == 0, done.stderr
+    shown, *called = json.loads(done.stdout)
     hint = f"pip install 'wings-flight[{extra}]'"
-    shown = python(f"{blocked}sys.argv[1:] = ['--help']\n{call}")
-    assert (shown.returncode, shown.stderr) == (0, "")
-    lines = [line.strip(" │") for line in shown.stdout.splitlines()]
+    assert (shown[0], shown[2]) == (None, "")
+    lines = [line.strip(" │") for line in shown[1].splitlines()]
     hinted = [line for line in lines if f"Not installed; needs: {hint}" in line]
     assert [line.split()[0] for line in hinted] == names
-    for arguments in (["--help"], ["run", "--once", "rest"]):
-        called = python(f"{blocked}sys.argv[1:] = [{names[-1]!r}, *{arguments}]\n{call}")
-        assert (called.returncode, called.stdout) == (1, "")
-        assert called.stderr == f"wings: {names[-1]!r} needs {missing}, of an extra: {hint}\n"
+    refused = [1, "", f"wings: {names[-1]!r} needs {missing}, of an extra: {hint}\n"]
+    assert called == [refused] * 2
 
 
 def test_the_client_imports_with_pyarrow_and_pydantic_alone() -> None:
