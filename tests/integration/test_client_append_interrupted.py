@@ -1,17 +1,16 @@
 """Appended rows and Ctrl-C: whenever it comes, what a later flush says is durable is there."""
 
-import os
 import subprocess
 import sys
-import textwrap
 from typing import Any
 
 from fix_client import NewTopic
+from forked_commands import FORKED
 
 from wings_client import Client
 from wings_server.testing import RunningServer
 
-PROGRAM = """
+PROGRAM = f"""{FORKED}
 import random, signal, sys, threading, time
 import wings_client
 
@@ -37,7 +36,7 @@ next_number = 0
 while time.monotonic() < end or next_number < 100:
     try:
         interruptible = True
-        producer.append({"n": next_number})
+        producer.append({{"n": next_number}})
         next_number += 1
         if next_number % 50 == 0:
             producer.flush(60)
@@ -55,10 +54,8 @@ def test_no_row_is_lost_by_ctrl_c(
     server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:
     topic = new_topic()
-    program = textwrap.dedent(PROGRAM)
     done = subprocess.run(
-        [sys.executable, "-c", program, server.flight, topic.name],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        [sys.executable, "-c", PROGRAM, server.flight, topic.name],
         capture_output=True,
         text=True,
         timeout=100,

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from fix_postgres import PostgresServer
+from forked_commands import FORKED
 
-PROGRAM = Path(__file__).with_name("close_in_use.py")
+PROGRAM = FORKED + Path(__file__).with_name("close_in_use.py").read_text(encoding="utf-8")
 
 
 rounds_of_each = pytest.mark.parametrize(
@@ -18,7 +19,7 @@ rounds_of_each = pytest.mark.parametrize(
 def close_in_use(what: str, rounds: int, directory: Path, *url: str) -> None:
     """Run the program, which a handle closed in use would end by a signal."""
     run = subprocess.run(
-        [sys.executable, str(PROGRAM), what, str(rounds), str(directory), *url],
+        [sys.executable, "-c", PROGRAM, what, str(rounds), str(directory), *url],
         capture_output=True,
         text=True,
         check=False,

@@ -1,7 +1,6 @@
 """Several processes on one PostgreSQL: no gaps, no deadlocks, no wake-up lost."""
 
 import contextlib
-import os
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ import psycopg
 import pytest
 from fix_metadata import DAY, NOON, SCHEMA, A, B, accepted, batch_of, offsets_of
 from fix_postgres import PostgresServer, empty_schema, new_schema
+from forked_commands import FORKED
 
 from wings_core.errors import (
     AlreadyExists,
@@ -48,8 +48,9 @@ COMMITS = 60
 NODES = 3
 LONG = 30.0
 
-NODE = """
+NODE = f"""{FORKED}
 import sys
+sys.path[:] = {sys.path!r}
 from fix_metadata import batch_of, accepted
 from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.names import TopicName
@@ -62,10 +63,10 @@ with PostgresMetadata(url, schema=schema) as metadata:
     sys.stdin.readline()
     for number in range(int(commits)):
         # The shared partitions in an order of the node's own, and a new one that others make too.
-        keys = ["a", "b", "c", f"new-{number}"]
+        keys = ["a", "b", "c", f"new-{{number}}"]
         keys = keys[int(node):] + keys[:int(node)]
-        rows = {Partition(f'"{key}"'): 1 for key in keys}
-        batch = batch_of(topic, rows, sequence=(f"p{node}", number), folio=f"folio-{node}")
+        rows = {{Partition(f'"{{key}}"'): 1 for key in keys}}
+        batch = batch_of(topic, rows, sequence=(f"p{{node}}", number), folio=f"folio-{{node}}")
         assert len(accepted(metadata.registry.commit([batch])[0])) == 4
 """
 
@@ -107,7 +108,6 @@ def test_processes_that_commit_to_the_same_partitions_leave_no_gaps_and_wake_eve
             nodes.enter_context(
                 subprocess.Popen(
                     [*command, str(node), str(COMMITS)],
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
