@@ -278,8 +278,7 @@ class Producer:
                 expected_offset = None
         finally:
             self._sending.release()
-        self._window.complete(send)
-        return send.future
+        return self._window.complete(send)
 
     def batches(self, data: Data) -> Iterator[RecordBatch]:
         """Yield data as the batches that `send` would send, and send nothing.
@@ -378,11 +377,12 @@ class Producer:
                 rows = batch.rows
                 self._accumulator.learn_row_bytes(rows.nbytes / rows.num_rows)
                 send = self._window.begin()
+                self._put(send, rows, None, Deadline.never())
+                resolve = None
                 if batch.acks:
                     keys = rows.column(self._cut.key).to_pylist() if self._cut.key else None
-                    send.future.add_done_callback(partial(resolve_acks, batch.acks, keys))
-                self._put(send, rows, None, Deadline.never())
-                self._window.complete(send)
+                    resolve = partial(resolve_acks, batch.acks, keys)
+                self._window.complete(send, resolve)
 
     def _fail(self, error: WingsError) -> None:
         """Fail what is in the window and what would come."""

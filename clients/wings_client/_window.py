@@ -12,9 +12,9 @@ it.
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 
 import pyarrow as pa
@@ -37,6 +37,9 @@ from wings_core.times import Deadline
 
 _SENT_AT_ONCE_BYTES = 32 * 1024
 """Unanswered bytes that gRPC takes without the server's reading: half of HTTP/2's first window."""
+
+_COUNTED_WHOLE_BYTES = _SENT_AT_ONCE_BYTES // 2
+"""A batch that finds the window empty counts with all of its buffers, if they are not larger."""
 
 _MESSAGE_BYTES = 256
 """About what Flight's and gRPC's framing add to a message of Arrow's."""
@@ -77,7 +80,10 @@ class Send:
     """Of its first batch."""
     next_sequence: int
     """One more than its last batch's so far."""
-    future: Future[Committed] = field(default_factory=Future[Committed])
+    future: Future[Committed] | None = None
+    """None until all its batches were put in."""
+    failure: WingsError | None = None
+    """What batches of it failed with."""
     ranges: Sequence[CommittedRange] = ()
     """Of the first batch, until there is another."""
     joined: Ranges | None = None
@@ -87,8 +93,6 @@ class Send:
     batches: int = 0
     """Committed."""
     unanswered: int = 0
-    complete: bool = False
-    """Whether no more batches are put in."""
 
     def add(self, rows: int, ranges: Sequence[CommittedRange]) -> None:
         """Count a batch that was committed."""
@@ -105,6 +109,7 @@ class Send:
 
     def succeed(self) -> None:
         """Resolve the future with all that was committed."""
+        assert self.future is not None
         self.future.set_result(
             Committed(
                 committed=tuple(self.ranges) if self.joined is None else self.joined.joined(),
@@ -117,12 +122,13 @@ class Send:
 
     def fail(self, error: WingsError) -> None:
         """Fail the future with an error whose facts count what was committed before."""
+        assert self.future is not None
         own = copy_of(error)
         own.facts.update(rows_committed=self.rows, batches_committed=self.batches)
         self.future.set_exception(own)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen, which would take twice as long to make.
 class Entry:
     """An unanswered batch."""
 
@@ -192,9 +198,7 @@ class Window:
 
     def begin(self) -> Send:
         """Begin a send; for one thread at a time."""
-        send = Send(self._next_sequence, self._next_sequence)
-        send.future.set_running_or_notify_cancel()
-        return send
+        return Send(self._next_sequence, self._next_sequence)
 
     def put(
         self, send: Send, batch: pa.RecordBatch, metadata: bytes | None, deadline: Deadline
@@ -212,7 +216,10 @@ class Window:
             Unavailable: The call was cancelled.
             WingsError: What an earlier batch failed with.
         """
-        size = batch.nbytes
+        # Whole buffers are counted faster than the part of them that a batch refers to.
+        size = 0 if self._entries else batch.get_total_buffer_size()
+        if not 0 < size <= _COUNTED_WHOLE_BYTES:
+            size = batch.nbytes
         if current_cancellation() is None:
             with self._lock:
                 self._check_open()
@@ -266,13 +273,28 @@ class Window:
             if not (succeeded and self._writer_waits):
                 self._work.notify()  # It waits for this, or is to end the stream.
 
-    def complete(self, send: Send) -> None:
-        """Mark a send as complete: all its batches are in the window."""
+    def complete(
+        self, send: Send, then: Callable[[Future[Committed]], None] | None = None
+    ) -> Future[Committed]:
+        """Return the future of a send, all of whose batches are in the window; called once.
+
+        Args:
+            send: From `begin`.
+            then: A callback of the future.
+        """
+        # Made when the batches are on their way, as it takes longer than to put one in.
+        future = Future[Committed]()
+        future.set_running_or_notify_cancel()
+        if then is not None:
+            future.add_done_callback(then)
         with self._lock:
-            send.complete = True
-            done = send.unanswered == 0
-        if done:
+            send.future = future
+            failure, done = send.failure, send.unanswered == 0
+        if failure is not None:
+            send.fail(failure)
+        elif done:
             send.succeed()
+        return future
 
     def wait_empty(self, timeout: float | None) -> None:
         """Wait until every batch put in so far is committed.
@@ -316,7 +338,11 @@ class Window:
         """Fail every batch in the window, and all later calls."""
         with self._lock:
             self._failure = self._failure or copy_of(error)
-            sends = {id(entry.send): entry.send for entry in self._entries}
+            sends = {id(entry.send): entry.send for entry in self._entries}.values()
+            for send in sends:
+                send.failure = error
+            # Of the others `complete` finds it.
+            failed = [send for send in sends if send.future is not None]
             in_doubt = islice(self._entries, self._in_doubt(error))
             self.rows_in_doubt += sum(entry.batch.num_rows for entry in in_doubt)
             self._entries.clear()
@@ -327,7 +353,7 @@ class Window:
             self._room.notify_all()
             self._work.notify_all()
             self._empty.notify_all()
-        for send in sends.values():
+        for send in failed:
             send.fail(error)
 
     def _in_doubt(self, error: WingsError) -> int:
@@ -407,7 +433,7 @@ class Window:
             self.rows += rows
             send = entry.send
             send.add(rows, ranges)
-            done = send.complete and send.unanswered == 0
+            done = send.future is not None and send.unanswered == 0
             if self._waiting:
                 self._room.notify()
                 if not self._entries:

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 from pydantic import JsonValue, model_validator
+from pydantic_core import from_json
 
 from wings_core.contracts.messages import (
     Identifier,
@@ -205,4 +206,4 @@ def put_answer(raw: "bytes | pa.Buffer") -> dict[str, Any]:
     Returns:
         Key `batch` and one of `committed` (a list of ranges), `staged` and `error`.
     """
-    return json.loads(to_bytes(raw).decode())
+    return from_json(to_bytes(raw))

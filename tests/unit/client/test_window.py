@@ -1,13 +1,14 @@
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
 
 from wings_client._cancellation import Cancellation
-from wings_client._model import CommittedRange
+from wings_client._model import Committed, CommittedRange
 from wings_client._window import Ranges, Send, Window
 from wings_core.errors import (
     InvalidArgument,
@@ -46,12 +47,12 @@ def test_a_send_is_resolved_by_its_last_answer_with_joined_ranges() -> None:
     send = found.begin()
     found.put(send, BATCH, None, NOW)
     found.put(send, BATCH, None, NOW)
-    found.complete(send)
+    future = found.complete(send)
     assert found.begin_stream() == 10
     answer(found, 0, 1)
-    assert not send.future.done()
+    assert not future.done()
     answer(found, 2, 3)
-    result = send.future.result(0)
+    result = future.result(0)
     assert result.committed == (committed(0, 3),)
     assert (result.rows, result.batches) == (4, 2)
     assert (result.sequence, result.next_sequence) == (10, 12)
@@ -61,9 +62,34 @@ def test_a_send_is_resolved_by_its_last_answer_with_joined_ranges() -> None:
 def test_a_send_of_nothing_is_resolved_at_once() -> None:
     found = window()
     send = found.begin()
-    found.complete(send)
-    assert send.future.result(0).committed == ()
-    assert send.future.result(0).next_sequence == 10
+    result = found.complete(send).result(0)
+    assert result.committed == ()
+    assert result.next_sequence == 10
+
+
+def test_a_send_that_is_answered_before_it_is_complete_is_resolved_then() -> None:
+    found = window()
+    send = found.begin()
+    found.put(send, BATCH, None, NOW)
+    found.begin_stream()
+    answer(found, 0, 1)
+    resolved: list[Future[Committed]] = []
+    future = found.complete(send, resolved.append)
+    assert future.result(0).committed == (committed(0, 1),)
+    assert resolved == [future]
+
+
+def test_a_send_that_failed_before_it_is_complete_fails_then() -> None:
+    found = window()
+    send = found.begin()
+    found.put(send, BATCH, None, NOW)
+    found.put(send, BATCH, None, NOW)
+    found.begin_stream()
+    answer(found, 0, 1)
+    found.fail(OffsetMismatch("no", next_offset=7))
+    error = found.complete(send).exception(0)
+    assert isinstance(error, OffsetMismatch)
+    assert error.rows_committed == 2
 
 
 @pytest.mark.parametrize("full", [{"batches": 1}, {"size": BATCH.nbytes}], ids=str)
@@ -245,12 +271,12 @@ def test_a_failure_fails_all_that_is_there_and_all_that_comes() -> None:
     first, second = found.begin(), found.begin()
     for send in (first, first, second):
         found.put(send, BATCH, None, NOW)
-        found.complete(send)
+    futures = [found.complete(send) for send in (first, second)]
     found.begin_stream()
     answer(found, 0, 1)
     found.fail(OffsetMismatch("no", next_offset=7))
-    for send, rows in ((first, 2), (second, 0)):
-        error = send.future.exception(0)
+    for future, rows in zip(futures, (2, 0), strict=True):
+        error = future.exception(0)
         assert isinstance(error, OffsetMismatch)
         assert error.next_offset == 7
         assert error.rows_committed == rows
