@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 import pyarrow as pa
 import pytest
 from fix_client import Connect, NewTopic
+from forked_commands import FORKED
 
 import wings_client
 from wings_client import Client, Topic
@@ -137,7 +138,9 @@ def test_ctrl_c_ends_a_follow_of_a_process(server: RunningServer, how: str, wher
     with (
         wings_client.connect(server.flight) as client,
         subprocess.Popen(
-            [sys.executable, "-c", FOLLOW, server.flight, how], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", FORKED + FOLLOW, server.flight, how],
+            stdout=subprocess.PIPE,
+            text=True,
         ) as child,
         contextlib.ExitStack() as stack,
     ):

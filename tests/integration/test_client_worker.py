@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fix_client import NewTopic
+from forked_commands import FORKED
 
 import wings_client
 from wings_client import (
@@ -433,7 +434,7 @@ def test_the_messages_of_a_killed_worker_come_to_another(
     server: RunningServer, wings: Client, topic: Topic
 ) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", WORKER, server.flight, topic.name], stdout=subprocess.PIPE
+        [sys.executable, "-c", FORKED + WORKER, server.flight, topic.name], stdout=subprocess.PIPE
     ) as killed:
         assert killed.stdout is not None
         try:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from flight_calls import act, create_topic, numbers, push
+from forked_commands import FORKED
 from share_calls import Leased, Member, ShareStreamCall, create_group, offsets_of
 
 from wings_core.errors import Unavailable
@@ -240,7 +241,10 @@ print(reader.read_chunk().data.num_rows, flush=True)
 sys.stdin.read()
 """
     with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", FORKED + script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline().strip() == "10"
@@ -269,7 +273,10 @@ for request in range(1, {REQUESTS_WAITING_MAX + 500}):
     print(request, flush=True)
 """
         with subprocess.Popen(
-            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", FORKED + script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         ) as worker:
             assert worker.stdout is not None
             for line in worker.stdout:
