@@ -54,7 +54,7 @@ def _try(cases: SearchStrategy[Any]) -> None:
     """Make requests; fails where none can be made."""
 
     @given(cases)
-    @settings(max_examples=examples(4, 15), suppress_health_check=SLOW, database=None)
+    @settings(max_examples=examples(2, 15), suppress_health_check=SLOW, database=None)
     def make(case: Any) -> None:
         body: Any = case.body
         if isinstance(body, dict) and isinstance(body.get("timeout_ms"), int):  # pyright: ignore[reportUnknownMemberType]

@@ -141,7 +141,7 @@ class Story:
             self.answer()
 
 
-@settings(max_examples=examples(15, 200))
+@settings(max_examples=examples(6, 200))
 @given(
     st.lists(
         st.sampled_from(["push", "publish", "drain", "merge", "expire", "answer"])

@@ -213,7 +213,7 @@ def conditions(rows: pa.Table, key: str | None) -> st.SearchStrategy[Condition]:
     )
 
 
-@settings(max_examples=examples(12, 200))
+@settings(max_examples=examples(6, 200))
 @given(st.data())
 def test_made_up_conditions_read_what_they_allow_and_answer_as_duckdb(
     log: Log, data: st.DataObject

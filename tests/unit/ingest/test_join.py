@@ -265,7 +265,7 @@ def options_of(condition: str | None, producer: str) -> PushOptions:
 
 
 @given(st.lists(st.lists(pushes, min_size=1, max_size=12), min_size=1, max_size=4))
-@settings(max_examples=examples(40, 1_000), deadline=None)
+@settings(max_examples=examples(15, 1_000), deadline=None)
 def test_each_batch_is_where_its_answer_says_and_a_stream_ends_at_a_refusal(
     tmp_path_factory: pytest.TempPathFactory,
     flushes: list[list[tuple[int, list[int], str | None, bool]]],
