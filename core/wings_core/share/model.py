@@ -281,9 +281,6 @@ class Acquired:
     """What `ShareCoordinator.acquire_now` found."""
 
     ranges: tuple[LeasedRange, ...]
-    again_after_seconds: float | None
-    """Where nothing was found: something may be available after this time without any callback
-    (a lock expires, a delay ends, a new partition is looked for). None: only after a callback."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,7 @@ class ShareFlow:
 
     def _acquire_again(self, wanting: Sequence[tuple[Turn, AcquireRequest]]) -> None:
         """Acquire for streams whose own acknowledgements, just now, may have been in the way."""
-        acquired: Sequence[Acquired | WingsError] = [Acquired((), None)] * len(wanting)
+        acquired: Sequence[Acquired | WingsError] = [Acquired(())] * len(wanting)
         if self._shares.has_ready(self._group):
             requests = [request for _, request in wanting]
             try:

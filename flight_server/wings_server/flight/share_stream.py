@@ -163,8 +163,6 @@ class ShareStream(ShareTurns):
                 # It may have been called for more than it has room for.
                 self._shares.wake_another(self._group)
                 self._look = True
-            elif acquired.again_after_seconds is not None:
-                self._look_at = time.monotonic() + acquired.again_after_seconds
             self._send_all(acquired.ranges)
             self._failures = 0
         except WingsError as error:

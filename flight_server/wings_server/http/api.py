@@ -205,7 +205,7 @@ class _Api:
             await service.write(lambda: watch.enter_context(poll.watch(wake.notify)))
             # The first look is for commits between the one before and the watch.
             while (answer := await service.write(poll.advance)) is None:
-                await wake.wait(poll.look_again)
+                await wake.wait(poll.deadline)
                 service.answers.check_room()
             try:
                 await wake.wait(Deadline.after(0))  # Raises if the client has gone.

@@ -48,13 +48,13 @@ class AcquirePoll:
         self._bytes_max = log.limits.http_bytes_max
         self._member = body.member
         self._messages_max = body.max_messages
-        self._deadline = deadline
+        self.deadline = deadline
+        """When it is answered without messages."""
         self._group = log.shares.find(body.topic_name, body.group)
         partition = wanted_partition(
             self._group.topic, body.partition, any_partition=body.any_partition
         )
         self._request = AcquireRequest(self._group, body.member, partition, body.max_messages)
-        self._again_after: float | None = None
         self._delivered: list[LeasedRange] = []
         self.messages = 0
         """How many messages the answer has."""
@@ -68,14 +68,6 @@ class AcquirePoll:
             # It may have been called after its last look.
             self._shares.wake_another(self._group)
 
-    @property
-    def look_again(self) -> Deadline:
-        """When to look again without a callback: the deadline at the latest."""
-        remaining = self._deadline.remaining()
-        if self._again_after is None or remaining is None:
-            return self._deadline
-        return Deadline.after(min(remaining, self._again_after))
-
     def advance(self) -> bytes | None:
         """Acquire what is available; return the answer, or None where the caller is to wait."""
         try:
@@ -88,10 +80,9 @@ class AcquirePoll:
 
     def _advance(self) -> bytes | None:
         acquired = self._shares.acquire_now(self._request)
-        self._again_after = acquired.again_after_seconds
         if acquired.ranges:
             return self._answer(acquired.ranges)
-        return _framed([], EndReason.DEADLINE) if self._deadline.passed else None
+        return _framed([], EndReason.DEADLINE) if self.deadline.passed else None
 
     def release(self) -> None:
         """Release the messages of an answer that cannot be sent."""

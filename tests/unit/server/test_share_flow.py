@@ -34,8 +34,8 @@ TOPIC = Topic(
 GROUP = ShareGroup("g", "group", TOPIC, ShareConfig())
 ENTRY = AcknowledgementEntry(first=0, last=0, lease="c.1.m", type="accept")
 LEASED = LeasedRange(UNPARTITIONED, 0, 0, "c.1.m", 1, 30_000)
-ACQUIRED = Acquired((LEASED,), None)
-NOTHING = Acquired((), None)
+ACQUIRED = Acquired((LEASED,))
+NOTHING = Acquired(())
 
 
 class Coordinated:

@@ -13,6 +13,7 @@ from wings_core.errors import GroupNotFound, Internal, Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.wake import Wake
 from wings_core.partitions import UNPARTITIONED
+from wings_core.share.coordinator import wake_ups
 from wings_core.share.delivery import stream_holds
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import Acknowledgement, AcquireRequest, LeasedRange, ShareGroup
@@ -94,6 +95,22 @@ def test_a_hold_that_fails_wakes_another_member(
         with pytest.raises(Unavailable):
             embedded.acquire(group)
         assert woken.is_set()
+
+
+@pytest.mark.usefixtures("unmaintained")
+def test_a_member_that_waits_is_woken_when_a_delay_ends(
+    embedded: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake_ups, "WAKE_SECONDS_MAX", 1e6)
+    embedded.metadata.push(embedded.topic, 1)
+    group = embedded.group()
+    (held,) = embedded.acquire(group, member="other")
+    assert embedded.acknowledge(group, held, "release", member="other", delay_ms=20) is None
+    woken = threading.Event()
+    with embedded.coordinator.watch(request(group), woken.set):
+        assert not embedded.coordinator.acquire_now(request(group)).ranges
+        embedded.clock.time += 0.03
+        assert woken.wait(LONG)
 
 
 def test_a_wake_up_as_the_deadline_passes_is_not_taken_along(

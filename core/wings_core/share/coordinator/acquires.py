@@ -88,10 +88,10 @@ class Acquires:
         if ranges:
             index.took_some()
             self._count_delivered(request.group, [ranges])
-            return Acquired(tuple(ranges), None)
+            return Acquired(tuple(ranges))
         if request.partition is not None:
             index.found_none(request.partition)
-        return Acquired((), index.next_due())
+        return Acquired(())
 
     def begin(self, group: ShareGroup, requests: Sequence[AcquireRequest]) -> "Begun":
         """Return the procedures of acquires of a group, to be run beside others, then `finish`ed.
@@ -147,9 +147,7 @@ class Acquires:
         begun.index.took_some()
         found = [leased[number] for number in range(begun.requests)]
         self._count_delivered(begun.group, found)
-        return [
-            each if isinstance(each, WingsError) else Acquired(tuple(each), None) for each in found
-        ]
+        return [each if isinstance(each, WingsError) else Acquired(tuple(each)) for each in found]
 
     def _checked(self, request: AcquireRequest) -> AcquireRequest:
         _check_member(request)

@@ -32,6 +32,7 @@ from wings_core.share.coordinator.starts import (
     Starts,
     finished_of,
 )
+from wings_core.share.coordinator.wake_ups import WakeUps
 from wings_core.share.coordinator.watchers import FindGroup
 from wings_core.share.counts import ShareCounts
 from wings_core.share.interfaces import DeadLetters
@@ -90,8 +91,15 @@ class Coordinator:
         self._registry = registry
         self._starts = Starts(registry, find_offsets)
         self._groups = groups = GroupTable(
-            core.table, registry, clock, local=local, find_group=find_group, used=self._start
+            core.table,
+            registry,
+            clock,
+            local=local,
+            find_group=find_group,
+            used=self._start,
+            sooner=self._call,
         )
+        self._wake_ups = WakeUps(groups.wake_due)
         self._maintenance = Maintenance(groups, core, runner)
         self._acquires = Acquires(groups, core, runner, registry, self.counts, local=local)
         self._acknowledgements = Acknowledgements(groups, core, runner, self.counts)
@@ -168,8 +176,7 @@ class Coordinator:
                     cancel.check()
                     acquired = self.acquire_now(request)
                     if not acquired.ranges:
-                        wait = _shorter(deadline.remaining(), acquired.again_after_seconds)
-                        cancel.wake.wait(wait)
+                        cancel.wake.wait(deadline.remaining())
                         cancel.check()
                 if acquired.ranges:
                     if cancel.wake.is_set():
@@ -281,6 +288,7 @@ class Coordinator:
     def close(self) -> None:
         """See `ShareCoordinator.close`."""
         self._groups.close()
+        self._wake_ups.stop()
         self._maintenance.stop()
         self._runner.close()
 
@@ -316,6 +324,9 @@ class Coordinator:
     def _start(self) -> None:
         self._maintenance.start()
 
+    def _call(self) -> None:
+        self._wake_ups.call()
+
 
 def _describe(log: PartitionState, known: Known) -> SharePartitionState:
     if known is UNTOUCHED:
@@ -327,10 +338,3 @@ def _describe(log: PartitionState, known: Known) -> SharePartitionState:
     )
     lag = max(0, log.next_offset - start - above)
     return SharePartitionState(log.partition, start, known.in_flight, lag)
-
-
-def _shorter(one: float | None, other: float | None) -> float | None:
-    """Return the shorter of two times, of which None is the longest."""
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)

@@ -27,6 +27,7 @@ class GroupTable:
         local: Whether the only replica is in this process.
         find_group: Looks at groups for what other nodes did to them; None: there are no others.
         used: Called whenever a group was added or has changed.
+        sooner: Called when `wake_due` is to be called earlier than it was told last.
 
     Attributes:
         watchers: Those who wait for messages of a group.
@@ -41,6 +42,7 @@ class GroupTable:
         local: bool,
         find_group: FindGroup | None,
         used: Callable[[], None],
+        sooner: Callable[[], None],
     ) -> None:
         self.watchers = Watchers(find_group, self._end, self.know)
         self._partitions = partitions
@@ -48,6 +50,7 @@ class GroupTable:
         self._clock = clock
         self._is_local = local
         self._used = used
+        self._sooner = sooner
         self._lock = threading.Lock()
         self._groups: dict[str, ShareGroup] = {}
         self._indexes: dict[str, ReadyPartitions] = {}
@@ -88,6 +91,7 @@ class GroupTable:
             self._clock.now,
             lambda: self._registry.partition_states(topic_uuid),
             lambda callback: self._registry.watch_topic(topic_uuid, callback),
+            self._sooner,
         )
         with self._lock:
             index = self._indexes.setdefault(group.uuid, made)
@@ -172,9 +176,9 @@ class GroupTable:
         """Wake members for locks and delays that have ended.
 
         Returns:
-            In how many seconds the next one ends; None: none is known that a member waits for.
+            In how many seconds the next one ends, which no member looks for; None: none is known.
         """
-        dues = [index.wake_due() for index in list(self._indexes.values()) if not index.is_idle]
+        dues = [index.wake_due() for index in list(self._indexes.values())]
         return min((due for due in dues if due is not None), default=None)
 
     def drop_unused(self) -> None:

@@ -1,4 +1,4 @@
-"""Maintenance: the thread that wakes members in time and archives what no member asks for."""
+"""Maintenance: the thread that archives what no member asks for."""
 
 import logging
 import threading
@@ -12,9 +12,6 @@ from wings_core.times import Deadline
 
 MAINTENANCE_SECONDS = 1.0
 """How often what expired at the delivery limit is looked for."""
-
-WAKE_SECONDS_MIN = 0.005
-"""Locks and delays that end within this time of each other wake members together."""
 
 SWEEP_SECONDS = 60.0
 """How often groups without waiting members are looked up, to forget deleted ones."""
@@ -59,11 +56,7 @@ class Maintenance:
 
     def _run(self) -> None:
         sweep = Deadline.after(SWEEP_SECONDS)
-        maintain = Deadline.after(MAINTENANCE_SECONDS)
-        while not self._stopped.wait(self._wake_due()):
-            if not maintain.passed:
-                continue
-            maintain = Deadline.after(MAINTENANCE_SECONDS)
+        while not self._stopped.wait(MAINTENANCE_SECONDS):
             groups = self._groups.known()
             if sweep.passed:
                 self._groups.watchers.look(groups[:SWEEP_MAX])
@@ -71,13 +64,6 @@ class Maintenance:
                 sweep = Deadline.after(SWEEP_SECONDS)
             for group in groups:
                 self._archive(group)
-
-    def _wake_due(self) -> float:
-        """Wake members for locks and delays that have ended; returns the seconds to wait."""
-        soonest = self._groups.wake_due()
-        if soonest is None:
-            return MAINTENANCE_SECONDS
-        return min(MAINTENANCE_SECONDS, max(WAKE_SECONDS_MIN, soonest))
 
     def _archive(self, known: ShareGroup) -> None:
         """Archive what expired at the delivery limit, also where no member acquires."""

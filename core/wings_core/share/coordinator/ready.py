@@ -47,6 +47,7 @@ class ReadyPartitions:
         clock: The coordinator's, in seconds.
         listed: Returns all partitions of the topic.
         watched: Watches the topic with a callback; see `OffsetRegistry.watch_topic`.
+        sooner: Called when `wake_due` is to be called earlier than it was told last.
     """
 
     def __init__(
@@ -56,9 +57,11 @@ class ReadyPartitions:
         watched: Callable[
             [Callable[[Mapping[Partition, int] | None], None]], AbstractContextManager[None]
         ],
+        sooner: Callable[[], None],
     ) -> None:
         self._clock = clock
         self._listed = listed
+        self._sooner = sooner
         self._lock = threading.Lock()
         self._ready: OrderedDict[Partition, int] = OrderedDict()
         """The generation of each."""
@@ -221,11 +224,16 @@ class ReadyPartitions:
                 return
             if self._ready.get(partition) == generation and self._ends.get(partition, 0) <= end:
                 del self._ready[partition]
-            if again_seconds is not None:
-                at = self._clock() + again_seconds
-                if at < self._due_at.get(partition, float("inf")):
-                    self._due_at[partition] = at
-                    self._remember(at, partition)
+            if again_seconds is None:
+                return
+            at = self._clock() + again_seconds
+            if at >= self._due_at.get(partition, float("inf")):
+                return
+            self._due_at[partition] = at
+            self._remember(at, partition)
+            is_next = self._due[0][0] == at
+        if is_next:
+            self._sooner()
 
     def changed(self, partition: Partition) -> None:
         """Hear that something may have become available, and wake a member."""
@@ -254,13 +262,6 @@ class ReadyPartitions:
             left = self._due[0][0] - self._clock() if self._due else None
         _call(woken)
         return left
-
-    def next_due(self) -> float | None:
-        """Return in how many seconds something may be ready without being told; None: never."""
-        with self._lock:
-            if not self._due:
-                return None
-            return max(0.0, self._due[0][0] - self._clock())
 
     def wake_all(self) -> None:
         """Let all members look again, at all partitions."""
