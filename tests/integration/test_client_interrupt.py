@@ -103,13 +103,14 @@ def test_ctrl_c_ends_a_coroutine_that_waits(server: RunningServer, new_topic: Ne
 
 
 FOLLOW = """
-import signal, socket, sys, threading
+import os, signal, socket, sys, threading
 import pyarrow as pa
 import wings_client
 
 how = sys.argv[2]
 if how == "handler":
-    signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
+    # Not by print: it may come while the print before it has not returned.
+    signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b"handled\\n"))
 if how == "descriptor":
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
