@@ -144,6 +144,35 @@ def test_a_lock_that_ends_makes_its_partition_ready_and_wakes_one() -> None:
     assert (topic.ready(), topic.taken()) == ([A], ["one"])
 
 
+def test_a_look_for_what_is_due_takes_no_lock_where_nothing_is() -> None:
+    topic = Topic()
+    topic.commit(A)
+    topic.wait("one")
+    topic.empty(A, 30.0)
+    lock = topic.index._lock  # pyright: ignore[reportPrivateUsage]
+    looks = 0
+
+    class Counted:
+        def __enter__(self) -> None:
+            nonlocal looks
+            looks += 1
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+
+    topic.index._lock = Counted()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+    assert topic.index.wake_due() == 30.0
+    topic.clock.time += 29
+    assert topic.index.wake_due() == 1.0
+    assert (looks, topic.taken()) == (0, [])
+    topic.clock.time += 1
+    assert topic.index.wake_due() is None
+    assert (looks, topic.taken()) == (1, ["one"])
+    assert topic.index.wake_due() is None
+    assert looks == 1
+
+
 def test_the_earliest_time_counts() -> None:
     topic = Topic()
     topic.commit(A)

@@ -1,7 +1,7 @@
 """Coordinator: the core's procedures with a log, threads that wait, and a clock.
 
 A call that waits for messages hears of commits by the registry's watch, of releases by a callback
-of its own, and looks again by itself when a lock expires or a delay ends.
+of its own, and of locks and delays that end by the thread that counts their time.
 """
 
 import logging

@@ -76,6 +76,8 @@ class ReadyPartitions:
         self._due: list[tuple[float, Partition]] = []
         """When partitions may be ready, a heap; those that were overtaken are still there."""
         self._due_at: dict[Partition, float] = {}
+        self._next_at: float | None = None
+        """The first of those times, which is read without the lock; None: there is none."""
         self._waiting: OrderedDict[_Waiting, None] = OrderedDict()
         self._listings, self._listings_due = 0, 1
         """Of how many listings the partitions are, and are to be."""
@@ -257,11 +259,14 @@ class ReadyPartitions:
 
     def wake_due(self) -> float | None:
         """Wake members for what has become due; returns in how many seconds something will be."""
-        with self._lock:
-            woken = self._next_of(self._expire(), ())
-            left = self._due[0][0] - self._clock() if self._due else None
-        _call(woken)
-        return left
+        # Of many groups, most have nothing each time: who adds a time meanwhile calls `sooner`.
+        next_at = self._next_at
+        if next_at is not None and next_at <= self._clock():
+            with self._lock:
+                woken = self._next_of(self._expire(), ())
+                next_at = self._next_at
+            _call(woken)
+        return None if next_at is None else next_at - self._clock()
 
     def wake_all(self) -> None:
         """Let all members look again, at all partitions."""
@@ -356,6 +361,7 @@ class ReadyPartitions:
         if len(self._due) > 2 * len(self._due_at) + STALE_MAX:
             self._due = [(due_at, each) for each, due_at in self._due_at.items()]
             heapq.heapify(self._due)
+        self._next_at = self._due[0][0]
 
     def _expire(self) -> list[Partition]:
         """Make ready what is due; returns what was not."""
@@ -366,6 +372,7 @@ class ReadyPartitions:
                 del self._due_at[partition]
                 came.append(partition)
                 self._mark(partition)
+            self._next_at = self._due[0][0] if self._due else None
         return came
 
 
