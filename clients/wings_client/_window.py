@@ -12,16 +12,18 @@ it.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from wings_client._cancellation import current_cancellation, woken_by_cancellation
 from wings_client._errors import client_closed, copy_of, timed_out
 from wings_client._model import Committed, CommittedRange
+from wings_core.arrow_types import children
 from wings_core.batches import empty_batch
 from wings_core.errors import (
     Internal,
@@ -35,11 +37,17 @@ from wings_core.errors import (
 )
 from wings_core.times import Deadline
 
+if TYPE_CHECKING:
+    from wings_core.arrow_types import ArrowField
+
 _SENT_AT_ONCE_BYTES = 32 * 1024
 """Unanswered bytes that gRPC takes without the server's reading: half of HTTP/2's first window."""
 
 _COUNTED_WHOLE_BYTES = _SENT_AT_ONCE_BYTES // 2
-"""A batch that finds the window empty counts with all of its buffers, if they are not larger."""
+"""A batch that finds the window empty counts with all of its buffers, if these are not larger.
+
+Nor larger than its share of the window. Buffers that columns have in common count once, but are
+written for each: what is compared is their bytes times the columns."""
 
 _MESSAGE_BYTES = 256
 """About what Flight's and gRPC's framing add to a message of Arrow's."""
@@ -165,6 +173,8 @@ class Window:
         self._bytes_max = bytes_max
         self._endpoint = endpoint
         self._framing_bytes = _framing_bytes(schema)
+        share = bytes_max // batches_max
+        self._counted_whole_bytes = min(_COUNTED_WHOLE_BYTES, share) // max(1, _columns(schema))
         self._next_sequence = sequence
         self._entries: deque[Entry] = deque()
         self._bytes = 0
@@ -218,7 +228,7 @@ class Window:
         """
         # Whole buffers are counted faster than the part of them that a batch refers to.
         size = 0 if self._entries else batch.get_total_buffer_size()
-        if not 0 < size <= _COUNTED_WHOLE_BYTES:
+        if not 0 < size <= self._counted_whole_bytes:
             size = batch.nbytes
         if current_cancellation() is None:
             with self._lock:
@@ -467,6 +477,11 @@ def _framing_bytes(schema: pa.Schema) -> int:
     """
     named = pa.ipc.get_record_batch_size(empty_batch(schema))
     return _MESSAGE_BYTES + named + named // 2
+
+
+def _columns(fields: "Iterable[ArrowField]") -> int:
+    """Return how many columns there are, with those inside of nested ones."""
+    return sum(1 + _columns(children(field.type)) for field in fields)
 
 
 def full(batches_sent: int) -> ResourceExhausted:

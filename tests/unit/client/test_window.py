@@ -234,6 +234,33 @@ def test_a_sender_writes_no_more_of_a_wide_schema_than_the_server_takes_without_
     writer.end()
 
 
+def test_columns_that_share_their_memory_count_each() -> None:
+    values = pa.array(range(1000))
+    item = pa.StructArray.from_arrays([values] * 20, [f"c{number}" for number in range(20)])
+    for batch in (
+        pa.record_batch([values] * 20, names=[f"c{number}" for number in range(20)]),
+        pa.record_batch([item], names=["item"]),
+    ):
+        assert batch.get_total_buffer_size() < batch.nbytes // 10
+        found = Window(batch.schema, 10, 64, 1 << 30, "grpc://host:1")
+        send = found.begin()
+        writer = Writer(found)
+        for _ in range(20):
+            assert not found.put(send, batch, None, NOW), "the server may have to read first"
+            while found.unanswered:
+                found.answered([committed(0, 1)])
+        found.close()
+        writer.end()
+
+
+def test_a_part_of_a_batch_leaves_the_rest_of_a_small_window_to_others() -> None:
+    whole = pa.record_batch({"n": pa.array(range(1000))})
+    found = window(size=whole.nbytes)
+    send = found.begin()
+    for start in range(4):
+        found.put(send, whole.slice(start, 1), None, NOW)
+
+
 def test_one_batch_may_be_larger_than_the_window() -> None:
     found = window(size=1)
     found.put(found.begin(), BATCH, None, NOW)
