@@ -113,6 +113,46 @@ def test_a_member_that_waits_is_woken_when_a_delay_ends(
         assert woken.wait(LONG)
 
 
+@pytest.mark.usefixtures("unmaintained")
+def test_what_becomes_due_does_not_wait_for_dead_letters_that_another_member_writes(
+    embedded: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake_ups, "WAKE_SECONDS_MAX", 1e6)
+    embedded.metadata.push(embedded.topic, 2)
+    group = embedded.group(delivery_limit=1, dlq_topic="dead", lock_duration_ms=3_600_000)
+    assert spans(embedded.acquire(group, 1, member="gone")) == [(0, 0, 1)]
+    (later,) = embedded.acquire(group, 1, member="other")
+    entry = Acknowledgement(
+        UNPARTITIONED, 1, 1, later.lease, "release", delay_ms=3_700_000, counts=False
+    )
+    (result,) = embedded.coordinator.acknowledge(group, "other", [entry])
+    assert result.error is None
+    writing, go_on, woken = threading.Event(), threading.Event(), threading.Event()
+
+    def write_slowly() -> None:
+        writing.set()
+        assert go_on.wait(LONG)
+
+    embedded.dead_letters.slow = write_slowly
+    waits = embedded.coordinator.watch(request(group), woken.set)
+    with ThreadPoolExecutor(1) as threads, waits:
+        assert not embedded.coordinator.acquire_now(request(group)).ranges
+        embedded.clock.time += 3_699.98  # The lock of the first has ended, at the delivery limit.
+        writes = threads.submit(embedded.coordinator.acquire_now, request(group, member="writes"))
+        try:
+            assert writing.wait(LONG)
+            assert woken.is_set()
+            woken.clear()
+            assert not embedded.coordinator.acquire_now(request(group)).ranges
+            embedded.clock.time += 0.03
+            assert woken.wait(LONG)
+            leased = embedded.coordinator.acquire_now(request(group)).ranges
+            assert spans(list(leased)) == [(1, 1, 1)]
+        finally:
+            go_on.set()
+        assert not writes.result().ranges
+
+
 def test_a_wake_up_as_the_deadline_passes_is_not_taken_along(
     embedded: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -310,6 +310,8 @@ class Acquirer:
         if surplus:
             yield from self._release_surplus(tracked, surplus, lease)
         if exhausted:
+            # It may take long: another is to see what becomes due in the partition meanwhile.
+            self._changed(tracked.key.group_uuid, tracked.key.partition)
             yield from self._finalizer.archive(group, tracked, exhausted, lease, until)
             # In order, what comes next waited for it.
             self._changed(tracked.key.group_uuid, tracked.key.partition)
