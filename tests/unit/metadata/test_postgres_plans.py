@@ -4,19 +4,23 @@ A subquery with a limit, which locks what it finds, is no bound by itself: a pla
 for each row finds what is left after the rows that were changed before, and goes beyond the limit.
 """
 
+import contextlib
+import itertools
 from collections.abc import Generator
 
 import psycopg
 import pytest
-from fix_metadata import DAY, SECOND, Clock, MetadataUnderTest, batch_of
+from fix_metadata import DAY, SECOND, Clock, MetadataUnderTest, accepted, batch_of
 from fix_postgres import PostgresServer
 from psycopg import sql
 
 from wings_core.metadata.interfaces import Metadata
-from wings_core.metadata.postgres import PostgresMetadata
+from wings_core.metadata.postgres import PostgresMetadata, connections
 from wings_core.metadata.postgres.store import SCHEMA
-from wings_core.model import FlushId
-from wings_core.partitions import UNPARTITIONED
+from wings_core.metadata.wake import Wake
+from wings_core.model import FlushId, Position
+from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.times import Deadline
 
 LEFT_OUT = ("hashagg", "sort", "incremental_sort", "material", "memoize")
 """Beside what our own connections leave out; nested loops that keep nothing are left."""
@@ -86,3 +90,39 @@ def test_a_purge_deletes_no_more_rows_than_it_may(metadata: MetadataUnderTest, u
         before = after
     # A folio is kept while it has pages.
     assert rows(url) == {**dict.fromkeys(TABLES, 0), "folios": 1}
+
+
+def test_many_partitions_are_written_and_read_by_plans_that_were_made_for_few(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "STATEMENT_SECONDS_MAX", 30)  # Many times what any takes.
+    url = postgres.new_database()
+    many = {Partition(f'"{number:05}"'): 1 for number in range(10_000)}
+    few = dict.fromkeys(list(many)[:1], 1)
+    metadata = MetadataUnderTest(lambda clock: PostgresMetadata(url, clock=clock))
+    with contextlib.closing(metadata.opened):
+        topic, other = metadata.create_topic("key"), metadata.create_topic("key")
+        registry = metadata.registry
+        writes = itertools.count()
+
+        def write(partitions: dict[Partition, int]) -> None:
+            number = next(writes)
+            accepted(registry.commit([batch_of(topic, partitions)])[0])
+            flush = FlushId("node", number)
+            accepted(registry.commit([batch_of(topic, partitions)], flush)[0])
+            metadata.stage(other, f"stage-{number}", partitions)
+            metadata.stages.publish("writer", number, [f"stage-{number}"])
+
+        write(few)
+        with psycopg.connect(url, options=f"-c search_path={SCHEMA}", autocommit=True) as counting:
+            counting.execute("ANALYZE partitions")
+        for partitions in (few, few, few, many, many):
+            write(partitions)
+            positions = [(partition, 0) for partition in partitions]
+            found = registry.locate_many(topic.uuid, positions, 0, len(positions))
+            assert [each.state.partition for each in found] == list(partitions)
+            assert registry.offsets_for_timestamps(topic.uuid, positions) == [0] * len(positions)
+            states = [each.state for each in found]
+            ends = [Position(topic.uuid, each.partition, each.next_offset) for each in states]
+            registry.wait(ends, Deadline.after(0), Wake())
+        assert {state.next_offset for state in registry.partition_states(other.uuid)} == {2, 6}

@@ -21,6 +21,7 @@ from wings_core.metadata.postgres.pages import (
     insert_inline,
     insert_pages,
 )
+from wings_core.metadata.postgres.plans import plan_for
 from wings_core.metadata.postgres.stages import lock_stages, write_stages
 from wings_core.metadata.results import RESULTS_KEPT_MAX, Series, ranges_to_json
 from wings_core.metadata.stages import StageDraft
@@ -143,6 +144,7 @@ class _Stored:
         self, producers: list[tuple[int, str]], partitions: list[tuple[int, Partition]]
     ) -> None:
         """Lock producers and partitions, inserting those that are not there, in one exchange."""
+        plan_for(self._connection, len(partitions))
         producer_columns = columns(producers, 2)
         partition_columns = columns(partitions, 2)
         new_producers = new_partitions = producer_rows = partition_rows = None

@@ -11,7 +11,9 @@ migration: nodes of the version before go on to call theirs.
 
 from typing import LiteralString
 
-COMMIT_FLUSH: LiteralString = """
+from wings_core.metadata.postgres.plans import PARTITIONS_MANY, PLAN_FOR_MANY
+
+COMMIT_FLUSH: LiteralString = f"""
 CREATE OR REPLACE FUNCTION commit_flush(
     transaction UUID,
     node TEXT,
@@ -72,6 +74,9 @@ DECLARE
     new_folio BIGINT;
     answer TEXT;
 BEGIN
+    IF cardinality(partition_values) >= {PARTITIONS_MANY} THEN
+        PERFORM {PLAN_FOR_MANY};
+    END IF;
     FOREACH bucket IN ARRAY lock_buckets LOOP
         PERFORM pg_advisory_xact_lock_shared(lock_kind, bucket);
     END LOOP;

@@ -79,7 +79,7 @@ SELECT pg_backend_pid(),
 """
 """Every statement is written for one plan, a walk along indexes. Without the other plans a table
 that has no statistics yet, or wrong ones, does not lead the planner astray; and what was
-planned once is not planned again for other values.
+planned once is not planned again for other values. For what writes to many partitions, see `plans`.
 
 By the settings of TCP, which do nothing on a Unix socket, the server learns that the machine of a
 node is gone as soon as a node learns it of the server's, and ends its transaction.

@@ -56,7 +56,9 @@ SELECT wanted.place, partitions.log_start_offset, partitions.next_offset,
 FROM topics
 CROSS JOIN unnest(%(partitions)s::text[], %(offsets)s::bigint[])
     WITH ORDINALITY AS wanted (value, "offset", place)
-LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = wanted.value
+LEFT JOIN LATERAL (
+    SELECT * FROM partitions WHERE topic_id = topics.id AND value = wanted.value LIMIT 1
+) AS partitions ON true
 LEFT JOIN LATERAL (
     SELECT pages.start_offset, pages.end_offset, pages.timestamp,
         folios.name AS folio, pages.position, pages.length, pages.first_timestamp,
@@ -72,13 +74,20 @@ WHERE topics.uuid = %(topic)s::text AND topics.deleted_at IS NULL
 ORDER BY wanted.place, page.end_offset
 LIMIT %(locations)s::bigint
 """
-"""As many pages of each partition as make `locations` twice over, so that the server sorts few."""
+"""As many pages of each partition as make `locations` twice over, so that the server sorts few.
+
+Each partition is looked up by itself, as the limit leaves no other plan: where few were there when
+the statement was planned, a join would walk through all of them for each that is wanted.
+"""
 
 _ANY_HAS_DATA = """
 SELECT 1
 FROM unnest(%s::text[], %s::text[], %s::numeric[]) AS wanted (topic, partition, "offset")
 LEFT JOIN topics ON topics.uuid = wanted.topic AND topics.deleted_at IS NULL
-LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = wanted.partition
+LEFT JOIN LATERAL (
+    SELECT next_offset FROM partitions
+    WHERE topic_id = topics.id AND value = wanted.partition LIMIT 1
+) AS partitions ON true
 WHERE topics.id IS NULL OR partitions.next_offset > wanted."offset"
 LIMIT 1
 """
@@ -92,8 +101,9 @@ WITH RECURSIVE found (place, timestamp, partition_id, low, high) AS (
     FROM topics
     CROSS JOIN unnest(%(partitions)s::text[], %(timestamps)s::numeric[])
         WITH ORDINALITY AS wanted (partition, timestamp, place)
-    LEFT JOIN partitions
-    ON partitions.topic_id = topics.id AND partitions.value = wanted.partition
+    LEFT JOIN LATERAL (
+        SELECT * FROM partitions WHERE topic_id = topics.id AND value = wanted.partition LIMIT 1
+    ) AS partitions ON true
     WHERE topics.uuid = %(topic)s::text AND topics.deleted_at IS NULL
     UNION ALL
     SELECT found.place, found.timestamp, found.partition_id,

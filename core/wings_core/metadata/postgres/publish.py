@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from wings_core.errors import TopicNotFound
 from wings_core.metadata.postgres.connections import Connection
+from wings_core.metadata.postgres.pages import columns
+from wings_core.metadata.postgres.plans import plan_for
 from wings_core.metadata.postgres.stages import lock_stages
 from wings_core.metadata.stages import StageDraft, check_pages, no_stage
 from wings_core.metadata.store.database import Moved, Retry
@@ -20,27 +22,32 @@ JOIN stages ON stages.id = named.stage_id
 JOIN staged_pages ON staged_pages.stage_id = named.stage_id
 WHERE NOT EXISTS (
     SELECT FROM partitions AS known
-    WHERE known.topic_id = stages.topic_id AND known.value = staged_pages.partition
+    WHERE known.topic_id = stages.topic_id AND known.value = staged_pages.partition OFFSET 0
 )
 ORDER BY 1, 2
 ON CONFLICT DO NOTHING
 """
 
 _LOCK_PARTITIONS = """
-SELECT partitions.id FROM partitions
-JOIN (
+SELECT locked.id FROM (
     SELECT DISTINCT stages.topic_id, staged_pages.partition
     FROM unnest(%s::bigint[]) AS named (stage_id)
     JOIN stages ON stages.id = named.stage_id
     JOIN staged_pages ON staged_pages.stage_id = named.stage_id
-) AS wanted ON partitions.topic_id = wanted.topic_id AND partitions.value = wanted.partition
-ORDER BY partitions.topic_id, partitions.value
-FOR UPDATE OF partitions
+    ORDER BY 1, 2
+) AS wanted
+CROSS JOIN LATERAL (
+    SELECT id FROM partitions
+    WHERE topic_id = wanted.topic_id AND value = wanted.partition FOR UPDATE
+) AS locked
 """
+"""Partitions are looked up one by one, by plans that `OFFSET`, `FOR UPDATE` and `LIMIT` leave no
+choice: see `plans`."""
 
 _MOVE = """
 WITH moved AS (
-    SELECT partitions.id, staged_pages.rows, staged_pages.length,
+    SELECT partitions.id, partitions.topic_id, partitions.value,
+        staged_pages.rows, staged_pages.length,
         staged_pages.first_row, staged_pages.slice_bytes, staged_pages.schema_version,
         partitions.next_offset + sum(staged_pages.rows) OVER along::bigint AS through,
         greatest(
@@ -53,8 +60,10 @@ WITH moved AS (
     FROM unnest(%(stages)s::bigint[]) WITH ORDINALITY AS named (stage_id, place)
     JOIN stages ON stages.id = named.stage_id
     JOIN staged_pages ON staged_pages.stage_id = named.stage_id
-    JOIN partitions ON partitions.topic_id = stages.topic_id
-    AND partitions.value = staged_pages.partition
+    CROSS JOIN LATERAL (
+        SELECT * FROM partitions
+        WHERE topic_id = stages.topic_id AND value = staged_pages.partition LIMIT 1
+    ) AS partitions
     LEFT JOIN inline_folios ON inline_folios.folio_id = staged_pages.folio_id
     WINDOW along AS (
         PARTITION BY partitions.id ORDER BY named.place, staged_pages.number
@@ -67,18 +76,10 @@ WITH moved AS (
     SELECT id, through - 1, through - rows, timestamp, folio_id, position, length,
         first_row, slice_bytes, format, schema_version
     FROM moved
-), total AS (
-    SELECT id, min(place) AS place, max(through) AS next_offset, sum(rows) AS rows,
-        sum(coalesce(slice_bytes, length)) AS bytes, count(*) AS pages,
-        max(timestamp) AS last_timestamp
-    FROM moved GROUP BY id
 )
-UPDATE partitions
-SET next_offset = total.next_offset, bytes = partitions.bytes + total.bytes,
-    pages = partitions.pages + total.pages, last_timestamp = total.last_timestamp
-FROM total WHERE partitions.id = total.id
-RETURNING total.place, partitions.topic_id, partitions.value,
-    (total.next_offset - total.rows)::bigint, (total.next_offset - 1)::bigint
+SELECT id, topic_id, value, min(place), max(through)::bigint, sum(rows)::bigint,
+    sum(coalesce(slice_bytes, length))::bigint, count(*), max(timestamp)
+FROM moved GROUP BY id, topic_id, value
 """
 """The rules of `PartitionDraft.append`, over all pages at once: offsets count up along a partition,
 timestamps never decrease. Formats are those of `PageAddress.pushed_format`."""
@@ -91,18 +92,24 @@ def move_stages(connection: Connection, stages: Sequence[str], now: int) -> Move
     connection.execute(_INSERT_PARTITIONS, (stage_ids,))
     connection.execute(_LOCK_PARTITIONS, (stage_ids,))
     moved = connection.execute(_MOVE, {"stages": stage_ids, "now": now})
+    # One range for each partition, since no other transaction wrote meanwhile, by first page.
+    rows = sorted(moved.fetchall(), key=lambda row: row[3])
+    plan_for(connection, len(rows))
+    connection.execute(
+        "UPDATE partitions SET next_offset = moved.next_offset, "
+        "bytes = partitions.bytes + moved.bytes, pages = partitions.pages + moved.pages, "
+        "last_timestamp = moved.last_timestamp "
+        "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]) "
+        "AS moved (id, next_offset, bytes, pages, last_timestamp) WHERE partitions.id = moved.id",
+        columns([(row[0], row[4], *row[6:]) for row in rows], 5),
+    )
     connection.execute("DELETE FROM staged_pages WHERE stage_id = ANY(%s::bigint[])", (stage_ids,))
     connection.execute("DELETE FROM stages WHERE id = ANY(%s::bigint[])", (stage_ids,))
-    # One range for each partition, since no other transaction wrote meanwhile, by first page.
-    rows = sorted(moved.fetchall())
     ranges = tuple(
-        PublishedRange(topics[topic_id].name, partition, start_offset, end_offset)
-        for _, topic_id, partition, start_offset, end_offset in rows
+        PublishedRange(topics[topic_id].name, partition, end - added, end - 1)
+        for _, topic_id, partition, _, end, added, *_ in rows
     )
-    ends = {
-        (topics[topic_id].uuid, partition): end_offset + 1
-        for _, topic_id, partition, _, end_offset in rows
-    }
+    ends = {(topics[topic_id].uuid, partition): end for _, topic_id, partition, _, end, *_ in rows}
     return Moved(ranges, ends)
 
 

@@ -90,6 +90,8 @@ _ONE_PAGE: Sequence[LiteralString] = (COMMIT_FLUSH, COMMIT_PAGE)
 
 _FEWER_STATEMENTS: Sequence[LiteralString] = (COMMIT_PAGE,)
 
+_PLANNED_FOR_MANY: Sequence[LiteralString] = (COMMIT_FLUSH,)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _NODES_ALONE,
     _NODE_URLS,
@@ -100,4 +102,5 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _TOLD_LATER,
     _ONE_PAGE,
     _FEWER_STATEMENTS,
+    _PLANNED_FOR_MANY,
 )
