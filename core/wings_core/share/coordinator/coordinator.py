@@ -322,7 +322,9 @@ class Coordinator:
             self.counts.add(group, dead_lettered=messages)
 
     def _start(self) -> None:
+        """Start the threads before anything is leased that they are to look after."""
         self._maintenance.start()
+        self._wake_ups.call()
 
     def _call(self) -> None:
         self._wake_ups.call()
