@@ -257,17 +257,21 @@ class Window:
         self._next_sequence += 1
         send.next_sequence = self._next_sequence
         send.unanswered += 1
-        self._entries.append(entry)
-        if (
-            self._writer_waits
-            and self._written == len(self._entries) - 1
-            and not self._stream_ended
-            and self._bytes + len(self._entries) * self._framing_bytes <= _SENT_AT_ONCE_BYTES
-        ):
-            self._sender_writes = True
-            self._take_next()
-            return True
-        self._work.notify()
+        try:
+            self._entries.append(entry)
+            if (
+                self._writer_waits
+                and self._written == len(self._entries) - 1
+                and not self._stream_ended
+                and self._bytes + len(self._entries) * self._framing_bytes <= _SENT_AT_ONCE_BYTES
+            ):
+                self._sender_writes = True
+                self._take_next()
+                return True
+            self._work.notify()
+        except BaseException:  # Ctrl-C: the batch is in the window.
+            self._work.notify()
+            raise
         return False
 
     def written(self, succeeded: bool) -> None:

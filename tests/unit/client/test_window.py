@@ -1,5 +1,6 @@
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ import pytest
 
 from wings_client._cancellation import Cancellation
 from wings_client._model import Committed, CommittedRange
-from wings_client._window import Ranges, Send, Window
+from wings_client._window import Entry, Ranges, Send, Window
 from wings_core.errors import (
     InvalidArgument,
     OffsetMismatch,
@@ -251,6 +252,35 @@ def test_columns_that_share_their_memory_count_each() -> None:
                 found.answered([committed(0, 1)])
         found.close()
         writer.end()
+
+
+class InterruptedDeque(deque[Entry]):
+    """Raises what Ctrl-C does, once an entry is in it."""
+
+    def append(self, entry: Entry, /) -> None:
+        super().append(entry)
+        raise KeyboardInterrupt
+
+
+def test_a_batch_that_was_put_in_by_an_interrupted_call_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = window()
+    send = found.begin()
+    writer = Writer(found)
+    assert writer.put_until_it_is_the_senders(send), "the writer waits"
+    found.written(True)
+    found.answered([committed(0, 1)])
+    monkeypatch.setattr(found, "_entries", InterruptedDeque())
+    sequence = found.next_sequence
+    with pytest.raises(KeyboardInterrupt):
+        found.put(send, BATCH, None, NOW)
+    deadline = time.monotonic() + 60
+    while sequence not in writer.taken:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    found.close()
+    writer.end()
 
 
 def test_a_part_of_a_batch_leaves_the_rest_of_a_small_window_to_others() -> None:
