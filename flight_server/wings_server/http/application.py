@@ -1,6 +1,7 @@
 """The application's routes, and the OpenAPI document that describes them."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any
@@ -26,6 +27,7 @@ class Application(Starlette):
         self.router.redirect_slashes = False
         self._described: list[tuple[str, Handler, dict[str, Any]]] = []
         self._document: dict[str, Any] | None = None
+        self._building = threading.Lock()
         self.add_route("/openapi.json", self._answer_document)
 
     def add(
@@ -58,20 +60,24 @@ class Application(Starlette):
 
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document, which the first call builds."""
-        if self._document is None:
-            from fastapi import FastAPI
+        with self._building:  # Others that ask meanwhile wait for it.
+            if self._document is None:
+                self._document = self._build()
+            return self._document
 
-            from wings_server.http.documentation import complete
+    def _build(self) -> dict[str, Any]:
+        from fastapi import FastAPI
 
-            described = FastAPI(
-                title="Wings",
-                version=version("wings-flight"),
-                summary="A durable message log served over Arrow Flight, and in part over HTTP.",
-            )
-            for path, handler, about in self._described:
-                described.add_api_route(path, handler, **about)
-            self._document = complete(described.openapi())
-        return self._document
+        from wings_server.http.documentation import complete
+
+        described = FastAPI(
+            title="Wings",
+            version=version("wings-flight"),
+            summary="A durable message log served over Arrow Flight, and in part over HTTP.",
+        )
+        for path, handler, about in self._described:
+            described.add_api_route(path, handler, **about)
+        return complete(described.openapi())
 
     async def _answer_document(self, request: Request) -> Response:
         del request
