@@ -24,6 +24,7 @@ _NEEDED = {
         "msgspec",
         "prometheus_client",
         "pydantic_settings",
+        "starlette",
         "structlog",
         "uvicorn",
         "xxhash",
