@@ -289,6 +289,7 @@ def test_a_part_of_a_batch_leaves_the_rest_of_a_small_window_to_others() -> None
     send = found.begin()
     for start in range(4):
         found.put(send, whole.slice(start, 1), None, NOW)
+    assert send.unanswered == 4
 
 
 def test_one_batch_may_be_larger_than_the_window() -> None:

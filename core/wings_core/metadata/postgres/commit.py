@@ -20,6 +20,7 @@ from wings_core.metadata.postgres.pages import (
     count_to_folios,
     insert_inline,
     insert_pages,
+    update_partitions,
 )
 from wings_core.metadata.postgres.plans import plan_for
 from wings_core.metadata.postgres.stages import lock_stages, write_stages
@@ -229,25 +230,18 @@ def _write_partitions(
 ) -> None:
     """Write partitions back; those inserted for batches that were refused go again."""
     if changed:
-        connection.execute(
-            "UPDATE partitions SET next_offset = wanted.next_offset, bytes = wanted.bytes, "
-            "last_timestamp = wanted.last_timestamp, pages = wanted.pages "
-            "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]) "
-            "AS wanted (id, next_offset, bytes, last_timestamp, pages) "
-            "WHERE partitions.id = wanted.id",
-            columns(
-                [
-                    (
-                        draft.partition_id,
-                        draft.next_offset,
-                        draft.bytes,
-                        draft.last_timestamp,
-                        draft.pages,
-                    )
-                    for draft in changed
-                ],
-                5,
-            ),
+        update_partitions(
+            connection,
+            [
+                (
+                    draft.partition_id,
+                    draft.next_offset,
+                    draft.bytes,
+                    draft.last_timestamp,
+                    draft.pages,
+                )
+                for draft in changed
+            ],
         )
     unused = new - {draft.partition_id for draft in changed}
     if unused:

@@ -16,6 +16,17 @@ def columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]
     return [[row[index] for row in rows] for index in range(width)]
 
 
+def update_partitions(connection: Connection, rows: Sequence[tuple[object, ...]]) -> None:
+    """Write where partitions stand: of each its id, next offset, bytes, last timestamp, pages."""
+    connection.execute(
+        "UPDATE partitions SET next_offset = wanted.next_offset, bytes = wanted.bytes, "
+        "last_timestamp = wanted.last_timestamp, pages = wanted.pages "
+        "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]) "
+        "AS wanted (id, next_offset, bytes, last_timestamp, pages) WHERE partitions.id = wanted.id",
+        columns(rows, 5),
+    )
+
+
 def count_to_folios(connection: Connection, counts: Mapping[str, int]) -> None:
     """Count so many pages to each folio, which is made where it is not there."""
     if counts:

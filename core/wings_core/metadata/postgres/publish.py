@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from wings_core.errors import TopicNotFound
 from wings_core.metadata.postgres.connections import Connection
-from wings_core.metadata.postgres.pages import columns
+from wings_core.metadata.postgres.pages import update_partitions
 from wings_core.metadata.postgres.plans import plan_for
 from wings_core.metadata.postgres.stages import lock_stages
 from wings_core.metadata.stages import StageDraft, check_pages, no_stage
@@ -46,7 +46,7 @@ choice: see `plans`."""
 
 _MOVE = """
 WITH moved AS (
-    SELECT partitions.id, partitions.topic_id, partitions.value,
+    SELECT partitions.id, partitions.topic_id, partitions.value, partitions.bytes, partitions.pages,
         staged_pages.rows, staged_pages.length,
         staged_pages.first_row, staged_pages.slice_bytes, staged_pages.schema_version,
         partitions.next_offset + sum(staged_pages.rows) OVER along::bigint AS through,
@@ -77,9 +77,9 @@ WITH moved AS (
         first_row, slice_bytes, format, schema_version
     FROM moved
 )
-SELECT id, topic_id, value, min(place), max(through)::bigint, sum(rows)::bigint,
-    sum(coalesce(slice_bytes, length))::bigint, count(*), max(timestamp)
-FROM moved GROUP BY id, topic_id, value
+SELECT id, topic_id, value, min(place), sum(rows)::bigint, max(through)::bigint,
+    (bytes + sum(coalesce(slice_bytes, length)))::bigint, max(timestamp), pages + count(*)
+FROM moved GROUP BY id, topic_id, value, bytes, pages
 """
 """The rules of `PartitionDraft.append`, over all pages at once: offsets count up along a partition,
 timestamps never decrease. Formats are those of `PageAddress.pushed_format`."""
@@ -95,21 +95,16 @@ def move_stages(connection: Connection, stages: Sequence[str], now: int) -> Move
     # One range for each partition, since no other transaction wrote meanwhile, by first page.
     rows = sorted(moved.fetchall(), key=lambda row: row[3])
     plan_for(connection, len(rows))
-    connection.execute(
-        "UPDATE partitions SET next_offset = moved.next_offset, "
-        "bytes = partitions.bytes + moved.bytes, pages = partitions.pages + moved.pages, "
-        "last_timestamp = moved.last_timestamp "
-        "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]) "
-        "AS moved (id, next_offset, bytes, pages, last_timestamp) WHERE partitions.id = moved.id",
-        columns([(row[0], row[4], *row[6:]) for row in rows], 5),
-    )
+    update_partitions(connection, [(row[0], *row[5:]) for row in rows])
     connection.execute("DELETE FROM staged_pages WHERE stage_id = ANY(%s::bigint[])", (stage_ids,))
     connection.execute("DELETE FROM stages WHERE id = ANY(%s::bigint[])", (stage_ids,))
     ranges = tuple(
         PublishedRange(topics[topic_id].name, partition, end - added, end - 1)
-        for _, topic_id, partition, _, end, added, *_ in rows
+        for _, topic_id, partition, _, added, end, *_ in rows
     )
-    ends = {(topics[topic_id].uuid, partition): end for _, topic_id, partition, _, end, *_ in rows}
+    ends = {
+        (topics[topic_id].uuid, partition): end for _, topic_id, partition, _, _, end, *_ in rows
+    }
     return Moved(ranges, ends)
 
 
