@@ -267,7 +267,7 @@ def redrive(log: Log, body: Redrive) -> Json:
         body.filter,
         body.offset,
         body.max_messages,
-        # Anyone who may write to the topic of dead letters chooses what topics they name.
+        # A caller who may write to the topic of dead letters chooses what topics they name.
         lambda topic: authorize(caller, Right.WRITE, str(topic)),
         None if body.to is None else TopicName.parse(body.to),
     )

@@ -61,7 +61,7 @@ class View:
     drop: str
 
 
-class EngineFailed(Exception):  # noqa: N818 - translated before anyone sees it.
+class EngineFailed(Exception):  # noqa: N818 - callers see what it is translated into.
     """What DuckDB, or Arrow within it, refused or failed with.
 
     Attributes:

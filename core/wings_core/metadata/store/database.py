@@ -73,7 +73,7 @@ C_contra = TypeVar("C_contra", bound=Connection, contravariant=True)
 
 
 def no_notification(_: object) -> Notification | None:
-    """Return None: the transaction changed nothing that anyone waits for."""
+    """Return None: the transaction changed nothing that a call waits for."""
     return None
 
 

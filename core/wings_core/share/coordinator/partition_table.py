@@ -161,7 +161,7 @@ class PartitionTable:
             return 0.0 if tracked.state.has_available(bounds.end, ordered=ordered) else event
 
     def has_fresh(self, group: ShareGroup, partition: Partition, log_end: int) -> bool:
-        """Tell whether a loaded partition has messages that were never looked at, for anyone.
+        """Tell whether a loaded partition has messages that no member was ever offered.
 
         It is not told where they come in order: then it depends on those before them.
         """

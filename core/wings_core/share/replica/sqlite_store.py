@@ -109,7 +109,7 @@ class SqliteHoldStore:
 
     @property
     def is_stale(self) -> bool:
-        """Never: what becomes of a write is always known."""
+        """Never: each write is known to be committed or not."""
         return False
 
     @property
