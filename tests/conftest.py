@@ -7,7 +7,6 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from httpx import _config  # pyright: ignore[reportPrivateUsage]
 from hypothesis import settings
 from property_examples import QUICK, THOROUGH
 
@@ -15,9 +14,6 @@ from wings_core.storage import disk
 from wings_server import logs
 
 disk.RESERVE_BYTES = 0  # pyright: ignore[reportConstantRedefinition] - of thousands of servers.
-
-for _bound in ("connect", "read", "write", "pool"):  # A busy machine is no failure.
-    setattr(_config.DEFAULT_TIMEOUT_CONFIG, _bound, 60.0)
 
 # A test that captures entries would else leave them to be printed by those after it.
 logs.route_to_logging()
