@@ -147,7 +147,7 @@ class Log:
             on_flush,
             lingers=storage.lingers,
             inline=self.drain,
-            check_room=_unbounded if disk is None else disk.check,
+            check_room=None if disk is None else disk.check,
             on_room=self.memory.came_free,
         )
         self.memory.count(lambda: self.group_commit.pending_bytes)
@@ -507,10 +507,6 @@ class Log:
 
 def _sqlite_catalog(directory: DataDirectory) -> str:
     return str(directory.path.absolute() / "iceberg.sqlite")
-
-
-def _unbounded() -> None:
-    """Refuse no push: nothing watches how full the disk is."""
 
 
 def _open_shares(groups: Groups, log: Log, open_coordinator: OpenCoordinator | None) -> Shares:

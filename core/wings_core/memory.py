@@ -103,7 +103,8 @@ class MemoryBudget:
         self._waiting: deque[_Waiter] = deque()
         self._lenders: dict[ReadRoom, None] = {}
         """Those that hold room."""
-        self._progress_at = 0.0
+        self.progress_at = 0.0
+        """When a read ended, or what is counted became less."""
         self._stopped: WingsError | None = None
         self._base = own_bytes()
         self._looked_at = 0.0
@@ -143,13 +144,9 @@ class MemoryBudget:
         """Return the room of one stream, which holds none yet."""
         return ReadRoom(self)
 
-    def progressed(self) -> None:
-        """Note that a read has ended."""
-        self._progress_at = time.monotonic()
-
     def came_free(self) -> None:
         """Lend what is free to those that wait; called where what is counted became less."""
-        self._progress_at = time.monotonic()
+        self.progress_at = time.monotonic()
         if self._waiting:
             with self._lock:
                 self._lend()
@@ -203,7 +200,7 @@ class MemoryBudget:
             self._lent -= size
             if not room.held:
                 self._lenders.pop(room, None)
-            self._progress_at = time.monotonic()
+            self.progress_at = time.monotonic()
             self._lend()
 
     def stop(self, error: WingsError) -> None:
@@ -223,7 +220,7 @@ class MemoryBudget:
 
     def _take_from_idle(self) -> None:
         now = time.monotonic()
-        stalled = now - self._progress_at >= IDLE_SECONDS
+        stalled = now - self.progress_at >= IDLE_SECONDS
         patience = IDLE_SECONDS if stalled else IDLE_SECONDS_MAX
         for room in list(self._lenders):
             if room.reading_since is not None and now - room.reading_since >= patience:
@@ -275,7 +272,7 @@ class ReadRoom:
     def end(self, size: int) -> None:
         """Say how large what was read is, in bytes; later reads take room for as much."""
         self.reading_since = None
-        self._budget.progressed()
+        self._budget.progress_at = time.monotonic()
         needed = COPIES * max(size, READ_BYTES_MIN)
         # Batches of a stream are of much the same size; one that is not is not soon forgotten.
         self._wanted = min(max(needed, self._wanted // 2), COPIES * self._budget.first_bytes)

@@ -83,7 +83,7 @@ class FlushWriter:
             pending.batch.to_commit(pending.stream.number, pages)
             for pending, pages in zip(live, packed.stored(addresses), strict=True)
         ]
-        return list(map(_of_each, self._commit_metadata(batches, inline)))
+        return list(map(_of_each, self._commit(batches, inline)))
 
     def _commit_only(self, pending: Pending, page: EncodedPage) -> tuple[CommitResult, ...]:
         """Commit a flush that is one page of one partition, as most are."""
@@ -92,7 +92,7 @@ class FlushWriter:
         ((partition, rows),) = batch.runs
         stored = StoredPage(partition, rows, address, None, None, batch.topic.schema_version)
         committed = batch.to_commit(pending.stream.number, (stored,))
-        return _of_each(*self._commit_metadata([committed], inline))
+        return _of_each(*self._commit([committed], inline))
 
     def _place(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio | None, list[PageAddress]]:
         """Return the folio that metadata is to keep, if any, and where each page lies."""
@@ -104,26 +104,23 @@ class FlushWriter:
         with tracing.span("storage.write", {"wings.pages": len(pages)}):
             return None, self._store.write(pages)
 
-    def _commit_metadata(
-        self, batches: list[CommitBatch], inline: InlineFolio | None
-    ) -> list[CommitResult]:
-        if tracing.is_on():
-            with tracing.span("metadata.commit", {"messaging.batch.message_count": len(batches)}):
-                return self._commit_untraced(batches, inline)
-        return self._commit_untraced(batches, inline)
-
-    def _commit_untraced(
-        self, batches: list[CommitBatch], inline: InlineFolio | None
-    ) -> list[CommitResult]:
+    def _commit(self, batches: list[CommitBatch], inline: InlineFolio | None) -> list[CommitResult]:
+        commit = self._commit_in_span if tracing.is_on() else self._registry.commit
         if inline is None or self._inline is None:
-            return self._registry.commit(batches)
+            return commit(batches)
         try:
-            results = self._registry.commit(batches, inline=inline)
+            results = commit(batches, inline=inline)
         except BaseException:
             self._inline.forget(inline)
             raise
         self._inline.note(inline)
         return results
+
+    def _commit_in_span(
+        self, batches: list[CommitBatch], inline: InlineFolio | None = None
+    ) -> list[CommitResult]:
+        with tracing.span("metadata.commit", {"messaging.batch.message_count": len(batches)}):
+            return self._registry.commit(batches, inline=inline)
 
 
 def _of_each(result: CommitResult) -> tuple[CommitResult, ...]:

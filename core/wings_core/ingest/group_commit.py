@@ -67,7 +67,7 @@ class GroupCommit:
             `limits.object_flush_seconds` and as many as `limits.object_flush_bytes`. The flusher
             runs all of them then. Not those that are kept inline.
         inline: Says which flushes are kept by metadata; None: none are.
-        check_room: Raises `ResourceExhausted` while pushes are refused.
+        check_room: Raises `ResourceExhausted` while pushes are refused; None: none are.
         on_room: Called after each flush, once less is pending.
     """
 
@@ -80,7 +80,7 @@ class GroupCommit:
         *,
         lingers: bool = False,
         inline: InlineWriter | None = None,
-        check_room: Callable[[], None] = lambda: None,
+        check_room: Callable[[], None] | None = None,
         on_room: Callable[[], None] = lambda: None,
     ) -> None:
         self._check_room = check_room
@@ -143,7 +143,7 @@ class GroupCommit:
             ResourceExhausted: No room came free in time, or the disk has none.
             Unavailable: The log is closing.
         """
-        if not uses_reserve:
+        if self._check_room is not None and not uses_reserve:
             self._check_room()
         size = batch.pending_bytes
         with self._lock:
@@ -157,8 +157,11 @@ class GroupCommit:
             if last is None or not joined:
                 stream.last = last = Pending(self, stream, batch)
                 self._pending.append(last)
+            last.bytes += size
             # Of one that was joined, the thread that will flush it was told before.
-            if not (awaited or joined or stream.answers) or self._lingers():
+            if not (awaited or joined or stream.answers) or (
+                self._linger_seconds and self._lingers()
+            ):
                 self._leave()
             elif not awaited:
                 self._watch()
@@ -198,6 +201,7 @@ class GroupCommit:
             if not last.batch.take(rows, size, partition, timestamp, number):
                 return None
             self._pending_bytes += size_pending
+            last.bytes += size_pending
             if self._linger_seconds and self._lingers():
                 self._leave()
         return last
@@ -213,7 +217,7 @@ class GroupCommit:
                     # It is in the flush that is running, or in the one after it, which the thread
                     # of this one leaves to the flusher.
                     return
-                if self._lingers():
+                if self._linger_seconds and self._lingers():
                     self._leave()  # It may not have been lingered for when it was submitted.
                     return
                 flush = self._begin()
@@ -311,14 +315,13 @@ class GroupCommit:
         size = 0
         while self._pending:
             taken = self._pending[0]
-            taken_bytes = taken.batch.pending_bytes
-            if flush and size + taken_bytes > self._limits.flush_bytes_max:
+            if flush and size + taken.bytes > self._limits.flush_bytes_max:
                 break
             self._pending.popleft()
             if taken.stream.last is taken:
                 taken.stream.last = None  # Nothing is joined with it from here on.
             flush.append(taken)
-            size += taken_bytes
+            size += taken.bytes
         self._flushing_bytes = size
         return flush
 

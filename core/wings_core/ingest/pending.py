@@ -48,11 +48,13 @@ class Pending:
     Or several small ones of a stream, which were joined.
     """
 
-    __slots__ = ("_group", "_known", "batch", "results", "since", "span", "stream")
+    __slots__ = ("_group", "_known", "batch", "bytes", "results", "since", "span", "stream")
 
     def __init__(self, group: FlushesNow, stream: PushStream, batch: PreparedBatch) -> None:
         self.stream = stream
         self.batch = batch
+        self.bytes = 0
+        """What it takes in memory, as the group commit counts it."""
         self.since = time.monotonic()
         self.span = tracing.present()
         self._group = group

@@ -83,7 +83,7 @@ class DiskGuard:
         Raises:
             ResourceExhausted: They are not.
         """
-        refusal = self.refusal
+        refusal = self._refusal or self._elsewhere()  # No call more: each push asks.
         if refusal is not None:
             raise ResourceExhausted(refusal)
 

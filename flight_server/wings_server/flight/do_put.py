@@ -33,7 +33,7 @@ from wings_core.errors import (
     WingsError,
 )
 from wings_core.ingest.pending import Pending, PushStream
-from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
+from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.log import Log
 from wings_core.memory import ReadRoom
 from wings_core.model import Rejected, Sequence, StageEntry, Topic
@@ -74,7 +74,7 @@ class Put:
         log: Where the batches go.
         command: From the descriptor.
         metrics: Counts the batches committed.
-        check: Raises once the caller's token has ended.
+        ended: Returns the error that ends the caller's calls; None: they go on.
         quotas: What the caller's quotas ask; None: nothing.
 
     Raises:
@@ -86,12 +86,12 @@ class Put:
         log: Log,
         command: PutCommand,
         metrics: Metrics,
-        check: Callable[[], None],
+        ended: Callable[[], WingsError | None],
         quotas: PushQuotas | None = None,
     ) -> None:
         self._log = log
         self._quotas = quotas
-        self._check = check
+        self._ended = ended
         self._metrics = metrics
         self._topic = log.admin.get_topic(TopicName.parse(command.topic))
         self._partition: Partition | None = None
@@ -162,7 +162,8 @@ class Put:
         try:
             if stopping.is_set():
                 raise Unavailable("the server is stopping")
-            self._check()
+            if (ended := self._ended()) is not None:
+                raise ended
             if batch is None:
                 raise InvalidArgument("a message without a batch")
             if index == 0:
@@ -180,8 +181,17 @@ class Put:
                     answers.add(joined)
                     return
             options = self._options(app_metadata, first=index == 0)
-            prepared = self._prepare(batch, options, checked=checked)
-            answers.add(self._submit(prepared, awaited=answers.idle))
+            try:
+                prepared = self._preparer.prepare(batch, options, checked=checked)
+            except SchemaMismatch as error:
+                self._allow_nulls(batch, error)
+                prepared = self._preparer.prepare(batch, options)
+            if self._quotas is not None:
+                self._quotas.admit(prepared)
+            # A batch whose answer is next is flushed by the thread that answers; one behind others
+            # is not, as that thread may be held up by a client that does not read.
+            submit = self._log.group_commit.submit
+            answers.add(submit(self._stream, prepared, awaited=answers.idle))
         except WingsError as error:
             error.__traceback__ = None
             answers.add(Rejected(error))
@@ -204,22 +214,6 @@ class Put:
         if joined is not None and number is not None:
             self._next_sequence = number + 1
         return joined
-
-    def _submit(self, prepared: PreparedBatch, *, awaited: bool) -> Pending:
-        if self._quotas is not None:
-            self._quotas.admit(prepared)
-        # A batch whose answer is next is flushed by the thread that answers; one behind others is
-        # not, as that thread may be held up by a client that does not read.
-        return self._log.group_commit.submit(self._stream, prepared, awaited=awaited)
-
-    def _prepare(
-        self, batch: pa.RecordBatch, options: PushOptions, *, checked: bool
-    ) -> PreparedBatch:
-        try:
-            return self._preparer.prepare(batch, options, checked=checked)
-        except SchemaMismatch as error:
-            self._allow_nulls(batch, error)
-        return self._preparer.prepare(batch, options)
 
     def _check_small(self, batch: pa.RecordBatch, size: int) -> Partition | None:
         try:

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -37,6 +38,9 @@ last of them wait for a flush that the first had begun."""
 
 UNREAD_SECONDS = 0.01
 """An answer whose write takes so long is one that the client does not read."""
+
+
+_ROWS = attrgetter("num_rows")
 
 
 class Answers:
@@ -139,7 +143,7 @@ class Answers:
             let_read: Called before anything that may take longer than a flush by this thread.
         """
         self._write_due(let_read)
-        while self.take_turn():  # One was added before the turn was over.
+        while self._due and self.take_turn():  # One was added before the turn was over.
             self._write_due(let_read)
 
     def finish(self) -> None:
@@ -191,7 +195,7 @@ class Answers:
             batch = outcome.batch
             if self._quotas is not None:
                 self._quotas.release(batch)
-            rows = [part.num_rows for part in batch.parts]
+            rows = list(map(_ROWS, batch.parts))
             # Counted before they are answered: a client that has its answer finds it counted.
             self._count(batch, results, rows)
         for answer in results_to_json(self._answered, results, rows):

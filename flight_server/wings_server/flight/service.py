@@ -147,7 +147,7 @@ class FlightService(flight.FlightServerBase):
                 quotas = self._gate.push_quotas(principal, usage)
 
                 def pushed(command: PutCommand, answers: Any) -> None:
-                    put = Put(self._log, command, self._metrics, principal.check, quotas)
+                    put = Put(self._log, command, self._metrics, principal.ended, quotas)
                     put.run(reader, answers, self._stopping, room_of(context), self._lookout)
 
                 sent = (batch for batch, _, _ in read(reader, room_of(context)))
@@ -158,7 +158,7 @@ class FlightService(flight.FlightServerBase):
             command = parse_descriptor(descriptor)
             self._gate.allow(principal, "push", command.topic)
             quotas = self._gate.push_quotas(principal, usage)
-            put = Put(self._log, command, self._metrics, principal.check, quotas)
+            put = Put(self._log, command, self._metrics, principal.ended, quotas)
             put.run(reader, writer, self._stopping, room_of(context), self._lookout)
 
     def do_exchange(
