@@ -129,6 +129,19 @@ class Database:
         self._database.execute("COMMIT")
         return number
 
+    def commit_owed(self, schema: pa.Schema) -> Callable[[pa.RecordBatch], bytes]:
+        """Return what does all that a push is owed: a check, a page with checksums, an answer."""
+        check = BatchCheck(schema).check
+        encoder = codecs.PUSHES.encoder(TOPIC_UUID, schema)
+
+        def commit(batch: pa.RecordBatch) -> bytes:
+            check(batch)
+            number = self.commit_indexed(b"".join(encoder.encode(batch).parts))
+            committed = CommittedRange(UNPARTITIONED, number, number, time.time_ns() // 1000)
+            return result_to_json(number, Accepted((committed,)))
+
+        return commit
+
     def close(self) -> None:
         """Close it."""
         self._database.close()
@@ -201,21 +214,14 @@ class AckServer(flight.FlightServerBase):
                 commit()
                 writer.write(pa.py_buffer(b"{}"))
 
-            encoder = codecs.PUSHES.encoder(TOPIC_UUID, reader.schema)
-
-            def answer_owed(batch: pa.RecordBatch) -> None:
-                number = database.commit_indexed(b"".join(encoder.encode(batch).parts))
-                committed = CommittedRange(UNPARTITIONED, number, number, time.time_ns() // 1000)
-                writer.write(pa.py_buffer(result_to_json(number, Accepted((committed,)))))
-
-            if how != HANDED_OVER:
-                check = BatchCheck(reader.schema).check
+            if how == OWED:
+                commit_owed = database.commit_owed(reader.schema)
                 for batch in batches(reader):
-                    if how == OWED:
-                        check(batch)
-                        answer_owed(batch)
-                    else:
-                        answer(batch)
+                    writer.write(pa.py_buffer(commit_owed(batch)))
+                return
+            if how != HANDED_OVER:
+                for batch in batches(reader):
+                    answer(batch)
                 return
             arrived: SimpleQueue[pa.RecordBatch | None] = SimpleQueue()
 

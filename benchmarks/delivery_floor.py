@@ -3,8 +3,9 @@
     python -m benchmarks.delivery_floor [rounds]
 
 A bare pyarrow server hands each batch that it is sent to one reader: at once, or once it is durable
-with what a log needs at least. Wings beside it, by plain Flight and by its client. The producer and
-the consumer are two threads of one process, apart from the servers, as in a service.
+with what a log needs at least, or with all that is owed to a push (see `ack_floor`). Wings beside
+it, by plain Flight and by its client. The producer and the consumer are two threads of one process,
+apart from the servers, as in a service.
 """
 
 import json
@@ -33,7 +34,8 @@ ROUNDS = 3
 
 PAUSE_SECONDS = 0.01
 
-BARE, LEAST, FLIGHT, CLIENT = "bare", "least", "wings, by Flight", "wings, by its client"
+BARE, LEAST, OWED = "bare", "least", "owed"
+FLIGHT, CLIENT = "wings, by Flight", "wings, by its client"
 
 
 class RelayServer(flight.FlightServerBase):
@@ -43,7 +45,7 @@ class RelayServer(flight.FlightServerBase):
         super().__init__("grpc://127.0.0.1:0")
         self._directory = directory
         self._sent: dict[str, queue.SimpleQueue[pa.RecordBatch]] = {
-            how: queue.SimpleQueue() for how in (BARE, LEAST)
+            how: queue.SimpleQueue() for how in (BARE, LEAST, OWED)
         }
 
     def do_put(
@@ -57,11 +59,15 @@ class RelayServer(flight.FlightServerBase):
         assert descriptor.command is not None
         how = json.loads(descriptor.command)
         with closing(Database(self._directory / how)) as database:
+            commit_owed = database.commit_owed(reader.schema)
             for batch in batches(reader):
+                answer = b"{}"
                 if how == LEAST:
                     database.commit_least()
+                elif how == OWED:
+                    answer = commit_owed(batch)
                 self._sent[how].put(batch)
-                writer.write(pa.py_buffer(b"{}"))
+                writer.write(pa.py_buffer(answer))
 
     def do_get(
         self, context: flight.ServerCallContext, ticket: flight.Ticket
@@ -115,7 +121,7 @@ def measure(rounds: int) -> None:
         wings = stack.enter_context(server_process())
         client = stack.enter_context(wings.client())
         ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {}
-        for how in (BARE, LEAST):
+        for how in (BARE, LEAST, OWED):
             push = pushing(stack, bare, in_the_way(how))
             ways[how] = push, _reading(stack, bare, flight.Ticket(how.encode()))
         create_topic(client, "flight", people(1).schema)
