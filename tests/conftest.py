@@ -1,5 +1,6 @@
 """The fixture plugins, one for each concern; they lie in `fixtures`."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -12,6 +13,8 @@ from property_examples import QUICK, THOROUGH
 
 from wings_core.storage import disk
 from wings_server import logs
+
+gc.disable()  # Until all is imported and collected, of which nothing is garbage: see `fix_run`.
 
 disk.RESERVE_BYTES = 0  # pyright: ignore[reportConstantRedefinition] - of thousands of servers.
 
