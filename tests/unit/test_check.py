@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from property_examples import examples
 
 from wings_core.check import PROBLEMS_MAX, CheckReport, Problem, check_log
 from wings_core.check.log import PAGES_LISTED
@@ -628,6 +629,7 @@ def test_a_problem_reads_as_one_line() -> None:
     assert str(Problem("it is damaged")) == "metadata: it is damaged"
 
 
+@pytest.mark.hypothesis
 def test_damaged_metadata_never_crashes_the_check(log: Log, topic: Topic) -> None:
     keyed = log.create_topic("keyed", "key")
     for number in range(50):
@@ -639,7 +641,7 @@ def test_damaged_metadata_never_crashes_the_check(log: Log, topic: Topic) -> Non
     chance = random.Random(7)
     store = SegmentStore(log.directory / "segments", segment_bytes_max=1)
     opened = found = 0
-    for _ in range(100):
+    for _ in range(examples(40, 100)):
         damaged = bytearray(sound)
         for _ in range(20):
             # Not in the first page, so that the database can be opened at least.
@@ -652,5 +654,5 @@ def test_damaged_metadata_never_crashes_the_check(log: Log, topic: Topic) -> Non
         with metadata:
             opened += 1
             found += not check_log(metadata, store).ok
-    assert opened > 10
-    assert found > 10
+    assert opened > 4
+    assert found > 4

@@ -35,7 +35,9 @@ def run_tests(directory: Path, program: str, *options: str) -> subprocess.Comple
     )
 
 
-@pytest.mark.parametrize("death", ["os.abort()", "os._exit(0)"])
+@pytest.mark.parametrize(
+    "death", [pytest.param("os.abort()", marks=pytest.mark.soak), "os._exit(0)"]
+)
 def test_a_worker_that_dies_in_a_test_fails_the_run_at_once_and_names_the_test(
     tmp_path: Path, death: str
 ) -> None:

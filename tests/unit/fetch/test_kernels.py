@@ -222,7 +222,7 @@ def check_same(expression: str, batch: Any) -> None:
 
 @given(st.data())
 def test_arrow_finds_what_duckdb_finds(data: st.DataObject) -> None:
-    for _ in range(examples(4, 60)):
+    for _ in range(examples(3, 60)):
         check_same(*data.draw(cases(TYPES)))
 
 

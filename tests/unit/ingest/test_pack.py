@@ -264,7 +264,7 @@ def flushes(draw: st.DrawFn) -> list[list[tuple[str | None, list[int], int | Non
 
 
 @given(flushes())
-@settings(max_examples=examples(15, 1_000))
+@settings(max_examples=examples(8, 1_000))
 def test_what_is_packed_reads_back_as_it_was_pushed(
     tmp_path_factory: pytest.TempPathFactory,
     drawn: list[list[tuple[str | None, list[int], int | None]]],

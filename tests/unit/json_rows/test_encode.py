@@ -106,14 +106,14 @@ def test_no_rows_are_an_empty_array() -> None:
 
 
 @given(batches())
-@settings(max_examples=examples(40, 300))
+@settings(max_examples=examples(20, 300))
 def test_no_text_is_longer_than_was_foretold(batch: pa.RecordBatch) -> None:
     bound = text_bytes_max(batch.to_struct_array())
     assert len(encode_rows(batch)) - len("[]") <= bound
 
 
 @given(batches(rows_min=1), st.integers(0, 300))
-@settings(max_examples=examples(30, 200))
+@settings(max_examples=examples(20, 200))
 def test_as_many_rows_are_taken_as_fit(batch: pa.RecordBatch, bytes_max: int) -> None:
     encoded = encode_rows_within(batch, bytes_max)
     assert encoded.text == encode_rows(batch.slice(0, encoded.rows))[1:-1]

@@ -10,7 +10,7 @@ from wings_core.schemas import check_topic_schema
 
 
 @given(batches())
-@settings(max_examples=examples(40, 300))
+@settings(max_examples=examples(20, 300))
 def test_what_is_written_is_read_back_equal(batch: pa.RecordBatch) -> None:
     check_topic_schema(batch.schema, None)
     data = encode_rows(batch)

@@ -116,7 +116,7 @@ def test_pages_before_one_that_is_merged_move_by_themselves() -> None:
 
 
 @pytest.mark.parametrize("row_bytes", [50, 2_000, 100_000])
-@pytest.mark.parametrize("batch_rows", [1, 10, 300, None])
+@pytest.mark.parametrize("batch_rows", [1, pytest.param(10, marks=pytest.mark.soak), 300, None])
 def test_no_row_is_written_more_often_than_there_are_levels(
     row_bytes: int, batch_rows: int | None
 ) -> None:

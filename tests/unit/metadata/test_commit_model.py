@@ -161,7 +161,7 @@ def outcome_of(result: CommitResult) -> Outcome:
 
 @pytest.mark.hypothesis
 def test_commits_agree_with_the_model(metadata: MetadataUnderTest) -> None:
-    @settings(max_examples=examples(8, 20) if metadata.is_slow else examples(25, 80))
+    @settings(max_examples=examples(4, 20) if metadata.is_slow else examples(12, 80))
     @given(steps=STEPS)
     def agree(steps: list[Step]) -> None:
         check_steps(metadata, steps)

@@ -86,7 +86,7 @@ def test_a_bound_on_locations_leaves_out_the_last_partitions(metadata: MetadataU
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(20, 200)
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(8, 200)
 )
 @given(st.data())
 def test_many_are_located_as_one_by_one(metadata: MetadataUnderTest, data: st.DataObject) -> None:
@@ -107,7 +107,7 @@ def test_many_are_located_as_one_by_one(metadata: MetadataUnderTest, data: st.Da
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(20, 200)
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(8, 200)
 )
 @given(st.data())
 def test_slices_are_found_as_columns_as_they_are_one_by_one(

@@ -13,6 +13,7 @@ from fix_metadata import NOON, SCHEMA, SECOND, A, B, Clock, accepted, batch_of, 
 from fix_postgres import PostgresServer, empty_schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
@@ -261,12 +262,13 @@ _BATCHES = st.lists(
 )
 
 
+@pytest.mark.hypothesis
 def test_flushes_get_by_calls_what_they_get_by_exchanges(postgres: PostgresServer) -> None:
     names = count()
     with empty_schema(postgres, NOON) as schema, contextlib.ExitStack() as stack:
         metadata = stack.enter_context(PostgresMetadata(postgres.url, schema=schema, clock=Clock()))
 
-        @settings(max_examples=60, deadline=None)
+        @settings(max_examples=examples(12, 60))
         @given(flushes=st.lists(_BATCHES, min_size=1, max_size=5))
         def check(flushes: Sequence[Sequence[dict[str, object]]]) -> None:
             by_call, by_exchanges = (

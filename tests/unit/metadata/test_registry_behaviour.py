@@ -173,9 +173,10 @@ def test_a_locate_that_stopped_early_does_not_hide_later_commits(
         assert (len(located.locations), located.log_end_offset) == (1, end)
 
 
+@pytest.mark.hypothesis
 def test_readers_beside_a_committer_always_see_whole_commits(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic("key")
-    commits = 200
+    commits = examples(60, 200)
 
     def commit() -> None:
         for _ in range(commits):

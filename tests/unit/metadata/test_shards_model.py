@@ -177,7 +177,7 @@ def test_shards_agree_with_the_model(metadata: MetadataUnderTest) -> None:
         return Shards(metadata)
 
     # Over a network only the way there is another, and each step takes longer.
-    number = examples(4, 8) if metadata.is_slow else examples(10, 25)
+    number = examples(2, 8) if metadata.is_slow else examples(6, 25)
     run_state_machine_as_test(
         cast("Any", machine), settings=settings(max_examples=number, stateful_step_count=30)
     )

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from property_examples import examples
 
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite.database_file import PAGE_BYTES, DatabaseFile
 from wings_core.metadata.sqlite.integrity import FAULTS, metadata_problems, open_to_check
 from wings_core.repair.records import Trees
 
-FLIPS = 60
+FLIPS = examples(20, 60)
 ROWS = 5
 TIME = 1_795_643_989_401_034
 JSON = '[["tenants/default/namespaces/default/topics/t","\\"a\\"",1510,1512]]'
@@ -91,6 +92,7 @@ def places_of(path: Path, table: str) -> Iterator[int]:
             yield from range(start + int.from_bytes(page[5:7], "big"), start + PAGE_BYTES)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("table", TABLES)
 def test_a_changed_value_of_a_row_is_found(sound: Path, tmp_path: Path, table: str) -> None:
     expected = rows_of(sound, table)

@@ -331,7 +331,7 @@ def test_stages_agree_with_the_model(metadata: MetadataUnderTest) -> None:
         return Stages(metadata)
 
     # Over a network only the way there is another, and each step takes longer.
-    number = examples(4, 10) if metadata.is_slow else examples(12, 40)
+    number = examples(2, 10) if metadata.is_slow else examples(6, 40)
     run_state_machine_as_test(
         cast("Any", machine), settings=settings(max_examples=number, stateful_step_count=50)
     )

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 from fix_metadata import A, B, C, MetadataUnderTest, accepted, batch_of
+from property_examples import examples
 
 from wings_core.errors import TopicNotFound
 from wings_core.metadata.wake import Wake
@@ -185,12 +186,13 @@ def test_a_wait_for_a_deleted_topic_returns_at_once(metadata: MetadataUnderTest)
         metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 1)
 
 
+@pytest.mark.hypothesis
 def test_no_commit_between_a_look_and_a_wait_is_lost(
     metadata: MetadataUnderTest, threads: ThreadPoolExecutor
 ) -> None:
     """A reader that looks and waits in turn, as the contract says, hears of every commit."""
     topic = metadata.create_topic()
-    commits = 300
+    commits = examples(100, 300)
 
     def read() -> int:
         wake = Wake()

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from property_examples import QUICK
+from property_examples import QUICK, examples
 
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.model import (
@@ -121,7 +121,7 @@ def field_values(hint: Any, target: Any) -> st.SearchStrategy[Any]:
     return BY_TYPE[hint] if hint in BY_TYPE else values(CODECS[hint])
 
 
-SOME = settings(QUICK, max_examples=200)  # Of all the table's messages.
+SOME = settings(QUICK, max_examples=examples(50, 300))  # Of all the table's messages.
 
 
 @SOME

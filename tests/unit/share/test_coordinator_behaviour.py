@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import pytest
 from fix_metadata import A, B
 from fix_share import ShareUnderTest, entry_of, spans
+from tables import each
 
 from wings_core.errors import GroupNotFound, InvalidArgument, InvalidRecordState, Unavailable
 from wings_core.fetch.fetcher import Cancel
@@ -119,7 +120,7 @@ def test_a_renewal_restarts_the_lease(share: ShareUnderTest) -> None:
     assert share.acknowledge(group, leased, "accept") is None
 
 
-@pytest.mark.parametrize("what", ["accept", "release", "reject", "renew"])
+@each("what", ["accept", "release", "reject", "renew"])
 @pytest.mark.parametrize("wrong", ["member", "lease", "expired", "range", "acknowledged"])
 def test_what_is_not_held_with_the_lease_is_refused_and_nothing_changes(
     share: ShareUnderTest, what: AcknowledgeType, wrong: str

@@ -364,10 +364,30 @@ BUGS = {
     ),
 }
 
+FOUND_BY = {
+    "a tombstone is taken for done on a minority": 8,
+    "a hold is granted right after a restart": 7,
+    "the mark is not moved": 13,
+    "a lease is counted from the answer": 2,
+    "attempts that expired are not counted": 1,
+    "what another holds is granted": 1,
+    "a partition is leased twice where order matters": 11,
+    "what is released for later is held at once": 4,
+    "replicas are not told that order matters": 11,
+    "a replica that missed deliveries is believed": 2,
+    "the first of several requests in one write is not durable": 1,
+    "what another holds is accepted with those of its partition": 13,
+    "the first of several members accepts for all": 3,
+    "what several members take is granted on a minority": 11,
+    "what was refused to one of several members is leased": 7,
+    "a coordinator's leases are those of its last start": 4,
+}
+"""Worlds that showed those that the first does not; they are tried before all others."""
+
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str) -> None:
-    for seed in range(SEEDS_MAX):
+    for seed in (FOUND_BY.get(bug, 0), *range(SEEDS_MAX)):
         try:
             # Every third world is of a group in order, every fourth of one with times.
             of_kind = 3 * seed if "order" in bug else 4 * seed + 1 if "time" in bug else seed

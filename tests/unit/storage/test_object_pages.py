@@ -3,6 +3,7 @@
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,18 +55,26 @@ def objects(tmp_path: Path) -> Recorded:
     return Recorded(tmp_path)
 
 
-def _batch(start: int, rows: int) -> pa.RecordBatch:
-    numbers = range(start, start + rows)
+@cache
+def _rows() -> pa.RecordBatch:
+    numbers = range(20_000)
     nested = [{"a": [number % 1000] * (number % 3), "b": number % 2 == 0} for number in numbers]
     return pa.record_batch(
         [
             pa.array([f"text {number}" for number in numbers]),
-            pa.nulls(rows),
+            pa.nulls(len(numbers)),
             pa.array(nested, SCHEMA.field("nested").type),
-            *(pa.array([n * index for n in numbers], pa.int64()) for index in range(COLUMNS - 3)),
+            *(
+                pa.array([number * index for number in numbers], pa.int64())
+                for index in range(COLUMNS - 3)
+            ),
         ],
         schema=SCHEMA,
     )
+
+
+def _batch(start: int, rows: int) -> pa.RecordBatch:
+    return _rows().slice(start, rows)
 
 
 def _store(objects: Recorded, name: str, *batches: pa.RecordBatch) -> list[PageAddress]:
@@ -96,7 +105,7 @@ def test_compressed_pages_are_read_whole_or_in_part(
     objects: Recorded, compress: Callable[[], None], columns: list[int] | None, whole_first: bool
 ) -> None:
     compress()
-    batch = _batch(0, 30_000)
+    batch = _batch(0, 20_000)
     _, address = _store(objects, "o", _batch(7, 1), batch)
     assert address.length < batch.nbytes / 2
     pages = ObjectPages(objects, PageCache(1 << 30))
@@ -113,7 +122,7 @@ def test_of_a_large_page_only_what_is_needed_is_read(
 ) -> None:
     if compressed:
         compress()
-    batch = _batch(0, 60_000)
+    batch = _batch(0, 20_000)
     (address,) = _store(objects, "o", batch)
     pages = ObjectPages(objects, PageCache(1 << 30))
     assert pages.read(address, TOPIC, SCHEMA, [12, 4]).equals(batch.select([12, 4]))
@@ -132,7 +141,7 @@ def test_a_flipped_byte_is_found_in_the_column_that_has_it_and_in_no_other(
     objects: Recorded, tmp_path: Path, compress: Callable[[], None]
 ) -> None:
     compress()
-    batch = _batch(0, 60_000)
+    batch = _batch(0, 20_000)
     (address,) = _store(objects, "o", batch)
     ObjectPages(objects, PageCache(1)).read(address, TOPIC, SCHEMA, [12])
     start, end = objects.reads[-1][0]
@@ -150,7 +159,7 @@ def test_a_flipped_byte_is_found_in_the_column_that_has_it_and_in_no_other(
 def test_a_flipped_byte_in_header_or_metadata_is_found_where_columns_are_read(
     objects: Recorded, tmp_path: Path, position: int
 ) -> None:
-    (address,) = _store(objects, "o", _batch(0, 60_000))
+    (address,) = _store(objects, "o", _batch(0, 20_000))
     data = bytearray((tmp_path / "o").read_bytes())
     data[position] ^= 1
     (tmp_path / "o").write_bytes(data)
