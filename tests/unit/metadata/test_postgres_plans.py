@@ -18,7 +18,7 @@ from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.postgres import PostgresMetadata, connections
 from wings_core.metadata.postgres.store import SCHEMA
 from wings_core.metadata.wake import Wake
-from wings_core.model import FlushId, Position
+from wings_core.model import FlushId, Position, ShardClaim, ShardProgress, ShardState
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.times import Deadline
 
@@ -126,3 +126,45 @@ def test_many_partitions_are_written_and_read_by_plans_that_were_made_for_few(
             ends = [Position(topic.uuid, each.partition, each.next_offset) for each in states]
             registry.wait(ends, Deadline.after(0), Wake())
         assert {state.next_offset for state in registry.partition_states(other.uuid)} == {2, 6}
+
+
+def test_many_producers_and_shards_are_written_by_plans_that_were_made_for_few(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "STATEMENT_SECONDS_MAX", 30)  # Many times what any takes.
+    url = postgres.new_database()
+    many = [f"{number:05}" for number in range(10_000)]
+    metadata = MetadataUnderTest(lambda clock: PostgresMetadata(url, clock=clock))
+    with contextlib.closing(metadata.opened):
+        topic = metadata.create_topic()
+        registry, shards, stages = metadata.registry, metadata.shards, metadata.stages
+        numbers = itertools.count()
+
+        def write(names: list[str]) -> None:
+            first = next(numbers)
+            for sequence, flush in enumerate((None, FlushId("node", first))):
+                batches = [
+                    batch_of(topic, {UNPARTITIONED: 1}, sequence=(f"{first}-{name}", sequence))
+                    for name in names
+                ]
+                for result in registry.commit(batches, flush):
+                    accepted(result)
+            shards.open("source", "reader", names)
+            claims = [ShardClaim(name, "reader") for name in names]
+            dead = [
+                ShardProgress("source", name, "reader", 0, 0, ShardState.DEAD, "no file")
+                for name in names
+            ]
+            assert len(shards.acquire("source", "reader", claims, 60)) == len(names)
+            stages.publish("writer", next(numbers), [], dead)
+            assert len(shards.reset("source", names)) == len(names)
+            unowned = [ShardClaim(name, "") for name in names]
+            assert len(shards.acquire("source", "reader", unowned, 60)) == len(names)
+            stages.publish("writer", next(numbers), [], dead)
+            assert shards.prune("source", 0, None, 0).shards == len(names)
+
+        write(many[:1])
+        with psycopg.connect(url, options=f"-c search_path={SCHEMA}", autocommit=True) as counting:
+            counting.execute("ANALYZE")
+        for names in (many[:1], many[:1], many[:1], many):
+            write(names)

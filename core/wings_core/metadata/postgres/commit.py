@@ -43,6 +43,7 @@ def commit_batches(
     inline: InlineFolio | None = None,
 ) -> Committed:
     """Judge the batches and write the accepted ones, within the transaction of `connection`."""
+    plan_for(connection, max(len(batches), sum(len(batch.pages) for batch in batches)))
     stored = _Stored(connection, batches)
     judge = Judge(stored, now, PARTITION_BYTES_MAX)
     results = [judge.judge(batch) for batch in batches]
@@ -145,7 +146,6 @@ class _Stored:
         self, producers: list[tuple[int, str]], partitions: list[tuple[int, Partition]]
     ) -> None:
         """Lock producers and partitions, inserting those that are not there, in one exchange."""
-        plan_for(self._connection, len(partitions))
         producer_columns = columns(producers, 2)
         partition_columns = columns(partitions, 2)
         new_producers = new_partitions = producer_rows = partition_rows = None

@@ -11,7 +11,7 @@ migration: nodes of the version before go on to call theirs.
 
 from typing import LiteralString
 
-from wings_core.metadata.postgres.plans import PARTITIONS_MANY, PLAN_FOR_MANY
+from wings_core.metadata.postgres.plans import PLAN_FOR_MANY, ROWS_MANY
 
 COMMIT_FLUSH: LiteralString = f"""
 CREATE OR REPLACE FUNCTION commit_flush(
@@ -74,7 +74,7 @@ DECLARE
     new_folio BIGINT;
     answer TEXT;
 BEGIN
-    IF cardinality(partition_values) >= {PARTITIONS_MANY} THEN
+    IF greatest(cardinality(partition_values), cardinality(producer_names)) >= {ROWS_MANY} THEN
         PERFORM {PLAN_FOR_MANY};
     END IF;
     FOREACH bucket IN ARRAY lock_buckets LOOP

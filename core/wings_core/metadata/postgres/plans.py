@@ -1,7 +1,7 @@
-"""How transactions that write to many partitions at once are planned.
+"""How transactions that write many partitions, producers, folios or shards are planned.
 
 Statements are planned once, for a walk along indexes (see `connections`). Where that was done while
-few partitions were there, the planner may walk through all of them for each that is wanted, which
+a table had few rows, the planner may walk through all of them for each that is wanted, which
 costs nothing then and is as much as their square later: until PostgreSQL has counted the rows
 again, a first push to 10,000 partitions would take longer than a statement may.
 """
@@ -10,7 +10,7 @@ from typing import LiteralString
 
 from wings_core.metadata.postgres.connections import Connection
 
-PARTITIONS_MANY: LiteralString = "200"
+ROWS_MANY: LiteralString = "200"
 """From so many on a plan of its own costs little beside what it is for."""
 
 PLAN_FOR_MANY: LiteralString = """
@@ -20,7 +20,7 @@ PLAN_FOR_MANY: LiteralString = """
 """Of a select: plans what follows in this transaction for the values it has, by hash or index."""
 
 
-def plan_for(connection: Connection, partitions: int) -> None:
-    """Have the rest of a transaction planned for as many partitions as it writes to."""
-    if partitions >= int(PARTITIONS_MANY):
+def plan_for(connection: Connection, rows: int) -> None:
+    """Have the rest of the transaction planned for as many rows of a table as it names."""
+    if rows >= int(ROWS_MANY):
         connection.execute(f"SELECT {PLAN_FOR_MANY}")

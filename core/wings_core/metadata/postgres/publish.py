@@ -89,12 +89,12 @@ def move_stages(connection: Connection, stages: Sequence[str], now: int) -> Move
     """Give offsets to all pages of stages, and delete the stages; see `Stages.publish`."""
     drafts, topics = _lock_all(connection, stages)
     stage_ids = [draft.stage_id for draft in drafts]
+    plan_for(connection, sum(draft.pages for draft in drafts))
     connection.execute(_INSERT_PARTITIONS, (stage_ids,))
     connection.execute(_LOCK_PARTITIONS, (stage_ids,))
     moved = connection.execute(_MOVE, {"stages": stage_ids, "now": now})
     # One range for each partition, since no other transaction wrote meanwhile, by first page.
     rows = sorted(moved.fetchall(), key=lambda row: row[3])
-    plan_for(connection, len(rows))
     update_partitions(connection, [(row[0], *row[5:]) for row in rows])
     connection.execute("DELETE FROM staged_pages WHERE stage_id = ANY(%s::bigint[])", (stage_ids,))
     connection.execute("DELETE FROM stages WHERE id = ANY(%s::bigint[])", (stage_ids,))
@@ -124,6 +124,7 @@ def _lock_all(
         TopicNotFound: The topic of one was deleted.
         BatchTooLarge: They have too many pages.
     """
+    plan_for(connection, len(stages))
     rows = connection.execute(
         "SELECT DISTINCT topics.uuid FROM stages JOIN topics ON topics.id = stages.topic_id "
         "WHERE stages.name = ANY(%s::text[])",

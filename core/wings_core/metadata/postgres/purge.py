@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import OUTCOMES_KEPT_SECONDS
+from wings_core.metadata.postgres.plans import plan_for
 from wings_core.metadata.postgres.stages import purge_deleted, purge_of_topic
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.purge import (
@@ -37,8 +38,10 @@ def purge(connection: Connection, rows_max: int, now: int) -> bool:
         left -= _purge_pages(connection, topic_id, left, folios)
         staged = purge_of_topic(connection, topic_id, left, folios)
         left -= staged
+        plan_for(connection, left)
         left -= purge_rest_of_topic(connection, topic_id, left, now)
     left -= purge_deleted(connection, left, folios)
+    plan_for(connection, left)
     left -= purge_out_of_date(connection, left, now)
     left -= connection.execute(
         "DELETE FROM outcomes WHERE id IN (SELECT id FROM outcomes "
@@ -59,8 +62,9 @@ def _purge_pages(connection: Connection, topic_id: int, rows_max: int, folios: C
         if row is None:
             break
         pages = connection.execute(
-            "DELETE FROM pages WHERE partition_id = %s AND end_offset IN (SELECT end_offset "
-            "FROM pages WHERE partition_id = %s ORDER BY end_offset LIMIT %s::bigint) "
+            "DELETE FROM pages WHERE partition_id = %s AND end_offset <= (SELECT max(end_offset) "
+            "FROM (SELECT end_offset FROM pages WHERE partition_id = %s ORDER BY end_offset "
+            "LIMIT %s::bigint) AS first) "
             "RETURNING folio_id",
             (*row, *row, left),
         ).fetchall()
@@ -77,6 +81,7 @@ def count_off(connection: Connection, folios: Counter[int]) -> None:
     if not folios:
         return
     ids = list(folios)
+    plan_for(connection, len(ids))
     connection.execute(
         "SELECT id FROM folios WHERE id = ANY(%s::bigint[]) ORDER BY name FOR UPDATE", (ids,)
     )
@@ -94,6 +99,7 @@ def retire(connection: Connection, folios: Sequence[str], now: int) -> list[str]
 
     The unique index makes it wait for a commit to one of them that is under way, and that for it.
     """
+    plan_for(connection, len(folios))
     connection.execute(
         "INSERT INTO folios (name, pages, retired_at) SELECT name, 0, %s::bigint "
         "FROM unnest(%s::text[]) AS unused (name) "

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from wings_core.metadata.postgres.connections import Connection
+from wings_core.metadata.postgres.plans import plan_for
 from wings_core.metadata.shards import moved
 from wings_core.metadata.store.shards import COLUMNS, shard_of
 from wings_core.model import Shard, ShardClaim, ShardProgress
@@ -48,6 +49,7 @@ def acquire_shards(
 ) -> None:
     """Change the owner of the shards whose claims hold; see `Shards.acquire`."""
     shards = [claim.shard for claim in claims]
+    plan_for(connection, len(shards))
     connection.execute(_LOCK, ([source] * len(shards), shards))
     connection.execute(
         "UPDATE shards SET token = %s, updated_at = greatest(updated_at, %s::bigint) "
@@ -61,12 +63,13 @@ def acquire_shards(
 
 def reset_shards(connection: Connection, source: str, shards: Sequence[str]) -> list[str]:
     """Open dead shards again; return those that were dead, in any order."""
+    plan_for(connection, len(shards))
+    connection.execute(_LOCK, ([source] * len(shards), list(shards)))
     rows = connection.execute(
         "UPDATE shards SET token = '', state = 'open', failures = 0, error = NULL, "
-        "updated_at = 0 WHERE source = %s AND shard IN (SELECT shard FROM shards "
-        "WHERE source = %s AND shard = ANY(%s::text[]) AND state = 'dead' "
-        "ORDER BY shard FOR UPDATE) RETURNING shard",
-        (source, source, list(shards)),
+        "updated_at = 0 WHERE source = %s AND shard = ANY(%s::text[]) AND state = 'dead' "
+        "RETURNING shard",
+        (source, list(shards)),
     ).fetchall()
     return [shard for (shard,) in rows]
 
@@ -75,6 +78,7 @@ def write_progress(
     connection: Connection, shards: Sequence[ShardProgress], clock: Callable[[], int]
 ) -> None:
     """Move shards within a publish; see `Dialect.write_progress`."""
+    plan_for(connection, len(shards))
     rows = connection.execute(
         _LOCK, ([each.source for each in shards], [each.shard for each in shards])
     ).fetchall()

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from wings_core.metadata.postgres.connections import Connection
+from wings_core.metadata.postgres.plans import plan_for
 from wings_core.metadata.stages import StageDraft
 
 
@@ -86,6 +87,7 @@ def delete_stages(connection: Connection, stages: Sequence[str]) -> tuple[str, .
     Returns:
         Those that were there, in the order given.
     """
+    plan_for(connection, len(stages))
     found = lock_stages(connection, stages)
     connection.execute(
         "UPDATE stages SET name = NULL WHERE id = ANY(%s::bigint[])",
@@ -144,8 +146,9 @@ def _purge_pages(
 ) -> int:
     """Delete a stage's first pages and count them to their folios; return how many."""
     rows = connection.execute(
-        "DELETE FROM staged_pages WHERE stage_id = %s AND number IN "
-        "(SELECT number FROM staged_pages WHERE stage_id = %s ORDER BY number LIMIT %s::bigint) "
+        "DELETE FROM staged_pages WHERE stage_id = %s AND number <= (SELECT max(number) "
+        "FROM (SELECT number FROM staged_pages WHERE stage_id = %s ORDER BY number "
+        "LIMIT %s::bigint) AS first) "
         "RETURNING folio_id",
         (stage_id, stage_id, pages_max),
     ).fetchall()

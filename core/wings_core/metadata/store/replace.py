@@ -63,9 +63,9 @@ def _still_there(
 ) -> Counter[int] | None:
     """Return how many of the pages each folio has, by its id, None where they are not as said."""
     rows = connection.execute(
-        "SELECT start_offset, end_offset, timestamp, folios.name, position, length, "
-        "first_timestamp, format, first_row, slice_bytes, schema_version, folio_id "
-        "FROM pages JOIN folios ON folios.id = folio_id "
+        "SELECT start_offset, end_offset, timestamp, "
+        "(SELECT name FROM folios WHERE id = folio_id), position, length, "
+        "first_timestamp, format, first_row, slice_bytes, schema_version, folio_id FROM pages "
         "WHERE partition_id = %s AND end_offset BETWEEN %s AND %s ORDER BY end_offset",
         (partition_id, old[0].end_offset, old[-1].end_offset),
     ).fetchall()

@@ -149,11 +149,13 @@ class DatabaseShards(Shards, Generic[C]):
             if not begun:
                 return ShardsPruned(0, debounced=True)
             pruned = connection.execute(
-                "DELETE FROM shards WHERE source = %s AND state != 'open' AND shard IN ("
-                "SELECT shard FROM (SELECT shard, updated_at, row_number() OVER "
+                # The oldest, up to the youngest of them.
+                "DELETE FROM shards WHERE source = %s AND state != 'open' "
+                "AND (updated_at, shard) <= (SELECT updated_at, shard FROM ("
+                "SELECT shard, updated_at, age FROM (SELECT shard, updated_at, row_number() OVER "
                 "(ORDER BY updated_at DESC, shard DESC) AS age FROM shards WHERE source = %s "
                 "AND state != 'open') AS ended WHERE updated_at <= %s::bigint OR age > %s::bigint "
-                "ORDER BY age DESC LIMIT %s::bigint)",
+                "ORDER BY age DESC LIMIT %s::bigint) AS pruned ORDER BY age LIMIT 1)",
                 (
                     source,
                     source,

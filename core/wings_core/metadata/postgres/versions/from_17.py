@@ -92,6 +92,8 @@ _FEWER_STATEMENTS: Sequence[LiteralString] = (COMMIT_PAGE,)
 
 _PLANNED_FOR_MANY: Sequence[LiteralString] = (COMMIT_FLUSH,)
 
+_PLANNED_FOR_PRODUCERS: Sequence[LiteralString] = (COMMIT_FLUSH,)
+
 MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _NODES_ALONE,
     _NODE_URLS,
@@ -103,4 +105,5 @@ MIGRATIONS: Sequence[Sequence[LiteralString]] = (
     _ONE_PAGE,
     _FEWER_STATEMENTS,
     _PLANNED_FOR_MANY,
+    _PLANNED_FOR_PRODUCERS,
 )
