@@ -16,6 +16,7 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.1
 	--no-emit-index-url --no-header --no-annotate
 
 # Of PySpark, besides the newest in .venv: each in a folder before the rest of .venv, for the basics alone.
+# Workers start anew there, as they do for users; `make test` has them forked.
 SPARKS := 4.1 4.2
 SPARK_BASICS := tests/spark/test_read.py tests/spark/test_write.py tests/spark/test_stream_reader.py tests/spark/test_stream.py
 # Spark 4.1 leaves sockets open.
@@ -50,11 +51,11 @@ fast: $(VENV)/.dev ## the unit tests but those of PostgreSQL: at each change, in
 	$(BIN)/python -m pytest tests/unit -m "not soak and not spark and not postgres" --numprocesses $(PROCESSES) --no-loadscope-reorder
 
 soak: $(VENV)/.dev $(SPARKS:%=spark-%) ## the tests that run for minutes, properties over many examples, every Spark
-	$(BIN)/python -m pytest $(SPARK_BASICS) -m "not soak"
+	WORKERS_LAUNCH= $(BIN)/python -m pytest $(SPARK_BASICS) -m "not soak"
 	$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile thorough
 
 $(SPARKS:%=spark-%): spark-%: $(VENV)/spark-%/.installed
-	PYTHONPATH=$(CURDIR)/$(VENV)/$@ $(BIN)/python -m pytest $(SPARK_BASICS) -m "not soak" $(SPARK_WARNINGS)
+	WORKERS_LAUNCH= PYTHONPATH=$(CURDIR)/$(VENV)/$@ $(BIN)/python -m pytest $(SPARK_BASICS) -m "not soak" $(SPARK_WARNINGS)
 
 jdbc: $(VENV)/.dev $(JDBC_JAR) ## the test of SQL by JDBC, which needs a JDK of 11 or later
 	$(BIN)/python -m pytest tests/integration/test_jdbc.py

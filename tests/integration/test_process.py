@@ -223,7 +223,7 @@ def test_new_calls_are_refused_while_it_drains_and_readiness_is_withdrawn(
                 stream.acknowledge(leased.ack("accept"))  # What the drain waits for.
 
 
-@pytest.mark.usefixtures("preloaded_workers")
+@pytest.mark.usefixtures("preload_path")
 def test_commands_are_forked_where_tests_of_spark_ran_before() -> None:
     command = [sys.executable, "-m", "wings_client.cli", "--version"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as child:

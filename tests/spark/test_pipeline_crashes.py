@@ -39,6 +39,21 @@ POINTS = (
 """Where a run is killed, in the order of a batch."""
 
 
+PROGRAM = """
+import os, runpy, sys
+from pathlib import Path
+
+from wings_spark.ingest.fork_server import fork_server
+
+del sys.argv[0]
+sys.path[0] = str(Path(sys.argv[0]).parent)
+with fork_server() as launcher:
+    os.environ["WORKERS_LAUNCH"] = str(launcher.with_name("launch"))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs an example whose workers are forked as those of other tests, but in its own session."""
+
+
 @dataclass
 class Trap:
     """Kills a run at one point, from within the server, so that it is exactly there."""
@@ -108,8 +123,15 @@ def start(quick_spark: dict[str, str], tmp_path: Path) -> Generator[Callable[[st
     started: list[Run] = []
 
     def run(endpoint: str) -> Run:
-        command = [sys.executable, str(EXAMPLES / "spark_pipeline.py"), "--endpoint", endpoint]
-        command += ["--checkpoint", str(tmp_path / "checkpoint"), "--target", "killed"]
+        command = [sys.executable, "-c", PROGRAM, str(EXAMPLES / "spark_pipeline.py")]
+        command += [
+            "--endpoint",
+            endpoint,
+            "--checkpoint",
+            str(tmp_path / "checkpoint"),
+            "--target",
+            "killed",
+        ]
         command += ["--batch-rows", str(BATCH_ROWS)]
         output = tmp_path / f"output-{len(started)}"
         started.append(start_session(command, output, quick_spark))

@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 MODULES = (
     "pyspark.daemon",
@@ -136,7 +137,18 @@ def _become(connection: socket.socket) -> None:
     sys.path[:0] = [path for path in paths if path and path not in sys.path]
     sys.argv[1:] = arguments
     sys.modules.pop(module, None)  # It runs as `__main__`.
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        status: Any = 0
+    except SystemExit as ended:
+        status = ended.code or 0
+    if isinstance(status, int):
+        # What the interpreter takes apart at its end would be copied for it.
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status & 0xFF)
+    sys.exit(status)
 
 
 def _end_with(connection: socket.socket) -> None:

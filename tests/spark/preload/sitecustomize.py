@@ -1,14 +1,15 @@
-"""Python imports this at its start: a daemon of Spark's then forks workers that have all imports.
+"""Python imports this at its start: what Spark starts is forked from a process with all imports.
 
-To import the connector takes most of a second, and a worker ends with each failed task, each
-refused option and each commit of a stream. The workers run the same code either way.
+To import PySpark and the connector takes one and a half seconds, of each kind of worker and each
+stream. The process runs the same code either way.
 """
 
-import importlib
+import os
+import runpy
 import sys
 
-MODULES = ("reader", "source", "stream", "stream_writer", "writer")
-
-if "pyspark.daemon" in sys.orig_argv and "lookup_data_sources" not in sys.orig_argv[-1]:
-    for module in MODULES:
-        importlib.import_module(f"wings_spark.{module}")
+_is_of_spark = sys.orig_argv[1:2] == ["-m"] and sys.orig_argv[2].startswith("pyspark.")
+if _is_of_spark and (launch := os.environ.pop("WORKERS_LAUNCH", "")):
+    sys.argv = sys.orig_argv
+    runpy.run_path(launch)  # Without a fork server, this becomes a Python that goes on.
+    os._exit(0)
