@@ -15,6 +15,7 @@ from fix_metadata import (
     batch_of,
     offsets_of,
 )
+from tables import each
 
 from wings_core.errors import InvalidArgument, OffsetMismatch, TopicNotFound
 from wings_core.model import (
@@ -88,7 +89,7 @@ def test_a_wide_batch_is_committed_whole(metadata: MetadataUnderTest) -> None:
     assert {state.next_offset for state in states} == {2}
 
 
-@pytest.mark.parametrize("count", [49, 50, 51, 101])
+@each("count", [49, 50, 51, 101])
 def test_each_partition_of_a_batch_gets_its_rows_however_many_there_are(
     metadata: MetadataUnderTest, count: int
 ) -> None:
@@ -109,8 +110,8 @@ def test_a_wide_batch_goes_on_where_partitions_stood_before_a_restart(
 ) -> None:
     topic, other = metadata.create_topic("key"), metadata.create_topic("key")
     known = {Partition(str(number)): 1 + number for number in range(40)}
-    for each in (topic, other):
-        metadata.registry.commit([batch_of(each, known)])
+    for created in (topic, other):
+        metadata.registry.commit([batch_of(created, known)])
     metadata.reopen()
     wide = {Partition(str(number)): 1 for number in range(20, 60)}
     first, second = metadata.registry.commit([batch_of(topic, wide), batch_of(topic, wide)])
@@ -196,7 +197,7 @@ def test_an_expected_offset_that_is_the_next_commits(metadata: MetadataUnderTest
     assert all(isinstance(result, Accepted) for result in results)
 
 
-@pytest.mark.parametrize("offset", [0, 1, 3, HUGE])
+@each("offset", [0, 1, 3, HUGE])
 def test_another_expected_offset_is_rejected_with_the_actual_one(
     metadata: MetadataUnderTest, offset: int
 ) -> None:

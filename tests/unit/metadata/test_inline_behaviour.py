@@ -2,6 +2,7 @@
 
 import pytest
 from fix_metadata import SECOND, MetadataUnderTest
+from tables import each
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.maintenance import Lease
@@ -114,7 +115,7 @@ def test_a_repeated_flush_keeps_its_folio_once(metadata: MetadataUnderTest) -> N
     assert backlog(metadata) == ([(UNPARTITIONED, 0, FOLIO.name)], 128)
 
 
-@pytest.mark.parametrize(
+@each(
     "folio",
     [
         InlineFolio("other", b"x"),
@@ -122,7 +123,6 @@ def test_a_repeated_flush_keeps_its_folio_once(metadata: MetadataUnderTest) -> N
         InlineFolio("a" * 300 + ".inline", b"x"),
         InlineFolio("large.inline", bytes((1 << 20) + 1)),
     ],
-    ids=lambda folio: folio.name[:10].replace("\0", "NUL"),
 )
 def test_a_folio_that_cannot_be_is_refused(metadata: MetadataUnderTest, folio: InlineFolio) -> None:
     topic = metadata.create_topic()

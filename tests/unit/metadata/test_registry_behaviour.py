@@ -69,7 +69,7 @@ def test_committed_pages_are_located_where_they_lie(metadata: MetadataUnderTest)
     assert metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 100) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("offset", "messages_max", "starts"),
     [
         (0, 1, [0]),
@@ -198,7 +198,7 @@ def test_readers_beside_a_committer_always_see_whole_commits(metadata: MetadataU
             future.result()
 
 
-@pytest.mark.parametrize("method", QUESTIONS)
+@each("method", QUESTIONS)
 def test_a_deleted_topic_is_not_found_by_anything(metadata: MetadataUnderTest, method: str) -> None:
     ask = QUESTIONS[method]
     topic = metadata.create_topic()

@@ -305,7 +305,7 @@ def test_a_topic_created_again_knows_no_producers(metadata: MetadataUnderTest) -
     assert not result.replayed
 
 
-@pytest.mark.parametrize("producer", ["\ud800", "a\0b", "x" * 257])
+@each("producer", ["\ud800", "a\0b", "x" * 257])
 def test_a_producer_id_that_cannot_be_stored_rejects_its_batch_alone(
     metadata: MetadataUnderTest, producer: str
 ) -> None:

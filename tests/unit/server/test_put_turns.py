@@ -164,7 +164,9 @@ def test_a_fault_of_a_thread_that_answers_ends_the_stream(
     assert isinstance(rig.stream.refused, Internal)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 3))]
+)
 def test_each_batch_is_answered_once_however_the_threads_meet(
     rig: Rig, began: Callable[[Stream], Future[None]], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tables import each
 
 from wings_core.errors import StorageCorrupt
 from wings_core.model import Location, PageAddress, PageFormat, Topic, TopicConfig
@@ -79,9 +80,9 @@ def test_every_format_has_a_codec() -> None:
     assert set(CODECS) == set(PageFormat)
 
 
-@pytest.mark.parametrize("columns", [None, (1,), (1, 0), ()])
-@pytest.mark.parametrize("timestamps", [False, True])
-@pytest.mark.parametrize(("start", "stop"), [(0, None), (3, 27), (9, 11), (12, 13)])
+@each("columns", [None, (1,), (1, 0), ()])
+@each("timestamps", [False, True])
+@each(("start", "stop"), [(0, None), (3, 27), (9, 11), (12, 13)])
 def test_the_wanted_columns_of_the_wanted_rows_are_read(
     pages: Pages, columns: tuple[int, ...] | None, timestamps: bool, start: int, stop: int | None
 ) -> None:
