@@ -75,7 +75,7 @@ def seen(client: Client) -> Json:
             # Without their bytes, which change as small pushes are drained.
             "partitions": [replace(each, bytes=0) for each in partitions],
             "rows": {
-                each.partition: rows_of(client, topic.name, each.partition) for each in partitions
+                each.partition: table_of(client, topic.name, each.partition) for each in partitions
             },
             "groups": [client.share_group(each.name, topic) for each in client.share_groups(topic)],
         }
@@ -85,8 +85,12 @@ def seen(client: Client) -> Json:
 
 def rows_of(client: Client, topic: str, partition: Any = None) -> list[Json]:
     """Return the messages of a partition, with offsets and timestamps."""
-    scanned = client.scan(topic, partition, system_columns=True)
-    return scanned.read_all().to_pylist()
+    return table_of(client, topic, partition).to_pylist()
+
+
+def table_of(client: Client, topic: str, partition: Any) -> pa.Table:
+    """Return the same as a table."""
+    return client.scan(topic, partition, system_columns=True).read_all()
 
 
 def back_up(client: Client, dest: Path | str) -> Manifest:

@@ -181,7 +181,7 @@ def count(directory: Path) -> int:
     return sum(path.is_file() for path in directory.rglob("*"))
 
 
-@pytest.mark.parametrize("files", [1, 12])
+@pytest.mark.parametrize("files", [1, pytest.param(12, marks=pytest.mark.soak)])
 def test_a_backup_that_is_killed_is_none_and_the_next_uses_what_it_copied(
     server: RunningServer, client: Client, dest: Path, tmp_path: Path, files: int
 ) -> None:
@@ -203,7 +203,7 @@ def test_a_backup_that_is_killed_is_none_and_the_next_uses_what_it_copied(
     assert seen_in(restored(dest, tmp_path / "restored")) == before
 
 
-@pytest.mark.parametrize("files", [1, 5])
+@pytest.mark.parametrize("files", [1, pytest.param(5, marks=pytest.mark.soak)])
 def test_a_restore_that_is_killed_leaves_nothing_that_a_server_takes_and_begins_anew(
     client: Client, dest: Path, tmp_path: Path, files: int
 ) -> None:

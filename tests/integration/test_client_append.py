@@ -234,19 +234,20 @@ def test_once_a_flush_has_failed_no_row_is_taken(
         producer.close()
 
 
+@pytest.mark.parametrize("rows", [900, pytest.param(3_000, marks=pytest.mark.soak)])
 def test_appended_rows_survive_broken_connections_once(
-    shaky: Client, proxy: BreakableProxy, new_topic: NewTopic
+    shaky: Client, proxy: BreakableProxy, new_topic: NewTopic, rows: int
 ) -> None:
     topic = new_topic()
     with shaky.producer(topic, linger_ms=0, batch_rows=50) as producer:
         acks: list[Future[Appended]] = []
-        for number in range(3_000):
+        for number in range(rows):
             acks.append(producer.append({"n": number}, ack=True))
-            if number % 500 == 250:
+            if number % (rows // 6) == rows // 12:
                 proxy.cut()
         producer.flush(60)
-    assert numbers(shaky, topic) == list(range(3_000))
-    assert [ack.result().offset for ack in acks] == list(range(3_000))
+    assert numbers(shaky, topic) == list(range(rows))
+    assert [ack.result().offset for ack in acks] == list(range(rows))
 
 
 def test_values_of_any_class_cost_their_own_row_alone(wings: Client, new_topic: NewTopic) -> None:

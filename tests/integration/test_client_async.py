@@ -290,7 +290,7 @@ def test_reads_wait_for_a_free_worker_and_threads_are_bounded(
             most = max(most, threading.active_count() - before)
             return rows
 
-        assert sum(await asyncio.gather(*(read() for _ in range(300)))) == 300 * 6
+        assert sum(await asyncio.gather(*(read() for _ in range(64)))) == 64 * 6
         assert most <= 4 + 32  # Reads, and the calls that plan the scans.
 
     run(server, test, reads_max=4)

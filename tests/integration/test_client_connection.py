@@ -150,17 +150,18 @@ def test_a_timeout_must_be_positive() -> None:
         wings_client.connect("grpc://127.0.0.1:1", timeout=0)
 
 
-def test_many_threads_share_one_client(wings: Client, new_topic: NewTopic) -> None:
+@pytest.mark.parametrize("pushes", [4, pytest.param(20, marks=pytest.mark.soak)])
+def test_many_threads_share_one_client(wings: Client, new_topic: NewTopic, pushes: int) -> None:
     topic = new_topic("key: int64", "n: int64", partition_key="key")
     errors: list[BaseException] = []
 
     def work(key: int) -> None:
         try:
-            for index in range(20):
+            for index in range(pushes):
                 wings.push(topic, {"key": [key], "n": [index]})
                 found = wings.fetch(topic, key, offset=index, timeout=0)
                 assert found.table["n"].to_pylist() == [index]
-            assert wings.scan(topic, key).read_all()["n"].to_pylist() == list(range(20))
+            assert wings.scan(topic, key).read_all()["n"].to_pylist() == list(range(pushes))
         except BaseException as error:  # noqa: BLE001 - raised where the test sees it.
             errors.append(error)
 
@@ -170,4 +171,4 @@ def test_many_threads_share_one_client(wings: Client, new_topic: NewTopic) -> No
     for thread in threads:
         thread.join(60)
     assert not errors, errors
-    assert sum(state.next_offset for state in wings.partitions(topic)) == 320
+    assert sum(state.next_offset for state in wings.partitions(topic)) == 16 * pushes

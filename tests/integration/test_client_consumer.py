@@ -340,20 +340,21 @@ def test_a_consumer_that_is_let_go_of_stops_to_read(
             assert not thread.is_alive()
 
 
-def test_a_consumer_of_10000_partitions_reads_them_all_and_commits_in_one_call(
-    wings: Client, new_topic: NewTopic
+@pytest.mark.parametrize("partitions", [1_000, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_a_consumer_of_many_partitions_reads_them_all_and_commits_in_one_call(
+    wings: Client, new_topic: NewTopic, partitions: int
 ) -> None:
     topic = new_topic(*KEYED, partition_key="key")
-    keys = list(range(10_000))
+    keys = list(range(partitions))
     wings.push(topic, {"key": keys, "n": keys})
     with wings.consumer("reader", topic, timeout=0.05) as consumer:
         batches = [taken.batch for taken in consumer]
     found: list[Any] = pa.Table.from_batches(batches)["n"].to_pylist()
     assert sorted(found) == keys
     assert committed(wings, "reader", topic) == dict.fromkeys(keys, 1)
-    wings.push(topic, {"key": [7, 10_000], "n": [8, 9]})
+    wings.push(topic, {"key": [7, partitions], "n": [8, 9]})
     with wings.consumer("reader", topic, timeout=0.05) as consumer:
-        assert values(consumer) == {7: [8], 10_000: [9]}
+        assert values(consumer) == {7: [8], partitions: [9]}
 
 
 @pytest.mark.parametrize("partitions", [None, [1]])

@@ -53,12 +53,12 @@ def test_what_is_staged_is_visible_once_it_is_published(wings: Client, new_topic
 
 def test_more_than_the_window_goes_through(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic("n: int64", "text: string")
-    table = pa.table({"n": range(300), "text": ["x" * 1_000_000] * 300})
-    with wings.stage(topic, fresh(), batch_rows=3) as stage:
+    table = pa.table({"n": range(100), "text": ["x" * 500_000] * 100})
+    with wings.stage(topic, fresh(), batch_rows=1) as stage:
         stage.write(table)
-    assert (stage.close().rows, stage.close().batches) == (300, 100)
+    assert (stage.close().rows, stage.close().batches) == (100, 100)
     wings.publish(fresh(), 0, [stage.id])
-    assert numbers(wings, topic) == list(range(300))
+    assert wings.scan(topic, columns=["n"]).read_all()["n"].to_pylist() == list(range(100))
 
 
 def test_rows_are_routed_by_key_or_go_to_the_partition_named(
