@@ -323,16 +323,10 @@ class Crashes:
                     raise
 
 
-def crash_rounds(directory: Path, rounds: int) -> None:
-    with ForkedServers() as servers:
-        crashes = Crashes(servers, directory, seed=rounds)
-        crashes.create()
-        for number in range(rounds):
-            crashes.crash_under_load()
-            if number % 3 == 0:
-                crashes.crash_while_starting()
-        crashes.finish()
-    check(directory)
+@pytest.fixture(scope="module")
+def servers() -> Iterator[ForkedServers]:
+    with ForkedServers() as forking:
+        yield forking
 
 
 def check(directory: Path) -> None:
@@ -350,23 +344,27 @@ STEPS = ("commit 9", "write 1", "write 4", "swap 1", "swap 2", "swap 9")
     "times", [1, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
 )
 def test_a_crash_at_any_step_of_a_drain_loses_and_doubles_nothing(
-    tmp_path: Path, times: int
+    servers: ForkedServers, tmp_path: Path, times: int
 ) -> None:
-    with ForkedServers() as servers:
-        crashes = Crashes(servers, tmp_path / "data", seed=times)
-        crashes.create()
-        for step in STEPS * times:
-            crashes.crash_at(step)
-        crashes.finish()
+    crashes = Crashes(servers, tmp_path / "data", seed=times)
+    crashes.create()
+    for step in STEPS * times:
+        crashes.crash_at(step)
+    crashes.finish()
     check(tmp_path / "data")
 
 
-@pytest.mark.timeout(240)
-def test_nothing_acknowledged_is_lost_or_doubled_over_ten_crashes(tmp_path: Path) -> None:
-    crash_rounds(tmp_path / "data", 10)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(6 * 3600)
-def test_nothing_acknowledged_is_lost_or_doubled_over_a_thousand_crashes(tmp_path: Path) -> None:
-    crash_rounds(tmp_path / "data", 1_000)
+@pytest.mark.parametrize(
+    "rounds", [4, pytest.param(1_000, marks=[pytest.mark.soak, pytest.mark.timeout(6 * 3_600)])]
+)
+def test_nothing_acknowledged_is_lost_or_doubled_over_many_crashes(
+    servers: ForkedServers, tmp_path: Path, rounds: int
+) -> None:
+    crashes = Crashes(servers, tmp_path / "data", seed=rounds)
+    crashes.create()
+    for number in range(rounds):
+        crashes.crash_under_load()
+        if number % 3 == 0:
+            crashes.crash_while_starting()
+    crashes.finish()
+    check(tmp_path / "data")

@@ -17,18 +17,18 @@ from wings_server.testing import RunningServer
 ROWS = 40_000
 SLOW = "regexp_matches(k, '[ab]*a[ab]{300}c')"
 """A constant pattern that takes a part of a millisecond for each row: many seconds for all."""
+LETTERS = "".join(random.Random(7).choices("ab", k=ROWS + 200))
+TEXTS = [LETTERS[index : index + 200] for index in range(ROWS)]
 
 
-@pytest.fixture
-def topic(client: flight.FlightClient, new_topic_id: str) -> str:
+@pytest.fixture(scope="module")
+def topic(server: RunningServer) -> str:
     """A topic of texts, and of patterns that are bad for them."""
-    create_topic(client, new_topic_id, ["k: string", "p: string", "n: int64"])
-    letters = "".join(random.Random(7).choices("ab", k=ROWS + 200))
-    texts = [letters[index : index + 200] for index in range(ROWS)]
+    client = server.client()
+    create_topic(client, "texts", ["k: string", "p: string", "n: int64"])
     patterns = ["(a|aa|b){1,30}" * 20 + f"c{index}" for index in range(ROWS)]
-    columns = {"k": texts, "p": patterns, "n": list(range(ROWS))}
-    push(client, new_topic_id, pa.record_batch(columns))
-    return new_topic_id
+    push(client, "texts", pa.record_batch({"k": TEXTS, "p": patterns, "n": range(ROWS)}))
+    return "texts"
 
 
 def read_error(endpoint: str, **keys: object) -> tuple[str, str]:
@@ -93,9 +93,7 @@ def test_a_read_that_has_looked_at_rows_goes_on_where_its_deadline_ended_it(
     create_topic(client, new_topic_id, ["k: string"])
     # The first rows, as many as one batch on the wire takes, are quick; the others are slow.
     quick = pa.record_batch({"k": ["x"] * 65_536})
-    letters = "".join(random.Random(7).choices("ab", k=ROWS + 200))
-    slow = pa.record_batch({"k": [letters[index : index + 200] for index in range(ROWS)]})
-    push(client, new_topic_id, quick, slow)
+    push(client, new_topic_id, quick, pa.record_batch({"k": TEXTS}))
     answer = get(client, topic=new_topic_id, offset=0, timeout_ms=100, filter=SLOW)
     assert (answer.end, answer.next_offset, answer.table.num_rows) == ("deadline", 65_536, 0)
     assert answer.log_end_offset == 65_536 + ROWS

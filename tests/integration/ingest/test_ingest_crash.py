@@ -87,7 +87,9 @@ def test_a_pipeline_killed_at_any_step_writes_each_row_once(
     queue = SqliteQueue(tmp_path / "queue.sqlite")
     files = [write_jsonl(tmp_path / f"{i}.jsonl", range(i * 10, i * 10 + 10)) for i in range(4)]
     queue.send(str(path) for path in files)
-    settings = source(queue={"visibility_seconds": 3, "wait_seconds": 0.2}, limits={"files_per_trigger": 3})
+    settings = source(
+        queue={"visibility_seconds": 3, "wait_seconds": 0.2}, limits={"files_per_trigger": 3}
+    )
     run_and_die(settings, point)
     published = point in ("publish", "acknowledge", "done")
     assert len(numbers(wings, new_topic_id)) == (30 if published else 0)
