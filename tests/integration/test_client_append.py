@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from breakable_proxy import BreakableProxy
-from fix_client import NewTopic
+from fix_client import NewTopic, async_in_soak
 from pydantic import BaseModel
 
 from wings_client import Appended, Client, Producer
@@ -169,6 +169,7 @@ def test_values_that_pyarrow_would_change_are_refused(wings: Client, new_topic: 
     assert wings.scan(topic).read_all().num_rows == 0
 
 
+@async_in_soak
 def test_appends_of_many_threads_are_all_there(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic("thread: int64", "n: int64")
 
@@ -234,6 +235,7 @@ def test_once_a_flush_has_failed_no_row_is_taken(
         producer.close()
 
 
+@async_in_soak
 @pytest.mark.parametrize("rows", [900, pytest.param(3_000, marks=pytest.mark.soak)])
 def test_appended_rows_survive_broken_connections_once(
     shaky: Client, proxy: BreakableProxy, new_topic: NewTopic, rows: int

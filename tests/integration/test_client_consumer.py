@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from breakable_proxy import BreakableProxy, breakable
-from fix_client import EAGER, Connect, NewTopic
+from fix_client import EAGER, Connect, NewTopic, async_in_soak
 from fix_server import Trim
 from server_processes import until_let_go
 
@@ -340,6 +340,7 @@ def test_a_consumer_that_is_let_go_of_stops_to_read(
             assert not thread.is_alive()
 
 
+@async_in_soak
 @pytest.mark.parametrize("partitions", [1_000, pytest.param(10_000, marks=pytest.mark.soak)])
 def test_a_consumer_of_many_partitions_reads_them_all_and_commits_in_one_call(
     wings: Client, new_topic: NewTopic, partitions: int

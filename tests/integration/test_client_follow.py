@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from breakable_proxy import BreakableProxy, breakable
-from fix_client import EAGER, Connect, NewTopic
+from fix_client import EAGER, Connect, NewTopic, async_in_soak
 
 import wings_client
 from wings_client import Chunk, Client, Follow, Retry
@@ -140,6 +140,7 @@ def test_a_follow_outlasts_the_deadlines_of_its_streams(
         assert reader.join() == list(range(10))
 
 
+@async_in_soak
 def test_a_breaking_connection_neither_loses_nor_doubles_anything(
     shaky: Client, proxy: BreakableProxy, wings: Client, new_topic: NewTopic
 ) -> None:

@@ -15,7 +15,7 @@ CLIENT = Path(__file__).with_name("forking_client.py")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
 
-@pytest.mark.parametrize("way", ["os", "multiprocessing"])
+@pytest.mark.parametrize("way", [pytest.param("os", marks=pytest.mark.soak), "multiprocessing"])
 def test_a_forked_child_is_refused_what_its_parent_opened_which_goes_on(
     server: RunningServer, new_topic_id: str, way: str
 ) -> None:

@@ -4,7 +4,7 @@ import threading
 from typing import Any, Literal
 
 import pytest
-from fix_client import NewTopic
+from fix_client import NewTopic, async_in_soak
 from fix_server import Trim
 
 from wings_client import Client
@@ -74,6 +74,7 @@ def test_a_push_wakes_a_gather_that_waits(wings: Client, new_topic: NewTopic) ->
     assert reply.request.partition == 7
 
 
+@async_in_soak
 def test_more_partitions_than_threads_are_all_waited_for(
     server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:
@@ -180,6 +181,7 @@ def test_every_row_of_real_topics_comes_once(
         assert [each.next_offset for each in gather.end.sources] == [1_000] * 3
 
 
+@async_in_soak
 def test_a_fetch_of_several_messages_waits_for_all_of_them(
     wings: Client, new_topic: NewTopic
 ) -> None:
@@ -266,6 +268,7 @@ def test_many_partitions_of_a_server_are_one_source(
     assert sorted(row["n"] for row in rows) == [22, 90]
 
 
+@async_in_soak
 def test_sources_of_many_partitions_go_on_where_their_streams_stopped(
     wings: Client, new_topic: NewTopic
 ) -> None:

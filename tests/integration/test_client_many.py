@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from breakable_proxy import BreakableProxy, breakable
-from fix_client import EAGER, Connect, NewTopic
+from fix_client import EAGER, Connect, NewTopic, async_in_soak
 from fix_server import Trim
 
 from wings_client import Client, EndReason, RangesBatch, Topic
@@ -262,6 +262,7 @@ def test_a_follow_outlasts_the_deadlines_of_its_streams(
         assert found.take_rows(follow, 12)[0] == list(range(6))
 
 
+@async_in_soak
 def test_breaking_connections_neither_lose_nor_double_anything(
     shaky: Client, proxy: BreakableProxy, wings: Client, topic: Topic
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from breakable_proxy import BreakableProxy, breakable
-from fix_client import EAGER, Connect, NewTopic
+from fix_client import EAGER, Connect, NewTopic, async_in_soak
 from fix_metadata import Clock, RemoteOverSqlite
 
 from wings_client import Client, Topic
@@ -135,6 +135,7 @@ def test_it_says_so_when_no_node_is_there(
         client.fetch(topic, offset=0, timeout=0)
 
 
+@async_in_soak
 def test_a_parallel_scan_reads_from_all_live_nodes_whichever_was_named(
     cluster: Cluster, connect: Connect, wings: Client, new_topic: NewTopic
 ) -> None:
@@ -193,6 +194,7 @@ def test_a_long_poll_waits_on_at_another_node(
         assert polled.result(LONG).table["n"].to_pylist() == [7]
 
 
+@async_in_soak
 def test_a_gather_spreads_over_the_nodes_and_reads_on_elsewhere(
     cluster: Cluster, wings: Client, new_topic: NewTopic
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from breakable_proxy import BreakableProxy, breakable
-from fix_client import EAGER, Connect, NewTopic
+from fix_client import EAGER, Connect, NewTopic, async_in_soak
 
 from wings_client import Client, Committed, Connection, Retry, Topic
 from wings_client._window import Window
@@ -84,6 +84,7 @@ def test_a_send_that_is_interrupted_when_it_is_to_write_itself_holds_up_no_other
     assert numbers(wings, topic) == list(range(1, sent + 1))
 
 
+@async_in_soak
 def test_sends_of_many_threads_lie_together(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic("thread: int64", "n: int64")
     results: list[Committed] = []
@@ -204,6 +205,7 @@ def test_a_sequence_that_leaves_a_gap_is_refused(wings: Client, new_topic: NewTo
         producer.close()
 
 
+@async_in_soak
 def test_a_breaking_connection_neither_loses_nor_doubles_anything(
     shaky: Client, proxy: BreakableProxy, new_topic: NewTopic
 ) -> None:
@@ -228,6 +230,7 @@ def test_a_breaking_connection_neither_loses_nor_doubles_anything(
     assert numbers(shaky, topic) == list(range(len(sent)))
 
 
+@async_in_soak
 def test_a_stream_is_renewed_before_its_deadline(
     server: RunningServer, new_topic: NewTopic, wings: Client, connect: Connect
 ) -> None:
@@ -241,6 +244,7 @@ def test_a_stream_is_renewed_before_its_deadline(
         while time.monotonic() < end:
             producer.send({"n": [count]}).result()
             count += 1
+            time.sleep(0.01)  # It is of the time, not of how much is sent.
         server.wait_for_calls(0)  # An idle producer holds no stream for longer than that.
         producer.send({"n": [count]}).result()
     assert numbers(wings, topic) == list(range(count + 1))
@@ -284,6 +288,7 @@ def test_a_server_that_stays_away_fails_what_was_sent_in_bounded_time(
     assert numbers(wings, topic) == [0]
 
 
+@async_in_soak
 def test_a_killed_and_restarted_server_neither_loses_nor_doubles_anything(
     tmp_path: Path, connect: Connect
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from fix_client import NewTopic
+from fix_client import NewTopic, async_in_soak
 from held_address import held_address
 from server_processes import until
 
@@ -90,6 +90,7 @@ def test_a_consumer_that_is_forgotten_releases_at_once(wings: Client, topic: Top
     assert (again.offsets, again.delivery_count) == ([*range(10)], 2)
 
 
+@async_in_soak
 def test_several_threads_acknowledge_what_one_takes(wings: Client, topic: Topic) -> None:
     wings.push(topic, {"n": list(range(10, 200))})
     with wings.share_consumer("billing", topic, max_messages=1, timeout=60) as consumer:

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from breakable_proxy import BreakableProxy
-from fix_client import EAGER, NewTopic
+from fix_client import EAGER, NewTopic, async_in_soak
 
 import wings_client
 from wings_client import Client, Connection, Published, PublishedRange, Staged, Topic
@@ -51,6 +51,7 @@ def test_what_is_staged_is_visible_once_it_is_published(wings: Client, new_topic
     assert wings.publish(writer, 0, [stage_id]) == Published(published.committed, replayed=True)
 
 
+@async_in_soak
 def test_more_than_the_window_goes_through(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic("n: int64", "text: string")
     table = pa.table({"n": range(100), "text": ["x" * 500_000] * 100})
@@ -323,6 +324,7 @@ def test_closing_the_client_ends_its_stages(wings: Client, new_topic: NewTopic) 
         stage.close()
 
 
+@async_in_soak
 def test_many_stages_at_once_are_published_as_one(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic("key: int32", "n: int64", partition_key="key")
     ids = [fresh() for _ in range(8)]

@@ -29,7 +29,7 @@ def topic(client: flight.FlightClient, new_topic_id: str) -> str:
     return new_topic_id
 
 
-@pytest.mark.parametrize("polls", [1, 100, 400])
+@pytest.mark.parametrize("polls", [1, 100, pytest.param(400, marks=pytest.mark.soak)])
 def test_polls_of_clients_that_leave_come_free(
     server: RunningServer, topic: str, polls: int
 ) -> None:

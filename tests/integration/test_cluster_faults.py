@@ -173,7 +173,6 @@ class Load:
                 )
                 producer.send(rows).result(SECONDS)
                 self.acknowledged[number] += 1
-                self._stop.wait(0.01)  # What is in flight at a kill matters, not how much came.
 
     def _follow(self, client: Client, _: int) -> None:
         with client.follow(self._topic) as following:
