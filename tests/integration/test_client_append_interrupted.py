@@ -4,6 +4,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 from fix_client import NewTopic
 from forked_commands import FORKED
 
@@ -50,6 +51,7 @@ print(next_number)
 """
 
 
+@pytest.mark.parametrize("connect", ["sync"], indirect=True)  # The program has a client itself.
 def test_no_row_is_lost_by_ctrl_c(
     server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:

@@ -18,7 +18,12 @@ CODE = ("_engine.py", "_sources.py")
 """What is interrupted."""
 
 FIRST_CALLS = 150
-"""Each of the first calls of a gather is followed by its end once; later ones are much the same."""
+"""Later ones are much the same."""
+
+after_calls = pytest.mark.parametrize(
+    "calls", [range(1, FIRST_CALLS, 3), pytest.param(range(1, FIRST_CALLS), marks=pytest.mark.soak)]
+)
+"""After each of these a gather is ended once."""
 
 
 class Interruption:
@@ -63,12 +68,13 @@ def handed_on(gather: Gather, sent: list[Request]) -> dict[int, int]:
     return rows
 
 
+@after_calls
 def test_a_signal_handler_ends_a_gather_wherever_its_reader_is(
-    server: Responder, client: Client
+    server: Responder, client: Client, calls: range
 ) -> None:
     sent = requests()
-    for calls in range(1, FIRST_CALLS):
-        interruption = Interruption(calls)
+    for number in calls:
+        interruption = Interruption(number)
         gather = interruption.gather = client.gather(sent, timeout=60)
         sys.setprofile(interruption.hook)
         try:
@@ -79,8 +85,9 @@ def test_a_signal_handler_ends_a_gather_wherever_its_reader_is(
     server.wait_until_idle()
 
 
+@after_calls
 def test_a_finalizer_ends_a_gather_wherever_its_threads_are(
-    server: Responder, client: Client, monkeypatch: pytest.MonkeyPatch
+    server: Responder, client: Client, monkeypatch: pytest.MonkeyPatch, calls: range
 ) -> None:
     interruption = Interruption(1)
 
@@ -93,8 +100,8 @@ def test_a_finalizer_ends_a_gather_wherever_its_threads_are(
 
     monkeypatch.setattr("wings_client.gather._sources.start_thread", start)
     sent = requests()
-    for calls in range(1, FIRST_CALLS):
-        interruption = Interruption(calls)
+    for number in calls:
+        interruption = Interruption(number)
         gather = interruption.gather = client.gather(sent, timeout=60)
         check_end(gather, handed_on(gather, sent))
     server.wait_until_idle()
