@@ -151,12 +151,13 @@ class GroupCommit:
                 self._wait_for_room(size)
             if self._closing:
                 raise Unavailable("the server is stopping")
-            self._pending_bytes += size
             last = stream.last
             joined = last is not None and last.batch.join(batch)
             if last is None or not joined:
                 stream.last = last = Pending(self, stream, batch)
                 self._pending.append(last)
+            # By two steps between which nothing is called: an interrupt finds none or both.
+            self._pending_bytes += size
             last.bytes += size
             # Of one that was joined, the thread that will flush it was told before.
             if not (awaited or joined or stream.answers) or (

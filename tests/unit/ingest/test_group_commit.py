@@ -280,6 +280,20 @@ def test_whoever_runs_a_flush_may_be_interrupted_and_the_others_hear_of_it(
     assert isinstance(result, Accepted)
 
 
+def test_a_batch_whose_submission_was_interrupted_is_not_counted_for_good(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = PushStream()
+    rig.group.submit(stream, rig.batch(0), awaited=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(PreparedBatch, "join", raising(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            rig.group.submit(stream, rig.batch(1), awaited=True)
+    result = outcome(rig.group.submit(PushStream(), rig.batch(2), awaited=True))
+    assert isinstance(result, Accepted)
+    assert rig.group.pending_bytes == 0
+
+
 def test_closing_commits_what_is_pending_and_refuses_what_comes_later(rig: Rig) -> None:
     rig.store.gate.clear()
     pending = [rig.group.submit(PushStream(), rig.batch(n), awaited=True) for n in range(3)]
