@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from wings_core.metadata.postgres.connections import Connection
+from wings_core.metadata.postgres.plans import plan_for
 from wings_core.model import InlineFolio, Location
 
 PageRow = tuple[int | None, int, int, int, str, int, int, int | None, int | None, int, int]
@@ -66,33 +67,43 @@ def insert_inline(connection: Connection, inline: InlineFolio) -> None:
     )
 
 
-def add_pages(connection: Connection, partition_id: int, pages: Sequence[Location]) -> None:
-    """Index merged pages, and count them to their folios."""
-    count_to_folios(connection, Counter(page.address.folio for page in pages))
+def add_pages(connection: Connection, pages: Sequence[tuple[int, Location]]) -> None:
+    """Index merged pages of partitions, by id, and count them to their folios.
+
+    At once: each count of a folio in one transaction takes a walk past all before it.
+    """
+    plan_for(connection, len(pages))
+    count_to_folios(connection, Counter(page.address.folio for _, page in pages))
     connection.execute(
         "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
         "position, length, first_timestamp, format, first_row, slice_bytes, schema_version) "
-        "SELECT %s, added.end_offset, added.start_offset, added.timestamp, folios.id, "
-        "added.position, added.length, added.first_timestamp, added.format, added.first_row, "
-        "added.slice_bytes, added.schema_version "
-        "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::bigint[], "
-        "%s::bigint[], %s::bigint[], %s::smallint[], %s::bigint[], %s::bigint[], "
+        "SELECT added.partition_id, added.end_offset, added.start_offset, added.timestamp, "
+        "folios.id, added.position, added.length, added.first_timestamp, added.format, "
+        "added.first_row, added.slice_bytes, added.schema_version "
+        "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], "
+        "%s::bigint[], %s::bigint[], %s::bigint[], %s::smallint[], %s::bigint[], %s::bigint[], "
         "%s::integer[]) AS added "
-        "(end_offset, start_offset, timestamp, folio, position, length, first_timestamp, format, "
-        "first_row, slice_bytes, schema_version) "
+        "(partition_id, end_offset, start_offset, timestamp, folio, position, length, "
+        "first_timestamp, format, first_row, slice_bytes, schema_version) "
         "JOIN folios ON folios.name = added.folio",
-        (
-            partition_id,
-            [page.end_offset for page in pages],
-            [page.start_offset for page in pages],
-            [page.timestamp for page in pages],
-            [page.address.folio for page in pages],
-            [page.address.position for page in pages],
-            [page.address.length for page in pages],
-            [page.first_timestamp for page in pages],
-            [int(page.format) for page in pages],
-            [page.first_row for page in pages],
-            [page.slice_bytes for page in pages],
-            [page.schema_version for page in pages],
+        columns(
+            [
+                (
+                    partition_id,
+                    page.end_offset,
+                    page.start_offset,
+                    page.timestamp,
+                    page.address.folio,
+                    page.address.position,
+                    page.address.length,
+                    page.first_timestamp,
+                    int(page.format),
+                    page.first_row,
+                    page.slice_bytes,
+                    page.schema_version,
+                )
+                for partition_id, page in pages
+            ],
+            12,
         ),
     )

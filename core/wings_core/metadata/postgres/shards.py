@@ -18,11 +18,13 @@ ORDER BY source, shard FOR UPDATE
 def find_shards(connection: Connection, source: str, shards: Sequence[str]) -> list[Shard]:
     """Return those of the shards that are there, in the order given."""
     rows = connection.execute(
-        f"SELECT {COLUMNS} FROM shards WHERE source = %s AND shard = ANY(%s::text[])",
-        (source, list(shards)),
+        # Looked up one by one, whatever the plan; see `LOCATE_MANY`.
+        f"SELECT {COLUMNS} FROM unnest(%s::text[]) WITH ORDINALITY AS wanted (value, place) "
+        "CROSS JOIN LATERAL (SELECT * FROM shards WHERE source = %s AND shard = wanted.value "
+        "LIMIT 1) AS shards ORDER BY place",
+        (list(shards), source),
     ).fetchall()
-    found = {shard.shard: shard for shard in (shard_of(*row) for row in rows)}
-    return [found[shard] for shard in shards if shard in found]
+    return [shard_of(*row) for row in rows]
 
 
 def open_shards(

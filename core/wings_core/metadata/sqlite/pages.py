@@ -62,9 +62,9 @@ def insert_inline(connection: Connection, folio_id: int, data: bytes) -> None:
     )
 
 
-def add_pages(connection: Connection, partition_id: int, pages: Sequence[Location]) -> None:
-    """Index merged pages, and count them to their folios."""
-    folio_ids = count_to_folios(connection, Counter(page.address.folio for page in pages))
+def add_pages(connection: Connection, pages: Sequence[tuple[int, Location]]) -> None:
+    """Index merged pages of partitions, by id, and count them to their folios."""
+    folio_ids = count_to_folios(connection, Counter(page.address.folio for _, page in pages))
     rows = [
         (
             partition_id,
@@ -80,7 +80,7 @@ def add_pages(connection: Connection, partition_id: int, pages: Sequence[Locatio
             page.slice_bytes,
             page.schema_version,
         )
-        for page in pages
+        for partition_id, page in pages
     ]
     connection.raw.executemany(
         "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "

@@ -234,8 +234,8 @@ class Dialect(Protocol[C_contra]):
         """Take the names off stages, so that their pages are purged; return those there were."""
         ...
 
-    def add_pages(self, connection: C_contra, partition_id: int, pages: Sequence[Location]) -> None:
-        """Index merged pages, and count them to their folios."""
+    def add_pages(self, connection: C_contra, pages: Sequence[tuple[int, Location]]) -> None:
+        """Index merged pages of partitions, by id, and count them to their folios."""
         ...
 
     def count_off(self, connection: C_contra, folios: Counter[int]) -> None:

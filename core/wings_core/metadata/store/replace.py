@@ -43,8 +43,12 @@ def replace_all(
             "DELETE FROM pages WHERE partition_id = %s AND end_offset BETWEEN %s AND %s",
             (partition_id, each.old[0].end_offset, each.old[-1].end_offset),
         )
-        dialect.add_pages(connection, partition_id, each.new)
         _count(connection, partition_id, each)
+    if partition_ids:
+        added = [
+            (id_, page) for index, id_ in partition_ids.items() for page in replacements[index].new
+        ]
+        dialect.add_pages(connection, added)
     dialect.count_off(connection, folios)
     return replaced
 
