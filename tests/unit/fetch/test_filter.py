@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from tables import each
 
 from wings_core.errors import InvalidFilter
@@ -750,10 +751,11 @@ def test_any_other_text_is_a_filter_or_an_invalid_filter(text: str) -> None:
 # Threads.
 
 
+@pytest.mark.hypothesis
 def test_many_more_threads_than_engines_filter_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "WAIT_SECONDS_MAX", 60.0)  # A busy machine takes over five.
     batch = arrow.record_batch({"a": arrow.array(range(1_000))})
-    threads = ENGINES_MAX * 8
+    threads = ENGINES_MAX * examples(3, 8)
     together = threading.Barrier(threads)
     found: dict[int, int] = {}
 

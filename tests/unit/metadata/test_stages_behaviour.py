@@ -17,6 +17,7 @@ from fix_metadata import (
     batch_of,
     offsets_of,
 )
+from property_examples import examples
 from tables import each
 
 from wings_core.errors import (
@@ -530,12 +531,13 @@ def test_of_many_publishes_of_one_batch_at_once_one_publishes(
     assert len(metadata.stages.of_topic(topic.uuid)) == 7
 
 
+@pytest.mark.hypothesis
 def test_of_a_publish_and_an_abort_at_once_one_gets_the_stage(
     metadata: MetadataUnderTest,
 ) -> None:
     topic = metadata.create_topic()
     with ThreadPoolExecutor(2) as threads:
-        for number in range(50):
+        for number in range(examples(15, 50)):
             stage = f"s{number}"
             metadata.stage(topic, stage)
             publish = threads.submit(metadata.stages.publish, stage, 0, [stage])
