@@ -19,6 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from forked_commands import forked_main
+
 Kind = Literal["node", "holds"]
 
 MODULES = (
@@ -134,7 +136,7 @@ def forked_cluster(directory: Path) -> Generator[ForkedCluster]:
     """
     directory.mkdir(exist_ok=True)
     process = subprocess.Popen(
-        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        forked_main(__file__), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     cluster = ForkedCluster(process, directory)
     try:

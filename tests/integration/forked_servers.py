@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from forked_commands import forked_main
+
 MODULES = ("pydantic.v1", "uvicorn.lifespan.off", "uvicorn.protocols.http.auto")
 """What servers import only when they use it."""
 
@@ -67,7 +69,7 @@ class ForkedServers:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            forked_main(__file__), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         # A thread, as reading a pipe has no time-out; it ends with the process.

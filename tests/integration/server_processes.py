@@ -34,14 +34,19 @@ def until_let_go(server: RunningServer) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that the threads of a process started and are there; waits for one."""
+    """Return the processes that a server started and that are there; waits for one.
+
+    Their standard input is a pipe from it, whatever started them for it.
+    """
     found: list[int] = []
 
     def there() -> bool:
         found.clear()
-        for of in Path(f"/proc/{pid}/task").glob("*/children"):
-            with suppress(OSError):  # Its thread has just ended.
-                found.extend(int(each) for each in of.read_text().split())
+        pipes = {each for each in _open_files(pid) if each.startswith("pipe:")}
+        for of in Path("/proc").glob("[0-9]*/fd/0"):
+            with suppress(OSError):  # It has just ended.
+                if str(of.readlink()) in pipes:
+                    found.append(int(of.parts[2]))
         found.sort()
         return bool(found)
 

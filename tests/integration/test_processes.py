@@ -207,6 +207,16 @@ def test_ports_follow_the_one_named_and_one_that_is_taken_is_named(tmp_path: Pat
     pytest.fail("no two ports were free")
 
 
+@pytest.mark.usefixtures("started_anew")
+def test_a_process_is_an_interpreter_of_its_own(tmp_path: Path) -> None:
+    processes = Processes(settings(tmp_path, processes=1))  # All other tests have them forked.
+    processes.start()
+    try:
+        assert serves(processes.flight[0])
+    finally:
+        processes.stop()
+
+
 @contextmanager
 def free_ports(count: int) -> Generator[Sequence[int]]:
     """Have so many ports that follow each other, for as long as the `with` lasts."""

@@ -45,7 +45,8 @@ def test_a_set_up_works_as_it_is_written(title: str, tmp_path: Path) -> None:
     programs.mkdir()
     write_program(programs / "wings")
     python = programs / "python3"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    forked = f'[ "$*" = - ] && exec "{programs / "wings"}" -'
+    python.write_text(f'#!/bin/sh\n{forked}\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o700)
     script = script_of(sections()[title])
     if "0.0.0.0" not in script:
