@@ -323,14 +323,15 @@ def test_bodies_beyond_what_may_be_held_are_refused_for_now() -> None:
         good(other.post("/v1/push", content=body))
 
 
+@pytest.mark.parametrize("pushes", [8, pytest.param(40, marks=pytest.mark.soak)])
 def test_many_producers_push_at_once_and_lose_nothing(
-    server: RunningServer, http: httpx.Client, new_topic_id: str
+    server: RunningServer, http: httpx.Client, new_topic_id: str, pushes: int
 ) -> None:
     create_topic(http, new_topic_id, ["producer: int64", "n: int64"])
 
     def produce(producer: int) -> None:
         with httpx.Client(base_url=server.http) as own:
-            for n in range(20):
+            for n in range(pushes):
                 row = {"producer": producer, "n": n}
                 (result,) = push(own, {"topic": new_topic_id, "data": [row]})
                 (read,) = fetch(own, entry(new_topic_id, result["start_offset"]), max_messages=1)
@@ -344,7 +345,7 @@ def test_many_producers_push_at_once_and_lose_nothing(
     (read,) = fetch(http, entry(new_topic_id))
     for producer in range(8):
         mine = [row["n"] for row in read["messages"] if row["producer"] == producer]
-        assert mine == list(range(20))
+        assert mine == list(range(pushes))
 
 
 def test_what_http_pushed_flight_reads_in_the_topics_types(

@@ -94,7 +94,7 @@ class World:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 20))]
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 20))]
 )
 def test_whatever_moves_pages_a_look_up_that_is_kept_brings_no_wrong_row(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch

@@ -537,7 +537,7 @@ def run(
 
 @pytest.mark.timeout(600)  # A failure takes minutes to be made small.
 def test_a_server_does_as_a_plain_model_of_the_log(one_server: OneServer) -> None:
-    run(one_server, examples=8, steps=30)
+    run(one_server, examples=5, steps=30)
 
 
 @pytest.mark.soak

@@ -164,7 +164,7 @@ class ManyMachine(LogMachine):
 
 @pytest.mark.timeout(600)  # A failure takes minutes to be made small.
 def test_a_server_reads_many_partitions_as_a_plain_model(one_server: OneServer) -> None:
-    run(one_server, examples=6, steps=30, machine_type=ManyMachine)
+    run(one_server, examples=4, steps=30, machine_type=ManyMachine)
 
 
 @pytest.mark.soak

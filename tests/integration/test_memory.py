@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
@@ -19,14 +20,13 @@ from wings_core.limits import MIB, Limits
 from wings_server.testing import ServerProcess, running_server, server_process
 
 BUDGET = 256 * MIB
-PUTS = 300
 SECONDS_MAX = 60.0
 
 UNREAD = 100
-"""Answers of as many partitions that a server cannot write while its client reads none: 8 MB."""
+"""Answers that a server cannot write while its client reads none: 8 MB."""
 
-ANSWERED = 1_000
-"""Partitions in each of them."""
+ANSWERED = 100
+"""Partitions in each of them, with long names."""
 
 SLACK = 128 * MIB
 """What the process may have more than before, once all is done."""
@@ -75,8 +75,9 @@ def _send(writer: flight.FlightStreamWriter, batch: pa.RecordBatch) -> None:
     writer.close()
 
 
-def test_many_large_pushes_at_once_stay_within_the_budget() -> None:
-    batch = pa.record_batch({"n": pa.array(range(MIB), pa.int64())})
+@pytest.mark.parametrize("puts", [120, pytest.param(300, marks=pytest.mark.soak)])
+def test_many_large_pushes_at_once_stay_within_the_budget(puts: int) -> None:
+    batch = pa.record_batch({"n": pa.array(np.arange(MIB))})
     outcomes: Counter[str] = Counter()
     ended: Counter[str] = Counter()
 
@@ -96,14 +97,14 @@ def test_many_large_pushes_at_once_stay_within_the_budget() -> None:
 
     with bounded_server() as server:
         base = resident(server)
-        threads = [threading.Thread(target=put) for _ in range(PUTS)]
+        threads = [threading.Thread(target=put) for _ in range(puts)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert outcomes.keys() <= {"committed", "RESOURCE_EXHAUSTED"}
         assert outcomes["committed"] > 0
-        assert outcomes.total() == PUTS
+        assert outcomes.total() == puts
         assert ended.keys() <= {"RESOURCE_EXHAUSTED"}
         assert resident(server, "VmHWM") <= base + 2 * BUDGET
         wait_until_small(server, base)
@@ -112,7 +113,7 @@ def test_many_large_pushes_at_once_stay_within_the_budget() -> None:
 
 
 def test_memory_of_what_is_refused_goes_back() -> None:
-    large = pa.record_batch({"n": pa.array(range(12 * MIB), pa.int64())})
+    large = pa.record_batch({"n": pa.array(np.arange(12 * MIB))})
     packed = flight.FlightCallOptions(write_options=pa.ipc.IpcWriteOptions(compression="zstd"))
     with bounded_server() as server:
         client = server.client()
@@ -129,10 +130,10 @@ def test_memory_of_what_is_refused_goes_back() -> None:
 
 
 def test_what_would_decompress_to_more_than_arrow_may_take_is_refused_before_it_does() -> None:
-    large = pa.record_batch({"n": pa.repeat(pa.scalar(0, pa.int64()), 48 * MIB)})
+    large = pa.record_batch({"n": pa.repeat(pa.scalar(0, pa.int64()), 24 * MIB)})
     few = pa.record_batch({"n": pa.array(range(1000), pa.int64())})
     packed = flight.FlightCallOptions(write_options=pa.ipc.IpcWriteOptions(compression="zstd"))
-    bounds = {"MIMALLOC_RESERVE_OS_MEMORY": "256MiB", "MIMALLOC_DISALLOW_OS_ALLOC": "1"}
+    bounds = {"MIMALLOC_RESERVE_OS_MEMORY": "128MiB", "MIMALLOC_DISALLOW_OS_ALLOC": "1"}
     with server_process(environment=bounds) as server:
         client = server.client()
         create_topic(client, "t", ["n: int64"])
@@ -142,14 +143,6 @@ def test_what_would_decompress_to_more_than_arrow_may_take_is_refused_before_it_
         assert resident(server, "VmHWM") <= before + SLACK
         push(client, "t", few)
         assert get(client, kind="scan", topic="t").table.num_rows == 2 * few.num_rows
-
-
-def test_arrow_may_take_half_of_the_memory_of_a_server() -> None:
-    # With a variable that Python looks at when it starts: the server is no fork of the tests'.
-    with server_process(environment={"PYTHONHASHSEED": "1"}) as server:
-        maps = Path(f"/proc/{server.pid}/maps").read_text(encoding="ascii").splitlines()
-        ends = [[int(end, 16) for end in line.split()[0].split("-")] for line in maps]
-        assert max(end - begin for begin, end in ends) >= memory.machine_bytes() // 2
 
 
 def test_a_batch_of_too_many_rows_is_refused() -> None:
@@ -180,11 +173,12 @@ def test_bodies_of_http_are_within_the_budget_too() -> None:
 
 def test_a_producer_that_reads_no_answers_holds_no_room() -> None:
     """Its call goes on for as long as it likes; so do those of others, with all of the budget."""
-    many = pa.record_batch({"n": pa.array(range(ANSWERED), pa.int64())})
-    large = pa.record_batch({"n": pa.array([0] * MIB, pa.int64())})
+    names = ["0", *(f"{number:0800}" for number in range(1, ANSWERED))]
+    many = pa.record_batch({"n": pa.array(names)})
+    large = pa.record_batch({"n": pa.repeat("0", MIB)})
     with running_server(limits=Limits(memory_bytes_max=BUDGET)) as server:
         client = server.client()
-        create_topic(client, "t", ["n: int64"], "n")
+        create_topic(client, "t", ["n: string"], "n")
         stream = Stream(client, many.schema, "t")
         for _ in range(UNREAD):
             stream.writer.write_batch(many)
@@ -204,7 +198,7 @@ def test_a_producer_that_reads_no_answers_holds_no_room() -> None:
 def _is_committed(client: flight.FlightClient, rows: int) -> bool:
     """Tell whether the partition of the large batch has so many rows."""
     states = act(client, "partition-states", topic="t")
-    return any(state["partition"] == 0 and state["next_offset"] == rows for state in states)
+    return any(state["partition"] == "0" and state["next_offset"] == rows for state in states)
 
 
 def test_streams_that_are_idle_leave_http_its_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,31 +12,10 @@ from wings_server.testing import running_server
 NOTEBOOK = Path(__file__).parents[2] / "examples/flights.ipynb"
 
 
-def outputs(notebook: nbformat.NotebookNode) -> list[list[object]]:
-    return [
-        [output.get("text") or output["data"] for output in cell.outputs]
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-    ]
-
-
-def execute(notebook: nbformat.NotebookNode) -> None:
-    NotebookClient(notebook, resources={"metadata": {"path": str(NOTEBOOK.parent)}}).execute()
-
-
-def test_the_notebook_does_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = nbformat.read(NOTEBOOK, as_version=4)
-    again = nbformat.read(NOTEBOOK, as_version=4)
-    with running_server() as server:
-        monkeypatch.setenv("WINGS_ENDPOINT", server.flight)
-        monkeypatch.setenv("WINGS_PROGRESS_SECONDS", "inf")  # On a busy machine all takes long.
-        execute(again)
-    assert outputs(again) == outputs(shown)
-
-
 CONNECTED = """
 import asyncio, os
 import wings_client
+os.environ["WINGS_PROGRESS_SECONDS"] = "0"
 client = wings_client.connect(os.environ["WINGS_ENDPOINT"])
 assert asyncio.get_running_loop().is_running()
 """
@@ -79,16 +58,36 @@ rows
 """
 
 
+@pytest.fixture(scope="module")
+def executed() -> list[nbformat.NotebookNode]:
+    """The cells of the notebook and then those from here, as one kernel executed them."""
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    for cell in (CONNECTED, PUSHED, BLOCKING, SCANNED, AWAITED, BEGUN):
+        notebook.cells.append(nbformat.v4.new_code_cell(cell))
+    with running_server() as server, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("WINGS_ENDPOINT", server.flight)
+        patched.setenv("WINGS_PROGRESS_SECONDS", "inf")  # On a busy machine all takes long.
+        NotebookClient(notebook, resources={"metadata": {"path": str(NOTEBOOK.parent)}}).execute()
+    return notebook.cells
+
+
+def outputs(cells: list[nbformat.NotebookNode]) -> list[list[object]]:
+    return [
+        [output.get("text") or output["data"] for output in cell.outputs]
+        for cell in cells
+        if cell.cell_type == "code"
+    ]
+
+
+def test_the_notebook_does_what_it_shows(executed: list[nbformat.NotebookNode]) -> None:
+    shown = nbformat.read(NOTEBOOK, as_version=4).cells
+    assert outputs(executed[: len(shown)]) == outputs(shown)
+
+
 def test_all_calls_work_while_the_loop_of_the_kernel_runs_and_long_ones_show_their_progress(
-    monkeypatch: pytest.MonkeyPatch,
+    executed: list[nbformat.NotebookNode],
 ) -> None:
-    cells = [CONNECTED, PUSHED, BLOCKING, SCANNED, AWAITED, BEGUN]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    with running_server() as server:
-        monkeypatch.setenv("WINGS_ENDPOINT", server.flight)
-        monkeypatch.setenv("WINGS_PROGRESS_SECONDS", "0")
-        execute(notebook)
-    _, pushed, blocking, scanned, awaited, begun = notebook.cells
+    pushed, blocking, scanned, awaited, begun = executed[-5:]
     assert [each.output_type for each in pushed.outputs] == ["display_data", "execute_result"]
     assert [each.output_type for each in scanned.outputs] == ["display_data", "execute_result"]
     ended = {"text/html": "", "text/plain": ""}

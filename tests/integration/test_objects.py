@@ -161,8 +161,11 @@ class _Producer:
 
 @pytest.mark.parametrize(
     ("rate", "seed", "limits"),
-    [(0.005, 1, ATTEMPTING), (0.2, 2, ATTEMPTING), (0.2, 3, ATTEMPTING_IMPATIENT)],
-    ids=["rarely", "often", "often and impatient"],
+    [
+        pytest.param(0.005, 1, ATTEMPTING, id="rarely"),
+        pytest.param(0.2, 2, ATTEMPTING, id="often", marks=pytest.mark.soak),
+        pytest.param(0.2, 3, ATTEMPTING_IMPATIENT, id="often and impatient"),
+    ],
 )
 def test_nothing_acknowledged_is_lost_or_doubled_where_requests_fail(
     s3_url: str,

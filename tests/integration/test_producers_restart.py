@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from held_address import held_address
 
 from wings_client import Client, Committed, Producer, Retry, connect
 from wings_server.testing import ServerProcess, server_process
 
-PRODUCERS = 200
 CLIENTS = 8
 """Connections that the producers share."""
 ROUNDS = 6
@@ -44,7 +44,10 @@ def stored(client: Client) -> list[Row]:
     return list(zip(*columns, strict=True))
 
 
-def test_what_200_producers_pushed_is_there_once_and_in_order_after_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [60, pytest.param(200, marks=pytest.mark.soak)])
+def test_what_many_producers_pushed_is_there_once_and_in_order_after_kills(
+    tmp_path: Path, count: int
+) -> None:
     with ExitStack() as stack:
         port = ("--flight", stack.enter_context(held_address()))
         server = stack.enter_context(server_process(tmp_path, flags=port))
@@ -59,12 +62,12 @@ def test_what_200_producers_pushed_is_there_once_and_in_order_after_kills(tmp_pa
         clients[0].create_topic("numbers", SCHEMA)
         producers = [
             stack.enter_context(clients[index % CLIENTS].producer("numbers"))
-            for index in range(PRODUCERS)
+            for index in range(count)
         ]
         futures: dict[tuple[int, int], Future[Committed]] = {}
         for number in range(ROUNDS):
             for index, producer in enumerate(producers):
-                if number in KILLED_IN and index == PRODUCERS // 2:
+                if number in KILLED_IN and index == count // 2:
                     assert wait(futures.values(), SECONDS_MAX, FIRST_COMPLETED).done
                     server = start_again(server)
                 futures[index, number] = send(producer, index, number)
@@ -73,7 +76,7 @@ def test_what_200_producers_pushed_is_there_once_and_in_order_after_kills(tmp_pa
     by_producer: dict[int, list[Row]] = defaultdict(list)
     for row in log:
         by_producer[row[0]].append(row)
-    for index in range(PRODUCERS):
+    for index in range(count):
         sent = [row for number in range(ROUNDS) for row in rows_of(index, number)]
         assert by_producer[index] == sent
     for (index, number), result in committed.items():

@@ -141,7 +141,7 @@ class Story:
             self.answer()
 
 
-@settings(max_examples=examples(6, 200))
+@settings(max_examples=examples(4, 200))
 @given(
     st.lists(
         st.sampled_from(["push", "publish", "drain", "merge", "expire", "answer"])
@@ -164,13 +164,14 @@ def test_a_query_sees_each_partition_up_to_where_it_ended_at_its_start(
     story.end_all()
 
 
-def test_pushes_and_stages_are_whole_in_a_query_that_runs_meanwhile(log: Log) -> None:
+@pytest.mark.parametrize("turns", [4, pytest.param(40, marks=pytest.mark.soak)])
+def test_pushes_and_stages_are_whole_in_a_query_that_runs_meanwhile(log: Log, turns: int) -> None:
     """All partitions of a topic are looked at as one."""
     story = Story(log)
     story.push()
     text = "select k, count(*), max(n) from {} group by 1".format(f'"{story.topic.name.topic}"')
     with ThreadPoolExecutor(1) as threads:
-        for _ in range(8):
+        for _ in range(turns):
             written = threads.submit(write, story)
             while not written.done():
                 query = log.sql.open(text, lambda _: None)

@@ -213,7 +213,7 @@ def conditions(rows: pa.Table, key: str | None) -> st.SearchStrategy[Condition]:
     )
 
 
-@settings(max_examples=examples(6, 200))
+@settings(max_examples=examples(3, 200))
 @given(st.data())
 def test_made_up_conditions_read_what_they_allow_and_answer_as_duckdb(
     log: Log, data: st.DataObject
@@ -230,7 +230,7 @@ def test_made_up_conditions_read_what_they_allow_and_answer_as_duckdb(
     with duckdb.connect() as there:
         there.execute("SET TimeZone = 'UTC'")
         there.register("t", everything)
-        for _ in range(4):
+        for _ in range(3):
             check(log, topic, there, data.draw(made_up, "conditions"))
 
 

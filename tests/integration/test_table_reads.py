@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from property_examples import examples
 
 import wings_client
 from wings_client import Client
@@ -249,7 +250,7 @@ class Snapshots(RuleBasedStateMachine):
 
 TestSnapshots = Snapshots.TestCase
 TestSnapshots.settings = settings(
-    max_examples=8,
+    max_examples=examples(4, 40),
     stateful_step_count=15,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

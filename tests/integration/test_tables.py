@@ -18,6 +18,7 @@ from fix_postgres import PostgresServer
 from flight_calls import act, error_of, numbers, push, ticket_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 import wings_client
 from wings_core.check import check_directory
@@ -418,7 +419,7 @@ def scan_all(client: flight.FlightClient, **keys: Any) -> pa.Table:
     return client.do_get(ticket_of(kind="scan", topic="t", partitions="all", **keys)).read_all()
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(4, 60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20), st.booleans()), max_size=12),
     st.sampled_from(["hour", "day", "month", "year"]),

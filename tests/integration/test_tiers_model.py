@@ -809,7 +809,7 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[re
 @pytest.mark.timeout(600)  # A failure takes minutes to be made small.
 @pytest.mark.parametrize("hot_objects", [False, True], ids=["segment files", "objects"])
 def test_tiers_do_as_a_plain_model_of_the_log(tmp_path: Path, hot_objects: bool) -> None:
-    run(tmp_path, lend_sqlite, hot_objects=hot_objects, examples=5, steps=25)
+    run(tmp_path, lend_sqlite, hot_objects=hot_objects, examples=3, steps=25)
 
 
 @pytest.mark.soak

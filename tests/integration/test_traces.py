@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from flight_calls import create_topic
+from forked_commands import FORKED
 from otlp_receiver import Receiver, attributes, grpc_receiver, http_receiver
 from share_calls import create_group
 
@@ -16,7 +17,7 @@ from wings_server.testing import ServerProcess, metadata_process, server_process
 
 FLIGHT = "arrow.flight.protocol.FlightService"
 
-PROGRAM = """
+PROGRAM = f"""{FORKED}
 import sys
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -30,7 +31,7 @@ trace.set_tracer_provider(provider)
 tracer = trace.get_tracer("program")
 with wings_client.connect(sys.argv[1]) as client:
     with tracer.start_as_current_span("order"):
-        client.push("jobs", [{"n": 1}])
+        client.push("jobs", [{{"n": 1}}])
     with tracer.start_as_current_span("report"):
         assert client.fetch("jobs", offset=0).num_rows == 1
 

@@ -93,8 +93,7 @@ def test_a_filter_that_passes_one_row_of_many_pages_is_called_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     create_topic(client, new_topic_id, ["n: int64"])
-    for number in range(500):
-        push(client, new_topic_id, numbers(number))
+    push(client, new_topic_id, *map(numbers, range(500)))
     registry = server.server.log.registry
     locate = registry.locate
     looks: list[int] = []
