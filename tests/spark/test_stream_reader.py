@@ -181,6 +181,27 @@ def test_an_available_now_trigger_does_not_wait_for_rows(
     reader.stop()
 
 
+def test_a_read_begins_and_ends_where_it_is_told_to(
+    server: RunningServer, wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    for n in range(10):
+        wings.push(topic, {"n": [n]}, timestamp=f"2026-01-01T00:00:0{n}Z")
+    cases: list[tuple[dict[str, str], Iterable[int]]] = [
+        ({"startingOffsets": "latest"}, []),
+        ({"startingOffsets": "earliest", "endingOffsets": "latest"}, range(10)),
+        ({"startingOffsets": f'{{"{topic.id}": 7}}'}, range(7, 10)),
+        ({"endingOffsets": f'{{"{topic.id}": -2}}'}, []),
+        ({"endingTimestamp": "1767225605000"}, range(5)),
+        ({"startingTimestamp": "2027-01-01T00:00:00Z"}, []),
+    ]
+    for bounds, expected in cases:
+        options = {"endpoint": server.flight, "topic": topic.id} | bounds
+        reader = WingsReader(ReadOptions.parse(options), WingsDataSource(options).schema())
+        found = [n for part in reader.partitions() for n in all_rows(reader.read(part))]
+        assert found == list(expected), bounds
+
+
 @pytest.mark.parametrize(
     ("start", "fail"), [(0, True), (0, False), ("earliest", True), ("earliest", False)]
 )
@@ -247,26 +268,26 @@ def test_a_stream_over_many_partitions_reads_each_message_once_in_packed_tasks(
     server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:
     topic = new_topic("n: int64", "key: int64", partition_key="key")
-    wings.push(topic, {"n": list(range(4_000)), "key": [n % 2_000 for n in range(4_000)]})
+    wings.push(topic, {"n": list(range(2_400)), "key": [n % 1_200 for n in range(2_400)]})
     reader = stream_reader(server, topic, minPartitions=3)
     start = reader.initialOffset()
     # As an earlier version wrote it, which wrote each partition's out.
     plain = {
-        topic.name: {str(key): 1 for key in range(2_000)},
+        topic.name: {str(key): 1 for key in range(1_200)},
         "uuids": {topic.name: topic.uuid},
     }
-    for begin, expected in ((start, range(4_000)), (plain, range(2_000, 4_000))):
+    for begin, expected in ((start, range(2_400)), (plain, range(1_200, 2_400))):
         end = trigger(reader, begin) if HAS_READ_LIMITS else reader.latestOffset()
         assert len(json.dumps(end)) < 5_000
         tasks = reader.partitions(begin, end)
         assert len(tasks) == 3
         assert sorted(rows(reader, begin, end)) == list(expected)
-    complete = {topic.name: {str(key): 2 for key in range(2_000)}, "uuids": plain["uuids"]}
+    complete = {topic.name: {str(key): 2 for key in range(1_200)}, "uuids": plain["uuids"]}
     if HAS_READ_LIMITS:
         assert trigger(reader, complete) is complete  # Nothing new is no batch.
-    wings.push(topic, {"n": [4_000, 4_001], "key": [7, 2_000]})
+    wings.push(topic, {"n": [2_400, 2_401], "key": [7, 1_200]})
     last = trigger(reader, end) if HAS_READ_LIMITS else reader.latestOffset()
-    assert sorted(rows(reader, end, last)) == [4_000, 4_001]
+    assert sorted(rows(reader, end, last)) == [2_400, 2_401]
     reader.stop()
 
 
@@ -274,8 +295,9 @@ def test_many_small_pushes_come_as_few_batches(
     server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:
     topic = new_topic()
-    for first in range(0, 200_000, 1_000):
-        wings.push(topic, {"n": list(range(first, first + 1_000))})
+    pushed = pa.table({"n": range(2_500)})
+    for _ in range(80):
+        wings.push(topic, pushed)
     options = given(server, topic, minPartitions=1)
     reader = WingsReader(ReadOptions.parse(options), WingsDataSource(options).schema())
     (part,) = reader.partitions()
