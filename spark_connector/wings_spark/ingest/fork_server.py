@@ -7,6 +7,7 @@ standard streams to the fork server, and stays for as long as the process that c
 server is gone, the launcher runs Python itself.
 """
 
+import atexit
 import fcntl
 import gc
 import importlib
@@ -22,7 +23,6 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 MODULES = (
     "pyspark.daemon",
@@ -103,6 +103,9 @@ def fork_server() -> Generator[Path]:
 
 def main(fd: int) -> None:
     """Import, and fork a process for each launcher that connects, until standard input ends."""
+    statuses: list[int] = []
+    # Called last, as it is registered before what the imports register.
+    atexit.register(_end, statuses)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends the workers.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listening = socket.socket(fileno=fd)
@@ -115,13 +118,16 @@ def main(fd: int) -> None:
             connection, _ = listening.accept()
             if os.fork() == 0:
                 listening.close()
-                _become(connection)
+                _become(connection, statuses)
                 return
             connection.close()
 
 
-def _become(connection: socket.socket) -> None:
-    """Run the module that a launcher asks for, with its streams, in this process."""
+def _become(connection: socket.socket, statuses: list[int]) -> None:
+    """Run the module that a launcher asks for, with its streams, in this process.
+
+    Its exit status is appended to `statuses`, unless it failed.
+    """
     head, fds, _, _ = socket.recv_fds(connection, _LENGTH, 3)
     asked = connection.recv(int.from_bytes(head), socket.MSG_WAITALL)
     (module, *arguments), environment, directory = marshal.loads(asked)
@@ -139,16 +145,23 @@ def _become(connection: socket.socket) -> None:
     sys.modules.pop(module, None)  # It runs as `__main__`.
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
-        status: Any = 0
     except SystemExit as ended:
-        status = ended.code or 0
-    if isinstance(status, int):
-        # What the interpreter takes apart at its end would be copied for it.
+        if isinstance(status := ended.code or 0, int):
+            statuses.append(status)
+        raise
+    statuses.append(0)
+
+
+def _end(statuses: list[int]) -> None:
+    """End a worker with its status, after its threads and what it registered with `atexit`.
+
+    What the interpreter takes apart next would be copied for it.
+    """
+    if statuses:
         with suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
-        os._exit(status & 0xFF)
-    sys.exit(status)
+        os._exit(statuses[0] & 0xFF)
 
 
 def _end_with(connection: socket.socket) -> None:

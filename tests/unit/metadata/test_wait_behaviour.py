@@ -193,6 +193,7 @@ def test_no_commit_between_a_look_and_a_wait_is_lost(
     """A reader that looks and waits in turn, as the contract says, hears of every commit."""
     topic = metadata.create_topic()
     commits = examples(100, 300)
+    caught_up = threading.Semaphore(0)
 
     def read() -> int:
         wake = Wake()
@@ -202,6 +203,7 @@ def test_no_commit_between_a_look_and_a_wait_is_lost(
             located = metadata.registry.locate(topic.uuid, UNPARTITIONED, offset, commits)
             if located.locations:
                 offset = located.log_end_offset
+                caught_up.release()
                 continue
             started = time.monotonic()
             metadata.registry.wait([at(topic, offset=offset)], Deadline.after(LONG), wake)
@@ -211,6 +213,8 @@ def test_no_commit_between_a_look_and_a_wait_is_lost(
     readers = [threads.submit(read) for _ in range(4)]
     for _ in range(commits):
         metadata.push(topic)
+        for _ in readers:  # The next is no help to one that missed this.
+            assert caught_up.acquire(timeout=2 * LONG), "a wake-up was lost"
     assert [reader.result(2 * LONG) for reader in readers] == [commits] * 4
 
 

@@ -14,12 +14,13 @@ pytest.importorskip("pyspark")
 from wings_spark.ingest import fork_server as subject
 
 MODULE = """
-import os, sys
+import atexit, os, sys, threading
 
+atexit.register(print, "left")
 print(__name__, sys.argv[1:], "wings_spark.ingest.writer" in sys.modules, os.environ["VALUE"],
       os.getcwd(), sys.stdin.readline(), flush=True)
 sys.stdin.read()
-print("ended")
+threading.Timer(0.1, print, ["ended"]).start()
 """
 
 
@@ -63,7 +64,7 @@ def test_a_worker_has_the_imports_and_what_its_launcher_was_given(
     with start(launcher, module) as process:
         assert say(process).split("\n")[0] == f"__main__ ['pyspark.worker'] True 7 {module} hello"
         assert process.poll() is None, "the launcher stays for as long as its worker"
-        assert process.communicate()[0] == "ended\n"
+        assert process.communicate()[0] == "ended\nleft\n"
         assert process.returncode == 0
 
 
@@ -84,7 +85,7 @@ def test_without_a_server_the_launcher_runs_python_itself(module: Path, tmp_path
         (launcher.parent / "socket").unlink()
         with start(launcher, module) as process:
             assert say(process).startswith(f"__main__ ['pyspark.worker'] False 7 {module} hello")
-            assert process.communicate()[0] == "ended\n"
+            assert process.communicate()[0] == "ended\nleft\n"
 
 
 def test_what_is_no_module_is_run_by_python(launcher: Path) -> None:
