@@ -52,7 +52,8 @@ def test_tasks_present_a_token_that_stands_nowhere(
                     *(sys.executable, str(JOBS), str(written), server.flight),
                     *(str(certificates), str(tmp_path / "token")),
                 ],
-                env=quick_spark,
+                # Whose workers Spark starts itself, as it does for users.
+                env=quick_spark | {"WORKERS_LAUNCH": ""},
                 cwd=written,
                 capture_output=True,
                 text=True,
