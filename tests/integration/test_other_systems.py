@@ -77,7 +77,9 @@ def run(environment: dict[str, str], *command: str) -> str:
     return ended.stdout
 
 
-@pytest.mark.parametrize("lacking", ["windows", "macos"], indirect=True)
+@pytest.mark.parametrize(
+    "lacking", ["windows", pytest.param("macos", marks=pytest.mark.soak)], indirect=True
+)
 def test_the_client_and_the_commands_need_nothing_of_linux(
     server: RunningServer, new_topic_id: str, lacking: dict[str, str], tmp_path: Path
 ) -> None:
