@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.plans import plan_for
+from wings_core.metadata.store.pages import merged_row
 from wings_core.model import InlineFolio, Location
 
 PageRow = tuple[int | None, int, int, int, str, int, int, int | None, int | None, int, int]
@@ -86,24 +87,5 @@ def add_pages(connection: Connection, pages: Sequence[tuple[int, Location]]) -> 
         "(partition_id, end_offset, start_offset, timestamp, folio, position, length, "
         "first_timestamp, format, first_row, slice_bytes, schema_version) "
         "JOIN folios ON folios.name = added.folio",
-        columns(
-            [
-                (
-                    partition_id,
-                    page.end_offset,
-                    page.start_offset,
-                    page.timestamp,
-                    page.address.folio,
-                    page.address.position,
-                    page.address.length,
-                    page.first_timestamp,
-                    int(page.format),
-                    page.first_row,
-                    page.slice_bytes,
-                    page.schema_version,
-                )
-                for partition_id, page in pages
-            ],
-            12,
-        ),
+        columns([merged_row(id_, page, page.address.folio) for id_, page in pages], 12),
     )

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from wings_core.metadata.sqlite.database import Connection, insert_rows
 from wings_core.metadata.sqlite.notes import MOVED, PUSHED
+from wings_core.metadata.store.pages import merged_row
 from wings_core.model import INLINE_SUFFIX, Location, PageFormat
 
 PageRow = tuple[int | None, int, int, int, int, int, int, int | None, int | None, int, int]
@@ -65,23 +66,7 @@ def insert_inline(connection: Connection, folio_id: int, data: bytes) -> None:
 def add_pages(connection: Connection, pages: Sequence[tuple[int, Location]]) -> None:
     """Index merged pages of partitions, by id, and count them to their folios."""
     folio_ids = count_to_folios(connection, Counter(page.address.folio for _, page in pages))
-    rows = [
-        (
-            partition_id,
-            page.end_offset,
-            page.start_offset,
-            page.timestamp,
-            folio_ids[page.address.folio],
-            page.address.position,
-            page.address.length,
-            page.first_timestamp,
-            int(page.format),
-            page.first_row,
-            page.slice_bytes,
-            page.schema_version,
-        )
-        for partition_id, page in pages
-    ]
+    rows = [merged_row(id_, page, folio_ids[page.address.folio]) for id_, page in pages]
     connection.raw.executemany(
         "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
         "position, length, first_timestamp, format, first_row, slice_bytes, schema_version) "
