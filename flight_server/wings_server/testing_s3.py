@@ -54,11 +54,11 @@ def create_bucket(endpoint: str, bucket: str) -> None:
     """Create a bucket; one that is there is no error."""
     import httpx
 
-    answer = httpx.put(f"{endpoint}/{bucket}", headers={"Authorization": _ANYBODY})
+    answer = httpx.put(f"{endpoint}/{bucket}", headers={"Authorization": _AUTHORIZATION})
     assert answer.status_code in {200, 409}, answer.text
 
 
-_ANYBODY = (
+_AUTHORIZATION = (
     f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY_ID}/20260101/us-east-1/s3/aws4_request, "
     "SignedHeaders=host, Signature=0"
 )

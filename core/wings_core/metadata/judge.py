@@ -9,7 +9,6 @@ the store applies the changes of all accepted batches in one transaction.
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Protocol
 
 from wings_core.errors import (
@@ -45,8 +44,6 @@ TIMESTAMP_AHEAD_US_MAX = 3600 * 1_000_000
 
 ID_BYTES_MAX = 256
 """The longest producer id and the longest consumer's name, in UTF-8."""
-
-_PARTITION = attrgetter("partition")
 
 
 def check_id(what: str, text: str) -> None:
@@ -296,8 +293,7 @@ class Judge:
         self._check_partitions(batch)
         if batch.expected is not None:
             self._check_expected(topic_id, batch.expected)
-        if batch.timestamp is not None:
-            self._check_timestamp(batch.timestamp)
+        self._check_timestamp(batch.timestamp)
         producer = None
         if batch.sequence is not None:
             producer = self._producer(topic_id, batch.sequence.producer_id)
@@ -345,8 +341,7 @@ class Judge:
             draft = self._stored.stage(entry.stage) or StageDraft(entry.stage, topic_id)
         check_entry(draft, entry)
         self._check_partitions(batch)
-        if batch.timestamp is not None:
-            self._check_timestamp(batch.timestamp)
+        self._check_timestamp(batch.timestamp)
         check_pages(draft.pages + len(batch.pages), entry.stage)
         # Nothing can refuse the batch from here on. One that was refused begins no stage: the next
         # may be another topic's.
@@ -355,15 +350,15 @@ class Judge:
         return draft.append(batch.pages, batch.timestamp)
 
     def _check_partitions(self, batch: CommitBatch) -> None:
-        characters = max(map(len, map(_PARTITION, batch.pages)), default=0)
+        characters = max([len(page.partition) for page in batch.pages], default=0)
         if 4 * characters > self._partition_bytes_max:  # A character has at most 4 bytes.
             for page in batch.pages:
                 check_partition(page.partition, self._partition_bytes_max)
         if batch.expected is not None:
             check_partition(batch.expected.partition, self._partition_bytes_max)
 
-    def _check_timestamp(self, timestamp: int) -> None:
-        if timestamp > self._now + TIMESTAMP_AHEAD_US_MAX:
+    def _check_timestamp(self, timestamp: int | None) -> None:
+        if timestamp is not None and timestamp > self._now + TIMESTAMP_AHEAD_US_MAX:
             ahead = (timestamp - self._now) // 1_000_000
             raise InvalidArgument(
                 f"the timestamp is {ahead} s ahead of the server's clock, at most "

@@ -83,7 +83,7 @@ class DiskGuard:
         Raises:
             ResourceExhausted: They are not.
         """
-        refusal = self._refusal or self._elsewhere()  # No call more: each push asks.
+        refusal = self.refusal
         if refusal is not None:
             raise ResourceExhausted(refusal)
 

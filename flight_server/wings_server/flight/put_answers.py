@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -38,9 +37,6 @@ last of them wait for a flush that the first had begun."""
 
 UNREAD_SECONDS = 0.01
 """An answer whose write takes so long is one that the client does not read."""
-
-
-_ROWS = attrgetter("num_rows")
 
 
 class Answers:
@@ -195,7 +191,7 @@ class Answers:
             batch = outcome.batch
             if self._quotas is not None:
                 self._quotas.release(batch)
-            rows = list(map(_ROWS, batch.parts))
+            rows = [part.num_rows for part in batch.parts]
             # Counted before they are answered: a client that has its answer finds it counted.
             self._count(batch, results, rows)
         for answer in results_to_json(self._answered, results, rows):

@@ -1,4 +1,4 @@
-"""The console: static files of this package at `/`, answered to everyone who names this host.
+"""The console: static files of this package at `/`, answered to every caller that names this host.
 
 The files are read once, at the start, and looked up by their whole path: no path leaves them. What
 the page shows it asks of the public API, with the token that its user enters.

@@ -32,7 +32,7 @@ BODIES: tuple[type[Message], ...] = (
 """The bodies of the endpoints."""
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""What is answered to everyone."""
+"""What is answered to every caller."""
 
 _SCHEME = "token"
 

@@ -32,8 +32,8 @@ def commit_batches(
     stored = _SqliteState(connection)
     stored.find_ahead(batches)
     judge = Judge(stored, now)
-    results = list(map(judge.judge, batches))  # Comprehensions are calls of their own.
-    uuids = dict(zip(stored.topic_ids.values(), stored.topic_ids, strict=True))
+    results = [judge.judge(batch) for batch in batches]
+    uuids = {topic_id: topic_uuid for topic_uuid, topic_id in stored.topic_ids.items()}
     changed: list[PartitionDraft] = []
     ends: dict[tuple[str, Partition], int] = {}
     for draft in judge.partitions.values():
