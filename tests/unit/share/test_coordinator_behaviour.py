@@ -14,6 +14,7 @@ from tables import each
 
 from wings_core.errors import GroupNotFound, InvalidArgument, InvalidRecordState, Unavailable
 from wings_core.fetch.fetcher import Cancel
+from wings_core.model import PartitionState
 from wings_core.share.coordinator import finalize
 from wings_core.share.model import (
     Acknowledgement,
@@ -740,6 +741,33 @@ def test_a_group_that_is_altered_here_is_so_for_whoever_waits(share: ShareUnderT
         assert spans(waiting.result(LONG)) == [(1, 3, 1)]
 
 
+def test_a_group_that_is_altered_during_a_look_is_looked_at_with_what_it_is_then(
+    share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share.metadata.push(share.topic, 2)
+    group = share.group(in_flight_max=1)
+    assert len(share.acquire(group)) == 1
+    registry, request = share.metadata.registry, AcquireRequest(group, "two", None, 1)
+    listed = registry.partition_states
+
+    def altering(topic_uuid: str) -> list[PartitionState]:
+        share.coordinator.altered(reconfigured(group, in_flight_max=2))
+        return listed(topic_uuid)
+
+    called = threading.Event()
+    with (
+        share.coordinator.following(group, called.set),
+        share.coordinator.watch(request, called.set),
+    ):
+        share.coordinator.altered(group)  # Partitions are listed again then.
+        called.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(registry, "partition_states", altering)
+            assert share.coordinator.acquire_now(request).ranges == ()
+        assert called.is_set()
+        assert spans(share.coordinator.acquire_now(request).ranges) == [(1, 1, 1)]
+
+
 def test_what_is_given_up_goes_where_another_node_has_told_the_group(
     share: ShareUnderTest,
 ) -> None:
@@ -769,6 +797,30 @@ def test_what_is_accepted_through_another_coordinator_makes_room_here(
         assert share.acquire(group) == [], "the replicas are not asked for each acquire"
         share.clock.time += 1.1
         assert spans(share.acquire(group)) == [(2, 3, 1)]
+
+
+@pytest.mark.parametrize("has_accepted", [False, True], ids=["held", "accepted"])
+def test_who_asked_for_what_another_node_has_had_is_called_to_ask_for_the_rest(
+    remote_share: ShareUnderTest, *, has_accepted: bool
+) -> None:
+    share, other = remote_share, remote_share.open_coordinator()
+    group = share.group()
+    request = AcquireRequest(group, "two", None, 1)
+    share.metadata.push(share.topic, 1)
+    (first,) = other.acquire_now(request).ranges
+    assert share.acknowledge(group, first, "accept", member="two", coordinator=other) is None
+    share.metadata.push(share.topic, 2)
+    (leased,) = share.acquire(group, 1)
+    if has_accepted:
+        assert share.acknowledge(group, leased, "accept") is None
+    called, deadline = threading.Event(), Deadline.after(LONG)
+    with other.watch(request, called.set):
+        while not (found := spans(other.acquire_now(request).ranges)):
+            while not called.wait(0.01):
+                assert not deadline.passed, "message 2 is available, and is not asked for"
+                share.clock.time += 0.01
+            called.clear()
+    assert found == [(2, 2, 1)]
 
 
 def test_groups_that_take_turns_get_messages_of_all_partitions(share: ShareUnderTest) -> None:

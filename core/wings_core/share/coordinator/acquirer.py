@@ -317,6 +317,8 @@ class Acquirer:
             self._changed(tracked.key.group_uuid, tracked.key.partition)
         if held.finished:
             yield from self._catch_up(group, tracked)
+            if not delivered:  # What comes after it may be available.
+                self._changed(tracked.key.group_uuid, tracked.key.partition)
         if delivered and self._clock.now() >= until:
             # It took too long: others may have them by now.
             yield from self._release_undelivered(
@@ -360,11 +362,22 @@ class Acquirer:
             self._put_off(tracked, [(pick.first, pick.last, 0.0) for pick in picks])
         self._changed(tracked.key.group_uuid, tracked.key.partition)
 
+    def retry_seconds(self, group: ShareGroup, partition: Partition) -> float | None:
+        """Return in how many seconds to ask again for what seems to be available in a partition.
+
+        None: the last that was asked for was not all held by others, or the partition is gone.
+        """
+        with self._table.lock:
+            tracked = self._table.find(group, partition)
+            return self._pause(tracked) if tracked is not None and tracked.collisions else None
+
+    def _pause(self, tracked: TrackedPartition) -> float:
+        least, most = BACK_OFF_SECONDS
+        return min(most, least * 2 ** min(tracked.collisions, 16)) * self._rng.uniform(0.5, 1.5)
+
     def _put_off(self, tracked: TrackedPartition, ranges: Iterable[tuple[int, int, float]]) -> None:
         """Make what others hold available again after a pause, which grows; the lock is held."""
-        now = self._clock.now()
-        least, most = BACK_OFF_SECONDS
-        pause = min(most, least * 2 ** min(tracked.collisions, 16)) * self._rng.uniform(0.5, 1.5)
+        now, pause = self._clock.now(), self._pause(tracked)
         for first, last, retry_seconds in ranges:
             wait = min(pause, retry_seconds) if retry_seconds else pause
             tracked.state.unpick(first, last, 0, now + wait)

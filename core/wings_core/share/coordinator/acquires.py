@@ -173,11 +173,24 @@ class Acquires:
 
     def _looked_at(
         self, index: ReadyPartitions, group: ShareGroup, generation: int, state: PartitionState
-    ) -> None:
-        """Take a partition out of the index where it has nothing, after an acquire."""
+    ) -> float | None:
+        """Take a partition out of the index where it has nothing, after an acquire.
+
+        Returns:
+            In how many seconds it may have something, as `PartitionTable.look` says.
+        """
+        if self._groups.is_altered(group):
+            return 0.0  # What was found was of before: who waits is woken to look anew.
         bounds = Bounds(state.log_start_offset, state.next_offset)
         again = self._core.table.look(group, state.partition, bounds) if bounds.end else None
         index.looked_at(state.partition, generation, state.next_offset, again)
+        return again
+
+    def _retry(self, index: ReadyPartitions, group: ShareGroup, partition: Partition) -> None:
+        """See to it that what is left is asked for, where others held all that was asked for."""
+        seconds = self._core.acquirer.retry_seconds(group, partition)
+        if seconds is not None:
+            index.look_in(partition, seconds)
 
     def _acquire(self, request: AcquireRequest, index: ReadyPartitions) -> list[LeasedRange]:
         """Lease what is available in partitions that are ready; takes out those that are not."""
@@ -199,7 +212,9 @@ class Acquires:
                 states = [fresh]
             ranges = self._acquire_of(request, states)
             for (_, generation), state in zip(some, states, strict=True):
-                self._looked_at(index, group, generation, state)
+                again = self._looked_at(index, group, generation, state)
+                if again == 0 and not ranges:
+                    self._retry(index, group, state.partition)
             if ranges:
                 return ranges
         return []

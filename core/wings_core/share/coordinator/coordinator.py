@@ -158,7 +158,6 @@ class Coordinator:
 
     def altered(self, group: ShareGroup) -> None:
         """See `ShareCoordinator.altered`."""
-        self._groups.know(group)
         self._groups.watchers.altered(group)
 
     def acquire(

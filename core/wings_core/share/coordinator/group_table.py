@@ -44,7 +44,7 @@ class GroupTable:
         used: Callable[[], None],
         sooner: Callable[[], None],
     ) -> None:
-        self.watchers = Watchers(find_group, self._end, self.know)
+        self.watchers = Watchers(find_group, self._end, self._know)
         self._partitions = partitions
         self._registry = registry
         self._clock = clock
@@ -66,6 +66,11 @@ class GroupTable:
         """Return a group as it is now; None: no member uses it here."""
         return self._groups.get(group_uuid)
 
+    def is_altered(self, group: ShareGroup) -> bool:
+        """Tell whether a group is another now than what was checked."""
+        known = self._groups.get(group.uuid)
+        return known is not None and known is not group and known.config != group.config
+
     def check(self, group: ShareGroup) -> ShareGroup:
         """Refuse what cannot be served any more; return and remember the group as it is now."""
         if self._is_closed:
@@ -75,6 +80,7 @@ class GroupTable:
         if known is group:
             return group  # To compare them takes long, as they have a schema.
         with self._lock:
+            group = self.watchers.current(group)  # It may have been altered just now.
             if self._partitions.is_deleted(group):
                 raise GroupNotFound(f"group {group.name:.80} was deleted")
             self._groups[group.uuid] = group
@@ -156,13 +162,6 @@ class GroupTable:
         if index is not None:
             index.took_some()
 
-    def know(self, group: ShareGroup) -> None:
-        """Go on with a group as it is now, where it is known here."""
-        with self._lock:
-            if group.uuid in self._groups:
-                self._groups[group.uuid] = group
-        self.changed(group.uuid, None)
-
     def forget(self, group: ShareGroup) -> None:
         """Forget a group that was deleted, and refuse it from now on."""
         with self._lock:
@@ -198,6 +197,13 @@ class GroupTable:
         self.watchers.close()
         for index in list(self._indexes.values()):
             index.close()
+
+    def _know(self, group: ShareGroup) -> None:
+        """Go on with a group as it is now, where it is known here, and wake those who wait."""
+        with self._lock:
+            if group.uuid in self._groups:
+                self._groups[group.uuid] = group
+        self.changed(group.uuid, None)
 
     def _end(self, group: ShareGroup) -> None:
         """Forget a group that another node has deleted, and wake those who wait for it."""

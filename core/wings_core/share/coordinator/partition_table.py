@@ -116,10 +116,14 @@ class PartitionTable:
         Raises:
             GroupNotFound: It is gone, with its group.
         """
-        tracked = self._table.get(group.uuid, {}).get(partition)
+        tracked = self.find(group, partition)
         if tracked is None:
             raise _gone(group)
         return tracked
+
+    def find(self, group: ShareGroup, partition: Partition) -> TrackedPartition | None:
+        """Return a partition; None where it is not loaded, or gone with its group."""
+        return self._table.get(group.uuid, {}).get(partition)
 
     def is_loaded(self, group: ShareGroup, partition: Partition) -> bool:
         """Tell whether the state of a partition is known."""
@@ -144,7 +148,7 @@ class PartitionTable:
         0: now; None: only after a change that is heard of.
         """
         with self.lock:
-            tracked = self._table.get(group.uuid, {}).get(partition)
+            tracked = self.find(group, partition)
             if tracked is None:
                 return 0.0
             now, wall_us = self._clock.now(), self._clock.wall_us()
@@ -168,7 +172,7 @@ class PartitionTable:
         if group.config.is_ordered:
             return False
         with self.lock:
-            tracked = self._table.get(group.uuid, {}).get(partition)
+            tracked = self.find(group, partition)
             return tracked is not None and tracked.state.has_fresh(
                 log_end, group.config.in_flight_max
             )
@@ -190,7 +194,7 @@ class PartitionTable:
         It is not for a while after this has told so.
         """
         with self.lock:
-            tracked = self._table.get(group.uuid, {}).get(partition)
+            tracked = self.find(group, partition)
             now = self._clock.now()
             if (
                 tracked is None

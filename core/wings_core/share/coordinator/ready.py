@@ -226,9 +226,13 @@ class ReadyPartitions:
                 return
             if self._ready.get(partition) == generation and self._ends.get(partition, 0) <= end:
                 del self._ready[partition]
-            if again_seconds is None:
-                return
-            at = self._clock() + again_seconds
+        if again_seconds is not None:
+            self.look_in(partition, again_seconds)
+
+    def look_in(self, partition: Partition, seconds: float) -> None:
+        """Wake a member for a partition after so many seconds, unless one is woken sooner."""
+        with self._lock:
+            at = self._clock() + seconds
             if at >= self._due_at.get(partition, float("inf")):
                 return
             self._due_at[partition] = at

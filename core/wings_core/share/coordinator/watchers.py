@@ -47,7 +47,7 @@ class Watchers:
     Args:
         find: Looks at a group; None: no other node changes groups.
         ended: Called with a group that another node deleted.
-        changed: Called with a group that another node altered.
+        changed: Called with a group that was altered; wakes those who wait for it.
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class Watchers:
         return group if watched is None else watched.group
 
     def altered(self, group: ShareGroup) -> None:
-        """Hear of a group's new configuration, and wake those who wait for it."""
+        """Hear of a group's new configuration, and tell of it."""
         with self._lock:
             watched = self._watched.get(group.uuid)
             if watched is not None:
                 watched.group = group
-        self.wake(group.uuid)
+        self._changed(group)  # Who is woken looks with what the group is now.
 
     def wake(self, group_uuid: str) -> None:
         """Call the callbacks of a group."""
@@ -155,5 +155,4 @@ class Watchers:
             _logger.exception("looking at the group %s failed", group.name)
         else:
             if found != group:
-                self._changed(found)
                 self.altered(found)
