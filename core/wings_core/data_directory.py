@@ -8,7 +8,7 @@
       HOT               where new pages go, if not into segments/: the URL of an object store
       metadata.sqlite   names and the index of offsets
       RESERVE           room that is released when the disk is full
-      NOTES             where pages lie, once more, for a repair
+      NOTES             where pages lie, a copy for a repair
       segments/         the pages
 
 An embedded server holds both locks. A metadata service holds that of the metadata, and nodes on one

@@ -54,7 +54,7 @@ class OtlpMetrics:
         self._thread.start()
 
     def close(self) -> None:
-        """Export once more, and stop; waits for that no longer than `CLOSE_SECONDS_MAX`."""
+        """Export a last time, and stop; waits for that no longer than `CLOSE_SECONDS_MAX`."""
         self._closed.set()
         self._thread.join(CLOSE_SECONDS_MAX)
 

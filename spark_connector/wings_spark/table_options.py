@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PROVIDER = "provider"
 _OPTION = "option."
 """Spark passes a table's own properties (provider, owner, comment, the user's TBLPROPERTIES) among
-the options, and each option once more with this before its name."""
+the options, and each option again with this before its name."""
 
 _SECRET = "token"
 

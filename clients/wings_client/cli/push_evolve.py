@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
 
 Reopen = Callable[[], AbstractContextManager[OpenFile]]
-"""Opens a file once more, from its start."""
+"""Opens a file again, from its start."""
 
 
 def evolved(

@@ -1,6 +1,6 @@
 """What a cloud gave in the place of a receipt, for all processes of a pipeline.
 
-One process receives and extends messages, another extends them once more and acknowledges them.
+One process receives and extends messages, another extends them again and acknowledges them.
 """
 
 import sqlite3

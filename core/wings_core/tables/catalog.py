@@ -33,7 +33,7 @@ than a commit takes, whose metadata nothing refers to yet."""
 
 _PROPERTIES = {
     "format-version": "2",
-    # Another node's commit is no reason to add the same files once more.
+    # Another node's commit is no reason to add the same files again.
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",

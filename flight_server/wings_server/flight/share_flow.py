@@ -32,7 +32,7 @@ _logger = structlog.get_logger("wings.flight")
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """A turn of one stream, which is the flow's until it is given back."""
+    """A turn of one stream, which is the flow's until `give_back`."""
 
     stream: "FlowStream"
     member: str

@@ -199,7 +199,7 @@ class ShareTurns:
             if not self._requests and not wants:
                 return None
             turn = Turn(self, self._member, self._take_requests())
-            self._is_taken = True  # Last: it is given back only where this returns.
+            self._is_taken = True  # Last: the turn ends by `give_back` only where this returns.
             return turn
 
     def answer(self, requests: Sequence[AcknowledgeMessage], settled: Sequence[Settled]) -> None:

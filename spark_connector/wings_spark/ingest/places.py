@@ -1,7 +1,7 @@
 """The places that a source may read: who can write to its queue chooses files within them.
 
 A place is a bucket or a folder of one, `s3://BUCKET/FOLDER` or the like, or a directory. A name is
-judged as text, and a path on this machine once more by the file that was opened: links are
+judged as text, and a path on this machine again by the file that was opened: links are
 followed, and must end within a place.
 """
 

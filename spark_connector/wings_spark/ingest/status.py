@@ -161,7 +161,7 @@ def _time(value: datetime) -> str:
 
 
 def retry(settings: SourceSettings, shards: list[str] | None) -> list[str]:
-    """Have dead files read again: each is announced in the queue once more, and nothing else.
+    """Have dead files read again: each is announced in the queue again, and nothing else.
 
     The pipeline that receives the message opens the file again, if it is dead since the same time;
     until then it stays dead. So a retry that is cut off has announced some, and strands none.

@@ -87,7 +87,7 @@ def cover_of(plan: Plan, start: int, stop: int) -> Cover:
     stored = ranges = _between(plan, start, stop)
     order = None
     if len(set(stored.owners)) < len(stored.owners):
-        # Each partition stands in one range. To copy the rows once more takes less than a range for
+        # Each partition stands in one range. To copy the rows again takes less than a range for
         # each of many small pages would, here and at the reader.
         order, ranges = _by_partition(stored)
     cover = Cover(stored, order, ranges, covered_by(plan, ranges, ranges.rows))
