@@ -27,7 +27,7 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.sql import Query
-from wings_core.sql.workers import BEYOND_BYTES
+from wings_core.sql.workers import BEYOND_BYTES, Worker
 from wings_core.sql_process.channel import Channel
 from wings_server.flight.client_watch import ClientGone
 from wings_server.flight_sql.handles import Handle
@@ -50,11 +50,27 @@ WIDE = f"select * from (select {', '.join(['i'] * 4000)} from range(1) r(i))"
 """Its planning takes seconds."""
 
 
+started: list[Worker] = []
+
+
+class RecordedWorker(Worker):
+    """One that `started` has too."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
+        started.append(self)
+
+
 @pytest.fixture(scope="module")
 def bounded() -> Iterator[RunningServer]:
     """A server whose queries have 256 MiB."""
     limits = Limits(sql_memory_bytes_max=MEMORY_BYTES)
-    with running_server(limits=limits) as server, wings_client.connect(server.flight) as client:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        running_server(limits=limits) as server,
+        wings_client.connect(server.flight) as client,
+    ):
+        patch.setattr("wings_core.sql.workers.Worker", RecordedWorker)
         client.create_topic("places", {"id": "int64", "name": "string"})
         client.create_topic("visits", {"place": "int64", "n": "int64"})
         client.push("places", [{"id": n, "name": f"p{n}"} for n in range(100)])
@@ -75,18 +91,18 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def workers_of(parent: int) -> set[int]:
-    """Return the workers that a process has started and that have not ended."""
-    found: set[int] = set()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, ppid = path.read_text().rpartition(")")[2].split()[:2]
-            is_worker = b"wings_core.sql_process\0" in path.with_name("cmdline").read_bytes()
-        except OSError:
-            continue
-        if int(ppid) == parent and state != "Z" and is_worker:
-            found.add(int(path.parent.name))
-    return found
+def workers() -> set[int]:
+    """Return the workers of this process that have not ended."""
+    return {worker.pid for worker in started if worker.alive}
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def children_of(pid: int) -> set[int]:
+    paths = Path(f"/proc/{pid}/task").glob("*/children")
+    return {int(child) for path in paths for child in path.read_text().split()}
 
 
 def peak_bytes(pid: int) -> int:
@@ -94,10 +110,11 @@ def peak_bytes(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) << 10
 
 
+@pytest.mark.usefixtures("started_anew")
 def test_memory_that_duckdb_does_not_count_is_bounded(bounded: RunningServer) -> None:
     query = opened(bounded, LARGE)
     assert not query.is_local
-    (worker,) = workers_of(os.getpid())
+    (worker,) = workers()
     most, done = [0], threading.Event()
 
     def look() -> None:
@@ -164,7 +181,7 @@ def test_parsing_is_cancelled(bounded: RunningServer, asked: SimpleQueue[str]) -
 
 def test_planning_is_cancelled(bounded: RunningServer, asked: SimpleQueue[str]) -> None:
     assert answers(bounded)
-    before = workers_of(os.getpid())
+    before = workers()
     while not asked.empty():
         asked.get()
     cancel = Cancel()
@@ -182,7 +199,7 @@ def test_planning_is_cancelled(bounded: RunningServer, asked: SimpleQueue[str]) 
     cancel.cancel(Unavailable("the client has gone"))
     planning.join()
     assert isinstance(failed[0], Unavailable)
-    assert before.isdisjoint(workers_of(os.getpid()))
+    assert before.isdisjoint(workers())
     assert answers(bounded)
 
 
@@ -248,7 +265,7 @@ def test_a_statement_is_cancelled_by_its_info_while_it_is_planned(
 
 def test_a_worker_that_is_killed_fails_its_query_alone(bounded: RunningServer) -> None:
     assert answers(bounded)
-    (worker,) = workers_of(os.getpid())
+    (worker,) = workers()
     query = opened(bounded, ENDLESS)
     os.kill(worker, signal.SIGKILL)
     with pytest.raises(ResourceExhausted):
@@ -258,23 +275,23 @@ def test_a_worker_that_is_killed_fails_its_query_alone(bounded: RunningServer) -
 
 def test_statements_that_fail_leave_their_worker(bounded: RunningServer) -> None:
     assert answers(bounded)
-    before = workers_of(os.getpid())
+    before = workers()
     for text in ("select x from range(3) r(i)", "select 'a'::int from range(3) r(i)"):
         with pytest.raises(InvalidSql):
             list(opened(bounded, text).batches())
     assert answers(bounded)
-    assert workers_of(os.getpid()) == before
+    assert workers() == before
 
 
 def test_a_query_that_is_left_ends_its_worker(bounded: RunningServer) -> None:
     assert answers(bounded)
-    before = workers_of(os.getpid())
+    before = workers()
     opened(bounded, ENDLESS).close()  # Planned alone, so the worker stays.
-    assert workers_of(os.getpid()) == before
+    assert workers() == before
     batches = opened(bounded, "select i from range(100000000) r(i)").batches()
     next(batches)
     batches.close()
-    assert before.isdisjoint(workers_of(os.getpid()))
+    assert before.isdisjoint(workers())
     assert bounded.server.log.sql.running == 0
 
 
@@ -288,12 +305,14 @@ def test_a_query_that_is_never_begun_ends(bounded: RunningServer, text: str) -> 
 
 def test_no_process_outlives_a_server_that_is_killed() -> None:
     with server_process() as server, wings_client.connect(server.flight) as client:
+        forker = parent_of(server.pid)
+        before = children_of(forker)
         reader = client.sql("select i from range(100000000000) r(i)")
         reader.read_next_batch()
-        workers = workers_of(server.pid)
-        assert workers
+        processes = children_of(forker) - before
+        assert len(processes) == 2, "one parses, and one runs the statement"
         server.kill()
-        until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+        until(lambda: children_of(forker).isdisjoint(processes))
 
 
 def test_joins_of_topics_run_in_a_worker(bounded: RunningServer) -> None:

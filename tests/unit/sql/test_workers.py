@@ -66,6 +66,7 @@ def test_a_worker_that_is_killed_as_it_ends_is_not_lent_again(
     workers.put_back(worker, usable=False)
 
 
+@pytest.mark.usefixtures("started_anew")
 def test_what_a_process_says_as_it_ends_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     life, theirs = os.pipe()
     process = Process("wings_core.sql_process", ["x" * 2 * SAID_BYTES_MAX], [theirs])
@@ -119,7 +120,7 @@ def many_files() -> Iterator[None]:
         yield
 
 
-@pytest.mark.usefixtures("many_files")
+@pytest.mark.usefixtures("many_files", "started_anew")
 def test_statements_are_parsed_and_run_by_a_server_with_many_open_files() -> None:
     with closing(Parser()) as parser:
         assert "SELECT" in parser.parse("select 1 as n", lambda: False).tree
