@@ -1,6 +1,7 @@
 """Names that do not exist, that are markup, too long, or run from right to left; and very many."""
 
 from collections.abc import Generator
+from itertools import product
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -47,14 +48,13 @@ return [...document.querySelectorAll('main .notice, main .empty')]
 """
 
 
-@pytest.mark.parametrize("route", PAGES)
 def test_a_name_in_the_address_that_is_not_there_is_told_of_and_is_text(
-    page: ConsolePage, route: str, subtests: pytest.Subtests
+    page: ConsolePage, subtests: pytest.Subtests
 ) -> None:
     page.size(375, 740, touch=True)
     visit = page.open
-    for kind, name in NAMES.items():
-        with subtests.test(kind):
+    for route, (kind, name) in product(PAGES, NAMES.items()):
+        with subtests.test(f"{route} {kind}"):
             visit(route.format(quote(name, safe="")))
             visit = page.go
             page.wait("a heading", lambda: page.text("h1"))
