@@ -5,17 +5,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 from fix_metadata import A, B
-from fix_share import ShareUnderTest, entry_of, spans
+from fix_share import ShareUnderTest, entry_of, open_share, spans
 from tables import each
 
 from wings_core.errors import GroupNotFound, InvalidArgument, InvalidRecordState, Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.model import PartitionState
-from wings_core.share.coordinator import finalize
+from wings_core.share.coordinator import acquires, finalize
 from wings_core.share.model import (
     Acknowledgement,
     AcknowledgeType,
@@ -28,7 +29,7 @@ from wings_core.share.model import (
     member_tag,
 )
 from wings_core.share.replica.interfaces import ReleaseEntry
-from wings_core.share.replica.requests import ReadRequest
+from wings_core.share.replica.requests import Answer, HoldRequest, ReadRequest, Request
 from wings_core.times import Deadline, format_timestamp
 
 LONG = 60.0
@@ -821,6 +822,84 @@ def test_who_asked_for_what_another_node_has_had_is_called_to_ask_for_the_rest(
                 share.clock.time += 0.01
             called.clear()
     assert found == [(2, 2, 1)]
+
+
+def test_what_others_hold_is_asked_for_less_and_less_often_however_often_a_member_looks(
+    tmp_path: Path,
+) -> None:
+    with open_share(tmp_path, 3) as share:
+        group, other = share.group(in_flight_max=1), share.open_coordinator()
+        share.metadata.push(share.topic, 1_000)
+        (leased,) = share.acquire(group)
+        request = AcquireRequest(group, "two", None, 1)
+        asked = list[int]()
+        perform = share.replicas[0].perform
+
+        def counting(requests: Sequence[Request]) -> Sequence[Answer]:
+            asked.append(sum(isinstance(each, HoldRequest) for each in requests))
+            return perform(requests)
+
+        share.replicas[0].perform = counting
+        for _ in range(100):
+            share.clock.time += 0.05
+            assert other.acquire_now(request).ranges == ()
+        assert 5 < sum(asked) < 20, "it is asked for about once a second"
+        assert share.acknowledge(group, leased, "accept") is None
+        share.clock.time += 2
+        assert other.acquire_now(request).ranges == (), "what it asks for is finished"
+        assert len(other.acquire_now(request).ranges) == 1
+
+
+def test_a_look_ends_though_what_it_has_looked_at_is_to_be_asked_for_again_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acquires, "PEEK_PARTITIONS", 1)
+    with open_share(tmp_path, 3) as share:
+        topic, other = share.metadata.create_topic("key"), share.open_coordinator()
+        group = share.group(topic=topic, in_flight_max=1)
+        for partition in (A, B):
+            share.metadata.push(topic, 100, partition)
+            assert len(share.acquire(group, partition=partition)) == 1
+        asked = list[int]()
+        perform = share.replicas[0].perform
+
+        def slow(requests: Sequence[Request]) -> Sequence[Answer]:
+            if isinstance(requests[0], HoldRequest):
+                share.clock.time += 2
+                asked.append(len(requests))
+                assert len(asked) <= 2, "each partition is asked for once"
+            return perform(requests)
+
+        share.replicas[0].perform = slow
+        assert other.acquire_now(AcquireRequest(group, "two", None, 1)).ranges == ()
+        assert len(asked) == 2
+
+
+def test_who_finds_the_window_full_of_what_is_asked_for_just_now_does_not_look_again_soon(
+    tmp_path: Path,
+) -> None:
+    with open_share(tmp_path, 3) as share:
+        share.metadata.push(share.topic, 2)
+        group, coordinator = share.group(in_flight_max=1), share.open_coordinator()
+        assert spans(share.acquire(group, coordinator=coordinator)) == [(0, 0, 1)]
+        share.clock.time += 40  # Past the lock, and the next time the replicas would be asked.
+        called, looked = threading.Event(), list[int]()
+        request = AcquireRequest(group, "two", None, 1)
+        perform = share.replicas[0].perform
+
+        def looking(requests: Sequence[Request]) -> Sequence[Answer]:
+            if isinstance(requests[0], HoldRequest) and not looked:
+                looked.append(len(coordinator.acquire_now(request).ranges))
+                share.clock.time += 1
+                called.clear()
+                called.wait(0.1)  # In which who was to look again would be called.
+                looked.append(called.is_set())
+            return perform(requests)
+
+        share.replicas[0].perform = looking
+        with coordinator.watch(request, called.set):
+            assert len(share.acquire(group, coordinator=coordinator)) == 1
+        assert looked == [0, False]
 
 
 def test_groups_that_take_turns_get_messages_of_all_partitions(share: ShareUnderTest) -> None:

@@ -273,6 +273,19 @@ def test_what_another_member_took_out_is_ready_again_for_one_that_finds_some() -
     assert topic.ready() == [A]
 
 
+def test_what_becomes_ready_anew_during_a_look_is_for_who_is_called_for_it() -> None:
+    topic = Topic()
+    topic.commit(A)
+    topic.commit(B)
+    topic.empty(A, 1.0)
+    topic.wait("me")
+    topic.clock.time += 1.0
+    assert [each for each, _ in topic.index.peek(None, 100, {A})] == [B]
+    assert topic.taken() == ["me"]
+    assert topic.index.peek(A, 1, {A}) == []
+    assert topic.ready() == [A, B]
+
+
 @pytest.mark.parametrize("error", [None, Unavailable("no metadata")])
 def test_who_comes_while_the_partitions_are_listed_waits_for_the_list(
     error: Unavailable | None, monkeypatch: pytest.MonkeyPatch

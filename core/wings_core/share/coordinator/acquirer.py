@@ -362,14 +362,14 @@ class Acquirer:
             self._put_off(tracked, [(pick.first, pick.last, 0.0) for pick in picks])
         self._changed(tracked.key.group_uuid, tracked.key.partition)
 
-    def retry_seconds(self, group: ShareGroup, partition: Partition) -> float | None:
+    def retry_seconds(self, group: ShareGroup, partition: Partition) -> float:
         """Return in how many seconds to ask again for what seems to be available in a partition.
 
-        None: the last that was asked for was not all held by others, or the partition is gone.
+        0: at once, as not all that was asked for last was held by others.
         """
         with self._table.lock:
             tracked = self._table.find(group, partition)
-            return self._pause(tracked) if tracked is not None and tracked.collisions else None
+            return self._pause(tracked) if tracked is not None and tracked.collisions else 0.0
 
     def _pause(self, tracked: TrackedPartition) -> float:
         least, most = BACK_OFF_SECONDS

@@ -172,25 +172,25 @@ class Acquires:
             self._counts.add(group, delivered=delivered, redelivered=redelivered)
 
     def _looked_at(
-        self, index: ReadyPartitions, group: ShareGroup, generation: int, state: PartitionState
-    ) -> float | None:
+        self,
+        index: ReadyPartitions,
+        group: ShareGroup,
+        generation: int,
+        state: PartitionState,
+        *,
+        found: bool = True,
+    ) -> None:
         """Take a partition out of the index where it has nothing, after an acquire.
 
-        Returns:
-            In how many seconds it may have something, as `PartitionTable.look` says.
+        Also for a while where it `found` none, as others held all that was asked for.
         """
         if self._groups.is_altered(group):
-            return 0.0  # What was found was of before: who waits is woken to look anew.
+            return  # What was found was of before: who waits is woken to look anew.
         bounds = Bounds(state.log_start_offset, state.next_offset)
         again = self._core.table.look(group, state.partition, bounds) if bounds.end else None
+        if again == 0 and not found:
+            again = self._core.acquirer.retry_seconds(group, state.partition)
         index.looked_at(state.partition, generation, state.next_offset, again)
-        return again
-
-    def _retry(self, index: ReadyPartitions, group: ShareGroup, partition: Partition) -> None:
-        """See to it that what is left is asked for, where others held all that was asked for."""
-        seconds = self._core.acquirer.retry_seconds(group, partition)
-        if seconds is not None:
-            index.look_in(partition, seconds)
 
     def _acquire(self, request: AcquireRequest, index: ReadyPartitions) -> list[LeasedRange]:
         """Lease what is available in partitions that are ready; takes out those that are not."""
@@ -202,9 +202,9 @@ class Acquires:
             index.note(fresh)
         elif not self._is_local:
             index.look_again()  # Over a network, commits are told of a while later.
-        most, tried = PEEK_PARTITIONS, set[tuple[Partition, int]]()
-        while some := [each for each in index.peek(partition, most) if each not in tried]:
-            tried.update(some)
+        most, tried = PEEK_PARTITIONS, set[Partition]()
+        while some := index.peek(partition, most, tried):
+            tried.update(each for each, _ in some)
             most = READ_PARTITIONS_MAX
             if fresh is None:
                 states = [self._groups.state(index, group, each) for each, _ in some]
@@ -212,9 +212,7 @@ class Acquires:
                 states = [fresh]
             ranges = self._acquire_of(request, states)
             for (_, generation), state in zip(some, states, strict=True):
-                again = self._looked_at(index, group, generation, state)
-                if again == 0 and not ranges:
-                    self._retry(index, group, state.partition)
+                self._looked_at(index, group, generation, state, found=bool(ranges))
             if ranges:
                 return ranges
         return []

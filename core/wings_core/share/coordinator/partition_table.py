@@ -16,7 +16,7 @@ from wings_core.share.model import Lease, LeasedRange, ShareGroup, ShareKey, mem
 from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import Known
-from wings_core.share.state.partition import SharePartition
+from wings_core.share.state.partition import SharePartition, State
 
 READ_PARTITIONS_MAX = 256
 """Partitions whose state is read at a time."""
@@ -157,8 +157,9 @@ class PartitionTable:
             event = tracked.state.next_event(now, wall_us)
             if tracked.state.in_flight >= group.config.window:
                 tracked.is_seen_full = True
-                if self._quorum.is_local:
-                    return event
+                held = tracked.state.messages(State.HELD)
+                if self._quorum.is_local or held < group.config.window:
+                    return event  # Who is asking for the rest tells of what it leaves.
                 again = max(REREAD_SECONDS_MIN, tracked.read_at + tracked.read_again_seconds - now)
                 return again if event is None else min(event, again)
             ordered = group.config.is_ordered

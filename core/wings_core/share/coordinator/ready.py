@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 
 from wings_core.errors import WingsError
 from wings_core.model import PartitionState
@@ -157,7 +158,9 @@ class ReadyPartitions:
                 self._noted.clear()
             self._noted[state.partition] = (self._clock(), state)
 
-    def peek(self, partition: Partition | None, most: int) -> list[tuple[Partition, int]]:
+    def peek(
+        self, partition: Partition | None, most: int, besides: Container[Partition] = ()
+    ) -> list[tuple[Partition, int]]:
         """Return partitions that may have messages, with their generation; others come next time.
 
         Wakes members for what has become due and is not returned.
@@ -165,14 +168,16 @@ class ReadyPartitions:
         Args:
             partition: This one alone; None: any.
             most: So many at most.
+            besides: Not these, so that a look at all ends however often some become ready anew.
         """
         with self._lock:
             came = self._expire()
             if partition is not None:
-                found = self._ready.get(partition)
+                found = None if partition in besides else self._ready.get(partition)
                 some = [] if found is None else [(partition, found)]
             else:
-                some = [item for item, _ in zip(self._ready.items(), range(most), strict=False)]
+                left = (item for item in self._ready.items() if item[0] not in besides)
+                some = list(islice(left, most))
                 for each, _ in some:
                     self._ready.move_to_end(each)
             woken = self._next_of(came, dict(some)) if came else []
@@ -226,13 +231,9 @@ class ReadyPartitions:
                 return
             if self._ready.get(partition) == generation and self._ends.get(partition, 0) <= end:
                 del self._ready[partition]
-        if again_seconds is not None:
-            self.look_in(partition, again_seconds)
-
-    def look_in(self, partition: Partition, seconds: float) -> None:
-        """Wake a member for a partition after so many seconds, unless one is woken sooner."""
-        with self._lock:
-            at = self._clock() + seconds
+            if again_seconds is None:
+                return
+            at = self._clock() + again_seconds
             if at >= self._due_at.get(partition, float("inf")):
                 return
             self._due_at[partition] = at
