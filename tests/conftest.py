@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
+os.environ["HYPOTHESIS_NO_PLUGINS"] = "1"  # There is but Trio's, which imports all of it.
+
 import pytest
 from hypothesis import settings
 from property_examples import QUICK, THOROUGH
