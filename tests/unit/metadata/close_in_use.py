@@ -1,9 +1,9 @@
 """Close what holds a handle of C while other threads use it, many times; a program of its own.
 
-    python close_in_use.py WHAT ROUNDS DIRECTORY [URL]
+    python close_in_use.py WHAT[,WHAT...] ROUNDS DIRECTORY [URL]
 
-What is closed while a call is inside it would end this process by a signal. It ends with
-status 0 where each thread ended with `Unavailable`.
+What is closed while a call is inside it would end this process by a signal, after its name on
+standard error. It ends with status 0 where each thread ended with `Unavailable`.
 """
 
 import random
@@ -180,8 +180,10 @@ def main() -> None:
         "queue": lambda: queue(Path(directory)),
         "postgres": lambda: postgres(url[0]),
     }
-    for _ in range(int(rounds)):
-        run(opening[what](), rng.randrange(CALLS_MAX))
+    for name in what.split(","):
+        sys.stderr.write(f"{name}\n")
+        for _ in range(int(rounds)):
+            run(opening[name](), rng.randrange(CALLS_MAX))
 
 
 if __name__ == "__main__":

@@ -78,9 +78,10 @@ def test_a_flush_of_nothing_is_nothing(metadata: MetadataUnderTest) -> None:
     assert metadata.registry.commit([]) == []
 
 
-def test_a_wide_batch_is_committed_whole(metadata: MetadataUnderTest) -> None:
+@pytest.mark.parametrize("count", [4_000, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_a_wide_batch_is_committed_whole(metadata: MetadataUnderTest, count: int) -> None:
     topic = metadata.create_topic("key")
-    partitions = {Partition(f'"{number:05}"'): 1 for number in range(10_000)}
+    partitions = {Partition(f'"{number:05}"'): 1 for number in range(count)}
     for start_offset in (0, 1):
         (result,) = metadata.registry.commit([batch_of(topic, partitions)])
         assert {entry.start_offset for entry in accepted(result)} == {start_offset}

@@ -25,6 +25,13 @@ from wings_core.times import Deadline
 LEFT_OUT = ("hashagg", "sort", "incremental_sort", "material", "memoize")
 """Beside what our own connections leave out; nested loops that keep nothing are left."""
 
+counts_of_many = pytest.mark.parametrize(
+    "count", [5_000, pytest.param(10_000, marks=pytest.mark.soak)]
+)
+
+STATEMENT_SECONDS_MAX = 8
+"""Many times what a statement of so many takes, and less than the square of their number does."""
+
 TABLES = ("leases", "publishes", "producer_results", "flushes", "folios")
 
 
@@ -92,12 +99,13 @@ def test_a_purge_deletes_no_more_rows_than_it_may(metadata: MetadataUnderTest, u
     assert rows(url) == {**dict.fromkeys(TABLES, 0), "folios": 1}
 
 
+@counts_of_many
 def test_many_partitions_are_written_and_read_by_plans_that_were_made_for_few(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(connections, "STATEMENT_SECONDS_MAX", 30)  # Many times what any takes.
+    monkeypatch.setattr(connections, "STATEMENT_SECONDS_MAX", STATEMENT_SECONDS_MAX)
     url = postgres.new_database()
-    many = {Partition(f'"{number:05}"'): 1 for number in range(10_000)}
+    many = {Partition(f'"{number:05}"'): 1 for number in range(count)}
     few = dict.fromkeys(list(many)[:1], 1)
     metadata = MetadataUnderTest(lambda clock: PostgresMetadata(url, clock=clock))
     with contextlib.closing(metadata.opened):
@@ -128,12 +136,13 @@ def test_many_partitions_are_written_and_read_by_plans_that_were_made_for_few(
         assert {state.next_offset for state in registry.partition_states(other.uuid)} == {2, 6}
 
 
+@counts_of_many
 def test_many_producers_and_shards_are_written_by_plans_that_were_made_for_few(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(connections, "STATEMENT_SECONDS_MAX", 30)  # Many times what any takes.
+    monkeypatch.setattr(connections, "STATEMENT_SECONDS_MAX", STATEMENT_SECONDS_MAX)
     url = postgres.new_database()
-    many = [f"{number:05}" for number in range(10_000)]
+    many = [f"{number:05}" for number in range(count)]
     metadata = MetadataUnderTest(lambda clock: PostgresMetadata(url, clock=clock))
     with contextlib.closing(metadata.opened):
         topic = metadata.create_topic()

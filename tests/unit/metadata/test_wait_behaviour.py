@@ -192,7 +192,7 @@ def test_no_commit_between_a_look_and_a_wait_is_lost(
 ) -> None:
     """A reader that looks and waits in turn, as the contract says, hears of every commit."""
     topic = metadata.create_topic()
-    commits = examples(100, 300)
+    commits = examples(40, 300)
     caught_up = threading.Semaphore(0)
 
     def read() -> int:
