@@ -21,6 +21,7 @@ from flight_calls import (
     read_answer,
     ticket_of,
 )
+from tables import each
 
 from wings_server.testing import RunningServer
 
@@ -399,7 +400,7 @@ def test_an_offset_below_the_start_names_the_start(client: flight.FlightClient, 
     assert code_of(caught.value) == "INVALID_TICKET"
 
 
-@pytest.mark.parametrize(
+@each(
     ("ticket", "code"),
     [
         (b"{", "INVALID_TICKET"),

@@ -20,6 +20,7 @@ from http_calls import (
     good,
     push,
 )
+from tables import each
 
 from wings_core.limits import Limits
 from wings_server.testing import RunningServer, running_server
@@ -273,7 +274,7 @@ def test_a_topic_deleted_during_the_wait_fails_its_entry(
 GOOD = {"topic": "none", "offset": 0}
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "code"),
     [
         (fetch_body(GOOD, more=1), "INVALID_ARGUMENT"),
@@ -324,7 +325,7 @@ def test_a_bad_body_is_refused_before_anything_is_looked_up(
     assert error(http.post("/v1/fetch", json=body)) == (400, code)
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         b"", b"{", b"nul", b"\xff", b'{"namespace": "\xff"}', b"[" * 100_000, b"{} {}",

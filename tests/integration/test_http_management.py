@@ -9,6 +9,7 @@ import pyarrow.flight as flight
 import pytest
 from flight_calls import act, code_of, get
 from http_calls import NAMESPACE, create_topic, entry, error, fetch, full, good, push
+from tables import each
 
 from wings_server.testing import RunningServer, running_server
 
@@ -73,7 +74,7 @@ def test_a_topic_that_exists_may_be_asked_for_again(http: httpx.Client, new_topi
     ) == created  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "code"),
     [
         ({"topic": "t"}, "INVALID_ARGUMENT"),

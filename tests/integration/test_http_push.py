@@ -25,6 +25,7 @@ from http_calls import (
     push_body,
     push_text,
 )
+from tables import each
 
 from wings_core.ingest.prepare import PENDING_BYTES
 from wings_core.limits import Limits
@@ -237,7 +238,7 @@ def test_a_malformed_body_is_refused_whole(
     assert fetch(http, entry(new_topic_id), timeout_ms=2)[0]["messages"] == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "code"),
     [
         ({**push_body(ROWS), "more": 1}, "INVALID_ARGUMENT"),
@@ -257,7 +258,7 @@ def test_a_bad_body_is_refused(http: httpx.Client, body: Any, code: str) -> None
     assert error(http.post("/v1/push", json=body)) == (400, code)
 
 
-@pytest.mark.parametrize("content", [b"", b"   ", b"\xff", b"{} {}", b"[1"])
+@each("content", [b"", b"   ", b"\xff", b"{} {}", b"[1"])
 def test_a_body_that_is_no_json_object_is_refused(http: httpx.Client, content: bytes) -> None:
     assert error(http.post("/v1/push", content=content)) == (400, "INVALID_ARGUMENT")
 

@@ -8,6 +8,7 @@ import pyarrow.flight as flight
 import pytest
 from flight_calls import create_topic, error_of, push
 from many_calls import ManyAnswer, read_many
+from tables import each
 
 
 @pytest.fixture
@@ -129,7 +130,7 @@ def test_there_is_an_endpoint_for_each_ten_thousand_partitions(
     assert len(info_of(client, topic, partitions="all", splits=5).endpoints) == 5
 
 
-@pytest.mark.parametrize(
+@each(
     ("command", "code"),
     [
         ({"partitions": []}, "INVALID_ARGUMENT"),

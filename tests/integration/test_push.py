@@ -23,6 +23,7 @@ from flight_calls import (
     put_stream,
 )
 from fuzz import first_message, path_descriptor
+from tables import each
 
 from wings_server.testing import RunningServer
 
@@ -242,7 +243,7 @@ def test_more_than_ten_thousand_partitions_are_too_many(
     assert len(answer["committed"]) == 10_000
 
 
-@pytest.mark.parametrize(
+@each(
     ("command", "code"),
     [
         (b"{", "INVALID_ARGUMENT"),

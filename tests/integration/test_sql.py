@@ -21,6 +21,7 @@ import pytest
 from fix_client import NewTopic
 from fix_server import Trim
 from server_processes import until
+from tables import each
 from token_calls import ROOT, client_of, new_token
 
 import wings_client
@@ -663,7 +664,7 @@ def test_a_live_view_has_the_rows_of_its_statement(
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "told"),
     [
         ("select count(*) from t", "columns are to be the topic's"),

@@ -22,6 +22,7 @@ from flight_calls import (
     put_stream,
     read_answer,
 )
+from tables import each
 
 from wings_core.limits import Limits
 from wings_server.testing import RunningServer, running_server
@@ -235,8 +236,8 @@ def test_a_second_stream_cannot_write_a_stage(client: flight.FlightClient, topic
 
 def test_an_abort_deletes_what_begins_alike(client: flight.FlightClient, topic: str) -> None:
     stages = [f"{topic}.{number}" for number in range(3)]
-    for each in stages:
-        stage(client, topic, each, numbers(1))
+    for name in stages:
+        stage(client, topic, name, numbers(1))
     publish(client, topic, 0, stages[0])
     answer = act(client, "stage-abort", writer=topic, stages=[], prefix=f"{topic}.")
     assert answer == {"deleted": stages[1:], "published": None}
@@ -258,7 +259,7 @@ def test_a_stage_that_is_aborted_while_it_is_written_takes_no_more(
     assert error["code"] == "STAGE_NOT_FOUND"
 
 
-@pytest.mark.parametrize(
+@each(
     ("command", "named"),
     [
         ({"producer_id": "p"}, "producer_id"),
@@ -292,7 +293,7 @@ def test_a_staged_batch_with_a_condition_is_refused(
     assert f"'{key}'" in error["message"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "named"),
     [
         ({"writer": ""}, "writer"),
@@ -310,7 +311,7 @@ def test_a_staged_batch_with_a_condition_is_refused(
         ({"topic": "t"}, "topic"),
     ],
 )
-@pytest.mark.parametrize("action", ["stage-publish", "stage-abort"])
+@each("action", ["stage-publish", "stage-abort"])
 def test_a_body_that_makes_no_sense_is_refused(
     client: flight.FlightClient, action: str, changes: Json, named: str
 ) -> None:
@@ -320,7 +321,7 @@ def test_a_body_that_makes_no_sense_is_refused(
     assert f"'{named}" in error["message"]
 
 
-@pytest.mark.parametrize("missing", ["writer", "batch", "stages"])
+@each("missing", ["writer", "batch", "stages"])
 def test_a_publish_needs_all_of_its_keys(client: flight.FlightClient, missing: str) -> None:
     body: Json = {"writer": "w", "batch": 0, "stages": []}
     del body[missing]

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from flight_calls import act, code_of, create_topic, error_of, get, numbers, push, read_answer
+from tables import each
 
 INT = {"fields": [{"name": "n", "type": "int64"}]}
 
@@ -77,7 +78,7 @@ def test_a_schema_may_be_given_as_ipc(client: flight.FlightClient, new_topic_id:
     assert created["schema_ipc"] == encoded
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "code"),
     [
         ({"schema": {"fields": []}}, "INVALID_SCHEMA"),

@@ -85,7 +85,7 @@ def test_metadata_and_nullability_are_ignored_also_nested() -> None:
     check_stream_schema(TOPIC, schema)
 
 
-@pytest.mark.parametrize(
+@each(
     ("expected", "actual"),
     [
         ("list<item: int64>", "list<element: int64 not null>"),
@@ -193,10 +193,9 @@ def test_a_null_under_a_null_struct_in_a_map_is_fine() -> None:
     check_batch(schema, arrow.RecordBatch.from_arrays([maps], schema=schema))
 
 
-@pytest.mark.parametrize(
+@each(
     "data_type",
     [pa.int64(), pa.string(), pa.bool_(), pa.list_(pa.int64()), arrow.struct([])],
-    ids=str,
 )
 def test_a_null_in_a_required_column_is_a_mismatch_that_names_it(data_type: pa.DataType) -> None:
     check(data_type, [], nullable=False)
@@ -278,7 +277,7 @@ def test_what_lies_under_a_null_does_not_count() -> None:
             check_batch(schema, part)
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "good", "twice"),
     [
         (pa.int64(), [1, 2], [1, 2, 1]),
@@ -297,7 +296,6 @@ def test_what_lies_under_a_null_does_not_count() -> None:
         (arrow.list_(pa.int64(), 2), [[1, 2], [2, 1]], [[1, 2], [1, 2]]),
         (arrow.map_(pa.int64(), pa.int64()), [[(1, 2)], [(2, 1)]], [[(1, 2)], [(1, 2)]]),
     ],
-    ids=str,
 )  # fmt: skip
 def test_a_map_with_a_key_twice_is_refused_by_its_path(
     key: Any, good: list[Any], twice: list[Any]
@@ -393,7 +391,7 @@ def test_a_number_beyond_its_precision_is_a_mismatch() -> None:
     assert caught.value.column == "d"
 
 
-@pytest.mark.parametrize("data_type", [pa.decimal128(5, 2), pa.decimal256(5, 2)], ids=str)
+@each("data_type", [pa.decimal128(5, 2), pa.decimal256(5, 2)])
 def test_the_least_integer_of_a_decimal_s_bits_is_a_mismatch(data_type: Any) -> None:
     """Arrow's own check of digits overflows there, and takes it for a value of any precision."""
     bits = data_type.bit_width
@@ -451,7 +449,7 @@ def test_a_damaged_batch_is_never_a_crash(damage: list[tuple[int, int]]) -> None
         check_batch(_TOPIC, batch)
 
 
-@pytest.mark.parametrize("rows", [0, 1])
+@each("rows", [0, 1])
 def test_a_batch_of_few_rows_passes(rows: int) -> None:
     schema = arrow.schema([required("a", pa.int64()), pa.field("b", STRUCT), pa.field("m", MAP)])
     arrays = [

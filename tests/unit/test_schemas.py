@@ -285,7 +285,7 @@ def test_a_topic_needs_a_column() -> None:
         check_topic_schema(arrow.schema([]), None)
 
 
-@pytest.mark.parametrize("name", ["__offset", "__", "__mine"])
+@each("name", ["__offset", "__", "__mine"])
 def test_reserved_names_are_refused_for_columns_and_free_within_them(name: str) -> None:
     with pytest.raises(InvalidSchema, match="reserved") as caught:
         check_topic_schema(schema_of((name, pa.int64())), None)
@@ -293,7 +293,7 @@ def test_reserved_names_are_refused_for_columns_and_free_within_them(name: str) 
     check_topic_schema(schema_of(("a", arrow.struct([(name, pa.int64())]))), None)
 
 
-@pytest.mark.parametrize(
+@each(
     ("columns", "problem"),
     [
         (["a", "b", "a"], "twice"),
@@ -315,14 +315,14 @@ def test_odd_names_of_columns_are_fine(name: str) -> None:
     check_topic_schema(schema_of((name, pa.int64()), ("a", pa.int64())), None)
 
 
-@pytest.mark.parametrize("name", ["a: b", ": ", ">", ">a"])
+@each("name", ["a: b", ": ", ">", ">a"])
 def test_a_nested_name_that_its_types_text_could_not_tell_is_refused(name: str) -> None:
     with pytest.raises(InvalidSchema) as caught:
         check_topic_schema(schema_of(("s", arrow.struct([(name, pa.int64())]))), None)
     assert caught.value.column == "s"
 
 
-@pytest.mark.parametrize("zone", ["a b", "UTC]", "x" * 65, "é"])
+@each("zone", ["a b", "UTC]", "x" * 65, "é"])
 def test_a_time_zone_that_cannot_be_one_is_refused(zone: str) -> None:
     with pytest.raises(InvalidSchema, match="time zone"):
         check_topic_schema(schema_of(("t", pa.timestamp("us", tz=zone))), None)
@@ -354,7 +354,7 @@ def test_fixed_sizes_have_a_bound_over_all_levels() -> None:
             check_topic_schema(schema_of(("a", column)), None)
 
 
-@pytest.mark.parametrize("key", ["i", "s", "b", "u"])
+@each("key", ["i", "s", "b", "u"])
 def test_a_key_is_a_column_of_a_keys_type(key: str) -> None:
     schema = schema_of(
         ("i", pa.int64()), ("s", pa.string()), ("b", pa.bool_()), ("u", pa.binary(4))
@@ -362,9 +362,7 @@ def test_a_key_is_a_column_of_a_keys_type(key: str) -> None:
     check_topic_schema(schema, key)
 
 
-@pytest.mark.parametrize(
-    ("key", "problem"), [("x", "is not a column"), ("", "is not a column"), ("f", "cannot be")]
-)
+@each(("key", "problem"), [("x", "is not a column"), ("", "is not a column"), ("f", "cannot be")])
 def test_another_key_is_refused(key: str, problem: str) -> None:
     with pytest.raises(InvalidSchema, match=problem):
         check_topic_schema(schema_of(("f", pa.float64()), ("s", pa.string())), key)
@@ -406,7 +404,7 @@ def test_metadata_is_dropped_at_every_level() -> None:
         assert bare.serialize().to_pybytes() == again.serialize().to_pybytes()
 
 
-@pytest.mark.parametrize("levels", [0, 1])
+@each("levels", [0, 1])
 def test_an_extension_type_that_nobody_here_knows_is_refused_too(levels: int) -> None:
     metadata = {"ARROW:extension:name": "geoarrow.point", "ARROW:extension:metadata": ""}
     column = pa.field("p", pa.binary(), metadata=metadata)
@@ -424,7 +422,7 @@ def test_a_bad_type_in_a_field_names_its_column() -> None:
     assert "column 'bad'" in caught.value.message
 
 
-@pytest.mark.parametrize("nested_in", [None, "struct"])
+@each("nested_in", [None, "struct"])
 def test_a_column_of_type_null_must_be_nullable(nested_in: str | None) -> None:
     name = "null" if nested_in is None else "struct<a: null not null>"
     with pytest.raises(InvalidSchema) as caught:

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from arrow_strategies import arrow
+from tables import each
 
 from wings_client._batches import BATCH_PARTITIONS_MAX, Cut, to_batches
 from wings_client._model import Topic
@@ -66,7 +67,7 @@ FORMS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@each("form", FORMS)
 def test_every_form_of_data_becomes_the_same_rows(form: str) -> None:
     assert rows_of(FORMS[form]()) == ROWS
 
@@ -85,9 +86,7 @@ def test_rows_are_taken_while_another_thread_is_importing_pandas(
     assert rows_of({"key": ["a"], "n": [1]}) == [{"key": "a", "n": 1}]
 
 
-@pytest.mark.parametrize(
-    "nothing", [7, "text", b"bytes", None, object()], ids=lambda nothing: type(nothing).__name__
-)
+@each("nothing", [7, "text", b"bytes", None, object()])
 def test_what_cannot_be_pushed_is_a_type_error(nothing: object) -> None:
     with pytest.raises(TypeError, match="cannot push"):
         list(to_batches(nothing, SCHEMA, Cut()))

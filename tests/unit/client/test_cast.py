@@ -7,6 +7,7 @@ import pytest
 from arrow_strategies import arrays, arrow, batches
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from wings_client.cast import Caster
 from wings_core.errors import SchemaMismatch
@@ -90,10 +91,9 @@ FITTING: list[tuple[str, Any, Any, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each(
     ("array", "target", "values"),
-    [case[1:] for case in FITTING],
-    ids=[case[0] for case in FITTING],
+    [pytest.param(*row, id=name) for name, *row in FITTING],
 )
 def test_values_that_stay_what_they_are_are_cast(
     array: Any, target: Any, values: list[Any] | None
@@ -135,9 +135,7 @@ LOSING: list[tuple[str, Any, pa.DataType]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("array", "target"), [case[1:] for case in LOSING], ids=[case[0] for case in LOSING]
-)
+@each(("array", "target"), [pytest.param(*row, id=name) for name, *row in LOSING])
 def test_a_value_that_would_be_lost_is_refused_and_names_the_column(
     array: Any, target: pa.DataType
 ) -> None:
@@ -168,7 +166,7 @@ OTHER_KINDS: list[tuple[pa.DataType, pa.DataType]] = [
 ]
 
 
-@pytest.mark.parametrize(("source", "target"), OTHER_KINDS, ids=str)
+@each(("source", "target"), OTHER_KINDS)
 def test_another_kind_of_value_is_refused_by_its_type_alone(
     source: pa.DataType, target: pa.DataType
 ) -> None:

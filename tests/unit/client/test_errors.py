@@ -4,6 +4,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from tables import each
 
 from wings_client._errors import Connection, copy_of, is_passing, typed_error, typed_errors
 from wings_core.errors import (
@@ -24,7 +25,7 @@ server_error: Any = flight.FlightServerError
 ENDPOINT = "grpc://host:7777"
 
 
-@pytest.mark.parametrize("code", ERRORS_BY_CODE)
+@each("code", ERRORS_BY_CODE)
 def test_what_a_server_raised_is_raised_again_with_its_facts(code: str) -> None:
     extra_info = json.dumps({"code": code, "message": "why", "offset": 7}).encode()
     with pytest.raises(WingsError, match="why") as raised, typed_errors(ENDPOINT):
@@ -55,7 +56,7 @@ def test_nobody_there_is_told_from_a_connection_lost() -> None:
     assert late.facts["connection"] == Connection.TIMEOUT
 
 
-@pytest.mark.parametrize(
+@each(
     ("raised", "expected"),
     [
         (flight.FlightUnauthenticatedError("who?"), Unauthenticated),
@@ -66,7 +67,6 @@ def test_nobody_there_is_told_from_a_connection_lost() -> None:
         (pa.ArrowInvalid("no stream"), Internal),
         (OSError("broken pipe"), Internal),
     ],
-    ids=repr,
 )
 def test_every_other_error_of_pyarrow_has_a_class_of_its_own(
     raised: Exception, expected: type[WingsError]

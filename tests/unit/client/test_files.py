@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from wings_client.files import FileFormat, infer_schema, open_file
 from wings_client.files import source as source_module
@@ -76,7 +77,7 @@ def test_objects_are_cut_apart_wherever_the_pieces_end(
     assert numbers == list(range(1, len(rows) + 1))
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "problem"),
     [
         ('[{"a": 1}, {"a": 2', "row 2: not JSON"),
@@ -141,7 +142,7 @@ def test_integers_beyond_int64_are_uint64(tmp_path: Path) -> None:
     assert table.to_pylist() == rows
 
 
-@pytest.mark.parametrize(
+@each(
     ("other", "literal"),
     [
         ("0.5", "9007199254740993"),
@@ -174,8 +175,8 @@ TOO_LARGE = [
 ]
 
 
-@pytest.mark.parametrize("form", ["csv", "jsonl"])
-@pytest.mark.parametrize(("data_type", "text"), TOO_LARGE, ids=str)
+@each("form", ["csv", "jsonl"])
+@each(("data_type", "text"), TOO_LARGE)
 def test_a_number_that_its_type_cannot_hold_names_its_row(
     tmp_path: Path, data_type: pa.DataType, text: str, form: str
 ) -> None:
@@ -192,7 +193,7 @@ def test_a_number_that_its_type_cannot_hold_names_its_row(
     assert refused.value.column == "a"
 
 
-@pytest.mark.parametrize(
+@each(
     ("data_type", "text"),
     [
         (pa.int8(), "0xFF"),
@@ -200,7 +201,6 @@ def test_a_number_that_its_type_cannot_hold_names_its_row(
         (pa.int32(), "0X80000000"),
         (pa.int64(), "0xFFFFFFFFFFFFFFFF"),
     ],
-    ids=str,
 )
 def test_a_hexadecimal_of_csv_has_no_sign(
     tmp_path: Path, data_type: pa.DataType, text: str
@@ -225,7 +225,7 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(("data_type", "texts"), NUMBERS, ids=str)
+@each(("data_type", "texts"), NUMBERS)
 def test_numbers_of_csv_are_the_nearest_of_their_type(
     tmp_path: Path, data_type: pa.DataType, texts: str
 ) -> None:
@@ -252,7 +252,7 @@ def test_nan_of_csv_is_a_value_and_nothing_is_null(tmp_path: Path) -> None:
     assert table["b"].to_pylist() == [Decimal(1), Decimal(1), None]
 
 
-@pytest.mark.parametrize("text", ["9007199254740993", "[0.5, -9007199254740993]"])
+@each("text", ["9007199254740993", "[0.5, -9007199254740993]"])
 def test_a_long_integer_of_json_is_the_nearest_double(tmp_path: Path, text: str) -> None:
     inner = pa.float64() if text[0] != "[" else pa.list_(pa.float64())
     path = write(tmp_path / "rows.jsonl", f'{{"a": {text}}}\n')
@@ -274,16 +274,14 @@ def test_empty_lines_count_and_bad_ones_are_named(tmp_path: Path) -> None:
         infer_schema(path, {})
 
 
-@pytest.mark.parametrize(
-    "text", ['{"a": 1}\n{"a": 2},{"a": 3}\n', '{"a": 1}\n{"a": 2\n', '{"a": 1}\n"b": 2}\n']
-)
+@each("text", ['{"a": 1}\n{"a": 2},{"a": 3}\n', '{"a": 1}\n{"a": 2\n', '{"a": 1}\n"b": 2}\n'])
 def test_what_is_not_one_object_on_a_line_is_named(tmp_path: Path, text: str) -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.int64())])
     with pytest.raises(SchemaMismatch, match=r"^line 2: "):
         list(parts(write(tmp_path / "rows.jsonl", text), schema))
 
 
-@pytest.mark.parametrize("names", ["a,b", "\ufeffa,b", '"a","b"', "a,b\n"])
+@each("names", ["a,b", "\ufeffa,b", '"a","b"', "a,b\n"])
 def test_csv_of_names_alone_has_no_rows(tmp_path: Path, names: str) -> None:
     path = write(tmp_path / "a.csv", names)
     found = read(path)
@@ -330,7 +328,7 @@ def test_a_csv_value_far_down_that_does_not_fit_names_its_line(
         assert read(path, text_schema).num_rows == 5_001
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "problem"),
     [
         ("a,b\n1,2\n3\n", "line 3: Expected 2 columns, got 1"),
@@ -396,7 +394,7 @@ def test_csv_is_cast_to_the_topic_s_types(tmp_path: Path) -> None:
         read(bad, schema)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "file", "stream", "compressed"])
+@each("kind", ["parquet", "file", "stream", "compressed"])
 def test_arrow_and_parquet_come_as_they_are(tmp_path: Path, kind: str) -> None:
     table = pa.table({"a": [1, 2, 3], "b": pa.array(["x", "y", "x"]).dictionary_encode()})
     path = tmp_path / ("rows.parquet" if kind == "parquet" else "rows.arrow")
@@ -422,7 +420,7 @@ def test_a_row_that_cannot_be_cast_is_named(tmp_path: Path) -> None:
         read(path, pa.schema([("a", pa.int8())]))
 
 
-@pytest.mark.parametrize("name", ["cut.arrow", "cut.parquet", "cut.csv.gz"])
+@each("name", ["cut.arrow", "cut.parquet", "cut.csv.gz"])
 def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path, name: str) -> None:
     table = pa.table({"a": list(range(100_000))})
     buffer = io.BytesIO()
@@ -478,7 +476,7 @@ def test_types_are_inferred_from_whole_rows_of_a_csv_larger_than_its_head(tmp_pa
     ]
 
 
-@pytest.mark.parametrize("name", ["rows.arrow", "rows.arrow.zst"])
+@each("name", ["rows.arrow", "rows.arrow.zst"])
 def test_an_arrow_file_with_batches_across_its_head_is_read_whole(
     tmp_path: Path, name: str
 ) -> None:
@@ -512,7 +510,7 @@ def test_a_read_of_csv_ends_between_rows_wherever_the_pieces_end() -> None:
     assert blocks == [b"a,b\n", b'1,"x\n""y"\n', b"2,z\n", b"3,"]
 
 
-@pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow"])
+@each("name", ["rows.parquet", "rows.arrow"])
 def test_the_position_in_a_file_moves_to_its_end(tmp_path: Path, name: str) -> None:
     table = pa.table({"a": list(range(300_000))})
     path = tmp_path / name
@@ -563,8 +561,8 @@ def test_avro_is_refused_by_name(tmp_path: Path) -> None:
         infer_schema(path, {})
 
 
-@pytest.mark.parametrize("depth", [700, 100_000])
-@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}")])
+@each("depth", [700, 100_000])
+@each(("begin", "end"), [("[", "]"), ('{"a":', "}")])
 def test_json_that_is_nested_too_deeply_is_refused(
     tmp_path: Path, depth: int, begin: str, end: str
 ) -> None:
@@ -573,7 +571,7 @@ def test_json_that_is_nested_too_deeply_is_refused(
         infer_schema(write(tmp_path / "rows.jsonl", text), {})
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "data", "problem"),
     [
         (
@@ -598,7 +596,7 @@ def test_what_is_no_file_of_its_name_says_what_it_is(
         infer_schema(path, {})
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "wanted"),
     [
         ('{"a": 1}\n{"a": 2}\n', FileFormat.JSONL),

@@ -10,6 +10,7 @@ import pytest
 from arrow_strategies import FLAT_TYPES, arrow, batches
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tables import each
 
 from wings_client._rows import batch_of_columns, batch_of_rows
 from wings_core.errors import SchemaMismatch
@@ -101,7 +102,7 @@ LOSING: list[tuple[Any, pa.DataType]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "data_type"), LOSING, ids=str)
+@each(("value", "data_type"), LOSING)
 def test_a_value_that_is_not_of_the_columns_type_is_refused_by_row_and_column(
     value: Any, data_type: pa.DataType
 ) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pydantic import BaseModel, Field, PositiveInt, computed_field
+from tables import each
 
 from wings_client._schemas import schema_of
 from wings_core.errors import InvalidSchema
@@ -74,7 +75,7 @@ def required(name: str, data_type: Any) -> Any:
     return pa.field(name, data_type, nullable=False)
 
 
-@pytest.mark.parametrize(
+@each(
     ("annotation", "expected", "nullable"),
     [
         (int, pa.int64(), False),
@@ -153,7 +154,7 @@ def test_what_exports_an_arrow_schema_makes_a_schema() -> None:
     assert schema_of(Exporter()) == pa.schema([("n", pa.int64())])
 
 
-@pytest.mark.parametrize(
+@each(
     "annotation", [set[int], complex, Any, int | str, Plain, Literal[1, "a"], list, object(), None]
 )
 def test_an_unsupported_annotation_is_named_with_its_field(annotation: object) -> None:
@@ -172,7 +173,7 @@ def test_a_nested_field_is_named_whole() -> None:
         schema_of(Loop)
 
 
-@pytest.mark.parametrize("given", [5, "int64", None, int, [("a", "int64")]])
+@each("given", [5, "int64", None, int, [("a", "int64")]])
 def test_what_is_no_schema_says_what_is_one(given: object) -> None:
     with pytest.raises(TypeError, match=r"schema: cannot make a schema of a .*: expected"):
         schema_of(given)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tables import each
 
 from wings_core.contracts.actions import (
     ActionBody,
@@ -120,13 +121,13 @@ def test_a_required_key_is_named(subtests: pytest.Subtests) -> None:
             assert f"key '{key}' is required" in refusal(model, found)
 
 
-@pytest.mark.parametrize("raw", [b"[]", b"null", b"{", b"\xff", b'{"topic": "t", "topic": "t"}'])
+@each("raw", [b"[]", b"null", b"{", b"\xff", b'{"topic": "t", "topic": "t"}'])
 def test_a_body_is_a_json_object(raw: bytes) -> None:
     with pytest.raises(InvalidArgument):
         TopicBody.parse_body(raw)
 
 
-@pytest.mark.parametrize("raw", [None, b"", pa.py_buffer(b""), b"{}"])
+@each("raw", [None, b"", pa.py_buffer(b""), b"{}"])
 def test_an_empty_body_counts_as_an_empty_object(raw: Any) -> None:
     assert ListNamespaces.parse_body(raw) == ListNamespaces()
     assert ListTopics.parse_body(raw).namespace is None
@@ -142,16 +143,14 @@ def test_a_topic_is_created_from_fields_or_from_ipc() -> None:
         assert (body.partition_key, body.config, body.if_not_exists) == (None, TopicConfig(), False)
 
 
-@pytest.mark.parametrize(
-    "keys", [{}, {"schema": {"fields": FIELDS}, "schema_ipc": schema_to_ipc(SCHEMA)}]
-)
+@each("keys", [{}, {"schema": {"fields": FIELDS}, "schema_ipc": schema_to_ipc(SCHEMA)}])
 def test_a_topic_has_exactly_one_form_of_schema(keys: dict[str, Any]) -> None:
     assert "exactly one of the keys 'schema' and 'schema_ipc'" in refusal(
         CreateTopic, {"topic": "t", **keys}
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "message"),
     [
         ([{"name": "a"}], "key 'schema.fields[0].type' is required"),
@@ -167,7 +166,7 @@ def test_a_bad_form_of_fields_is_an_invalid_argument(fields: object, message: st
     assert message in refusal(CreateTopic, {"topic": "t", "schema": {"fields": fields}})
 
 
-@pytest.mark.parametrize(
+@each(
     "keys",
     [
         {"schema": {"fields": []}},
@@ -186,7 +185,7 @@ def test_a_schema_that_no_topic_may_have_is_an_invalid_schema(keys: dict[str, An
         body.arrow_schema()
 
 
-@pytest.mark.parametrize("config", [{"batch_bytes_max": 0}, {"batch_bytes_max": "1"}, {"x": 1}])
+@each("config", [{"batch_bytes_max": 0}, {"batch_bytes_max": "1"}, {"x": 1}])
 def test_a_bad_configuration_is_refused(config: dict[str, Any]) -> None:
     assert "config." in refusal(CreateTopic, {**CREATE, "config": config})
     assert "config." in refusal(AlterTopic, {"topic": "t", "config": config})
@@ -273,8 +272,8 @@ def test_an_offset_for_a_timestamp_is_asked_in_microseconds() -> None:
         assert "key 'timestamp'" in refusal(OffsetForTimestamp, {"topic": "t", "timestamp": value})
 
 
-@pytest.mark.parametrize("name", ["", "x" * 256])
-@pytest.mark.parametrize("model", [CommitOffsets, GetOffsets])
+@each("name", ["", "x" * 256])
+@each("model", [CommitOffsets, GetOffsets])
 def test_a_consumer_has_a_name(model: type[ActionBody], name: str) -> None:
     assert "key 'consumer'" in refusal(model, {"consumer": name, "offsets": []})
 
@@ -342,7 +341,7 @@ def test_what_a_publish_says_wrong_of_a_shard_is_named(subtests: pytest.Subtests
                 assert f"shards[0].{key}" in refusal(StagePublish, publish(**{key: value}))
 
 
-@pytest.mark.parametrize("seconds", [-1, "1", None, 1e12])
+@each("seconds", [-1, "1", None, 1e12])
 def test_a_stale_owner_is_told_by_seconds(seconds: object) -> None:
     body = {"source": "s", "token": "a", "claims": [], "stale_seconds": seconds}
     assert "key 'stale_seconds'" in refusal(ShardAcquire, body)

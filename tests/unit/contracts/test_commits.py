@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from wings_core.contracts.commits import OFFSETS_MAX, CommitOffsets
 from wings_core.contracts.messages import Message
@@ -36,20 +37,20 @@ def refusal(found: object) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize("entry", [{}, {"partition": None}, {"partition": 7}, {"partition": "x"}])
+@each("entry", [{}, {"partition": None}, {"partition": 7}, {"partition": "x"}])
 def test_committed_offsets_are_answered_as_they_were_asked(entry: dict[str, Any]) -> None:
     found = {"consumer": "c", "offsets": [{"topic": "t", **entry, "offset": 0}]}
     assert json.loads(parse(found).to_bytes()) == found
 
 
-@pytest.mark.parametrize("partition", [7, "x", None])
-@pytest.mark.parametrize("offset", [-1, 1 << 63, 1.0, "1", True, None, "latest"])
+@each("partition", [7, "x", None])
+@each("offset", [-1, 1 << 63, 1.0, "1", True, None, "latest"])
 def test_a_committed_offset_is_a_number(offset: object, partition: object) -> None:
     entry = {"topic": "t", "partition": partition, "offset": offset}
     assert "offsets[0].offset" in refusal({"consumer": "c", "offsets": [entry]})
 
 
-@pytest.mark.parametrize("partition", [{}, {"partition": 7}])
+@each("partition", [{}, {"partition": 7}])
 def test_committed_offsets_have_a_bound(partition: dict[str, Any]) -> None:
     entry = {"topic": "t", **partition, "offset": 0}
     parse({"consumer": "c", "offsets": [entry] * OFFSETS_MAX})

@@ -1,8 +1,8 @@
 """Parts: ranges of many partitions, divided."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from wings_core.contracts.many import ENTRIES_MAX
 from wings_core.contracts.parts import TEXT_BYTES_MAX, Piece, divide
@@ -39,7 +39,7 @@ def test_parts_are_as_many_as_asked_for_and_equal_in_rows(rows: list[int], parts
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("rows", "parts", "expected"),
     [
         ([5] * 20_000, 1, 2),

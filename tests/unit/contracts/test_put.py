@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from wings_client import CommittedRange as ClientRange
 from wings_core.contracts.put import (
@@ -54,14 +55,14 @@ def test_a_command_says_what_its_keys_say() -> None:
     assert parse_put_command(parsed.to_bytes()) == parsed
 
 
-@pytest.mark.parametrize("stage", ["a", "Q7.0:3_x-9", "x" * 128])
+@each("stage", ["a", "Q7.0:3_x-9", "x" * 128])
 def test_a_command_may_name_a_stage(stage: str) -> None:
     parsed = command({"topic": "t", "stage": stage, "timestamp": TIME, "partition": 3})
     assert parsed.stage == stage
     assert parse_put_command(parsed.to_bytes()) == parsed
 
 
-@pytest.mark.parametrize("key", ["producer_id", "sequence", "expected_offset"])
+@each("key", ["producer_id", "sequence", "expected_offset"])
 def test_a_stage_goes_with_no_condition(key: str) -> None:
     value = "p" if key == "producer_id" else 0
     with pytest.raises(InvalidArgument, match=f"key '{key}' does not go with key 'stage'"):
@@ -77,7 +78,7 @@ def test_a_command_needs_a_topic_alone() -> None:
         command({})
 
 
-@pytest.mark.parametrize("key", ["stages", "kind", "columns", "offset", "Topic", "producer"])
+@each("key", ["stages", "kind", "columns", "offset", "Topic", "producer"])
 def test_an_unknown_key_of_a_command_is_refused(key: str) -> None:
     with pytest.raises(InvalidArgument, match=f"unknown key '{key}'") as caught:
         command({"topic": "t", key: "x"})
@@ -98,7 +99,7 @@ def test_a_bad_value_is_refused_in_a_command_and_with_a_batch(subtests: pytest.S
             assert type(caught.value) is InvalidArgument
 
 
-@pytest.mark.parametrize("value", ["", "x" * 256, 1, None, [], True])
+@each("value", ["", "x" * 256, 1, None, [], True])
 def test_a_producer_has_a_name(value: object) -> None:
     with pytest.raises(InvalidArgument, match="key 'producer_id'"):
         command({**PRODUCER, "producer_id": value})
@@ -113,12 +114,12 @@ def test_a_producer_may_give_its_sequences_with_the_batches() -> None:
     assert command({"topic": "t", "producer_id": "p"}).sequence is None
 
 
-@pytest.mark.parametrize("value", [None, 7, "x", True, 1.5, [], {"a": 1}])
+@each("value", [None, 7, "x", True, 1.5, [], {"a": 1}])
 def test_a_partition_is_handed_on_as_it_is(value: object) -> None:
     assert command({"topic": "t", "partition": value}).partition == value
 
 
-@pytest.mark.parametrize("path", [[], [b"t", b"u"], [b"t", b""]])
+@each("path", [[], [b"t", b"u"], [b"t", b""]])
 def test_a_path_has_exactly_one_element(path: list[bytes]) -> None:
     with pytest.raises(InvalidArgument, match="a path descriptor is"):
         put_path(path)
@@ -130,7 +131,7 @@ def test_a_path_is_utf8() -> None:
         put_path([b"\xff"])
 
 
-@pytest.mark.parametrize("raw", [b"", b"t", b"[]", b'{"topic": "t", "topic": "u"}', b"\xff"])
+@each("raw", [b"", b"t", b"[]", b'{"topic": "t", "topic": "u"}', b"\xff"])
 def test_what_is_no_strict_json_object_is_an_invalid_argument(raw: bytes) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_put_command(raw)
@@ -140,7 +141,7 @@ def test_what_is_no_strict_json_object_is_an_invalid_argument(raw: bytes) -> Non
             parse_batch_metadata(raw)
 
 
-@pytest.mark.parametrize("raw", [None, b"", pa.py_buffer(b"")])
+@each("raw", [None, b"", pa.py_buffer(b"")])
 def test_a_batch_without_metadata_says_nothing(raw: Any) -> None:
     assert parse_batch_metadata(raw) == BatchMetadata()
 
@@ -154,7 +155,7 @@ def test_the_metadata_of_a_batch_says_what_its_keys_say() -> None:
     assert parse_batch_metadata(b"{}") == BatchMetadata()
 
 
-@pytest.mark.parametrize("key", ["topic", "partition", "producer_id", "x"])
+@each("key", ["topic", "partition", "producer_id", "x"])
 def test_an_unknown_key_of_a_batchs_metadata_is_refused(key: str) -> None:
     with pytest.raises(InvalidArgument, match=f"unknown key '{key}'"):
         metadata({key: 1})
@@ -226,7 +227,7 @@ def test_a_repeat_is_answered_like_the_first_time() -> None:
     )
 
 
-@pytest.mark.parametrize("wrap", [Rejected, lambda error: error], ids=["rejected", "error"])  # pyright: ignore[reportUnknownLambdaType]
+@each("wrap", [Rejected, lambda error: error])  # pyright: ignore[reportUnknownLambdaType]
 def test_a_refused_batch_survives_its_result_with_its_error(wrap: Any) -> None:
     error = OffsetMismatch("expected 3, it is 7", next_offset=7)
     raw = result_to_json(2, wrap(error))

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from wings_core.contracts.messages import dump
 from wings_core.contracts.offsets import TimestampOffset
@@ -162,8 +163,8 @@ def test_a_key_of_another_kind_is_refused(subtests: pytest.Subtests) -> None:
             assert message == f"ticket: key '{key}' does not belong to kind '{kind}'"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("key", ["x", "Topic", "topics", "", "groups", "lease", "splits", "topic "])
+@each("kind", KINDS)
+@each("key", ["x", "Topic", "topics", "", "groups", "lease", "splits", "topic "])
 def test_an_unknown_key_is_refused(kind: str, key: str) -> None:
     assert refusal({**MINIMAL[kind], key: 1}) == f"ticket: unknown key {key!r}"
 
@@ -183,7 +184,7 @@ def test_a_ticket_without_a_kind_is_a_fetch() -> None:
     assert parse(MINIMAL["fetch"]) == parse({**MINIMAL["fetch"], "kind": "fetch"})
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_a_topic_is_required(kind: str) -> None:
     found = {key: value for key, value in MINIMAL[kind].items() if key != "topic"}
     assert refusal(found) == "ticket: key 'topic' is required"
@@ -223,19 +224,19 @@ def test_an_acquire_without_a_partition_is_for_any() -> None:
         assert (ticket.any_partition, ticket.partition) == (False, value)
 
 
-@pytest.mark.parametrize("key", ["group", "member"])
+@each("key", ["group", "member"])
 def test_group_and_member_of_an_acquire_are_required(key: str) -> None:
     found = {name: value for name, value in MINIMAL["acquire"].items() if name != key}
     assert refusal(found) == f"ticket: key '{key}' is required"
 
 
-@pytest.mark.parametrize("kind", WAITING)
+@each("kind", WAITING)
 def test_deadline_and_timeout_exclude_each_other(kind: str) -> None:
     message = refusal({**MINIMAL[kind], "deadline": TIME, "timeout_ms": 100})
     assert message == "ticket: keys 'deadline' and 'timeout_ms' exclude each other"
 
 
-@pytest.mark.parametrize(
+@each(
     ("low", "high"), [(2, 1), (MESSAGES_MAX, 10), (10_001, None), (MESSAGES_MAX, MESSAGES_MAX - 1)]
 )
 def test_min_messages_above_max_messages_is_refused(low: int, high: int | None) -> None:
@@ -408,7 +409,7 @@ def test_the_end_of_a_partition_belongs_to_a_scan() -> None:
         assert "end_offset" in refusal({**MINIMAL[kind], "partitions": entries})
 
 
-@pytest.mark.parametrize(
+@each(
     "keys",
     [
         {"partitions": "all", "offset": 5, "end_offset": 4},
@@ -445,7 +446,7 @@ def test_columns_are_found_in_the_order_asked_for() -> None:
     assert resolve_columns(SCHEMA, ("b c",)) == (1,)
 
 
-@pytest.mark.parametrize("name", ["x", "B", "b", "", "__offset", "a\0", "é" * 1000])
+@each("name", ["x", "B", "b", "", "__offset", "a\0", "é" * 1000])
 def test_an_unknown_column_is_an_invalid_ticket(name: str) -> None:
     with pytest.raises(InvalidTicket, match="the topic has no column") as caught:
         resolve_columns(SCHEMA, ["a", name])

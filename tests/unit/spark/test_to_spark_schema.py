@@ -4,6 +4,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from tables import each
 
 from wings_core.errors import InvalidArgument, SchemaMismatch
 from wings_spark.to_spark_schema import SchemaConverter, arrow_schema
@@ -83,10 +84,9 @@ COLUMNS: list[tuple[str, Any, str, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("array", "name", "values"),
-    [column[1:] for column in COLUMNS],
-    ids=[column[0] for column in COLUMNS],
+    [pytest.param(*row, id=name) for name, *row in COLUMNS],
 )
 def test_a_column_becomes_the_type_of_spark_that_holds_it(
     array: Any, name: str, values: list[Any]
@@ -136,13 +136,13 @@ def test_a_type_that_cannot_be_read_as_another_is_an_error_before_any_row() -> N
         SchemaConverter(pa.schema({"n": pa.string()}), pa.schema({"m": pa.string()}))
 
 
-@pytest.mark.parametrize("data_type", [pa.decimal256(60, 2), pa.month_day_nano_interval()])
+@each("data_type", [pa.decimal256(60, 2), pa.month_day_nano_interval()])
 def test_a_type_that_spark_lacks_is_an_error_that_names_the_way_out(data_type: pa.DataType) -> None:
     with pytest.raises(InvalidArgument, match=r"column 'c'.*with the option 'columns'"):
         spark_schema(pa.schema([pa.field("c", data_type)]))
 
 
-@pytest.mark.parametrize(
+@each(
     "data_type",
     [
         pa.timestamp("s"),
@@ -150,7 +150,6 @@ def test_a_type_that_spark_lacks_is_an_error_that_names_the_way_out(data_type: p
         pa.duration("ms"),
         pa.list_(pa.timestamp("ms")),
     ],
-    ids=str,
 )
 def test_a_time_that_spark_has_no_room_for_is_an_error_and_not_another_time(
     data_type: pa.DataType,

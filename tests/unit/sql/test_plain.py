@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tables import each
 
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import ResourceExhausted, Unavailable
@@ -94,7 +95,7 @@ def by_duckdb(log: Log, text: str, parameters: Any = ()) -> pa.Table:
         return table_of(query)
 
 
-@pytest.mark.parametrize("column", [*TYPES, "__partition", "__offset", "__timestamp"])
+@each("column", [*TYPES, "__partition", "__offset", "__timestamp"])
 def test_a_column_has_the_type_and_the_values_that_duckdb_gives_it(log: Log, column: str) -> None:
     text = f"select {column} from types where __offset >= 0"
     found, expected = table_of(opened(log, text)), by_duckdb(log, text)
@@ -102,7 +103,7 @@ def test_a_column_has_the_type_and_the_values_that_duckdb_gives_it(log: Log, col
     assert str(found.to_pylist()) == str(expected.to_pylist())  # NaN is not equal to NaN.
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "parameters"),
     [
         ("select * from keyed", ()),
@@ -129,7 +130,7 @@ def test_what_is_plain_has_the_rows_of_duckdb(log: Log, text: str, parameters: A
     assert sorted(found.to_pylist(), key=str) == sorted(expected.to_pylist(), key=str)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "parameters"),
     [
         ("select n as k from keyed where k = 'x'", ()),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tables import each
 
 from wings_core.errors import AlreadyExists, InvalidArgument, StorageCorrupt, Unavailable
 from wings_core.storage.objects import ObjectStore, bind_objects, check_url, cloud, open_objects
@@ -96,7 +97,7 @@ def test_an_object_that_ends_too_early_is_named(
         objects.read("short", [(0, 2), wanted])
 
 
-@pytest.mark.parametrize("name", ["", "/etc/passwd", "../a", "a/../b", "a//b", ".put-1", "a b"])
+@each("name", ["", "/etc/passwd", "../a", "a/../b", "a//b", ".put-1", "a b"])
 def test_a_name_that_leads_elsewhere_is_refused(objects: ObjectStore, name: str) -> None:
     with pytest.raises(StorageCorrupt, match="not the name of an object"):
         objects.read(name, [(0, 1)])
@@ -144,7 +145,7 @@ def test_a_store_that_is_down_is_unavailable_within_its_bounds(
     assert objects.counts.snapshot()["put"].failures == 3
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "reason"),
     [
         ("s3://key:secret@bucket", "holds no credentials"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tables import each
 
 from wings_core.errors import Internal, ResourceExhausted, StorageCorrupt
 from wings_core.model import PageAddress
@@ -459,8 +460,8 @@ def test_a_segment_truncated_before_it_is_mapped_is_found(
         _read(make_store(), address)
 
 
-@pytest.mark.parametrize("moved", [-(1 << 20), -64, 0, 64, 1 << 62])
-@pytest.mark.parametrize("longer", [-(1 << 20), 0, 64, 1 << 62])
+@each("moved", [-(1 << 20), -64, 0, 64, 1 << 62])
+@each("longer", [-(1 << 20), 0, 64, 1 << 62])
 def test_an_address_that_is_not_a_pages_is_corrupt(
     make_store: MakeStore, moved: int, longer: int
 ) -> None:
