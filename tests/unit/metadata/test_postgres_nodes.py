@@ -44,7 +44,6 @@ from wings_core.times import Deadline, now_us
 
 NAME = DEFAULT_NAMESPACE.topic("orders")
 OTHER = DEFAULT_NAMESPACE.topic("other")
-COMMITS = 60
 NODES = 3
 LONG = 30.0
 
@@ -94,8 +93,9 @@ def test_metadata_is_served_to_nodes_or_belongs_to_one_directory(
             metadata.claim_for_service()
 
 
+@pytest.mark.parametrize("commits", [20, pytest.param(60, marks=pytest.mark.soak)])
 def test_processes_that_commit_to_the_same_partitions_leave_no_gaps_and_wake_everybody(
-    postgres: PostgresServer, schema: str
+    postgres: PostgresServer, schema: str, commits: int
 ) -> None:
     command = [sys.executable, "-c", NODE, postgres.url, schema, str(NAME)]
     with (
@@ -107,7 +107,7 @@ def test_processes_that_commit_to_the_same_partitions_leave_no_gaps_and_wake_eve
         processes = [
             nodes.enter_context(
                 subprocess.Popen(
-                    [*command, str(node), str(COMMITS)],
+                    [*command, str(node), str(commits)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
@@ -120,30 +120,33 @@ def test_processes_that_commit_to_the_same_partitions_leave_no_gaps_and_wake_eve
                 assert process.stdout is not None
                 assert process.stdout.readline() == "ready\n"
             reads = [
-                readers.submit(follow, metadata, topic, Partition(f'"{key}"')) for key in "abc"
+                readers.submit(follow, metadata, topic, Partition(f'"{key}"'), NODES * commits)
+                for key in "abc"
             ]
             for process in processes:
                 assert process.stdin is not None
                 process.stdin.write("go\n")
                 process.stdin.flush()
             for read in reads:
-                assert read.result(2 * LONG) == [(at, at) for at in range(NODES * COMMITS)]
+                assert read.result(2 * LONG) == [(at, at) for at in range(NODES * commits)]
             assert [process.wait(LONG) for process in processes] == [0] * NODES
         finally:
             for process in processes:
                 process.kill()
         states = metadata.registry.partition_states(topic.uuid)
-        assert len(states) == 3 + COMMITS
+        assert len(states) == 3 + commits
         for state in states[3:]:
             assert state.next_offset == NODES
             assert offsets_of(metadata.registry, topic, state.partition) == [(0, 0), (1, 1), (2, 2)]
 
 
-def follow(metadata: PostgresMetadata, topic: Topic, partition: Partition) -> list[tuple[int, int]]:
-    """Read a partition to its end as the contract says: look, and wait where there is nothing."""
+def follow(
+    metadata: PostgresMetadata, topic: Topic, partition: Partition, end: int
+) -> list[tuple[int, int]]:
+    """Read a partition to an end as the contract says: look, and wait where there is nothing."""
     wake = Wake()
     offset = 0
-    while offset < NODES * COMMITS:
+    while offset < end:
         wake.clear()
         found = metadata.registry.locate(topic.uuid, partition, offset, 1_000)
         offset = found.log_end_offset
