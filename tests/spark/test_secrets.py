@@ -52,8 +52,7 @@ def test_tasks_present_a_token_that_stands_nowhere(
                     *(sys.executable, str(JOBS), str(written), server.flight),
                     *(str(certificates), str(tmp_path / "token")),
                 ],
-                # Whose workers Spark starts itself, as it does for users.
-                env=quick_spark | {"WORKERS_LAUNCH": ""},
+                env=quick_spark,
                 cwd=written,
                 capture_output=True,
                 text=True,

@@ -1,5 +1,6 @@
 import datetime
 import decimal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -244,6 +245,29 @@ def test_a_job_that_fails_leaves_nothing(
         save(frame, topic)
     assert rows_of(wings, topic) == []
     assert stages_of(server, topic) == []
+
+
+def test_workers_that_spark_starts_itself_as_for_users_write_and_read(
+    spark: "SparkSession",
+    server: RunningServer,
+    new_topic: NewTopic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            started = [sys.orig_argv[2] == "pyspark.daemon"] * batch.num_rows
+            yield pa.record_batch({"n": batch.column("n"), "started": started})
+
+    # Workers of functions and data sources that are made with other variables are other processes.
+    monkeypatch.setitem(spark.sparkContext.environment, "WORKERS_LAUNCH", "")
+    session = spark.newSession()
+    wings_spark.register(session)
+    given = {"endpoint": server.flight, "topic": new_topic().id}
+    frame = session.range(0, 3, 1, 1).toDF("n")
+    frame.write.format("wings").options(**given).mode("append").save()
+    found = session.read.format("wings").options(**given).load()
+    looked = found.mapInArrow(look, "n long, started boolean").collect()
+    assert looked == [(0, True), (1, True), (2, True)]
 
 
 def test_a_version_of_an_application_is_written_once(
