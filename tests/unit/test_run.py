@@ -10,6 +10,8 @@ import fix_run
 import pytest
 from tables import each
 
+pytestmark = pytest.mark.programs
+
 SECONDS_MAX = 150
 """Far beyond what a run takes, far below what an endless one would."""
 

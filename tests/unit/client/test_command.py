@@ -13,6 +13,8 @@ import pytest
 
 from wings_client.cli.plugins import PluginGroup
 
+pytestmark = pytest.mark.programs
+
 PLUGINS = """
 import signal
 

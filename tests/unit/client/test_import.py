@@ -5,6 +5,8 @@ import pytest
 
 import wings_client
 
+pytestmark = pytest.mark.programs
+
 HEAVY = {
     "asyncio",
     "duckdb",

@@ -21,9 +21,12 @@ INSTALLED = (
     "wings_core",
 )
 
-pytestmark = pytest.mark.skipif(
-    find_spec("basedpyright") is None, reason="needs basedpyright, of the group lint"
-)
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(
+        find_spec("basedpyright") is None, reason="needs basedpyright, of the group lint"
+    ),
+]
 
 
 WRONG = """

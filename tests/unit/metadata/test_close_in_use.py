@@ -8,6 +8,8 @@ import pytest
 from fix_postgres import PostgresServer
 from forked_commands import FORKED
 
+pytestmark = pytest.mark.programs
+
 PROGRAM = FORKED + Path(__file__).with_name("close_in_use.py").read_text(encoding="utf-8")
 
 

@@ -97,14 +97,20 @@ def cloud_queue(request: pytest.FixtureRequest) -> Queue:
     return SqsQueue(aws.create_queue(name), endpoint=aws.endpoint)
 
 
-OF_GOOGLE = pytest.mark.timeout(BUILD_SECONDS)
+OF_A_CLOUD = pytest.mark.programs
+OF_GOOGLE = (OF_A_CLOUD, pytest.mark.timeout(BUILD_SECONDS))
 
 
 @pytest.fixture(
     params=[
-        "sqlite", "directory", "sqs", "azure", pytest.param("pubsub", marks=OF_GOOGLE), "share",
+        "sqlite",
+        "directory",
+        pytest.param("sqs", marks=OF_A_CLOUD),
+        pytest.param("azure", marks=OF_A_CLOUD),
+        pytest.param("pubsub", marks=OF_GOOGLE),
+        "share",
     ]
-)  # fmt: skip
+)
 def tested(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[QueueUnderTest]:
     clock = Clock()
 

@@ -13,6 +13,8 @@ pytest.importorskip("pyspark")
 
 from wings_spark.ingest import fork_server as subject
 
+pytestmark = pytest.mark.programs
+
 MODULE = """
 import atexit, os, sys, threading
 

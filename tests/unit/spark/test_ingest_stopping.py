@@ -10,6 +10,8 @@ from forked_commands import FORKED
 
 from wings_spark.ingest.stopping import Stopped, StopSignals
 
+pytestmark = pytest.mark.programs
+
 SECONDS_MAX = 60.0
 
 _PROGRAM = f"""{FORKED}
