@@ -98,7 +98,7 @@ def cloud_queue(request: pytest.FixtureRequest) -> Queue:
 
 
 OF_A_CLOUD = pytest.mark.programs
-OF_GOOGLE = (OF_A_CLOUD, pytest.mark.timeout(BUILD_SECONDS))
+OF_GOOGLE = pytest.mark.timeout(BUILD_SECONDS)
 
 
 @pytest.fixture(
@@ -107,7 +107,7 @@ OF_GOOGLE = (OF_A_CLOUD, pytest.mark.timeout(BUILD_SECONDS))
         "directory",
         pytest.param("sqs", marks=OF_A_CLOUD),
         pytest.param("azure", marks=OF_A_CLOUD),
-        pytest.param("pubsub", marks=OF_GOOGLE),
+        pytest.param("pubsub", marks=(OF_A_CLOUD, OF_GOOGLE)),
         "share",
     ]
 )
@@ -481,6 +481,7 @@ def test_a_message_of_azure_is_extended_and_deleted_by_the_receipt_of_its_delive
         each.close()
 
 
+@OF_A_CLOUD
 @OF_GOOGLE
 def test_there_has_to_be_a_subscription(google: "Google") -> None:
     del google
@@ -496,6 +497,7 @@ def test_there_has_to_be_a_subscription(google: "Google") -> None:
     queue.close()
 
 
+@OF_A_CLOUD
 @OF_GOOGLE
 def test_a_message_of_pubsub_that_was_not_extended_in_time_is_lost(google: "Google") -> None:
     clock = Clock()
