@@ -48,7 +48,7 @@ test: $(VENV)/.dev $(VENV)/spark.jsa ## all tests but the soak tests
 	$(BIN)/python -m pytest -m "not soak" --numprocesses $(PROCESSES) --no-loadscope-reorder
 
 fast: $(VENV)/.dev ## the unit tests that start no programs: at each change, in under 90 seconds
-	$(BIN)/python -m pytest tests/unit -m "not soak and not spark and not postgres and not programs" --numprocesses $(PROCESSES) --no-loadscope-reorder
+	$(BIN)/python -m pytest tests/unit -m "not soak and not spark and not postgres and not programs" --numprocesses 3 --no-loadscope-reorder
 
 soak: $(VENV)/.dev $(SPARKS:%=spark-%) ## the tests that run for minutes, properties over many examples, every Spark
 	WORKERS_LAUNCH= $(BIN)/python -m pytest $(SPARK_BASICS) -m "not soak"

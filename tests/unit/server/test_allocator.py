@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.programs
+
 _TUNE = "from wings_server.allocator import keep_freed_memory; print(keep_freed_memory())"
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from wings_server import arrow_memory
 
+pytestmark = pytest.mark.programs
+
 _TAKE = """
 import os
 import wings_client.cli.app, wings_server.cli  # Which leave pyarrow to the command.

@@ -22,6 +22,8 @@ from wings_core.sql.workers import RemoteRun, Worker, Workers
 from wings_core.sql_process.channel import Message
 from wings_core.sql_process.engine import View
 
+pytestmark = pytest.mark.programs
+
 Found = TypeVar("Found")
 
 
