@@ -48,7 +48,7 @@ _logger = structlog.get_logger("wings.flight")
 
 ALONE_SECONDS = 50e-6
 """A batch that was waited for so long, as the one before it was, comes alone: its client sends the
-next once it has been answered."""
+next once it has been answered. So does the first, however long it was waited for."""
 
 ALONE_BYTES = 64 * 1024
 """A larger one is not taken to be alone: the next is read while it is written."""
@@ -133,8 +133,11 @@ class Put:
             found = next(batches, None)
             if found is None or self._stream.refused is not None:
                 return None
-            waited = time.monotonic() - began >= ALONE_SECONDS and found[2] <= ALONE_BYTES
-            alone, self._waited = waited and self._waited, waited
+            small = found[2] <= ALONE_BYTES
+            waited = small and time.monotonic() - began >= ALONE_SECONDS
+            # The first may be the only one, and has come with the schema, so without a wait.
+            alone = small if self._batches == 0 else waited and self._waited
+            self._waited = waited or self._batches == 0
             answers.give_way()
             self._accept(reader, *found, answers, stopping)
             return alone

@@ -3,7 +3,8 @@
 Batches that come close behind each other are read by one and answered by the other. A batch that
 comes alone is flushed and answered by the thread that has read it, which then reads on: it is
 passed to no other thread. Where that takes long the other reads meanwhile ("Leader/Followers",
-Schmidt et al., Pattern-Oriented Software Architecture, volume 2).
+Schmidt et al., Pattern-Oriented Software Architecture, volume 2). The other is started when it is
+first called: a stream of one small batch has no need of it.
 
 Two traps of pyarrow's server shape this (both measured): an error raised while another thread reads
 the stream aborts the process, so a call ends when neither thread reads; and `writer.write` blocks
@@ -15,6 +16,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from wings_server.flight.put_answers import Answers
 
@@ -42,6 +44,9 @@ class Turns:
         """Of one while the thread that answers holds it still. Who takes it out may release it."""
         self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
         """To the thread that does neither: to look whether it may."""
+        self._in_context = contextvars.copy_context().run
+        self._starting = threading.Lock()
+        self._other: threading.Thread | None = None
         self._since = 0.0
         """When it began to answer."""
         self._ended = False
@@ -53,13 +58,11 @@ class Turns:
         Raises:
             WingsError: The stream cannot be read.
         """
-        in_context = contextvars.copy_context().run
-        other = threading.Thread(
-            target=in_context, args=(self._take,), name="wings-put", daemon=True
-        )
-        other.start()
         self._take()
-        other.join()
+        with self._starting:  # It is not started from now on, as the stream has ended.
+            other = self._other
+        if other is not None:
+            other.join()
         error, self._error = self._error, None
         if error is not None:
             try:
@@ -70,7 +73,8 @@ class Turns:
     def look(self) -> None:
         """Let the other thread read where the one that answers has been at it for too long."""
         if self._kept and time.monotonic() - self._since > LATE_SECONDS:
-            self._let_read()
+            with suppress(RuntimeError):  # No thread can be started: it reads on itself, later.
+                self._let_read()
 
     def _take(self) -> None:
         """Read if the other thread does not, answer if it does not, else wait to be called."""
@@ -93,7 +97,7 @@ class Turns:
                     if not self._take_back():
                         return
                 elif self._answers.is_due:
-                    self._calls.put(None)
+                    self._call()
         except BaseException as error:  # noqa: BLE001 - `run` raises it, when neither reads
             self._error = self._error or error
         self._ended = True
@@ -119,7 +123,20 @@ class Turns:
 
     def _release(self) -> None:
         self._reading.release()
+        self._call()
+
+    def _call(self) -> None:
+        """Have the thread that does neither look whether it may; starts it if there is none."""
         self._calls.put(None)
+        if self._other is not None:
+            return
+        with self._starting:
+            if self._other is None and not self._ended:
+                other = threading.Thread(
+                    target=self._in_context, args=(self._take,), name="wings-put", daemon=True
+                )
+                other.start()
+                self._other = other
 
     def _take_back(self) -> bool:
         """Return whether the thread that answers may still read on itself."""
@@ -131,12 +148,17 @@ class Turns:
 
 
 class Lookout:
-    """Looks after a server's streams on a thread of its own, which sleeps where there are none."""
+    """Looks after a server's streams on a thread of its own, which sleeps where there are none.
+
+    It sleeps once it finds none: where short streams come one after the other it need not be woken
+    for each.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._streams: set[Turns] = set()
         self._thread: threading.Thread | None = None
+        self._asleep = True
         self._stopped = False
 
     def run(self, turns: Turns) -> None:
@@ -146,7 +168,8 @@ class Lookout:
                 thread = threading.Thread(target=self._look, name="wings-lookout", daemon=True)
                 thread.start()
                 self._thread = thread
-            if not self._streams:
+            if self._asleep:
+                self._asleep = False
                 self._changed.notify()
             self._streams.add(turns)
         try:
@@ -164,6 +187,10 @@ class Lookout:
     def _look(self) -> None:
         with self._changed:
             while not self._stopped:
-                self._changed.wait(LOOK_SECONDS if self._streams else None)
+                if self._asleep:
+                    self._changed.wait()
+                else:
+                    self._changed.wait(LOOK_SECONDS)
+                    self._asleep = not self._streams
                 for turns in self._streams:
                     turns.look()

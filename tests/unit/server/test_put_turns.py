@@ -15,6 +15,9 @@ from answers_rig import Rig
 from wings_core.errors import Internal, InvalidArgument
 from wings_server.flight.put_turns import Lookout, Turns
 
+OTHER = "wings-put"
+"""The name of a stream's other thread."""
+
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
@@ -83,6 +86,61 @@ def test_batches_that_come_alone_are_read_and_answered_by_one_thread(
     running.result(20)
     assert len(set(stream.readers)) == 1
     assert writers == stream.readers
+
+
+def test_no_other_thread_is_started_for_batches_that_come_alone(
+    rig: Rig, began: Callable[[Stream], Future[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wings_server.flight.put_turns.LATE_SECONDS", 3600.0)
+    stream = Stream(rig)
+    running = began(stream)
+    for _ in range(3):
+        stream.sent.put(True)
+        rig.await_answers(1)
+        stream.await_read()
+    assert _others() == 0
+    stream.alone = False
+    stream.sent.put(True)
+    rig.await_answers(1)
+    assert _others() == 1
+    stream.sent.put(False)
+    running.result(20)
+    assert _others() == 0
+
+
+def test_a_stream_goes_on_where_no_other_thread_can_be_started(
+    rig: Rig, began: Callable[[Stream], Future[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wings_server.flight.put_turns.LATE_SECONDS", 0.0)
+    start, refused = threading.Thread.start, threading.Event()
+
+    def start_no_other(thread: threading.Thread) -> None:
+        if thread.name == OTHER:
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_no_other)
+    write = rig.writer.write
+
+    def write_late(answer: pa.Buffer) -> None:
+        assert refused.wait(60)  # The stream was found to be late.
+        write(answer)
+
+    monkeypatch.setattr(rig.writer, "write", write_late)
+    stream = Stream(rig)
+    running = began(stream)
+    for _ in range(2):
+        stream.sent.put(True)
+        rig.await_answers(1)
+        refused.clear()
+    stream.sent.put(False)
+    running.result(20)
+    assert rig.writer.count == 2
+
+
+def _others() -> int:
+    return len([thread for thread in threading.enumerate() if thread.name == OTHER])
 
 
 @pytest.mark.parametrize("alone", [True, False])
