@@ -12,6 +12,7 @@ from wings_core.data_directory import DataDirectory
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.fetch.many import ManyReader
 from wings_core.ingest.group_commit import FlushReport, GroupCommit
+from wings_core.latest import Latest
 from wings_core.limits import Limits
 from wings_core.maintain import Maintainer, Tiering
 from wings_core.maintain.drain import FLUSH_BYTES_MAX, LINGERING_FLUSH_BYTES_MAX, Drain
@@ -140,6 +141,7 @@ class Log:
                 drain_holder,
             )
         self.memory = MemoryBudget(limits.memory_bytes_max, limits.batch_bytes_max)
+        latest = Latest()
         self.group_commit = GroupCommit(
             store,
             self.registry,
@@ -149,10 +151,11 @@ class Log:
             inline=self.drain,
             check_room=None if disk is None else disk.check,
             on_room=self.memory.came_free,
+            latest=latest,
         )
         self.memory.count(lambda: self.group_commit.pending_bytes)
         self.versions = SchemaVersions(self.admin)
-        self.fetcher = Fetcher(store, self.registry, limits, self.versions)
+        self.fetcher = Fetcher(store, self.registry, limits, self.versions, latest)
         self.many = ManyReader(store, self.registry, limits, self.fetcher.waits, self.versions)
         self._metadata = metadata
         self.alone: Node | None = None

@@ -22,6 +22,7 @@ from wings_core.fetch.selection import Selection
 from wings_core.fetch.shared import SHARED_BYTES_MAX, SharedReads, copied
 from wings_core.fetch.state import FetchState
 from wings_core.fetch.waits import Waits
+from wings_core.latest import Latest
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
 from wings_core.metadata.wake import Wake
@@ -117,6 +118,7 @@ class Fetcher:
         registry: Where they are found.
         limits: Bounds on the wire and on waiting readers.
         versions: Finds versions of schemas that came after a reader; None: topics have one each.
+        latest: What was committed here last, for followers; None: it is not known.
 
     Attributes:
         waits: Counts and bounds the readers that wait, here or by `OffsetRegistry.watch`.
@@ -128,7 +130,9 @@ class Fetcher:
         registry: OffsetRegistry,
         limits: Limits,
         versions: SchemaVersions | None = None,
+        latest: Latest | None = None,
     ) -> None:
+        self._latest = latest
         self._chunks = ChunkReader(store, limits, versions)
         self._versions = versions
         self._store = store
@@ -202,6 +206,15 @@ class Fetcher:
 
     def _take_tail(self, cursor: Cursor, state: FetchState) -> Iterator[Chunk]:
         """Yield what followers at the cursor share: all that is committed, where that is little."""
+        if self._latest is not None and cursor.selection.is_plain and not tracing.is_on():
+            latest = self._latest.rows(
+                cursor.topic.uuid, cursor.partition, cursor.offset, cursor.selection.schema
+            )
+            if latest is not None:
+                last = latest.next_offset - 1
+                yield Chunk(latest.rows, latest.start_offset, last, latest.bytes)
+                _move_to_end(cursor, latest.next_offset, latest.told)
+                return
         key = (cursor.topic.uuid, cursor.partition, cursor.offset, cursor.selection.wish)
         cursor.at_end = False
         tail = self._tails.get(key, lambda: self._read_tail(cursor, state))
@@ -212,10 +225,7 @@ class Fetcher:
             yield chunk
         if _filtered(cursor):
             cursor.filtered_rows += tail.looked_at
-        cursor.offset = tail.next_offset
-        cursor.log_end_offset = max(cursor.log_end_offset, tail.next_offset)
-        # There may be more by now: the wait finds out.
-        cursor.at_end, cursor.told = True, tail.told
+        _move_to_end(cursor, tail.next_offset, tail.told)
 
     def _read_tail(self, cursor: Cursor, state: FetchState) -> _Tail | None:
         """Read all that is committed from the cursor on; None where that is nothing, or much."""
@@ -493,6 +503,13 @@ class Fetcher:
         with self.waits.one():
             position = Position(cursor.topic.uuid, cursor.partition, cursor.offset)
             self._registry.wait([position], deadline, wake, cursor.told)
+
+
+def _move_to_end(cursor: Cursor, next_offset: int, told: int | None) -> None:
+    """Say that all is delivered that is before an offset; there may be more: the wait finds out."""
+    cursor.offset = next_offset
+    cursor.log_end_offset = max(cursor.log_end_offset, next_offset)
+    cursor.at_end, cursor.told = True, told
 
 
 def read_ahead(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:

@@ -44,6 +44,8 @@ class Selection:
     None for all, in the topic's order."""
     stored_share: float
     """The share of the topic's columns that are read from storage."""
+    is_plain: bool
+    """Whether it is all rows with all columns, in the topic's order, and nothing else."""
     wish: object
     """The same object for all who want the same of the topic's rows, lately."""
 
@@ -95,6 +97,7 @@ class Selection:
             schema=schema,
             stored_columns=None if stored == every else stored,
             stored_share=len(stored) / len(every),
+            is_plain=schema is topic.schema and row_filter is None,
             wish=_wish(topic.schema, schema, wanted, row_filter, system_columns, many),
         )
 

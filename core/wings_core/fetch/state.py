@@ -3,6 +3,7 @@
 import threading
 import time
 
+from wings_core.metadata.wake import Wake
 from wings_core.times import Deadline
 
 
@@ -35,7 +36,7 @@ class FetchState:
         self._reserved = 0
         self._delivered = 0
         self._with_rows = partitions
-        self._wakes: list[threading.Event] = []
+        self._wakes: list[Wake] = []
 
     @property
     def delivered(self) -> int:
@@ -52,7 +53,7 @@ class FetchState:
         """Whether `max_messages` are delivered."""
         return self._delivered >= self.max_messages
 
-    def wake_when_enough(self, wake: threading.Event) -> None:
+    def wake_when_enough(self, wake: Wake) -> None:
         """Set this event as soon as the request has enough; at once if it has."""
         with self._lock:
             self._wakes.append(wake)

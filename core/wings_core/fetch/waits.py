@@ -1,8 +1,7 @@
 """Waits: how many readers wait for messages, and the bound on them."""
 
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from typing import Self
 
 from wings_core.errors import ResourceExhausted
 
@@ -30,20 +29,23 @@ class Waits:
         """How many waits have begun so far."""
         return self._begun
 
-    @contextmanager
-    def one(self) -> Generator[None]:
-        """Count one wait.
+    def one(self) -> Self:
+        """Count one wait, during a `with` block, which many may be in at a time.
 
         Raises:
-            ResourceExhausted: So many wait already.
+            ResourceExhausted: So many wait already; by the block.
         """
+        return self
+
+    def __enter__(self) -> None:
+        """Count it."""
         with self._lock:
             if self._waiting >= self._waiting_max:
                 raise ResourceExhausted(f"{self._waiting_max} readers wait for messages already")
             self._waiting += 1
             self._begun += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._waiting -= 1
+
+    def __exit__(self, *_: object) -> None:
+        """Count it no more."""
+        with self._lock:
+            self._waiting -= 1

@@ -11,6 +11,7 @@ from typing import Protocol
 from wings_core import tracing
 from wings_core.ingest.pack import Packer
 from wings_core.ingest.pending import Pending
+from wings_core.latest import Latest, keep
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import (
     CommitBatch,
@@ -54,11 +55,17 @@ class FlushWriter:
         store: Where pages go.
         registry: Where offsets come from.
         inline: Says which flushes are kept by metadata; None: none are.
+        latest: Is given the rows of small commits to partitions that are followed.
     """
 
     def __init__(
-        self, store: FolioStore, registry: OffsetRegistry, inline: InlineWriter | None
+        self,
+        store: FolioStore,
+        registry: OffsetRegistry,
+        inline: InlineWriter | None,
+        latest: Latest,
     ) -> None:
+        self._latest = latest
         self._store = store
         self._registry = registry
         self._inline = inline
@@ -92,7 +99,13 @@ class FlushWriter:
         ((partition, rows),) = batch.runs
         stored = StoredPage(partition, rows, address, None, None, batch.topic.schema_version)
         committed = batch.to_commit(pending.stream.number, (stored,))
-        return _of_each(*self._commit([committed], inline))
+        followed = self._latest.followed(batch.topic.uuid, partition)
+        if followed is None or batch.pages or len(batch.parts) > 1:
+            return _of_each(*self._commit([committed], inline))
+        told = self._registry.told
+        (result,) = self._commit([committed], inline)
+        keep(followed, batch.parts[0], address.length, result, told)
+        return _of_each(result)
 
     def _place(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio | None, list[PageAddress]]:
         """Return the folio that metadata is to keep, if any, and where each page lies."""

@@ -25,6 +25,7 @@ from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsErr
 from wings_core.ingest.flush import FlushWriter, InlineWriter
 from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import PENDING_BYTES, PreparedBatch
+from wings_core.latest import Latest
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import Accepted, CommitResult, Rejected
@@ -69,6 +70,7 @@ class GroupCommit:
         inline: Says which flushes are kept by metadata; None: none are.
         check_room: Raises `ResourceExhausted` while pushes are refused; None: none are.
         on_room: Called after each flush, once less is pending.
+        latest: Is given the rows of small commits to partitions that are followed.
     """
 
     def __init__(
@@ -82,11 +84,12 @@ class GroupCommit:
         inline: InlineWriter | None = None,
         check_room: Callable[[], None] | None = None,
         on_room: Callable[[], None] = lambda: None,
+        latest: Latest | None = None,
     ) -> None:
         self._check_room = check_room
         self._on_room = on_room
         self._linger_seconds = limits.object_flush_seconds if lingers else 0.0
-        self._writer = FlushWriter(store, registry, inline)
+        self._writer = FlushWriter(store, registry, inline, latest or Latest())
         self._inline = inline
         self._limits = limits
         self._on_flush = on_flush

@@ -80,24 +80,18 @@ class Waiters:
         """How often waiters were to be told of a change: grows with each."""
         return self._told
 
-    @contextmanager
     def registered(
         self, positions: Sequence[Position], callback: Callable[[], None]
-    ) -> Generator[int]:
+    ) -> "_Registered":
         """Call `callback` on commits to the positions during the block, once for each commit.
 
-        One call may still be under way on another thread when the block has ended. Yields `told` as
-        it was when the calls began.
+        One call may still be under way on another thread when the block has ended. The block is
+        given `told` as it was when the calls began.
 
         Raises:
-            ResourceExhausted: Too many wait already.
+            ResourceExhausted: Too many wait already; by the block.
         """
-        watch = _Watch(callback)
-        told = self._register(watch, positions)
-        try:
-            yield told
-        finally:
-            self._unregister(watch, positions)
+        return _Registered(self, positions, callback)
 
     @contextmanager
     def registered_at(
@@ -171,7 +165,8 @@ class Waiters:
             told = [(watch, None) for watches in self._topic_watches.values() for watch in watches]
         _call(woken, told)
 
-    def _register(self, watch: _Watch, positions: Sequence[Position]) -> int:
+    def register(self, watch: _Watch, positions: Sequence[Position]) -> int:
+        """Begin to call a watch; returns `told`. Raises as `registered`."""
         with self._lock:
             self._count_one()
             for position in positions:
@@ -186,7 +181,8 @@ class Waiters:
             raise ResourceExhausted(f"{self._watches_max} wait for messages already")
         self._watches += 1
 
-    def _unregister(self, watch: _Watch, positions: Sequence[Position]) -> None:
+    def unregister(self, watch: _Watch, positions: Sequence[Position]) -> None:
+        """Call a watch no more."""
         with self._lock:
             self._watches -= 1
             for position in positions:
@@ -197,6 +193,28 @@ class Waiters:
                     partitions.pop(position.partition, None)
                 if not partitions:
                     self._topics.pop(position.topic_uuid, None)
+
+
+class _Registered:
+    """A `with` block during which a waiter is called.
+
+    Each wait of a follower is one: a generator's block would be six calls more.
+    """
+
+    __slots__ = ("_positions", "_waiters", "_watch")
+
+    def __init__(
+        self, waiters: Waiters, positions: Sequence[Position], callback: Callable[[], None]
+    ) -> None:
+        self._waiters = waiters
+        self._positions = positions
+        self._watch = _Watch(callback)
+
+    def __enter__(self) -> int:
+        return self._waiters.register(self._watch, self._positions)
+
+    def __exit__(self, *_: object) -> None:
+        self._waiters.unregister(self._watch, self._positions)
 
 
 def _call(

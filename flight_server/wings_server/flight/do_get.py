@@ -197,8 +197,10 @@ def stream(
         metadata_of: Callable[[Any], bytes] = get.metadata_of
         found: Iterator[list[Any]] = get.chunks(cancel)
         for chunks in found:
-            rows = sum(chunk.batch.num_rows for chunk in chunks)
-            size = sum(chunk.bytes for chunk in chunks)
+            rows = size = 0
+            for chunk in chunks:
+                rows += chunk.batch.num_rows
+                size += chunk.bytes
             metrics.delivered("flight", rows, size, get.topic.name)
             # Handing one on takes no step of ours: see `READ_AHEAD_SECONDS`.
             yield from [(chunk.batch, metadata_of(chunk)) for chunk in chunks]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wings_core.fetch.state import FetchState
+from wings_core.metadata.wake import Wake
 from wings_core.times import Deadline
 
 
@@ -62,13 +63,13 @@ def test_reserving_waits_for_a_reservation_that_may_come_back() -> None:
 
 def test_enough_wakes_every_waiter_once_min_messages_are_delivered() -> None:
     shared = state(min_messages=3, max_messages=10)
-    wake = threading.Event()
+    wake = Wake()
     shared.wake_when_enough(wake)
     shared.release(shared.reserve(2), 2)
     assert not wake.is_set()
     shared.release(shared.reserve(1), 1)
     assert wake.is_set()
-    late = threading.Event()
+    late = Wake()
     shared.wake_when_enough(late)
     assert late.is_set()
 
