@@ -19,8 +19,9 @@ from wings_core.model import (
     Topic,
 )
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.storage.codecs import PUSHES
+from wings_core.storage.codecs import PUSHES, PushEncoder
 from wings_core.storage.interfaces import EncodedPage
+from wings_core.storage.lru import Lru
 
 
 @dataclass(slots=True)  # Not frozen, which would take three times as long to make.
@@ -191,6 +192,23 @@ class PreparedBatch:
         return True
 
 
+CHECKS_KEPT_MAX = 1_024
+"""Topics whose check is kept for their next stream."""
+
+_checks: Lru[tuple[str, int], tuple[pa.Schema, BatchCheck]] = Lru(CHECKS_KEPT_MAX)
+"""By topic and version of its schema."""
+
+
+def _check_of(topic: Topic) -> BatchCheck:
+    """Return the check of a topic's batches, which takes a third of the steps of a short stream."""
+    key = topic.uuid, topic.schema_version
+    kept = _checks.get(key)
+    if kept is None or kept[0] is not topic.schema:
+        kept = topic.schema, BatchCheck(topic.schema)
+        _checks.put(key, kept)
+    return kept[1]
+
+
 class Preparer:
     """Checks and routes the batches of one topic, one after another, in their producer's thread.
 
@@ -203,8 +221,8 @@ class Preparer:
 
     def __init__(self, topic: Topic, limits: Limits) -> None:
         self._topic = topic
-        self._check = BatchCheck(topic.schema)
-        self._encoder = PUSHES.encoder(topic.uuid, topic.schema)
+        self._check = _check_of(topic)
+        self._encoder: PushEncoder | None = None
         self._partitions_max = limits.batch_partitions_max
         self._rows_max = limits.batch_rows_max
         configured = topic.config.batch_bytes_max
@@ -321,6 +339,9 @@ class Preparer:
         Returns:
             The pages, and how many runs each of them has.
         """
+        if self._encoder is None:
+            self._encoder = PUSHES.encoder(self._topic.uuid, self._topic.schema)
+        encode = self._encoder.encode
         shared = sum(run_bytes) < RUN_BYTES_MIN * len(runs)
         page_bytes = SHARED_PAGE_BYTES if shared else 0
         pages: list[EncodedPage] = []
@@ -328,14 +349,14 @@ class Preparer:
         first = count = size = run = first_run = 0
         for (_, run_rows), run_size in zip(runs, run_bytes, strict=True):
             if count and size + run_size > page_bytes:
-                pages.append(self._encoder.encode(rows.slice(first, count)))
+                pages.append(encode(rows.slice(first, count)))
                 page_runs.append(run - first_run)
                 first, count, size, first_run = first + count, 0, 0, run
             count += run_rows
             size += run_size
             run += 1
         if count:
-            pages.append(self._encoder.encode(rows.slice(first, count)))
+            pages.append(encode(rows.slice(first, count)))
             page_runs.append(run - first_run)
         return tuple(pages), tuple(page_runs)
 
