@@ -60,6 +60,14 @@ class DeadLetters(Protocol):
         ...
 
 
+class Watch(AbstractContextManager[None], Protocol):
+    """A caller that is called back; see `ShareCoordinator.watch`."""
+
+    def close(self) -> None:
+        """Be called no more, but maybe once a moment later."""
+        ...
+
+
 class ShareCoordinator(Protocol):
     """Leases the messages of groups and takes their acknowledgements; all from any thread.
 
@@ -76,6 +84,11 @@ class ShareCoordinator(Protocol):
     @property
     def damage(self) -> StorageCorrupt | None:
         """What every call is refused with until the next start; None: nothing is damaged."""
+        ...
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the only replica is in this process."""
         ...
 
     @property
@@ -190,18 +203,24 @@ class ShareCoordinator(Protocol):
         """
         ...
 
-    def watch(
-        self, request: AcquireRequest, callback: Callable[[], None]
-    ) -> AbstractContextManager[object]:
-        """Call back during the block when there may be something to acquire by a request.
+    def watch(self, request: AcquireRequest, callback: Callable[[], None]) -> Watch:
+        """Call back when there may be something to acquire by a request, until it is closed.
 
         After commits, releases and rejections seen by this process, when locks and delays end, and
-        when the group is altered here. Enter it while the group is followed. Of those who wait as
+        when the group is altered here. Begin it while the group is followed. Of those who wait as
         many are called as there are messages for, the longest waiting first; one that acquires some
         is followed by the next. Called from any thread, so it must be quick and must not raise.
-        Enter the watch first and call `acquire_now` second, at once; leave it before working with
-        what was acquired. A caller that was called back, at the latest as the block is left, calls
-        `acquire_now` after it, or `wake_another`: no other is called for the same messages.
+        Begin the watch first and call `acquire_now` second, at once; close it before working with
+        what was acquired. A caller that was called back, at the latest as the block of a watch is
+        left, calls `acquire_now` after it, or `wake_another`: no other is called for the same
+        messages.
+        """
+        ...
+
+    def watch_idle(self, request: AcquireRequest, callback: Callable[[], None]) -> Watch | None:
+        """Watch as by `watch` where there is nothing to acquire; no `acquire_now` need follow then.
+
+        None where one might find some. Never blocks.
         """
         ...
 

@@ -224,6 +224,7 @@ class _NoCoordinator:
     """Of a node that knows no replicas, as two such nodes would lease the same messages."""
 
     damage = None
+    is_local = False
     counts = ShareCounts()
 
     def delete(self, group: ShareGroup) -> None:

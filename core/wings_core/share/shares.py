@@ -31,7 +31,7 @@ from wings_core.share.dead_letters.writer import open_dead_letter_topic
 from wings_core.share.delivery.delivery import Delivery, deliver, kept_delivery
 from wings_core.share.delivery.record_fetcher import RecordFetcher
 from wings_core.share.delivery.times import check_column
-from wings_core.share.interfaces import ShareCoordinator
+from wings_core.share.interfaces import ShareCoordinator, Watch
 from wings_core.share.model import (
     Acknowledgement,
     AcknowledgementResult,
@@ -273,11 +273,14 @@ class Shares:
         """
         return self._entered(group, lambda: self._coordinator.following(group, callback))
 
-    def watch(
-        self, request: AcquireRequest, callback: Callable[[], None]
-    ) -> AbstractContextManager[object]:
+    def watch(self, request: AcquireRequest, callback: Callable[[], None]) -> Watch:
         """Call back when there may be something to acquire; see `ShareCoordinator.watch`."""
-        return self._entered(request.group, lambda: self._coordinator.watch(request, callback))
+        with self._blamed_on_topic(request.group):
+            return self._coordinator.watch(request, callback)
+
+    def watch_idle(self, request: AcquireRequest, callback: Callable[[], None]) -> Watch | None:
+        """Call back when there is something to acquire; see `ShareCoordinator.watch_idle`."""
+        return self._coordinator.watch_idle(request, callback)
 
     def has_ready(self, group: ShareGroup) -> bool:
         """Tell whether there may be something to acquire; see `ShareCoordinator.has_ready`."""
@@ -305,8 +308,13 @@ class Shares:
             raise
 
     def kept(self, group: ShareGroup, leased: LeasedRange) -> Delivery | None:
-        """Return the rows of a leased range where that takes no read; see `kept_delivery`."""
-        return kept_delivery(self._records, self._limits, group.topic, leased)
+        """Return the rows of a leased range where that takes no read; see `kept_delivery`.
+
+        Where this process is the only one, metadata is near: to look at it takes no longer than
+        to acquire does.
+        """
+        near = self._coordinator.is_local
+        return kept_delivery(self._records, self._limits, group.topic, leased, near=near)
 
     def release_undelivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
         """Release what no member received; see `ShareCoordinator.release_undelivered`."""

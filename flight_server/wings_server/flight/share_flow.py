@@ -27,6 +27,8 @@ from wings_server.share_actions import Settled, settle_entries
 ROUND_MAX = 256
 """Streams whose turns are taken together."""
 
+_NOTHING = Acquired(())
+
 _logger = structlog.get_logger("wings.flight")
 
 
@@ -153,13 +155,15 @@ class ShareFlow:
             for turn in turns
             if (request := turn.stream.wanted(turn.requests)) is not None
         ]
-        if not (asking or wanting):
-            return
         requests = [(turn.member, message.acks) for turn in asking for message in turn.requests]
-        acquires = [request for _, request in wanting]
-        acquired: Sequence[Acquired | WingsError]
+        acquires: list[AcquireRequest] = []
+        if wanting and self._shares.has_ready(self._group):
+            acquires = [request for _, request in wanting]
+        settled: Sequence[Settled] = ()
+        acquired: Sequence[Acquired | WingsError] = ()
         try:
-            settled, acquired = settle_entries(self._shares, self._group, requests, acquires)
+            if requests or acquires:
+                settled, acquired = settle_entries(self._shares, self._group, requests, acquires)
         except WingsError as error:  # Of the group: nothing was done. The worker meets it again.
             for turn in asking:
                 turn.stream.leave(turn.requests)
@@ -172,6 +176,7 @@ class ShareFlow:
             turn.stream.answer(turn.requests, settled[at:end])
             at = end
         without: list[tuple[Turn, AcquireRequest]] = []
+        acquired = acquired or [_NOTHING] * len(wanting)
         for (turn, request), found in zip(wanting, acquired, strict=True):
             if turn.requests and isinstance(found, Acquired) and not found.ranges:
                 without.append((turn, request))
@@ -182,7 +187,7 @@ class ShareFlow:
 
     def _acquire_again(self, wanting: Sequence[tuple[Turn, AcquireRequest]]) -> None:
         """Acquire for streams whose own acknowledgements, just now, may have been in the way."""
-        acquired: Sequence[Acquired | WingsError] = [Acquired(())] * len(wanting)
+        acquired: Sequence[Acquired | WingsError] = [_NOTHING] * len(wanting)
         if self._shares.has_ready(self._group):
             requests = [request for _, request in wanting]
             try:

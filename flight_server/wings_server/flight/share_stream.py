@@ -13,7 +13,7 @@ client that does not read holds up nothing but its own stream.
 import threading
 import time
 from collections.abc import Generator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -85,7 +85,8 @@ class ShareStream(ShareTurns):
 
     def _serve(self) -> ShareEnd | None:
         """Do what the flow leaves; returns why it ended, None where the client ended its side."""
-        with self._shares.following(self._group, self._wake), self._watching:
+        with self._shares.following(self._group, self._wake), ExitStack() as stack:
+            stack.callback(self._stop_watching)
             while True:
                 requests, is_over = self._wait()
                 if (requests or self._writer.outbox) and self._stop_watching():
@@ -155,8 +156,7 @@ class ShareStream(ShareTurns):
             self._stop_watching()  # Who is busy is not woken for messages that others could take.
             self._look = False
             # Most often the flow has found nothing just now: it is called from before this look.
-            self._watching.enter_context(self._shares.watch(request, self._wake))
-            self._is_watching = True
+            self._watch = self._shares.watch(request, self._wake)
             acquired = self._shares.acquire_now(request)
             if acquired.ranges:
                 self._stop_watching()
@@ -220,17 +220,6 @@ class ShareStream(ShareTurns):
                     self._shares.acknowledge(self._group, self._member, [result.acknowledgement])
         except WingsError as error:
             _logger.info("what a share stream held expires", reason=error.message[:200])
-
-    # Any thread.
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._look = True
-            is_free = not (self._is_taken or self._is_left)
-            if self._is_over:
-                return
-        if is_free:
-            self._flow.offer(self)
 
 
 def messages_of(reader: flight.MetadataRecordBatchReader) -> Generator[bytes | None]:

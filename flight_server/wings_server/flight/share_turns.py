@@ -4,7 +4,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 
 import pyarrow.flight as flight
@@ -20,6 +19,7 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.log import Log
 from wings_core.share.delivery.delivery import Delivery
 from wings_core.share.delivery.stream_holds import StreamHolds
+from wings_core.share.interfaces import Watch
 from wings_core.share.model import Acquired, AcquireRequest, LeasedRange
 from wings_core.times import Deadline
 from wings_server.flight.share_flow import ShareFlow, Turn
@@ -100,9 +100,10 @@ class ShareTurns:
         self._look_at: float | None = None
         """When to look again without being told."""
         self._failures = 0
-        self._watching = ExitStack()
-        self._is_watching = False
-        """Whether it is called when there are messages."""
+        self._asked: AcquireRequest | None = None
+        """What the flow asked for in its turn."""
+        self._watch: Watch | None = None
+        """By which it is called when there are messages."""
 
     def end(self, end: ShareEnd) -> None:
         """End the stream after the answers to what was received; the first call counts."""
@@ -191,7 +192,7 @@ class ShareTurns:
             is_quick = all(
                 entry.type == "accept" for message in self._requests for entry in message.acks
             )
-            leaves_watch = self._look and self._is_watching and not wants
+            leaves_watch = self._look and self._watch is not None and not wants
             if not is_quick or (leaves_watch and not self._requests):
                 self._is_left = True
                 self._changed.notify_all()
@@ -223,14 +224,18 @@ class ShareTurns:
                 return None
             self._look = False
         self._stop_watching()
-        return self._request(room, archives=False)
+        self._asked = self._request(room, archives=False)
+        return self._asked
 
     def deliver(self, acquired: Acquired | WingsError) -> None:
         """See `FlowStream.deliver`."""
-        self._look = True
-        if isinstance(acquired, WingsError) or not acquired.ranges:
-            self._is_left = True  # The worker looks further, and waits.
+        if isinstance(acquired, WingsError):
+            self._look = self._is_left = True  # The worker looks further.
             return
+        if not acquired.ranges:
+            self._wait_for_messages()
+            return
+        self._look = True
         for leased in self._within_room(acquired.ranges):
             kept = None
             if not (self._leased or self._writer.outbox):
@@ -240,6 +245,32 @@ class ShareTurns:
                 self._is_left = True
                 continue
             self._send(kept)
+
+    def _wait_for_messages(self) -> None:
+        """Be called when there are some, if there are none; else the worker looks further.
+
+        Who waits must be able to take some when it is called, so it has room, and its client reads.
+        """
+        assert self._asked is not None
+        if not (self._look or self._is_left or self._room <= 0 or self._writer.outbox):
+            try:
+                self._watch = self._shares.watch_idle(self._asked, self._wake)
+            except WingsError:
+                self._watch = None  # The worker meets it again.
+            if self._watch is not None:
+                self._failures = 0
+                return
+        self._look = self._is_left = True
+
+    def _wake(self) -> None:
+        """Hear that there may be messages; from any thread."""
+        with self._lock:
+            self._look = True
+            is_free = not (self._is_taken or self._is_left)
+            if self._is_over:
+                return
+        if is_free:
+            self._flow.offer(self)
 
     def _within_room(self, ranges: Sequence[LeasedRange]) -> Sequence[LeasedRange]:
         """Return what there is room for; what more was acquired is left to the worker to release.
@@ -307,7 +338,9 @@ class ShareTurns:
 
     @property
     def _has_work(self) -> bool:
-        return bool(self._requests) or (self._look and (self._room > 0 or self._is_watching))
+        if self._requests:
+            return True
+        return self._look and (self._room > 0 or self._watch is not None)
 
     def _request(self, room: int, *, archives: bool) -> AcquireRequest:
         return AcquireRequest(
@@ -330,10 +363,10 @@ class ShareTurns:
 
     def _stop_watching(self) -> bool:
         """Be called for messages no more; returns whether it was."""
-        was_watching, self._is_watching = self._is_watching, False
-        if was_watching:
-            self._watching.close()
-        return was_watching
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
+        return watch is not None
 
     def _due(self) -> float | None:
         """Return when there may be something to do without being told; the lock is held."""

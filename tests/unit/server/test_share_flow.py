@@ -172,7 +172,7 @@ def test_what_is_acknowledged_was_in_the_way_of_nothing_where_nothing_is_ready()
     stream = Stream("accepts", 1)
     with flowing(shares) as flow:
         flow.lead(stream)
-    assert shares.acquired == [["accepts"]]
+    assert shares.acquired == [[]]
     assert stream.said == [([1], ["accepts"]), NOTHING]
 
 

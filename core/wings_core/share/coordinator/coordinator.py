@@ -35,7 +35,7 @@ from wings_core.share.coordinator.starts import (
 from wings_core.share.coordinator.wake_ups import WakeUps
 from wings_core.share.coordinator.watchers import FindGroup
 from wings_core.share.counts import ShareCounts
-from wings_core.share.interfaces import DeadLetters
+from wings_core.share.interfaces import DeadLetters, Watch
 from wings_core.share.model import (
     Acknowledgement,
     AcknowledgementResult,
@@ -82,6 +82,7 @@ class Coordinator:
         find_group: FindGroup | None = None,
     ) -> None:
         clock, rng = clock or MonotonicClock(), random.Random()
+        self.is_local = local
         quorum = HoldQuorum(len(links), clock, rng, local=local)
         self.counts = ShareCounts()
         self._core = core = CoordinatorCore(
@@ -213,18 +214,21 @@ class Coordinator:
         with self._groups.watchers.registered(self._groups.check(group), callback):
             yield
 
-    @contextmanager
-    def watch(self, request: AcquireRequest, callback: Callable[[], None]) -> Generator[None]:
+    def watch(self, request: AcquireRequest, callback: Callable[[], None]) -> Watch:
         """See `ShareCoordinator.watch`."""
-        group = self._groups.check(request.group)
-        try:
-            with self._groups.index(group).waiting(
-                request.partition, request.messages_max, callback
-            ):
-                yield
-        except BaseException:
-            self.wake_another(group)
-            raise
+        index = self._groups.index(self._groups.check(request.group))
+        return index.waiting(request.partition, request.messages_max, callback)
+
+    def watch_idle(self, request: AcquireRequest, callback: Callable[[], None]) -> Watch | None:
+        """See `ShareCoordinator.watch_idle`."""
+        if not self.is_local:
+            return None  # Over a network, commits are told of a while later.
+        index = self._groups.index(self._groups.check(request.group))
+        watch = index.waiting(request.partition, request.messages_max, callback)
+        if not index.has_ready:
+            return watch
+        watch.close()
+        return None
 
     def has_ready(self, group: ShareGroup) -> bool:
         """See `ShareCoordinator.has_ready`."""

@@ -12,8 +12,8 @@ got something wakes the next one while more is ready.
 import heapq
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Container, Generator, Iterable, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Container, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 
@@ -33,12 +33,30 @@ STALE_MAX = 1_024
 
 
 @dataclass(eq=False, slots=True)
-class _Waiting:
+class Waiting:
+    """A member that waits until it is closed; a block closes it at its end."""
+
+    index: "ReadyPartitions"
     callback: Callable[[], None]
     partition: Partition | None
     messages: int
     is_called: bool = False
     """Whether it was chosen to be woken; the call itself may be on its way."""
+
+    def close(self) -> None:
+        """Wait no longer; one that was chosen may be called a moment later still."""
+        self.index.leave(self)
+
+    def __enter__(self) -> None:
+        """Do nothing: it waits already."""
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Wait no longer; one that was chosen has been called then, which may be twice."""
+        self.close()
+        if self.is_called:  # The thread that chose it may not have come to call it yet.
+            self.callback()
+        if error is not None:
+            self.index.took_some()
 
 
 class ReadyPartitions:
@@ -79,7 +97,7 @@ class ReadyPartitions:
         self._due_at: dict[Partition, float] = {}
         self._next_at: float | None = None
         """The first of those times, which is read without the lock; None: there is none."""
-        self._waiting: OrderedDict[_Waiting, None] = OrderedDict()
+        self._waiting: OrderedDict[Waiting, None] = OrderedDict()
         self._listings, self._listings_due = 0, 1
         """Of how many listings the partitions are, and are to be."""
         self._failures = 0
@@ -99,8 +117,13 @@ class ReadyPartitions:
 
     @property
     def has_ready(self) -> bool:
-        """Whether a partition may have messages, as far as was told."""
-        return bool(self._ready)
+        """Whether a partition may have messages, as far as was told, or nobody has looked yet."""
+        next_at = self._next_at
+        return (
+            bool(self._ready)
+            or self._listings != self._listings_due
+            or (next_at is not None and next_at <= self._clock())
+        )
 
     def close(self) -> None:
         """Hear of commits no more, and wake all that wait."""
@@ -281,30 +304,26 @@ class ReadyPartitions:
             woken = list(self._waiting)
         _call(woken)
 
-    @contextmanager
     def waiting(
         self, partition: Partition | None, messages: int, callback: Callable[[], None]
-    ) -> Generator[None]:
-        """Call back during the block when there may be something for a member.
-
-        A member that was chosen has been called when the block is left, which may be twice.
+    ) -> Waiting:
+        """Call back when there may be something for a member, until what is returned is closed.
 
         Args:
             partition: Of this one alone; None: of any.
             messages: How many it takes at once, about.
             callback: Quick, and does not raise; from any thread.
         """
-        waiting = _Waiting(callback, partition, messages)
+        waiting = Waiting(self, callback, partition, messages)
         with self._lock:
             self._waiting[waiting] = None
-        try:
-            yield
-        finally:
-            with self._lock:
-                del self._waiting[waiting]
-            self.used_at = self._clock()
-            if waiting.is_called:  # The thread that chose it may not have come to call it yet.
-                callback()
+        return waiting
+
+    def leave(self, waiting: Waiting) -> None:
+        """Call a member no more; see `Waiting.close`."""
+        with self._lock:
+            self._waiting.pop(waiting, None)
+        self.used_at = self._clock()
 
     # Inside; the lock is held.
 
@@ -312,7 +331,7 @@ class ReadyPartitions:
         if ends is None:
             self.wake_all()
             return
-        woken: dict[_Waiting, None] = {}
+        woken: dict[Waiting, None] = {}
         with self._lock:
             for partition, end in ends.items():
                 messages = end - self._ends.get(partition, 0)
@@ -328,7 +347,7 @@ class ReadyPartitions:
 
     def _next(
         self, partition: Partition | None, messages: int, besides: Partition | None = None
-    ) -> list[_Waiting]:
+    ) -> list[Waiting]:
         """Return as many of those that wait as there are messages for, the longest first.
 
         Args:
@@ -336,7 +355,7 @@ class ReadyPartitions:
             messages: How many.
             besides: Not those that wait for this one alone.
         """
-        woken: list[_Waiting] = []
+        woken: list[Waiting] = []
         for waiting in self._waiting:
             if messages <= 0:
                 break
@@ -355,7 +374,7 @@ class ReadyPartitions:
 
     def _next_of(
         self, partitions: Iterable[Partition], besides: Container[Partition]
-    ) -> list[_Waiting]:
+    ) -> list[Waiting]:
         """Return a member for each partition that has become due, but for some."""
         return [
             waiting for each in partitions if each not in besides for waiting in self._next(each, 1)
@@ -381,6 +400,6 @@ class ReadyPartitions:
         return came
 
 
-def _call(waiting: Iterable[_Waiting]) -> None:
+def _call(waiting: Iterable[Waiting]) -> None:
     for each in waiting:
         each.callback()

@@ -121,10 +121,14 @@ def deliver(
 
 
 def kept_delivery(
-    records: RecordFetcher, limits: Limits, topic: Topic, leased: LeasedRange
+    records: RecordFetcher, limits: Limits, topic: Topic, leased: LeasedRange, *, near: bool
 ) -> Delivery | None:
-    """Return a leased range as one batch, if its rows are at hand, whole, and fit the wire."""
-    rows = records.kept(topic, leased.partition, leased.start_offset, leased.end_offset)
+    """Return a leased range as one batch, if its rows are at hand, whole, and fit the wire.
+
+    With `near`, metadata is looked at for them.
+    """
+    first, last = leased.start_offset, leased.end_offset
+    rows = records.kept(topic, leased.partition, first, last, near=near)
     if rows is None or rows.num_rows > limits.wire_rows_max:
         return None  # Not by bytes: less is kept than fits.
     return Delivery(leased, _shaped([rows], leased, delivery_schema(topic)))

@@ -23,10 +23,11 @@ from wings_core.errors import (
     Unavailable,
     WingsError,
 )
+from wings_core.fetch.chunks import ChunkReader
 from wings_core.fetch.fetcher import Cancel, Cursor, Fetcher
 from wings_core.fetch.selection import OFFSET_FIELD, Selection
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.model import Topic
+from wings_core.model import PageFormat, Topic
 from wings_core.partitions import Partition
 from wings_core.share.delivery.read_ahead import ReadAhead
 
@@ -38,6 +39,12 @@ FETCHES_MAX = 256
 
 STEPS_MAX = 1_000_000
 """Reads of one fetch: more than a range of offsets can have batches."""
+
+NEAR_ROWS_MAX = 32
+"""Rows that are read at once where others wait for it; each may be a page of its own."""
+
+SELECTIONS_MAX = 1_000
+"""Selections of schemas that are kept."""
 
 _logger = logging.getLogger(__name__)
 
@@ -61,6 +68,17 @@ class RecordSource(Protocol):
             WingsError: They cannot be read.
         """
         ...
+
+    def near(
+        self, topic: Topic, partition: Partition, offset: int, stop_offset: int
+    ) -> Sequence[pa.RecordBatch]:
+        """Return what `read` does where that takes no longer than a look at metadata; else none.
+
+        Raises:
+            WingsError: They cannot be read.
+        """
+        del topic, partition, offset, stop_offset
+        return ()
 
     def last_beside(self, topic: Topic, partition: Partition, offset: int) -> int:
         """Return the last offset of those that are stored with a row: a damaged page ends there.
@@ -127,10 +145,26 @@ class RecordFetcher:
         return future
 
     def kept(
-        self, topic: Topic, partition: Partition, first: int, last: int
+        self, topic: Topic, partition: Partition, first: int, last: int, *, near: bool = False
     ) -> pa.RecordBatch | None:
-        """Return the rows `[first, last]` if all of them were read beside others before."""
-        return self._ahead.rows(_key(topic), partition, first, last)
+        """Return the rows `[first, last]` if all of them were read beside others before.
+
+        Or, with `near`, if they can be read about as fast.
+        """
+        key = _key(topic)
+        rows = self._ahead.rows(key, partition, first, last)
+        if rows is not None or not near or last - first >= NEAR_ROWS_MAX:
+            return rows
+        try:
+            stop = self._ahead.stop_offset(key, partition, first, last + 1)
+            stop = min(stop, first + NEAR_ROWS_MAX)
+            found = self._source.near(topic, partition, first, stop)
+        except WingsError:
+            return None  # Who collects them meets it again.
+        if not found:
+            return None
+        self._ahead.keep(key, partition, found[-1])
+        return self._ahead.rows(key, partition, first, last)
 
     def collect(self, topic: Topic, partition: Partition, first: int, last: int) -> Records:
         """Collect the rows `[first, last]`, both inclusive; blocks for the reads.
@@ -204,23 +238,53 @@ class LogSource(RecordSource):
         fetcher: Reads it.
         registry: Knows where it ends.
         columns: Read, of the topic's; None: all.
+        pages: Reads pages that were located; None: no rows are near.
     """
 
     def __init__(
-        self, fetcher: Fetcher, registry: OffsetRegistry, columns: Sequence[str] | None = None
+        self,
+        fetcher: Fetcher,
+        registry: OffsetRegistry,
+        columns: Sequence[str] | None = None,
+        pages: ChunkReader | None = None,
     ) -> None:
         self._fetcher = fetcher
         self._registry = registry
         self._columns = columns
+        self._pages = pages
+        self._selections: dict[int, tuple[pa.Schema, Selection]] = {}
+        """By the identity of a topic's schema: that schema, and what is read of it."""
 
     def read(
         self, topic: Topic, partition: Partition, offset: int, stop_offset: int
     ) -> list[pa.RecordBatch]:
         """Return some of the rows from an offset on; see `RecordSource.read`."""
-        selection = Selection.of(topic, self._columns, system_columns=True)
-        cursor = Cursor(topic, partition, offset, selection)
+        cursor = Cursor(topic, partition, offset, self._selection(topic))
         ahead = next(self._fetcher.scan(cursor, stop_offset, Cancel()), [])
         return [chunk.batch for chunk in ahead]
+
+    def near(
+        self, topic: Topic, partition: Partition, offset: int, stop_offset: int
+    ) -> list[pa.RecordBatch]:
+        """Return what metadata keeps itself, as of small pushes; see `RecordSource.near`."""
+        if self._pages is None:
+            return []
+        rows = stop_offset - offset
+        pages = self._registry.locate(topic.uuid, partition, offset, rows).locations
+        if not pages or any(page.format is not PageFormat.INLINE for page in pages):
+            return []
+        stop = min(stop_offset, pages[-1].end_offset + 1)
+        chunks = self._pages.read(topic, pages, offset, stop, rows, self._selection(topic))
+        return [chunk.batch for chunk in chunks]
+
+    def _selection(self, topic: Topic) -> Selection:
+        made = self._selections.get(id(topic.schema))
+        if made is None or made[0] is not topic.schema:
+            made = (topic.schema, Selection.of(topic, self._columns, system_columns=True))
+            if len(self._selections) >= SELECTIONS_MAX:
+                self._selections.clear()
+            self._selections[id(topic.schema)] = made
+        return made[1]
 
     def last_beside(self, topic: Topic, partition: Partition, offset: int) -> int:
         """Return the last offset of the page that holds a row; see `RecordSource.last_beside`."""
