@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Self
 from wings_core import tracing
 from wings_core.backup.backups import Backups
 from wings_core.data_directory import DataDirectory
-from wings_core.fetch.chunks import ChunkReader
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.fetch.many import ManyReader
 from wings_core.ingest.group_commit import FlushReport, GroupCommit
@@ -514,8 +513,7 @@ def _sqlite_catalog(directory: DataDirectory) -> str:
 
 
 def _open_shares(groups: Groups, log: Log, open_coordinator: OpenCoordinator | None) -> Shares:
-    pages = ChunkReader(log.store, log.limits, log.versions)
-    records = RecordFetcher(LogSource(log.fetcher, log.registry, pages=pages))
+    records = RecordFetcher(LogSource(log.fetcher, log.registry, store=log.store))
     letters = DeadLetterWriter(log.admin, log.group_commit, log.limits, records)
     coordinator = (
         no_coordinator()

@@ -158,6 +158,8 @@ def settle_entries(
     Acceptances of neighbours are carried out as one. All that a request asks of a partition is done
     or none, so nothing but the words of a refusal tells of it.
     """
+    if not requests:
+        return [], shares.settle(group, (), acquires)[1]
     asked = [_Asked(group, *request, runs_of(request[1])) for request in requests]
     all_results, acquired = shares.settle(group, [each.possible for each in asked], acquires)
     for each, results in zip(asked, all_results, strict=True):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -36,6 +37,9 @@ DELAY_MS_MAX = 12 * 3_600_000
 
 REASON_CHARACTERS_MAX = 4_096
 """The longest `reason` of a reject."""
+
+VALUES_MAX = 1_024
+"""Partition values whose JSON is kept."""
 
 HOLDS_MAX = 1_000
 """The most held ranges that `share-members` tells of one by one."""
@@ -318,10 +322,8 @@ class AcquiredWords(NamedTuple):
     @classmethod
     def of(cls, found: LeasedRange) -> Self:
         """Return those of a range."""
-        value = partition_value(found.partition)
-        partition = "null" if value is None else dump(value).decode()
         return cls(
-            f'{{"partition": {partition}, "start_offset": ',
+            f'{{"partition": {_value_words(found.partition)}, "start_offset": ',
             f', "lease": {quoted(found.lease)}, "delivery_count": {found.delivery_count}, '
             f'"lock_duration_ms": {found.lock_duration_ms}'
             + (', "ordering": "partition"' if found.in_order else ""),
@@ -331,6 +333,13 @@ class AcquiredWords(NamedTuple):
         """Return the app_metadata of the chunk of messages `[first, last]`."""
         end = f', "traces": {json.dumps(traces)}}}' if traces else "}"
         return f'{self.before}{first}, "end_offset": {last}{self.after}{end}'.encode()
+
+
+@lru_cache(VALUES_MAX)
+def _value_words(partition: Partition) -> str:
+    """Return the JSON of a partition's value."""
+    value = partition_value(partition)
+    return "null" if value is None else dump(value).decode()
 
 
 def acquire_end_metadata(end: AcquireEnd) -> bytes:

@@ -11,7 +11,7 @@ from fix_share import HandClock
 from wings_core.errors import Unavailable
 from wings_core.model import PartitionState
 from wings_core.partitions import Partition
-from wings_core.share.coordinator.ready import STALE_MAX, ReadyPartitions
+from wings_core.share.coordinator.ready import LISTED_SECONDS, STALE_MAX, ReadyPartitions
 
 Hear = Callable[[Mapping[Partition, int] | None], None]
 
@@ -80,6 +80,35 @@ def test_partitions_are_listed_once_and_told_of_afterwards() -> None:
     topic.commit(B)
     assert sorted(topic.ready()) == sorted([A, B])
     assert topic.ready(B) == [B]
+
+
+def test_something_may_be_ready_until_it_was_looked_for_and_once_it_is_due() -> None:
+    topic = Topic()
+    assert topic.index.has_ready
+    topic.index.look()
+    assert not topic.index.has_ready
+    topic.commit(A)
+    assert topic.index.has_ready
+    topic.empty(A, again=2.0)
+    assert not topic.index.has_ready
+    topic.clock.time += 2.0
+    assert topic.index.has_ready
+    topic.empty(A)
+    assert not topic.index.has_ready
+    topic.index.wake_all()
+    assert topic.index.has_ready
+
+
+def test_where_a_partition_stands_is_known_for_a_moment_with_what_is_told_of_it() -> None:
+    topic = Topic()
+    assert topic.index.known_state(A) is None
+    topic.index.note(PartitionState(A, 1, 3, 0, None))
+    assert topic.index.known_state(A) == PartitionState(A, 1, 3, 0, None)
+    topic.ends[A] = 3
+    topic.commit(A, 2)
+    assert topic.index.known_state(A) == PartitionState(A, 1, 5, 0, None)
+    topic.clock.time += 2 * LISTED_SECONDS
+    assert topic.index.known_state(A) is None
 
 
 def test_a_push_wakes_as_many_as_it_has_work_for_the_longest_waiting_first() -> None:

@@ -248,6 +248,50 @@ def test_a_log_is_read_across_its_pages(tmp_path: Path) -> None:
             log.close()
 
 
+@pytest.mark.parametrize("is_inline", [True, False], ids=["inline", "stored"])
+def test_rows_are_near_that_metadata_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_inline: bool
+) -> None:
+    monkeypatch.setattr(record_fetcher, "NEAR_ROWS_MAX", 6)
+    limits = Limits() if is_inline else Limits(inline_bytes_max=0)
+    with DataDirectory.open(tmp_path / "data") as directory:
+        log = Log.open(directory, limits)
+        assert log.drain is not None
+        log.drain.close()  # What is inline stays so.
+        opened = RecordFetcher(LogSource(log.fetcher, log.registry, store=log.store))
+        far = RecordFetcher(LogSource(log.fetcher, log.registry))
+        try:
+            topic = log.admin.create_topic(TopicName.parse("orders"), SCHEMA)
+            preparer = Preparer(topic, log.limits)
+            for first in range(0, 12, 3):
+                batch = pa.record_batch({"n": pa.array(range(first, first + 3), pa.int64())})
+                prepared = preparer.prepare(batch, PushOptions())
+                log.group_commit.submit(PushStream(), prepared, awaited=True).accepted()
+
+            def near(fetcher: RecordFetcher, first: int, last: int) -> pa.RecordBatch | None:
+                return fetcher.kept(topic, UNPARTITIONED, first, last, near=True)
+
+            assert opened.kept(topic, UNPARTITIONED, 1, 4) is None
+            found = near(opened, 1, 4)
+            wanted = collected(far, topic, 1, 4)
+            assert found == (wanted if is_inline else None)
+            assert opened.kept(topic, UNPARTITIONED, 1, 4) == found
+            assert near(far, 5, 5) is None
+            assert near(opened, 3, 9) is None  # They are too many,
+            assert near(opened, 11, 12) is None  # or not there yet.
+            log.delete_topic(topic.name)
+            assert near(opened, 7, 7) is None
+        finally:
+            opened.close()
+            far.close()
+            log.close()
+
+
+def collected(opened: RecordFetcher, topic: Topic, first: int, last: int) -> pa.RecordBatch:
+    (batch,) = opened.collect(topic, UNPARTITIONED, first, last).batches
+    return batch
+
+
 def test_a_fetcher_that_is_closed_ends_what_waits_and_takes_nothing_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -97,6 +97,37 @@ def test_a_hold_that_fails_wakes_another_member(
         assert woken.is_set()
 
 
+def test_who_is_told_that_there_is_nothing_is_called_when_there_is(
+    embedded: ShareUnderTest,
+) -> None:
+    embedded.metadata.push(embedded.topic, 2)
+    group, woken = embedded.group(), threading.Event()
+    watched = embedded.coordinator.watch_idle
+    assert watched(request(group), woken.set) is None  # Nobody has looked yet.
+    assert len(embedded.acquire(group, 1)) == 1
+    assert watched(request(group), woken.set) is None  # There are more.
+    assert len(embedded.acquire(group)) == 1
+    assert not woken.is_set()
+    watch = watched(request(group), woken.set)
+    assert watch is not None
+    embedded.metadata.push(embedded.topic, 1)
+    assert woken.is_set()
+    woken.clear()
+    watch.close()
+    embedded.metadata.push(embedded.topic, 1)
+    assert not woken.is_set()
+    embedded.coordinator.delete(group)
+    with pytest.raises(GroupNotFound):
+        watched(request(group), woken.set)
+
+
+def test_a_node_is_never_told_that_there_is_nothing(tmp_path: Path) -> None:
+    with open_share(tmp_path, 3) as share:
+        group = share.group()
+        assert share.acquire(group) == []
+        assert share.coordinator.watch_idle(request(group), print) is None
+
+
 @pytest.mark.usefixtures("unmaintained")
 def test_a_member_that_waits_is_woken_when_a_delay_ends(
     embedded: ShareUnderTest, monkeypatch: pytest.MonkeyPatch

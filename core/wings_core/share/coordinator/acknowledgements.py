@@ -49,33 +49,20 @@ class Acknowledgements:
         Returns:
             The results by request, in the order of its entries, and the outcomes of the acquires.
         """
-        members = [member for member, _ in requests]
         asked: dict[tuple[int, Partition], list[Acknowledgement]] = {}
         for number, (_, entries) in enumerate(requests):
             for entry in entries:
                 asked.setdefault((number, entry.partition), []).append(entry)
-        others = {
-            entry.partition
-            for _, entries in requests
-            for entry in entries
-            if entry.type != "accept"
-        }
-        bounds = {
-            key[1]: self._groups.bounds(group, key[1])
-            if key[1] in others
-            else self._groups.known_bounds(group, key[1])
-            for key in asked
-        }
-        errors, outcomes = self._acknowledge(group, members, asked, bounds, beside)
+        bounds = self._bounds(group, requests)
+        errors, outcomes = self._acknowledge(group, requests, asked, bounds, beside)
         # Where retention has passed messages just now, they are acknowledged all the same.
-        again = {
-            key: entries
-            for key, entries in asked.items()
-            if any(errors[key]) and self._groups.bounds(group, key[1]) != bounds[key[1]]
-        }
+        again: dict[tuple[int, Partition], list[Acknowledgement]] = {}
+        for key, of_key in errors.items():
+            if any(of_key) and self._groups.bounds(group, key[1]) != bounds[key[1]]:
+                again[key] = asked[key]
         if again:
             fresh = {key[1]: self._groups.bounds(group, key[1]) for key in again}
-            errors |= self._acknowledge(group, members, again, fresh)[0]
+            errors |= self._acknowledge(group, requests, again, fresh)[0]
         left = {key: iter(of_key) for key, of_key in errors.items()}
         accepted = 0
         results: list[list[AcknowledgementResult]] = []
@@ -91,10 +78,26 @@ class Acknowledgements:
             self._counts.add(group, accepted=accepted)
         return results, outcomes
 
+    def _bounds(
+        self, group: ShareGroup, requests: Sequence[tuple[str, Sequence[Acknowledgement]]]
+    ) -> dict[Partition, Bounds | WingsError]:
+        """Return the bounds of the partitions that are named: as of now, but of acceptances."""
+        bounds: dict[Partition, Bounds | WingsError] = {}
+        exact: set[Partition] = set()
+        for _, entries in requests:
+            for entry in entries:
+                partition = entry.partition
+                if entry.type != "accept" and partition not in exact:
+                    exact.add(partition)
+                    bounds[partition] = self._groups.bounds(group, partition)
+                elif partition not in bounds:
+                    bounds[partition] = self._groups.known_bounds(group, partition)
+        return bounds
+
     def _acknowledge(
         self,
         group: ShareGroup,
-        members: Sequence[str],
+        requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
         asked: Mapping[tuple[int, Partition], Sequence[Acknowledgement]],
         bounds: Mapping[Partition, Bounds | WingsError],
         beside: Sequence[Procedure[list[LeasedRange]]] = (),
@@ -109,16 +112,18 @@ class Acknowledgements:
         """
         errors: dict[tuple[int, Partition], list[WingsError | None]] = {}
         begun: dict[Partition, list[int]] = {}
+        table, are_loaded = self._core.table, True
         for (number, partition), entries in asked.items():
             of_log = bounds[partition]
             if isinstance(of_log, WingsError):
                 errors[number, partition] = [of_log] * len(entries)
             elif of_log.end == 0:  # Never written to; nothing is kept of it.
-                errors[number, partition] = [not_held(entries[0], members[number])] * len(entries)
+                refusal = not_held(entries[0], requests[number][0])
+                errors[number, partition] = [refusal] * len(entries)
             else:
                 begun.setdefault(partition, []).append(number)
-        table = self._core.table
-        if not all(table.is_loaded(group, partition) for partition in begun):
+                are_loaded = are_loaded and table.is_loaded(group, partition)
+        if not are_loaded:
             try:
                 self._runner.run(table.load(group, list(begun)))
             except WingsError as error:
@@ -130,7 +135,7 @@ class Acknowledgements:
             (partition, *each)
             for partition, numbers in begun.items()
             for each in self._acknowledging(
-                group, partition, cast("Bounds", bounds[partition]), numbers, members, asked
+                group, partition, cast("Bounds", bounds[partition]), numbers, requests, asked
             )
         ]
         procedures: list[Procedure[Any]] = [each for _, _, each in acknowledging]
@@ -148,7 +153,7 @@ class Acknowledgements:
         partition: Partition,
         bounds: Bounds,
         numbers: Sequence[int],
-        members: Sequence[str],
+        requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
         asked: Mapping[tuple[int, Partition], Sequence[Acknowledgement]],
     ) -> list[tuple[Sequence[int], Procedure[list[list[WingsError | None]]]]]:
         """Return what acknowledges the entries of a partition; those who only accept share one."""
@@ -160,11 +165,11 @@ class Acknowledgements:
             if all(entry.type == "accept" for entry in entries):
                 accepting.append(number)
             else:
-                alone = acknowledge.run(group, partition, bounds, members[number], entries)
+                alone = acknowledge.run(group, partition, bounds, requests[number][0], entries)
                 found.append(([number], _in_list(alone)))
         if accepting:
-            requests = [(members[number], asked[number, partition]) for number in accepting]
-            found.append((accepting, acknowledge.accept(group, partition, bounds, requests)))
+            accepts = [(requests[number][0], asked[number, partition]) for number in accepting]
+            found.append((accepting, acknowledge.accept(group, partition, bounds, accepts)))
         return found
 
 

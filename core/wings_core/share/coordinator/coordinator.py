@@ -205,6 +205,8 @@ class Coordinator:
         if not acquires:
             return self.acknowledge_all(group, requests), []
         begun = self._acquires.begin(self._groups.check(group), acquires)
+        if not requests:
+            return [], self._acquires.finish(begun, self._runner.run_all(begun.procedures))
         results, outcomes = self._acknowledgements.take(begun.group, requests, begun.procedures)
         return results, self._acquires.finish(begun, outcomes)
 

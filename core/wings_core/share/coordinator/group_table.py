@@ -120,9 +120,7 @@ class GroupTable:
     ) -> PartitionState:
         """Return where a partition stood a moment ago; what is told of it since is in it."""
         state = index.known_state(partition) if self._is_local else None
-        if state is None or index.is_behind(state):
-            return self.state(index, group, partition)
-        return state
+        return self.state(index, group, partition) if state is None else state
 
     def bounds(self, group: ShareGroup, partition: Partition) -> Bounds | WingsError:
         """Return the bounds of a partition's log now, or why they are not known."""

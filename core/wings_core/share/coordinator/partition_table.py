@@ -151,8 +151,9 @@ class PartitionTable:
             tracked = self.find(group, partition)
             if tracked is None:
                 return 0.0
-            now, wall_us = self._clock.now(), self._clock.wall_us()
+            now = self._clock.now()
             tracked.state.deliver_by(group.config.deliver_at_column)
+            wall_us = self._clock.wall_us() if tracked.state.is_scheduled else None
             tracked.state.advance(now, bounds.start, wall_us)
             event = tracked.state.next_event(now, wall_us)
             if tracked.state.in_flight >= group.config.window:

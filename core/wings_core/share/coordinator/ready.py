@@ -203,8 +203,9 @@ class ReadyPartitions:
                 some = list(islice(left, most))
                 for each, _ in some:
                     self._ready.move_to_end(each)
-            woken = self._next_of(came, dict(some)) if came else []
-        _call(woken)
+            woken = self._next_of(came, dict(some)) if came else ()
+        if woken:
+            _call(woken)
         return some
 
     def is_ready(self, partition: Partition) -> bool:
@@ -220,19 +221,16 @@ class ReadyPartitions:
         return None if state is None or self._ends[partition] > state.next_offset else state
 
     def known_state(self, partition: Partition) -> PartitionState | None:
-        """Return where a partition stood when it was last noted, less than a moment ago.
+        """Return where a partition stands by what was noted a moment ago, and was told since.
 
-        Commits and retention may have moved it since.
+        Retention may have moved it, and its bytes are of then.
         """
         noted = self._noted.get(partition)
         if noted is None or noted[0] + LISTED_SECONDS < self._clock():
             self._noted.pop(partition, None)
             return None
-        return noted[1]
-
-    def is_behind(self, state: PartitionState) -> bool:
-        """Tell whether a partition was written to since it stood so."""
-        return self._ends.get(state.partition, 0) > state.next_offset
+        state, end = noted[1], self._ends.get(partition, 0)
+        return state if end <= state.next_offset else state._replace(next_offset=end)
 
     def looked_at(
         self, partition: Partition, generation: int, end: int, again_seconds: float | None
@@ -274,9 +272,10 @@ class ReadyPartitions:
 
     def took_some(self) -> None:
         """Hear that a member got messages: where more is ready, the next one is woken."""
-        with self._lock:
-            woken = self._next(None, 1) if self._waiting and self._ready else []
-        _call(woken)
+        if self._waiting and self._ready:
+            with self._lock:
+                woken = self._next(None, 1)
+            _call(woken)
 
     def found_none(self, partition: Partition) -> None:
         """Hear that a member of one partition got nothing: what else is ready is for others."""

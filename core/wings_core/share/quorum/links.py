@@ -126,10 +126,12 @@ class Runner:
                 effect = procedure.send(value)
             except StopIteration as stop:
                 return cast("T", stop.value)
-            if isinstance(effect, Broadcast):
-                value = self._broadcast_all({0: effect})[0]
-            else:
+            if not isinstance(effect, Broadcast):
                 value = _carry_out(effect)
+            elif self._only is not None:
+                value = _perform_one(self._only, effect)
+            else:
+                value = self._broadcast_all({0: effect})[0]
 
     def run_all(self, procedures: Sequence[Procedure[T]]) -> list[T | WingsError]:
         """Run procedures side by side; what they ask replicas for at one time goes together.
@@ -139,6 +141,8 @@ class Runner:
         Returns:
             What each returns, in order, or the error that it raises.
         """
+        if len(procedures) == 1:
+            return [self._outcome(procedures[0])]
         outcomes: dict[int, Any] = {}
         values: dict[int, object] = {index: None for index in range(len(procedures))}  # noqa: C420
         while values:
@@ -160,6 +164,12 @@ class Runner:
             if broadcasts:
                 values |= self._broadcast_all(broadcasts)
         return [outcomes[index] for index in range(len(procedures))]
+
+    def _outcome(self, procedure: Procedure[T]) -> T | WingsError:
+        try:
+            return self.run(procedure)
+        except WingsError as error:
+            return error
 
     def close(self) -> None:
         """Close the links."""
@@ -255,6 +265,16 @@ def _carry_out(effect: Pause | FinishDeadLetters) -> object:
         return effect.pending.finish()
     except WingsError as error:
         return error
+
+
+def _perform_one(replica: HoldReplica, broadcast: Broadcast) -> dict[int, Any]:
+    """Carry out a broadcast to the only replica."""
+    request = broadcast.requests.get(0)
+    if request is None:
+        return {}
+    if isinstance(request, Bundle):
+        return {0: one_of(list(perform_each(replica, request.requests)))}
+    return {0: perform(replica, request)}
 
 
 def _perform_all(replica: HoldReplica, broadcasts: Mapping[int, Broadcast]) -> dict[int, Any]:
