@@ -137,7 +137,8 @@ class AckServer(flight.FlightServerBase):
             batch = CommitBatch(0, topic.uuid, (page,), None, None, None)
             call = judged_call([batch], time.time_ns() // 1_000, folio)
             assert call is not None
-            assert call.send(connection, "floor", uuid4().hex) is not None
+            arguments = (uuid4().hex, "floor", *call.arguments)
+            assert connection.call(call.function, arguments) is not None
             yield
 
 

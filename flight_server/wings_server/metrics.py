@@ -152,6 +152,7 @@ class Metrics:
             }
         )
         self._flushes = _Flushes()
+        self.flushed = self._flushes.add
         self._registry.register(_BuildInfo())
         ProcessCollector(registry=self._registry)
         self._registry.register(self._counts)
@@ -186,10 +187,6 @@ class Metrics:
     def failed(self, transport: Transport, code: str) -> None:
         """Count an error response, of a whole call or of one part of it."""
         self._errors.labels(transport, code).inc()
-
-    def flushed(self, report: FlushReport) -> None:
-        """Count a group commit."""
-        self._flushes.add(report)
 
     def observe(self, log: Log) -> None:
         """Register the gauges of a log; every later scrape reads them."""

@@ -162,13 +162,12 @@ class GroupCommit:
             # By two steps between which nothing is called: an interrupt finds none or both.
             self._pending_bytes += size
             last.bytes += size
-            # Of one that was joined, the thread that will flush it was told before.
-            if not (awaited or joined or stream.answers) or (
-                self._linger_seconds and self._lingers()
-            ):
-                self._leave()
-            elif not awaited:
-                self._watch()
+            if not awaited:  # Else `flush_now` sees to it, right now.
+                # Of one that was joined, the thread that will flush it was told before.
+                if not (joined or stream.answers) or (self._linger_seconds and self._lingers()):
+                    self._leave()
+                else:
+                    self._watch()
         return last
 
     def join(

@@ -142,7 +142,7 @@ def test_what_a_node_committed_that_told_nothing_of_it_wakes_the_others(
         topic = here.admin.create_topic(NAME, SCHEMA)
         silent = there._listener  # pyright: ignore[reportPrivateUsage]
         assert silent is not None
-        monkeypatch.setattr(silent._outbox, "add", dont)  # pyright: ignore[reportPrivateUsage]
+        monkeypatch.setattr(silent.outbox, "add", dont)
         wake = Wake()
         for number in range(2):  # By a call, and by exchanges.
             with here.registry.watch([Position(topic.uuid, UNPARTITIONED, number)], wake.set):

@@ -11,7 +11,7 @@ from tables import each
 
 from wings_core.errors import Internal
 from wings_core.metadata.postgres import PostgresMetadata, connections, locate, migrations
-from wings_core.metadata.postgres.connections import Connections
+from wings_core.metadata.postgres.connections import Connections, Loan
 from wings_core.metadata.postgres.notifications import (
     PAYLOAD_BYTES_MAX,
     PENDING_MAX,
@@ -121,7 +121,7 @@ def test_locate_takes_the_same_work_in_a_long_log(postgres: PostgresServer) -> N
             values: dict[str, object] = {"topic": topic.uuid, "partition": UNPARTITIONED}
             values |= {"offset": pages - 1, "last": pages - 1, "locations": 1_000}
             statement = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {locate.LOCATE}"
-            with own.lent() as connection:
+            with Loan(own) as connection:
                 connection.execute(statement, values)  # Reads what PostgreSQL knows of the tables.
                 row = connection.execute(statement, values).fetchone()
             assert row is not None

@@ -10,6 +10,7 @@ presumption does not hold it changes nothing, and the flush is judged on what is
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.judge import (
@@ -19,7 +20,6 @@ from wings_core.metadata.judge import (
     check_id,
 )
 from wings_core.metadata.postgres.commit import PARTITION_BYTES_MAX
-from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.results import RESULTS_KEPT_MAX
 from wings_core.metadata.stages import StageDraft
 from wings_core.metadata.store.database import Committed
@@ -61,10 +61,7 @@ class CommitCall:
     """Its partitions; the id of each is its place, 1-based."""
     function: str
     arguments: Sequence[str | int | bytes | None]
-
-    def send(self, connection: Connection, node: str, transaction: str) -> str | None:
-        """Call the function, and return its result: None where it changed nothing."""
-        return connection.call(self.function, (transaction, node, *self.arguments))
+    """Of the function, after the transaction and the node."""
 
     def committed(self, result: str) -> Committed:
         """Return what a call did, from its result: where partitions ended, and when."""
@@ -107,14 +104,12 @@ class CommitCall:
 class PageCall:
     """As `CommitCall`, of one batch of one page."""
 
+    function: ClassVar = "commit_page"
+
     topic_uuid: str
     page: StoredPage
     timestamp: int
     arguments: Sequence[str | int | bytes | None]
-
-    def send(self, connection: Connection, node: str, transaction: str) -> str | None:
-        """See `CommitCall.send`."""
-        return connection.call("commit_page", (transaction, node, *self.arguments))
 
     def committed(self, result: str) -> Committed:
         """See `CommitCall.committed`."""

@@ -6,6 +6,7 @@ that does not answer.
 """
 
 import select
+import time
 
 import psycopg
 from psycopg import sql
@@ -19,7 +20,7 @@ from wings_core.metadata.postgres.faults import discard
 from wings_core.metadata.postgres.watchdog import Watchdog
 
 Connection = ExchangeConnection
-"""The type of connection that `Connections.lent` yields."""
+"""The type of connection that `Loan` lends."""
 
 CONNECTIONS_MAX = 8
 """Connections of one process, beside the one that listens."""
@@ -130,43 +131,60 @@ class _Slot:
         self.connection = None
 
 
-class _Loan:
-    """A connection that is lent; see `Connections.lent`. Not a generator, as each push has one."""
+class Loan:
+    """Borrows a connection for a `with`; one left in a transaction is replaced.
 
-    __slots__ = ("_connections", "_seconds", "_slot", "_slots")
+    Not a generator, as each push has one.
 
-    def __init__(self, connections: "Connections", slots: FairPool[_Slot], seconds: float) -> None:
+    Args:
+        connections: Lend it.
+        seconds: How long before it is broken off; None: `USE_SECONDS_MAX`.
+
+    Raises:
+        Unavailable: None came free in time, or closed.
+        psycopg.OperationalError: The server cannot be reached, or refuses.
+        InvalidArgument: The database is not in UTF-8.
+    """
+
+    __slots__ = ("_connections", "_seconds", "_slot")
+
+    def __init__(self, connections: "Connections", seconds: float | None = None) -> None:
         self._connections = connections
-        self._slots = slots
-        self._seconds = seconds
+        self._seconds = USE_SECONDS_MAX if seconds is None else seconds
 
     def __enter__(self) -> Connection:
-        self._slot = slot = self._slots.acquire()
+        """Return the connection; blocks until one is free, or is opened."""
+        connections = self._connections
+        self._slot = slot = connections.slots.acquire()
         try:
             # Found before anything is sent: whether that was carried out is no question then.
             if slot.connection is not None and slot.poller.poll(0):
                 slot.check(slot.connection)
             if slot.connection is None:
-                slot.connection = self._connections.open()
+                slot.connection = connections.open()
                 slot.poller = select.poll()
                 slot.poller.register(slot.connection.fileno(), select.POLLIN)
-            self._connections.watchdog.begin(slot.connection, self._seconds)
+            watchdog = connections.watchdog
+            with watchdog.lock:
+                watchdog.until[slot.connection] = time.monotonic() + self._seconds
         except BaseException:
-            self._slots.release(slot)
+            connections.slots.release(slot)
             raise
         return slot.connection
 
     def __exit__(self, *_: object) -> None:
-        slot = self._slot
+        """Give it back."""
+        slot, connections = self._slot, self._connections
         assert slot.connection is not None
-        self._connections.watchdog.end(slot.connection)
+        with connections.watchdog.lock:
+            connections.watchdog.until.pop(slot.connection, None)
         if slot.connection.pgconn.transaction_status != TransactionStatus.IDLE:
             slot.discard()
-        self._slots.release(slot)
+        connections.slots.release(slot)
 
 
 class Connections:
-    """Opens and lends the connections to one database.
+    """Opens the connections to one database, which `Loan` lends.
 
     Args:
         url: `postgresql://…`, or any connection string of libpq.
@@ -193,7 +211,7 @@ class Connections:
         self.schema = schema
         self.read_only = read_only
         self.watchdog = Watchdog()
-        self._slots = FairPool(
+        self.slots = FairPool(
             "a connection to metadata",
             [_Slot() for _ in range(CONNECTIONS_MAX)],
             CONNECTION_WAIT_SECONDS_MAX,
@@ -246,21 +264,8 @@ class Connections:
             raise
         return connection
 
-    def lent(self, seconds: float | None = None) -> _Loan:
-        """Return a `with` that borrows a connection; left in a transaction, it is replaced.
-
-        Args:
-            seconds: How long before it is broken off; None: `USE_SECONDS_MAX`.
-
-        Raises:
-            Unavailable: None came free in time, or closed.
-            psycopg.OperationalError: The server cannot be reached, or refuses.
-            InvalidArgument: The database is not in UTF-8.
-        """
-        return _Loan(self, self._slots, USE_SECONDS_MAX if seconds is None else seconds)
-
     def close(self) -> None:
         """Close all connections, waiting for those in use for the usual time."""
-        for slot in self._slots.close():
+        for slot in self.slots.close():
             slot.discard()
         self.watchdog.close()

@@ -14,7 +14,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
@@ -24,7 +24,7 @@ from psycopg.pq import TransactionStatus
 
 from wings_core.errors import Internal, Unavailable, WingsError
 from wings_core.metadata.postgres import connections
-from wings_core.metadata.postgres.connections import Connection, Connections
+from wings_core.metadata.postgres.connections import Connection, Connections, Loan
 from wings_core.metadata.postgres.faults import discard, passing, translated
 from wings_core.metadata.store.database import Committed, Retry, no_notification
 from wings_core.metadata.store.notifications import Notification
@@ -104,7 +104,7 @@ class PostgresDatabase:
         """Run one statement, or several that need not see the same state; see `Database.read`."""
         for last in self._tries(self._retry_seconds):
             try:
-                with self._connections.lent() as connection:
+                with Loan(self._connections) as connection:
                     return work(connection)
             except psycopg.Error as error:
                 if last or not passing(error):
@@ -140,21 +140,22 @@ class PostgresDatabase:
 
     def call(
         self,
-        send: Callable[[Connection, str, str], str | None],
+        function: str,
+        arguments: Sequence[str | int | bytes | None],
         result: Callable[[str], Committed],
     ) -> Committed | None:
-        """Run a durable transaction that is one statement, a commit, and notify all nodes of it.
+        """Run a durable transaction that is one call, a commit, and notify all nodes of it.
 
         Args:
-            send: Given a connection, this node and the transaction's id, sends the statement, which
-                is a transaction of its own. It writes its outcome with its result, which this
-                returns; or changes nothing, and this returns None.
-            result: What that stands for.
+            function: Is called as a transaction of its own. It writes its outcome with its result,
+                which it returns; or changes nothing, and returns null.
+            arguments: Of the function, after the transaction's id and this node.
+            result: What its result stands for.
 
         Returns:
-            None where the statement changed nothing.
+            None where the call changed nothing.
         """
-        attempt = self._run(partial(_Call, self, send), None)
+        attempt = self._run(partial(_Call, self, function, arguments), None)
         if attempt.result is None:
             return None
         found = result(attempt.result)
@@ -170,7 +171,7 @@ class PostgresDatabase:
         while True:
             attempt = attempt_of()
             try:
-                with self._connections.lent(seconds) as connection:
+                with Loan(self._connections, seconds) as connection:
                     attempt.run(connection)
                 return attempt
             except (psycopg.Error, Retry) as error:
@@ -208,7 +209,7 @@ class PostgresDatabase:
         if not isinstance(error, psycopg.errors.LockNotAvailable):
             return
         try:
-            with self._connections.lent() as connection:
+            with Loan(self._connections) as connection:
                 ended = connection.execute(
                     _END_SILENT, (connections.IDLE_IN_TRANSACTION_SECONDS_MAX,)
                 ).fetchall()
@@ -277,7 +278,7 @@ class PostgresDatabase:
         reason: WingsError | None = None
         for _ in self._tries(OUTCOME_SECONDS_MAX):
             try:
-                with self._connections.lent() as connection:
+                with Loan(self._connections) as connection:
                     return ask(connection)
             except psycopg.Error as error:
                 reason = translated(error)
@@ -357,23 +358,26 @@ class _Attempt(Generic[T]):
 
 
 class _Call:
-    """One try at a transaction that is one statement."""
+    """One try at a transaction that is one call of a function."""
 
     def __init__(
-        self, database: PostgresDatabase, send: Callable[[Connection, str, str], str | None]
+        self,
+        database: PostgresDatabase,
+        function: str,
+        arguments: Sequence[str | int | bytes | None],
     ) -> None:
         self.id = database.new_id()
         self.in_doubt = False
         """Whether it was sent, and its outcome is not known."""
         self.result: str | None = None
-        self._node = database.node
-        self._send = send
+        self._function = function
+        self._arguments = (self.id, database.node, *arguments)
 
     def run(self, connection: Connection) -> None:
         """Send it; where this raises, `in_doubt` tells whether it may be committed."""
         self.in_doubt = True
         try:
-            self.result = self._send(connection, self._node, self.id)
+            self.result = connection.call(self._function, self._arguments)
             self.in_doubt = False
         except BaseException:
             # The server has answered, so it was refused.

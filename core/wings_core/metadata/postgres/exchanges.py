@@ -44,13 +44,11 @@ class ExchangeConnection(psycopg.Connection[TupleRow]):
         Raises:
             psycopg.Error: It failed, or the connection has ended.
         """
-        values: list[bytes] = []
-        formats: list[int] = []
-        for each in arguments:
-            binary = isinstance(each, bytes)
-            formats.append(binary)
-            # The type that psycopg names leaves NULL out.
-            values.append(each if binary or each is None else str(each).encode())  # pyright: ignore[reportArgumentType]
+        formats = [type(each) is bytes for each in arguments]
+        values: Any = [  # The type that psycopg names leaves NULL out.
+            each if each is None or binary else str(each).encode()
+            for each, binary in zip(arguments, formats, strict=True)
+        ]
         if function not in self.prepared_calls:
             self._prepare_call(function, len(values))
         result = self.pgconn.exec_prepared(function.encode(), values, formats)

@@ -80,7 +80,8 @@ class Listener:
         self._connections = connections
         self._node = node
         self._heard = heard
-        self._outbox = Outbox()
+        self.outbox = Outbox()
+        """Of what transactions of this node changed."""
         self._known: dict[str, None] = {}
         """The transactions that were told of, the latest last."""
         self._closing = threading.Event()
@@ -94,12 +95,11 @@ class Listener:
         )
         self._thread.start()
 
-    def send(self, notification: Notification, transaction: str) -> None:
-        """Have other nodes told of what a transaction of this one changed; does not wait."""
-        if self._outbox.add(notification, transaction):
-            # Closed: other nodes find that they were not told.
-            with contextlib.suppress(OSError):
-                self._wake.send(b"x")
+    def wake(self) -> None:
+        """Have the others told of what is in the outbox, as it awaits that; does not wait."""
+        # Closed: other nodes find that they were not told.
+        with contextlib.suppress(OSError):
+            self._wake.send(b"x")
 
     def close(self) -> None:
         """Stop listening, with a last notification; waits for a call that is under way."""
@@ -157,7 +157,7 @@ class Listener:
             while not self._closing.is_set():
                 now = time.monotonic()
                 # Until the next may be sent, commits need wake nothing.
-                waits = now >= send_at and self._outbox.await_next()
+                waits = now >= send_at and self.outbox.await_next()
                 until = look_at if waits else min(look_at, send_at)
                 for key, _ in selector.select(max(0.0, until - now)):
                     if key.fileobj is self._woken:
@@ -165,19 +165,19 @@ class Listener:
                 connection.pgconn.consume_input()
                 self._hear_all(connection)
                 now = time.monotonic()
-                if not self._outbox.is_empty and now >= send_at:
+                if not self.outbox.is_empty and now >= send_at:
                     self._send(connection)
                     self._hear_all(connection)  # Those that came with the answer.
                     send_at = now + SEND_SECONDS
                 if now >= look_at:
                     self._look(connection)
                     look_at = now + LOOK_SECONDS
-        if not self._outbox.is_empty:
+        if not self.outbox.is_empty:
             self._send(connection)
 
     def _send(self, connection: Connection) -> None:
         # Where this fails, other nodes find that they were not told.
-        notification, transactions = self._outbox.take()
+        notification, transactions = self.outbox.take()
         self._remember(transactions)
         with self._connections.watchdog.guarding(connection, ANSWER_SECONDS_MAX):
             for payload in encode_notification(notification, self._node, transactions):

@@ -35,7 +35,7 @@ class PostgresRegistry(DatabaseRegistry[Connection]):
             check_inline(inline)
         call = None if flush_id is not None else judged_call(batches, self._postgres.now(), inline)
         if call is not None:
-            committed = self._postgres.call(call.send, call.committed)
+            committed = self._postgres.call(call.function, call.arguments, call.committed)
             if committed is not None:
                 return committed.results
         return super().commit(batches, flush_id, inline)

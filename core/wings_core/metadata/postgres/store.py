@@ -70,8 +70,9 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
 
         def notify(notification: Notification, transaction: str) -> None:
             notification.wake(waiters)
-            if self._listener is not None:
-                self._listener.send(notification, transaction)
+            listener = self._listener
+            if listener is not None and listener.outbox.add(notification, transaction):
+                listener.wake()
 
         self._connections = Connections(url, schema, read_only=read_only)
         self._database = PostgresDatabase(self._connections, notify, retry_seconds, clock)

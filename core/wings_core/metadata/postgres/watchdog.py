@@ -22,11 +22,14 @@ _logger = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Knows which connections are in use until when at the latest; one thread."""
+    """Breaks connections whose use takes too long; one thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._until: dict[psycopg.Connection, float] = {}
+        self.lock = threading.Lock()
+        """Of what follows."""
+        self.until: dict[psycopg.Connection, float] = {}
+        """When each connection in use is broken off, by `time.monotonic`; its call then fails as if
+        cut off. Who uses one puts it in, and takes it out if it is still there."""
         self._closing = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name="wings-postgres-watchdog", daemon=True
@@ -35,22 +38,14 @@ class Watchdog:
 
     @contextmanager
     def guarding(self, connection: psycopg.Connection, seconds: float) -> Generator[None]:
-        """Break the connection where the block takes longer; its call then fails as if cut off."""
-        self.begin(connection, seconds)
+        """Break the connection where the block takes longer."""
+        with self.lock:
+            self.until[connection] = time.monotonic() + seconds
         try:
             yield
         finally:
-            self.end(connection)
-
-    def begin(self, connection: psycopg.Connection, seconds: float) -> None:
-        """Break the connection where `end` does not come in time."""
-        with self._lock:
-            self._until[connection] = time.monotonic() + seconds
-
-    def end(self, connection: psycopg.Connection) -> None:
-        """End what `begin` began; the connection may be broken by then."""
-        with self._lock:
-            self._until.pop(connection, None)
+            with self.lock:
+                self.until.pop(connection, None)
 
     def close(self) -> None:
         """End the thread."""
@@ -60,11 +55,11 @@ class Watchdog:
     def _run(self) -> None:
         while not self._closing.wait(LOOK_SECONDS):
             now = time.monotonic()
-            with self._lock:
-                late = [each for each, until in self._until.items() if until < now]
+            with self.lock:
+                late = [each for each, until in self.until.items() if until < now]
                 for connection in late:
                     # Within the lock, so that the connection is still the one that hangs.
-                    del self._until[connection]
+                    del self.until[connection]
                     _sever(connection)
             for _ in late:
                 _logger.warning("a call to metadata took too long: its connection is broken off")
