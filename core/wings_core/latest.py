@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from wings_core.model import Accepted, CommitResult
+from wings_core.model import Accepted, CommitResult, Topic
 from wings_core.partitions import Partition
 from wings_core.storage.lru import Lru
 
@@ -25,6 +25,7 @@ class LatestRows:
     """What a commit appended to a partition."""
 
     rows: pa.RecordBatch
+    """Of the topic's types; what else is said of its columns may be the producer's."""
     start_offset: int
     next_offset: int
     bytes: int
@@ -37,10 +38,8 @@ class LatestRows:
 class Followed:
     """A partition that is followed."""
 
-    schema: pa.Schema
-    """Of the rows that its followers want."""
-    fields: pa.Schema
-    """Those of the schema, without what is said of all of them."""
+    topic: Topic
+    """In the version that its followers read."""
     latest: LatestRows | None = None
 
 
@@ -50,28 +49,28 @@ class Latest:
     def __init__(self) -> None:
         self._followed: Lru[tuple[str, Partition], Followed] = Lru(PLACES_MAX)
 
-    def rows(
-        self, topic_uuid: str, partition: Partition, offset: int, schema: pa.Schema
-    ) -> LatestRows | None:
+    def rows(self, topic: Topic, partition: Partition, offset: int) -> LatestRows | None:
         """Return the rows of the last commit here, if they begin at an offset.
 
         Args:
-            topic_uuid: The topic's.
+            topic: In the version that the caller delivers.
             partition: It counts as followed from now on.
             offset: Where the caller reads on.
-            schema: Of all columns, as the caller delivers them.
         """
-        key = (topic_uuid, partition)
+        key = (topic.uuid, partition)
         followed = self._followed.get(key)
-        if followed is None or not _is_same(followed.schema, schema):
-            self._followed.put(key, Followed(schema, schema.remove_metadata()))
+        if followed is None or followed.topic.schema_version != topic.schema_version:
+            self._followed.put(key, Followed(topic))
             return None
         latest = followed.latest
         return latest if latest is not None and latest.start_offset == offset else None
 
-    def followed(self, topic_uuid: str, partition: Partition) -> Followed | None:
-        """Return a partition where it is followed."""
-        return self._followed.get((topic_uuid, partition))
+    def followed(self, topic: Topic, partition: Partition) -> Followed | None:
+        """Return a partition where it is followed, in this version of the topic."""
+        found = self._followed.get((topic.uuid, partition))
+        if found is None or found.topic.schema_version != topic.schema_version:
+            return None
+        return found
 
 
 def keep(
@@ -81,7 +80,7 @@ def keep(
 
     Args:
         followed: The partition.
-        rows: All that the commit appended to it.
+        rows: All that the commit appended to it, of the topic's types.
         size: The bytes of their page.
         result: Of the commit.
         told: `OffsetRegistry.told` before the commit.
@@ -89,16 +88,8 @@ def keep(
     followed.latest = None
     if not isinstance(result, Accepted) or result.replayed or size > BYTES_MAX:
         return
-    if not _is_same(rows.schema.remove_metadata(), followed.fields):
-        return
     (committed,) = result.committed
     # The commit was told of once, at the least. Where more was, who waits looks again.
     told = None if told is None else told + 1
-    batch = pa.RecordBatch.from_arrays(rows.columns, schema=followed.schema)
     start, end = committed.start_offset, committed.end_offset
-    followed.latest = LatestRows(batch, start, end + 1, size, told)
-
-
-def _is_same(schema: pa.Schema, other: pa.Schema) -> bool:
-    """Tell whether two schemas are the same in all that a reader sees."""
-    return schema is other or schema.equals(other, check_metadata=True)
+    followed.latest = LatestRows(rows, start, end + 1, size, told)

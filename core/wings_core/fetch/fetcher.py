@@ -207,9 +207,7 @@ class Fetcher:
     def _take_tail(self, cursor: Cursor, state: FetchState) -> Iterator[Chunk]:
         """Yield what followers at the cursor share: all that is committed, where that is little."""
         if self._latest is not None and cursor.selection.is_plain and not tracing.is_on():
-            latest = self._latest.rows(
-                cursor.topic.uuid, cursor.partition, cursor.offset, cursor.selection.schema
-            )
+            latest = self._latest.rows(cursor.topic, cursor.partition, cursor.offset)
             if latest is not None:
                 last = latest.next_offset - 1
                 yield Chunk(latest.rows, latest.start_offset, last, latest.bytes)

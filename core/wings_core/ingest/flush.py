@@ -99,8 +99,8 @@ class FlushWriter:
         ((partition, rows),) = batch.runs
         stored = StoredPage(partition, rows, address, None, None, batch.topic.schema_version)
         committed = batch.to_commit(pending.stream.number, (stored,))
-        followed = self._latest.followed(batch.topic.uuid, partition)
-        if followed is None or batch.pages or len(batch.parts) > 1:
+        followed = self._latest.followed(batch.topic, partition)
+        if followed is None or not batch.exact or len(batch.parts) > 1:
             return _of_each(*self._commit([committed], inline))
         told = self._registry.told
         (result,) = self._commit([committed], inline)

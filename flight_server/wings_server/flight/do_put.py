@@ -97,7 +97,8 @@ class Put:
         self._partition: Partition | None = None
         if command.partition is not None or self._topic.partition_key is None:
             self._partition = partition_of(command.partition, self._topic.key_type)
-        self._preparer = Preparer(self._topic, log.limits)
+        self._preparer: Preparer
+        """Once the stream's schema is known."""
         self._command = command
         self._next_sequence = command.sequence
         self._writing = uuid.uuid4().hex
@@ -233,7 +234,8 @@ class Put:
         """
         if "nulls" not in error.facts:
             raise error
-        self._write_in(version_of_stream(self._log.versions.look_again(self._topic), batch.schema))
+        topic = version_of_stream(self._log.versions.look_again(self._topic), batch.schema)
+        self._write_in(topic, batch.schema)
 
     def _options(self, app_metadata: pa.Buffer | None, *, first: bool) -> PushOptions:
         """Return the next batch's options: those of its metadata, then those of the descriptor."""
@@ -291,12 +293,11 @@ class Put:
         except SchemaMismatch:
             # Another node may have made one since this node looked.
             topic = version_of_stream(self._log.versions.look_again(self._topic), schema)
-        if topic is not self._topic:
-            self._write_in(topic)
+        self._write_in(topic, schema)
 
-    def _write_in(self, topic: Topic) -> None:
+    def _write_in(self, topic: Topic, schema: pa.Schema) -> None:
         self._topic = topic
-        self._preparer = Preparer(topic, self._log.limits)
+        self._preparer = Preparer(topic, self._log.limits, schema)
 
 
 def schema_of(reader: flight.MetadataRecordBatchReader) -> pa.Schema:
