@@ -1,10 +1,9 @@
 """Folios that metadata keeps itself: the pages of small flushes, until they are drained."""
 
 import itertools
-import operator
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -20,8 +19,6 @@ KEPT_BYTES_MAX = 16 * 1024 * 1024
 
 FOLIO_BYTES = 512
 """What a folio and each of its pages takes beside its bytes, about."""
-
-_parts_of = operator.attrgetter("parts")
 
 
 class _Folio:
@@ -64,7 +61,10 @@ class InlineFolios:
         number = next(self._numbers)
         name = f"{time.time_ns():016x}-{self._writer}-{number:x}{INLINE_SUFFIX}"
         # A copy: what a flush refers to belongs to its producers, and is let go of with it.
-        data = b"".join(itertools.chain.from_iterable(map(_parts_of, pages)))
+        parts: Iterable[bytes | memoryview] = pages[0].parts
+        if len(pages) > 1:  # Most flushes have one.
+            parts = itertools.chain.from_iterable([page.parts for page in pages])
+        data = b"".join(parts)
         self._keep(name, _Folio(data, written=True), len(pages))
         return InlineFolio(name, data), addresses_of(name, pages)
 

@@ -44,11 +44,14 @@ class ExchangeConnection(psycopg.Connection[TupleRow]):
         Raises:
             psycopg.Error: It failed, or the connection has ended.
         """
-        formats = [type(each) is bytes for each in arguments]
-        values: Any = [  # The type that psycopg names leaves NULL out.
-            each if each is None or binary else str(each).encode()
-            for each, binary in zip(arguments, formats, strict=True)
-        ]
+        values: list[Any] = []  # The type that psycopg names leaves NULL out.
+        formats = [0] * len(arguments)
+        for each in arguments:
+            if isinstance(each, bytes):
+                formats[len(values)] = 1
+                values.append(each)
+            else:
+                values.append(None if each is None else str(each).encode())
         if function not in self.prepared_calls:
             self._prepare_call(function, len(values))
         result = self.pgconn.exec_prepared(function.encode(), values, formats)
