@@ -14,9 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -24,7 +22,6 @@ import pyarrow.flight as flight
 import wings_client
 from benchmarks import redis_streams
 from benchmarks.harness import Row, at_least, at_most, compare, cpu_seconds, median_seconds
-from benchmarks.synced_server import OWED
 from wings_server.testing import ServerProcess, hold_process, server_process
 
 SECONDS = 1.5
@@ -34,6 +31,7 @@ BACKLOG = 500_000
 """Messages of a topic that workers take, more than they manage in a run."""
 
 WORKER, REDIS_WORKER = "benchmarks.share_worker", "benchmarks.redis_streams"
+FLOOR_WORKER = "benchmarks.synced_server"
 
 BOUNDS = ((1, 1, 690), (1, 4, 1_795), (100, 1, 45_600), (100, 4, 69_300))
 """Messages taken at once, workers, and the messages a second of Redis on another machine."""
@@ -93,7 +91,7 @@ def _rates(server: ServerProcess) -> Iterator[Row]:
 def _against_bare(server: ServerProcess) -> Iterator[Row]:
     """Measure a worker against the floors under it, and the higher of those against Redis."""
     topic = _backlog(server, "bare")
-    with _synced_server() as client:
+    with _synced_server() as port, flight.FlightClient(f"grpc://127.0.0.1:{port}") as client:
         yield compare(
             "take 1 and accept: against a bare exchange with a synced row, 1 worker",
             "messages/s",
@@ -107,21 +105,23 @@ def _against_bare(server: ServerProcess) -> Iterator[Row]:
             "messages/s",
             OF_FLOOR,
             lambda: _take(server.flight, topic, 1, 1),
-            lambda: _deliveries(client),
+            lambda: _take(str(port), "-", 1, 1, FLOOR_WORKER),
             runs=RUNS,
         )
         if not redis_streams.is_installed():
             return
-        with redis_streams.redis_process() as port:
-            redis_streams.backlog(port, topic, REDIS_PAYLOAD, BACKLOG)
-            yield compare(
-                "the floor: the least that is owed, in Python, against Redis, fsync always",
-                "messages/s",
-                0.0,  # It says what can be held.
-                lambda: _deliveries(client),
-                lambda: _take(str(port), topic, 1, 1, REDIS_WORKER),
-                runs=RUNS,
-            )
+        for messages, workers, _ in BOUNDS:
+            with redis_streams.redis_process() as redis:
+                redis_streams.backlog(redis, topic, REDIS_PAYLOAD, BACKLOG)
+                yield compare(
+                    f"the floor: take {messages}, {workers} workers: the least that is owed, in "
+                    "Python, against Redis, fsync always",
+                    "messages/s",
+                    0.0,  # It says what can be held.
+                    lambda: _take(str(port), "-", messages, workers, FLOOR_WORKER),  # noqa: B023
+                    lambda: _take(str(redis), topic, messages, workers, REDIS_WORKER),  # noqa: B023
+                    runs=RUNS,
+                )
 
 
 def _against_replicas() -> Iterator[Row]:
@@ -319,13 +319,12 @@ def _take(
 
 
 @contextmanager
-def _synced_server() -> Generator[flight.FlightClient]:
+def _synced_server() -> Generator[int]:
     command = [sys.executable, "-m", "benchmarks.synced_server"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
-        with flight.FlightClient(f"grpc://127.0.0.1:{int(child.stdout.readline())}") as client:
-            yield client
+        yield int(child.stdout.readline())
     finally:
         child.terminate()
         child.wait(timeout=10)
@@ -340,27 +339,6 @@ def _exchanges(client: flight.FlightClient) -> float:
         reader.read_chunk()
 
     return _rate(writer, exchange)
-
-
-def _deliveries(client: flight.FlightClient) -> float:
-    """Return the messages a second that the floor under a queue delivers to one worker."""
-    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(OWED))
-    writer.write_metadata(_json(credit=1))
-    requests = count(1)
-
-    def accept() -> None:
-        found = _parsed(reader.read_chunk())
-        ack = {"first": found["start_offset"], "last": found["end_offset"], "lease": found["lease"]}
-        request = next(requests)
-        writer.write_metadata(_json(request=request, acks=[{**ack, "type": "accept"}]))
-        assert _parsed(reader.read_chunk())["request"] == request
-
-    return _rate(writer, accept)
-
-
-def _parsed(chunk: flight.FlightStreamChunk) -> dict[str, Any]:
-    assert chunk.app_metadata is not None
-    return json.loads(chunk.app_metadata.to_pybytes())
 
 
 def _rate(writer: flight.FlightStreamWriter, call: Callable[[], None]) -> float:

@@ -1,25 +1,31 @@
 """A baseline of queues: a bare DoExchange that syncs a row of SQLite before each answer.
 
     python -m benchmarks.synced_server
+    python -m benchmarks.synced_server PORT - MESSAGES SECONDS
 
 The first line on standard output is the port. Each message of a client is answered with a batch of
-one row, as a worker that takes one message at a time gets. An exchange of the command `OWED` is the
-floor under a queue's: it does the least that is owed to such a worker, by plain Python, for one
-member of one group without errors, time-outs, credit, metrics or a second partition.
+one row, as a worker that takes one message at a time gets. An exchange whose command is a number is
+the floor under a queue's: it does the least that is owed to a worker that takes so many messages at
+a time, by plain Python, for members of one group without errors, time-outs, credit, metrics or a
+second partition. What several accept at a time is committed together. The second form is such a
+worker, as `share_worker` is.
 """
 
 import json
 import sqlite3
+import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-OWED = b"owed"
+from benchmarks.share_worker import work
 
 ROWS = pa.record_batch(
     {"n": pa.array(range(1_000), pa.int64()), "text": ["x" * 50] * 1_000, "__offset": range(1_000)}
@@ -43,6 +49,8 @@ class SyncedServer(flight.FlightServerBase):
         self._database.execute("CREATE TABLE t (n INTEGER)")
         self._database.execute("CREATE TABLE finished (id INTEGER, before INTEGER, sum INTEGER)")
         self._database.execute("INSERT INTO finished VALUES (1, 0, 0)")
+        self._offsets = count()
+        self._uncommitted: list[tuple[int, threading.Event]] = []
 
     def do_exchange(
         self,
@@ -52,8 +60,8 @@ class SyncedServer(flight.FlightServerBase):
         writer: flight.MetadataRecordBatchWriter,
     ) -> None:
         """Answer each message of a client until it ends its side."""
-        if descriptor.command == OWED:
-            self._deliver(reader, writer)
+        if descriptor.command:
+            self._deliver(reader, writer, int(descriptor.command))
             return
         writer.begin(ROW.schema)
         while True:
@@ -67,43 +75,90 @@ class SyncedServer(flight.FlightServerBase):
             writer.write_with_metadata(ROW, chunk.app_metadata)
 
     def _deliver(
-        self, reader: flight.MetadataRecordBatchReader, writer: flight.MetadataRecordBatchWriter
+        self,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+        messages: int,
     ) -> None:
-        """Answer each acceptance once it is durable, and deliver the next message after it."""
+        """Answer each acceptance once it is durable, and deliver the next messages after it."""
         schema = ROWS.schema.append(pa.field("__lease", pa.string()))
         nothing = pa.RecordBatch.from_pylist([], schema)
         held: dict[int, str] = {}
         writer.begin(schema)
-        for offset in count():
+        for request in count():
             try:
                 chunk = reader.read_chunk()
             except StopIteration:
                 return
             assert chunk.app_metadata is not None
             asked = json.loads(chunk.app_metadata.to_pybytes())
-            if offset:
+            if request:
                 (entry,) = asked["acks"]
-                assert held.pop(entry["first"]) == entry["lease"]
-                checksum = crc32(f"1\0{offset}".encode())
-                self._commit("UPDATE finished SET before = ?, sum = ?", (offset, checksum))
-                result = f'{{"first": {offset - 1}, "last": {offset - 1}, "code": null}}'
-                answer = f'{{"request": {offset}, "results": [{result}]}}'
+                first, last = entry["first"], entry["last"]
+                assert held.pop(first) == entry["lease"]
+                self._commit(last)
+                result = f'{{"first": {first}, "last": {last}, "code": null}}'
+                answer = f'{{"request": {request}, "results": [{result}]}}'
                 writer.write_with_metadata(nothing, pa.py_buffer(answer.encode()))
-            lease = held[offset] = f"coordinator.{offset}.member"
-            row = ROWS.slice(offset % ROWS.num_rows, 1)
-            batch = pa.RecordBatch.from_arrays([*row.columns, pa.array([lease])], schema=schema)
-            about = f'{{"start_offset": {offset}, "end_offset": {offset}, "lease": "{lease}"}}'
+            first = next(self._offsets) * messages
+            lease = held[first] = f"coordinator.{first}.member"
+            rows = ROWS.slice(first % ROWS.num_rows, messages)
+            columns = [*rows.columns, pa.array([lease] * messages)]
+            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+            last = first + messages - 1
+            about = f'{{"start_offset": {first}, "end_offset": {last}, "lease": "{lease}"}}'
             writer.write_with_metadata(batch, pa.py_buffer(about.encode()))
 
-    def _commit(self, statement: str, values: tuple[int, ...]) -> None:
+    def _commit(self, offset: int) -> None:
+        """Commit with all that wait to be: the first of them does, for all."""
+        done = threading.Event()
+        self._uncommitted.append((offset, done))
         with self._lock:
+            if done.is_set():
+                return
+            waiting, self._uncommitted = self._uncommitted, []
             self._database.execute("BEGIN IMMEDIATE")
-            self._database.execute(statement, values)
+            for each, _ in waiting:
+                checksum = crc32(f"1\0{each}".encode())
+                self._database.execute("UPDATE finished SET before = ?, sum = ?", (each, checksum))
             self._database.execute("COMMIT")
+            for _, each_done in waiting:
+                each_done.set()
+
+
+def _parsed(chunk: flight.FlightStreamChunk) -> dict[str, Any]:
+    assert chunk.app_metadata is not None
+    return json.loads(chunk.app_metadata.to_pybytes())
+
+
+def _json(**message: object) -> pa.Buffer:
+    return pa.py_buffer(json.dumps(message).encode())
+
+
+def _accept(client: flight.FlightClient, messages: int) -> Iterator[int]:
+    """Take messages and accept them; yields how many."""
+    descriptor = flight.FlightDescriptor.for_command(str(messages).encode())
+    writer, reader = client.do_exchange(descriptor)
+    writer.write_metadata(_json(credit=messages))
+    for request in count(1):
+        found = _parsed(reader.read_chunk())
+        ack = {"first": found["start_offset"], "last": found["end_offset"], "lease": found["lease"]}
+        writer.write_metadata(_json(request=request, acks=[{**ack, "type": "accept"}]))
+        assert _parsed(reader.read_chunk())["request"] == request
+        yield messages
+
+
+def take(port: int, messages: int, seconds: float) -> None:
+    """Work until the time is up."""
+    with flight.FlightClient(f"grpc://127.0.0.1:{port}") as client:
+        work(_accept(client, messages), seconds)
 
 
 def main() -> None:
-    """Serve until terminated."""
+    """Serve until terminated, or work."""
+    if sys.argv[1:]:
+        take(int(sys.argv[1]), int(sys.argv[3]), float(sys.argv[4]))
+        return
     with tempfile.TemporaryDirectory() as directory:
         server = SyncedServer(Path(directory))
         print(server.port, flush=True)  # noqa: T201 - told to the parent process
