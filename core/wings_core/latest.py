@@ -30,6 +30,8 @@ class LatestRows:
     next_offset: int
     bytes: int
     """Of the page that they were written to."""
+    timestamp: int
+    """That all of them bear, in microseconds since the epoch."""
     told: int | None
     """`OffsetRegistry.told` once the commit was told of, if nothing else was meanwhile."""
 
@@ -92,4 +94,4 @@ def keep(
     # The commit was told of once, at the least. Where more was, who waits looks again.
     told = None if told is None else told + 1
     start, end = committed.start_offset, committed.end_offset
-    followed.latest = LatestRows(rows, start, end + 1, size, told)
+    followed.latest = LatestRows(rows, start, end + 1, size, committed.timestamp, told)

@@ -92,6 +92,7 @@ class Log:
         memory: The budget of what comes in.
         group_commit: The way in.
         versions: Finds versions of schemas that came after a reader or writer.
+        latest: What was pushed here last.
         fetcher: The way out.
         many: The way out of many partitions as one stream.
         shares: Share groups.
@@ -141,7 +142,7 @@ class Log:
                 drain_holder,
             )
         self.memory = MemoryBudget(limits.memory_bytes_max, limits.batch_bytes_max)
-        latest = Latest()
+        self.latest = latest = Latest()
         self.group_commit = GroupCommit(
             store,
             self.registry,
@@ -513,7 +514,8 @@ def _sqlite_catalog(directory: DataDirectory) -> str:
 
 
 def _open_shares(groups: Groups, log: Log, open_coordinator: OpenCoordinator | None) -> Shares:
-    records = RecordFetcher(LogSource(log.fetcher, log.registry, store=log.store))
+    source = LogSource(log.fetcher, log.registry, store=log.store, latest=log.latest)
+    records = RecordFetcher(source)
     letters = DeadLetterWriter(log.admin, log.group_commit, log.limits, records)
     coordinator = (
         no_coordinator()

@@ -258,12 +258,14 @@ def test_rows_are_near_that_metadata_keeps(
         log = Log.open(directory, limits)
         assert log.drain is not None
         log.drain.close()  # What is inline stays so.
-        opened = RecordFetcher(LogSource(log.fetcher, log.registry, store=log.store))
+        source = LogSource(log.fetcher, log.registry, store=log.store, latest=log.latest)
+        opened = RecordFetcher(source)
         far = RecordFetcher(LogSource(log.fetcher, log.registry))
         try:
             topic = log.admin.create_topic(TopicName.parse("orders"), SCHEMA)
-            preparer = Preparer(topic, log.limits)
-            for first in range(0, 12, 3):
+            preparer = Preparer(topic, log.limits, schema=SCHEMA)
+
+            def push(first: int) -> None:
                 batch = pa.record_batch({"n": pa.array(range(first, first + 3), pa.int64())})
                 prepared = preparer.prepare(batch, PushOptions())
                 log.group_commit.submit(PushStream(), prepared, awaited=True).accepted()
@@ -271,6 +273,8 @@ def test_rows_are_near_that_metadata_keeps(
             def near(fetcher: RecordFetcher, first: int, last: int) -> pa.RecordBatch | None:
                 return fetcher.kept(topic, UNPARTITIONED, first, last, near=True)
 
+            for first in range(0, 12, 3):
+                push(first)
             assert opened.kept(topic, UNPARTITIONED, 1, 4) is None
             found = near(opened, 1, 4)
             wanted = collected(far, topic, 1, 4)
@@ -279,6 +283,8 @@ def test_rows_are_near_that_metadata_keeps(
             assert near(far, 5, 5) is None
             assert near(opened, 3, 9) is None  # They are too many,
             assert near(opened, 11, 12) is None  # or not there yet.
+            push(12)  # Of what was pushed just now the rows are at hand.
+            assert near(opened, 12, 14) == collected(far, topic, 12, 14)
             log.delete_topic(topic.name)
             assert near(opened, 7, 7) is None
         finally:

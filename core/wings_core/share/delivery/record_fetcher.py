@@ -25,6 +25,7 @@ from wings_core.errors import (
 )
 from wings_core.fetch.fetcher import Cancel, Cursor, Fetcher
 from wings_core.fetch.selection import OFFSET_FIELD, Selection
+from wings_core.latest import Latest
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import PageFormat, Topic
 from wings_core.partitions import Partition
@@ -240,6 +241,8 @@ class LogSource(RecordSource):
         registry: Knows where it ends.
         columns: Read, of the topic's; None: all.
         store: Where pages lie; None: no rows are near.
+        latest: What was pushed last; the partitions that are read near count as followed. None:
+            no rows are near.
     """
 
     def __init__(
@@ -248,11 +251,13 @@ class LogSource(RecordSource):
         registry: OffsetRegistry,
         columns: Sequence[str] | None = None,
         store: FolioStore | None = None,
+        latest: Latest | None = None,
     ) -> None:
         self._fetcher = fetcher
         self._registry = registry
         self._columns = columns
         self._store = store
+        self._latest = latest
         self._selections: dict[int, tuple[pa.Schema, Selection]] = {}
         """By the identity of a topic's schema: that schema, and what is read of it."""
 
@@ -268,15 +273,19 @@ class LogSource(RecordSource):
         self, topic: Topic, partition: Partition, offset: int, stop_offset: int
     ) -> list[pa.RecordBatch]:
         """Return what metadata keeps itself, as of small pushes; see `RecordSource.near`."""
-        if self._store is None:
+        if self._store is None or self._latest is None:
             return []
+        selection = self._selection(topic)
+        latest = self._latest.rows(topic, partition, offset)
+        if latest is not None:
+            times = [(latest.timestamp, latest.rows.num_rows)]
+            return [selection.deliver(latest.rows, offset, times)]
         rows = stop_offset - offset
         pages = self._registry.locate(topic.uuid, partition, offset, rows).locations
         form = (PageFormat.INLINE, topic.schema_version)
         for page in pages:
             if (page.format, page.schema_version) != form:
                 return []
-        selection = self._selection(topic)
         wanted = Wanted(selection.stored_columns, offset, stop_offset, timestamps=True)
         batches: list[pa.RecordBatch] = []
         for stored, timestamp, _ in read_pages(self._store, topic, pages, wanted):
