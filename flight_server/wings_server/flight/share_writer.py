@@ -82,9 +82,11 @@ class ShareWriter:
         words, most = AcquiredWords.of(leased), self._opened.command.max_messages
         # All of a small one may lie unread, however its bytes are spread.
         about = size * most // rows if most < rows and size <= UNREAD_BYTES_MAX // 2 else None
+        place = (self._topic, leased.partition)
+        traced = bool(self._pushed_in(*place, leased.start_offset, leased.end_offset))
         for first, last, batch in _pieces(part, most):
             bytes_ = get_record_batch_size(batch) if about is None else about
-            traces = self._pushed_in(self._topic, leased.partition, first, last)
+            traces = self._pushed_in(*place, first, last) if traced else ()
             if usage is not None:  # Counted, and not refused: it is leased already.
                 usage.hold(bytes_)
             self._put(batch, words.metadata(first, last, traces), bytes_, (leased.lease, first))

@@ -1,7 +1,7 @@
 """No wake-up is lost: what becomes available reaches a member that waits, whatever others do."""
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,33 @@ def test_a_member_that_waits_is_woken_when_a_delay_ends(
         assert not embedded.coordinator.acquire_now(request(group)).ranges
         embedded.clock.time += 0.03
         assert woken.wait(LONG)
+
+
+@pytest.mark.usefixtures("unmaintained")
+def test_no_member_is_woken_when_the_lock_would_end_of_what_was_accepted(
+    embedded: ShareUnderTest,
+) -> None:
+    embedded.metadata.push(embedded.topic, 2)
+    group, woken = embedded.group(), threading.Event()
+    coordinator = embedded.open_coordinator()
+    look = coordinator._groups.wake_due  # pyright: ignore[reportPrivateUsage]
+
+    def acquire(messages: int) -> Sequence[LeasedRange]:
+        return coordinator.acquire_now(request(group, messages)).ranges
+
+    (first,) = acquire(1)
+    accepted = embedded.acknowledge(group, first, "accept", coordinator=coordinator)
+    assert accepted is None
+    embedded.clock.time += 10
+    assert len(acquire(1)) == 1
+    with coordinator.watch(request(group), woken.set):
+        assert not acquire(1)
+        embedded.clock.time += group.config.lock_duration_ms / 1_000 - 9
+        look()
+        assert not woken.is_set()
+        embedded.clock.time += 10
+        look()
+        assert woken.is_set()
 
 
 @pytest.mark.usefixtures("unmaintained")

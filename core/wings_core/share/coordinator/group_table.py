@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from wings_core.errors import GroupNotFound, Unavailable, WingsError
 from wings_core.metadata.interfaces import OffsetRegistry
@@ -98,6 +99,8 @@ class GroupTable:
             lambda: self._registry.partition_states(topic_uuid),
             lambda callback: self._registry.watch_topic(topic_uuid, callback),
             self._sooner,
+            # Of what is held elsewhere a member must ask.
+            partial(self._look, group.uuid) if self._is_local else None,
         )
         with self._lock:
             index = self._indexes.setdefault(group.uuid, made)
@@ -159,6 +162,11 @@ class GroupTable:
         index = self._indexes.get(group.uuid)
         if index is not None:
             index.took_some()
+
+    def _look(self, group_uuid: str, partition: Partition, end: int) -> float | None:
+        """Return in how many seconds a partition may have messages; see `PartitionTable.look`."""
+        group = self._groups.get(group_uuid)
+        return 0.0 if group is None else self._partitions.look(group, partition, Bounds(0, end))
 
     def forget(self, group: ShareGroup) -> None:
         """Forget a group that was deleted, and refuse it from now on."""

@@ -12,7 +12,7 @@ got something wakes the next one while more is ready.
 import heapq
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
@@ -67,6 +67,9 @@ class ReadyPartitions:
         listed: Returns all partitions of the topic.
         watched: Watches the topic with a callback; see `OffsetRegistry.watch_topic`.
         sooner: Called when `wake_due` is to be called earlier than it was told last.
+        look: Returns in how many seconds a partition that ends at an offset may have messages; 0:
+            now, None: only after a change that is heard of. None: a member is to look when a
+            partition is due.
     """
 
     def __init__(
@@ -77,7 +80,9 @@ class ReadyPartitions:
             [Callable[[Mapping[Partition, int] | None], None]], AbstractContextManager[None]
         ],
         sooner: Callable[[], None],
+        look: Callable[[Partition, int], float | None] | None = None,
     ) -> None:
+        self._look = look
         self._clock = clock
         self._listed = listed
         self._sooner = sooner
@@ -254,12 +259,7 @@ class ReadyPartitions:
                 del self._ready[partition]
             if again_seconds is None:
                 return
-            at = self._clock() + again_seconds
-            if at >= self._due_at.get(partition, float("inf")):
-                return
-            self._due_at[partition] = at
-            self._remember(at, partition)
-            is_next = self._due[0][0] == at
+            is_next = self._remember(self._clock() + again_seconds, partition)
         if is_next:
             self._sooner()
 
@@ -290,9 +290,20 @@ class ReadyPartitions:
         next_at = self._next_at
         if next_at is not None and next_at <= self._clock():
             with self._lock:
-                woken = self._next_of(self._expire(), ())
-                next_at = self._next_at
-            _call(woken)
+                due = self._take_due()
+            # Of most that was locked nothing is left by then, so no member looks in vain.
+            for partition in due:
+                end = self._ends.get(partition, 0)
+                again = 0.0 if self._look is None else self._look(partition, end)
+                woken: Sequence[Waiting] = ()
+                with self._lock:
+                    if again == 0:
+                        self._mark(partition)
+                        woken = self._next(partition, 1)
+                    elif again is not None:
+                        self._remember(self._clock() + again, partition)
+                _call(woken)
+            next_at = self._next_at
         return None if next_at is None else next_at - self._clock()
 
     def wake_all(self) -> None:
@@ -379,22 +390,33 @@ class ReadyPartitions:
             waiting for each in partitions if each not in besides for waiting in self._next(each, 1)
         ]
 
-    def _remember(self, at: float, partition: Partition) -> None:
+    def _remember(self, at: float, partition: Partition) -> bool:
+        """Note when a partition may be ready; returns whether it is the next, unlike before."""
+        if at >= self._due_at.get(partition, float("inf")):
+            return False
+        self._due_at[partition] = at
         heapq.heappush(self._due, (at, partition))
         if len(self._due) > 2 * len(self._due_at) + STALE_MAX:
             self._due = [(due_at, each) for each, due_at in self._due_at.items()]
             heapq.heapify(self._due)
         self._next_at = self._due[0][0]
+        return self._next_at == at
 
     def _expire(self) -> list[Partition]:
-        """Make ready what is due; returns what was not."""
+        """Make ready what is due, and return it."""
+        came = self._take_due()
+        for partition in came:
+            self._mark(partition)
+        return came
+
+    def _take_due(self) -> list[Partition]:
+        """Return what is due, which is not from then on."""
         now, came = self._clock(), list[Partition]()
         while self._due and self._due[0][0] <= now:
             at, partition = heapq.heappop(self._due)
             if self._due_at.get(partition) == at:
                 del self._due_at[partition]
                 came.append(partition)
-                self._mark(partition)
             self._next_at = self._due[0][0] if self._due else None
         return came
 
