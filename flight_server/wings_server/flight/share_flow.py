@@ -7,7 +7,7 @@
 A stream that waited for threads of its own would pay for a hand-over, and for a sync of the disk,
 with each message. So one thread does what takes no longer than a flush, for all streams of the
 group; what may block on something else (a client that does not read, rows that are not at hand,
-dead letters, waiting for messages) is left to the stream's worker.
+dead letters, messages that the index does not tell of) is left to the stream's worker.
 """
 
 import queue

@@ -2,7 +2,7 @@
 
     handler's thread: read ─▶ parse ─▶ queue ─▶ offer a turn to the group's flow
     flow's thread:    acknowledge ─▶ answer ─▶ acquire ─▶ deliver, for all streams at once
-    worker's thread:  what may take longer than that, and waiting
+    worker's thread:  what may take longer than that, and what is found by waiting
 
 A pyarrow server that returns from a call while another thread reads its stream aborts the process
 (seen), so the handler's thread reads until the client has ended its side, and joins the worker. Who
