@@ -1,10 +1,12 @@
 """Sessions with a replica of holds: messages one after another on one call."""
 
 import threading
-from collections.abc import Generator, Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -193,3 +195,35 @@ def test_a_message_that_is_refused_ends_its_session_alone(replica: HaltedReplica
         link.begin_all([bad], SECONDS, lambda _, answer: asking.answers.put(answer))
         assert isinstance(asking.take(1)[0], InvalidArgument)
     service.stop(0)
+
+
+class Answered:
+    """A call on which a replica answers what it is told to."""
+
+    def __init__(self) -> None:
+        self.messages: SimpleQueue[bytes] = SimpleQueue()
+
+    def __call__(self, requests: Iterator[bytes]) -> "Answered":
+        del requests
+        return self
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.messages.get, b"never")
+
+    def cancel(self) -> None:
+        """End nothing: no more is read."""
+
+
+def test_what_was_answered_with_too_few_answers_fails_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    faults: SimpleQueue[BaseException | None] = SimpleQueue()
+    monkeypatch.setattr(threading, "excepthook", lambda fault: faults.put(fault.exc_value))
+    call = Answered()
+    session = Session(cast("Any", call), cast("Any", None), cast("Any", None))
+    answers: SimpleQueue[Answer] = SimpleQueue()
+    until = time.monotonic() + SECONDS
+    assert session.begin(Asked((hold(0),), until, lambda _, answer: answers.put(answer)))
+    call.messages.put(b"")
+    assert isinstance(answers.get(timeout=SECONDS / 2), Unavailable)
+    assert isinstance(faults.get(timeout=SECONDS), ValueError)

@@ -114,7 +114,10 @@ class Session:
 
     def _answered(self, answers: Sequence[Answer]) -> None:
         with self._lock:
-            answered, self._under_way = self._under_way, []
+            answered = self._under_way
+            if len(answers) != sum(len(each.requests) for each in answered):
+                raise ValueError(f"{len(answers)} answers")
+            self._under_way = []
             room = BATCH_MAX
             while self._waiting and len(self._waiting[0].requests) <= room:
                 following = self._waiting.pop(0)
@@ -124,8 +127,6 @@ class Session:
                 # Encoded messages follow one another as the requests of one.
                 message = b"".join(encoded_requests(each.requests) for each in self._under_way)
                 self._messages.put(message)
-        if len(answers) != sum(len(each.requests) for each in answered):
-            raise ValueError(f"{len(answers)} answers")
         found = iter(answers)
         for each in answered:
             for number in range(len(each.requests)):
