@@ -218,7 +218,11 @@ def test_what_was_answered_with_too_few_answers_fails_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     faults: SimpleQueue[BaseException | None] = SimpleQueue()
-    monkeypatch.setattr(threading, "excepthook", lambda fault: faults.put(fault.exc_value))
+
+    def note(fault: threading.ExceptHookArgs) -> None:
+        faults.put(fault.exc_value)
+
+    monkeypatch.setattr(threading, "excepthook", note)
     call = Answered()
     session = Session(cast("Any", call), cast("Any", None), cast("Any", None))
     answers: SimpleQueue[Answer] = SimpleQueue()
