@@ -130,6 +130,7 @@ class Put:
 
         def read_next() -> bool | None:
             """Read and submit a batch; returns whether it came alone, None at the end."""
+            answers.let_go()
             began = time.monotonic()
             found = next(batches, None)
             if found is None or self._stream.refused is not None:
@@ -341,3 +342,4 @@ def read(
         size = 0 if batch is None else batch.get_total_buffer_size()
         room.end(size)
         yield batch, metadata, size
+        del batch, metadata  # Not while the next is waited for.

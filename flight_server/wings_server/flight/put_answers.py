@@ -107,6 +107,14 @@ class Answers:
             self._gathered.put(None)
             self._wanted = 0
 
+    def let_go(self) -> None:
+        """Let go of the last batch once it is answered; for the thread that reads.
+
+        Freed when the next one is added, it would keep that waiting.
+        """
+        if self._added == self._answered:
+            self._last = None
+
     @property
     def is_due(self) -> bool:
         """Whether something is to be answered, and no thread answers."""
