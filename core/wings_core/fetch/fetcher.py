@@ -210,7 +210,8 @@ class Fetcher:
             latest = self._latest.rows(cursor.topic, cursor.partition, cursor.offset)
             if latest is not None:
                 last = latest.next_offset - 1
-                yield Chunk(latest.rows, latest.start_offset, last, latest.bytes)
+                rows = latest.rows(cursor.topic)
+                yield Chunk(rows, latest.start_offset, last, len(latest.page))
                 _move_to_end(cursor, latest.next_offset, latest.told)
                 return
         key = (cursor.topic.uuid, cursor.partition, cursor.offset, cursor.selection.wish)

@@ -100,11 +100,11 @@ class FlushWriter:
         stored = StoredPage(partition, rows, address, None, None, batch.topic.schema_version)
         committed = batch.to_commit(pending.stream.number, (stored,))
         followed = self._latest.followed(batch.topic, partition)
-        if followed is None or not batch.exact or len(batch.parts) > 1:
+        if followed is None:
             return _of_each(*self._commit([committed], inline))
         told = self._registry.told
         (result,) = self._commit([committed], inline)
-        keep(followed, batch.parts[0], address.length, result, told)
+        keep(followed, page, result, told)
         return _of_each(result)
 
     def _place(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio | None, list[PageAddress]]:

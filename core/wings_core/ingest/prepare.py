@@ -89,9 +89,6 @@ class PreparedBatch:
     stage: StageEntry | None
     joinable: bool
     """Whether it is small, of one partition, and expects no offset."""
-    exact: bool
-    """Whether it is known that the rows have the topic's very types, with the nullability and the
-    names of what is within them, so that they can be sent to readers as they are."""
 
     @property
     def num_rows(self) -> int:
@@ -220,12 +217,10 @@ class Preparer:
     Args:
         topic: Where the batches go.
         limits: Bounds on bytes and partitions.
-        schema: Of the batches, where it is known.
     """
 
-    def __init__(self, topic: Topic, limits: Limits, schema: pa.Schema | None = None) -> None:
+    def __init__(self, topic: Topic, limits: Limits) -> None:
         self._topic = topic
-        self._exact = schema is not None and schema.equals(topic.schema)
         self._check = _check_of(topic)
         self._encoder: PushEncoder | None = None
         self._partitions_max = limits.batch_partitions_max
@@ -334,7 +329,6 @@ class Preparer:
             timestamp=options.timestamp,
             stage=options.stage,
             joinable=joinable,
-            exact=self._exact,
         )
 
     def _encode(

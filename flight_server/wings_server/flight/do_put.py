@@ -236,7 +236,7 @@ class Put:
         if "nulls" not in error.facts:
             raise error
         topic = version_of_stream(self._log.versions.look_again(self._topic), batch.schema)
-        self._write_in(topic, batch.schema)
+        self._write_in(topic)
 
     def _options(self, app_metadata: pa.Buffer | None, *, first: bool) -> PushOptions:
         """Return the next batch's options: those of its metadata, then those of the descriptor."""
@@ -294,11 +294,11 @@ class Put:
         except SchemaMismatch:
             # Another node may have made one since this node looked.
             topic = version_of_stream(self._log.versions.look_again(self._topic), schema)
-        self._write_in(topic, schema)
+        self._write_in(topic)
 
-    def _write_in(self, topic: Topic, schema: pa.Schema) -> None:
+    def _write_in(self, topic: Topic) -> None:
         self._topic = topic
-        self._preparer = Preparer(topic, self._log.limits, schema)
+        self._preparer = Preparer(topic, self._log.limits)
 
 
 def schema_of(reader: flight.MetadataRecordBatchReader) -> pa.Schema:

@@ -263,7 +263,7 @@ def test_rows_are_near_that_metadata_keeps(
         far = RecordFetcher(LogSource(log.fetcher, log.registry))
         try:
             topic = log.admin.create_topic(TopicName.parse("orders"), SCHEMA)
-            preparer = Preparer(topic, log.limits, schema=SCHEMA)
+            preparer = Preparer(topic, log.limits)
 
             def push(first: int) -> None:
                 batch = pa.record_batch({"n": pa.array(range(first, first + 3), pa.int64())})

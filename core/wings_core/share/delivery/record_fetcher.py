@@ -278,8 +278,8 @@ class LogSource(RecordSource):
         selection = self._selection(topic)
         latest = self._latest.rows(topic, partition, offset)
         if latest is not None:
-            times = [(latest.timestamp, latest.rows.num_rows)]
-            return [selection.deliver(latest.rows, offset, times)]
+            found = latest.rows(topic)
+            return [selection.deliver(found, offset, [(latest.timestamp, found.num_rows)])]
         rows = stop_offset - offset
         pages = self._registry.locate(topic.uuid, partition, offset, rows).locations
         form = (PageFormat.INLINE, topic.schema_version)
