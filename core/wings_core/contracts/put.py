@@ -1,5 +1,6 @@
 """DoPut: descriptors, the metadata of batches, and the results that answer them."""
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
@@ -161,7 +162,7 @@ def results_to_json(
         rows: Of each.
     """
     if len(results) == len(rows):
-        return [result_to_json(number, result) for number, result in enumerate(results, batch)]
+        return list(map(result_to_json, itertools.count(batch), results))
     (result,) = results
     if isinstance(result, Accepted):
         return _shares_of_range(batch, result.committed, rows)

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -37,6 +38,8 @@ last of them wait for a flush that the first had begun."""
 
 UNREAD_SECONDS = 0.01
 """An answer whose write takes so long is one that the client does not read."""
+
+_rows_of = attrgetter("num_rows")
 
 
 class Answers:
@@ -176,7 +179,7 @@ class Answers:
                 if not waits or not outcome.results:
                     if self._is_writing:
                         self._stop_writing()
-                    if waits:
+                    if waits and self._answered != self._before:
                         self._gather(let_read)
                 results = self._outcomes(outcome, let_read)
                 self._answer(outcome, results)
@@ -199,7 +202,7 @@ class Answers:
             batch = outcome.batch
             if self._quotas is not None:
                 self._quotas.release(batch)
-            rows = [part.num_rows for part in batch.parts]
+            rows = list(map(_rows_of, batch.parts))
             # Counted before they are answered: a client that has its answer finds it counted.
             self._count(batch, results, rows)
         for answer in results_to_json(self._answered, results, rows):
