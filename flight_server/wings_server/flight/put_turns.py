@@ -73,8 +73,7 @@ class Turns:
     def look(self) -> None:
         """Let the other thread read where the one that answers has been at it for too long."""
         if self._kept and time.monotonic() - self._since > LATE_SECONDS:
-            with suppress(RuntimeError):  # No thread can be started: it reads on itself, later.
-                self._let_read()
+            self._let_read()
 
     def _take(self) -> None:
         """Read if the other thread does not, answer if it does not, else wait to be called."""
@@ -96,8 +95,8 @@ class Turns:
                     self._answer(self._write_due)
                     if not self._take_back():
                         return
-                elif self._answers.is_due:
-                    self._call()
+                elif self._answers.is_due and not self._call() and self._answers.take_turn():
+                    self._answer(self._answers.write_due)
         except BaseException as error:  # noqa: BLE001 - `run` raises it, when neither reads
             self._error = self._error or error
         self._ended = True
@@ -125,18 +124,24 @@ class Turns:
         self._reading.release()
         self._call()
 
-    def _call(self) -> None:
-        """Have the thread that does neither look whether it may; starts it if there is none."""
+    def _call(self) -> bool:
+        """Have the thread that does neither look whether it may; starts it if there is none.
+
+        Returns:
+            Whether there is one. Where none can be started, the stream goes on by one thread.
+        """
+        if self._other is None:
+            with suppress(RuntimeError), self._starting:
+                if self._other is None and not self._ended:
+                    other = threading.Thread(
+                        target=self._in_context, args=(self._take,), name="wings-put", daemon=True
+                    )
+                    other.start()
+                    self._other = other
+            if self._other is None:
+                return False
         self._calls.put(None)
-        if self._other is not None:
-            return
-        with self._starting:
-            if self._other is None and not self._ended:
-                other = threading.Thread(
-                    target=self._in_context, args=(self._take,), name="wings-put", daemon=True
-                )
-                other.start()
-                self._other = other
+        return True
 
     def _take_back(self) -> bool:
         """Return whether the thread that answers may still read on itself."""

@@ -112,15 +112,7 @@ def test_a_stream_goes_on_where_no_other_thread_can_be_started(
     rig: Rig, began: Callable[[Stream], Future[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wings_server.flight.put_turns.LATE_SECONDS", 0.0)
-    start, refused = threading.Thread.start, threading.Event()
-
-    def start_no_other(thread: threading.Thread) -> None:
-        if thread.name == OTHER:
-            refused.set()
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start_no_other)
+    refused = _start_no_other(monkeypatch)
     write = rig.writer.write
 
     def write_late(answer: pa.Buffer) -> None:
@@ -137,6 +129,35 @@ def test_a_stream_goes_on_where_no_other_thread_can_be_started(
     stream.sent.put(False)
     running.result(20)
     assert rig.writer.count == 2
+
+
+def test_batches_that_come_close_are_answered_where_no_other_thread_can_be_started(
+    rig: Rig, began: Callable[[Stream], Future[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = _start_no_other(monkeypatch)
+    stream = Stream(rig, alone=False)
+    running = began(stream)
+    for _ in range(3):
+        stream.sent.put(True)
+        rig.await_answers(1)
+    assert refused.is_set()
+    stream.sent.put(False)
+    running.result(20)
+    assert rig.writer.count == 3
+
+
+def _start_no_other(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Have no stream's other thread started; returns what is set once that was tried."""
+    start, refused = threading.Thread.start, threading.Event()
+
+    def start_no_other(thread: threading.Thread) -> None:
+        if thread.name == OTHER:
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_no_other)
+    return refused
 
 
 def _others() -> int:
