@@ -332,7 +332,7 @@ def _synced_server() -> Generator[int]:
 
 def _exchanges(client: flight.FlightClient) -> float:
     """Return the exchanges of a message a second, one after the other."""
-    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"{}"))
+    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"0"))
 
     def exchange() -> None:
         writer.write_metadata(pa.py_buffer(b"{}"))

@@ -4,9 +4,9 @@
     python -m benchmarks.synced_server PORT - MESSAGES SECONDS
 
 The first line on standard output is the port. Each message of a client is answered with a batch of
-one row, as a worker that takes one message at a time gets. An exchange whose command is a number is
-the floor under a queue's: it does the least that is owed to a worker that takes so many messages at
-a time, by plain Python, for members of one group without errors, time-outs, credit, metrics or a
+one row, as a worker that takes one message at a time gets. An exchange's command is a number:
+0, or the floor under a queue's, which does the least that is owed to a worker that takes so many
+messages at a time, by plain Python, for members of one group without errors, time-outs, credit, metrics or a
 second partition. What several accept at a time is committed together. The second form is such a
 worker, as `share_worker` is.
 """
@@ -60,8 +60,9 @@ class SyncedServer(flight.FlightServerBase):
         writer: flight.MetadataRecordBatchWriter,
     ) -> None:
         """Answer each message of a client until it ends its side."""
-        if descriptor.command:
-            self._deliver(reader, writer, int(descriptor.command))
+        assert descriptor.command is not None
+        if messages := int(descriptor.command):
+            self._deliver(reader, writer, messages)
             return
         writer.begin(ROW.schema)
         while True:
