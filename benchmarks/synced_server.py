@@ -4,11 +4,11 @@
     python -m benchmarks.synced_server PORT - MESSAGES SECONDS
 
 The first line on standard output is the port. Each message of a client is answered with a batch of
-one row, as a worker that takes one message at a time gets. An exchange's command is a number:
-0, or the floor under a queue's, which does the least that is owed to a worker that takes so many
-messages at a time, by plain Python, for members of one group without errors, time-outs, credit, metrics or a
-second partition. What several accept at a time is committed together. The second form is such a
-worker, as `share_worker` is.
+one row, as a worker that takes one message at a time gets. An exchange's command is a number: 0, or
+that of the floor under a queue's, which does the least that is owed to a worker that takes so many
+messages at a time, by plain Python, for members of one group without errors, time-outs, credit,
+metrics or a second partition. What several accept at a time is committed together. The second form
+is such a worker, as `share_worker` is.
 """
 
 import json

@@ -82,6 +82,24 @@ def test_partitions_are_listed_once_and_told_of_afterwards() -> None:
     assert topic.ready(B) == [B]
 
 
+def test_what_is_told_of_while_partitions_are_listed_is_not_forgotten() -> None:
+    topic = Topic()
+    topic.ends = {A: 1}
+    listed = topic.states
+
+    def states() -> list[PartitionState]:
+        found = listed()
+        topic.commit(A)  # It is told of after the list was made, and before that is known here.
+        return found
+
+    topic.index = ReadyPartitions(topic.clock.now, states, topic.watched, topic.hear_of_sooner)
+    topic.index.look()
+    ((partition, generation),) = topic.index.peek(A, 1)
+    assert topic.index.listed_state(A) is None  # It is behind.
+    topic.index.looked_at(partition, generation, 1, None)
+    assert topic.ready() == [A]
+
+
 def test_something_may_be_ready_until_it_was_looked_for_and_once_it_is_due() -> None:
     topic = Topic()
     assert topic.index.has_ready

@@ -161,10 +161,10 @@ class ReadyPartitions:
                 self._listed_states = states
                 self._listed_until = self._clock() + LISTED_SECONDS
                 for partition, state in states.items():
-                    if state.next_offset > self._ends.get(partition, 0) or (
-                        self._is_stale and state.next_offset
-                    ):
-                        self._ends[partition] = state.next_offset
+                    # More may have been told of since it was listed.
+                    end = self._ends.get(partition, 0)
+                    if state.next_offset > end or (self._is_stale and state.next_offset):
+                        self._ends[partition] = max(end, state.next_offset)
                         self._mark(partition)
                 self._is_stale = False
                 self._listings = due  # What was committed since is told of.
