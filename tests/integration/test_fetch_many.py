@@ -371,6 +371,21 @@ def test_a_named_partition_that_is_born_meanwhile_is_read_from_its_first_message
     assert answer().column("n") == {3: [0, 1], 4: [0, 1]}
 
 
+@pytest.mark.parametrize("offset", ["latest", 7, {"timestamp": "2100-01-01T00:00:00Z"}])
+@pytest.mark.parametrize("partitions", ["all", [{"partition": 3}, {"partition": 4}]])
+def test_a_partition_is_born_meanwhile_once_the_request_has_come(
+    client: flight.FlightClient, server: RunningServer, topic: str, offset: Any, partitions: Any
+) -> None:
+    push(client, topic, keyed({3: list(range(7))}))
+    ticket = ticket_of(
+        topic=topic, partitions=partitions, offset=offset, min_messages=2, timeout_ms=20_000
+    )
+    opened = open_get(server.server.log, cast("ReadTicket", parse_ticket(ticket.ticket)))
+    push(client, topic, keyed({4: [10, 11]}))
+    found = [chunk.batch.select(["n"]) for some in opened.chunks(Cancel()) for chunk in some]
+    assert pa.Table.from_batches(found).to_pydict() == {"n": [10, 11]}
+
+
 @pytest.mark.parametrize("partitions", ["all", [{"partition": 3}, {"partition": 4}]])
 def test_latest_is_where_the_log_ends_when_the_request_comes(
     client: flight.FlightClient, server: RunningServer, topic: str, partitions: Any

@@ -109,8 +109,9 @@ def open_many(log: Log, topic: Topic, ticket: ReadTicket, state: FetchState | No
     many = ManyRead(topic, selection, wanted, Rotation())
     entries = () if ticket.partitions == ALL else ticket.partitions
     # What is born after the request came is read from its first message, whatever these say.
+    offsets = (ticket.offset, *(each.offset for each in entries))
     has_begun = state is not None and (
-        bool(positions) or "latest" in (ticket.offset, *(each.offset for each in entries))
+        bool(positions) or any(each not in (None, "earliest") for each in offsets)
     )
     if has_begun:
         _begin(log, many, ticket, positions)
