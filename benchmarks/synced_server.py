@@ -16,6 +16,7 @@ import sqlite3
 import sys
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -50,7 +51,7 @@ class SyncedServer(flight.FlightServerBase):
         self._database.execute("CREATE TABLE finished (id INTEGER, before INTEGER, sum INTEGER)")
         self._database.execute("INSERT INTO finished VALUES (1, 0, 0)")
         self._offsets = count()
-        self._uncommitted: list[tuple[int, threading.Event]] = []
+        self._uncommitted: deque[tuple[int, threading.Event]] = deque()
 
     def do_exchange(
         self,
@@ -117,7 +118,7 @@ class SyncedServer(flight.FlightServerBase):
         with self._lock:
             if done.is_set():
                 return
-            waiting, self._uncommitted = self._uncommitted, []
+            waiting = [self._uncommitted.popleft() for _ in range(len(self._uncommitted))]
             self._database.execute("BEGIN IMMEDIATE")
             for each, _ in waiting:
                 checksum = crc32(f"1\0{each}".encode())

@@ -1,6 +1,6 @@
 """What the last small commit to each followed partition brought, for those who follow it.
 
-Whoever follows the partition at the process that was pushed to takes them out of the page as it was
+Those who follow the partition at the process that was pushed to take them out of the page as it was
 written, in place of looking up and reading it, which takes most of the steps of a delivery.
 """
 

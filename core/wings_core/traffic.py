@@ -36,28 +36,28 @@ class Traffic:
         self._topics: OrderedDict[TopicName, TrafficCounts] = OrderedDict()
         self._all = TrafficCounts(since=now_us())
         self._last_name: TopicName | None = None
-        """The last of `_topics`, as to hash a name takes longer than all else here,"""
+        """The last of `_topics`,"""
         self._last = self._all
         """and its counts."""
 
     def pushed(self, topic: TopicName, rows: int, size: int) -> None:
         """Count rows that a push committed, of so many bytes."""
         with self._lock:
-            own = self._last if topic is self._last_name else self._of(topic)
-            for counts in (self._all, own):
+            for counts in (self._all, self._of(topic)):
                 counts.rows_in += rows
                 counts.bytes_in += size
 
     def delivered(self, topic: TopicName, rows: int, size: int) -> None:
         """Count rows that a read sent, of so many bytes."""
         with self._lock:
-            own = self._last if topic is self._last_name else self._of(topic)
-            for counts in (self._all, own):
+            for counts in (self._all, self._of(topic)):
                 counts.rows_out += rows
                 counts.bytes_out += size
 
     def _of(self, topic: TopicName) -> TrafficCounts:
         """Return the counts of a topic that something happens to now; under the lock."""
+        if topic is self._last_name:  # To hash a name takes longer than all else here.
+            return self._last
         found = self._topics.get(topic)
         if found is None:
             if len(self._topics) >= TOPICS_MAX:

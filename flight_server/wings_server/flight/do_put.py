@@ -235,8 +235,7 @@ class Put:
         """
         if "nulls" not in error.facts:
             raise error
-        topic = version_of_stream(self._log.versions.look_again(self._topic), batch.schema)
-        self._write_in(topic)
+        self._write_in(version_of_stream(self._log.versions.look_again(self._topic), batch.schema))
 
     def _options(self, app_metadata: pa.Buffer | None, *, first: bool) -> PushOptions:
         """Return the next batch's options: those of its metadata, then those of the descriptor."""

@@ -122,7 +122,7 @@ class ReadyPartitions:
 
     @property
     def has_ready(self) -> bool:
-        """Whether a partition may have messages, as far as was told, or nobody has looked yet."""
+        """Whether a partition may have messages, as far as was told, or none has looked yet."""
         next_at = self._next_at
         return (
             bool(self._ready)
