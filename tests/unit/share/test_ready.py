@@ -191,6 +191,33 @@ def test_a_lock_that_ends_makes_its_partition_ready_and_wakes_one() -> None:
     assert (topic.ready(), topic.taken()) == ([A], ["one"])
 
 
+def test_a_member_finds_what_has_come_due_and_is_being_looked_at() -> None:
+    topic = Topic()
+    polled: list[list[Partition]] = []
+
+    def look(partition: Partition, end: int) -> None:
+        assert (partition, end, topic.index.has_ready) == (A, 1, True)
+        polled.append(topic.ready())
+
+    topic.index = ReadyPartitions(
+        topic.clock.now, topic.states, topic.watched, topic.hear_of_sooner, look
+    )
+    topic.index.look()
+    topic.commit(A)
+    topic.empty(A, 30.0)
+    topic.clock.time += 30
+    assert topic.index.wake_due() is None
+    assert polled == [[A]]
+    # The member that found it tells what is there; until then it is ready.
+    assert topic.ready() == [A]
+    topic.empty(A, 5.0)
+    assert topic.index.wake_due() == 5.0
+    topic.clock.time += 5
+    topic.index._look = lambda *_: None  # pyright: ignore[reportPrivateUsage]
+    assert topic.index.wake_due() is None
+    assert (topic.ready(), topic.index.has_ready) == ([], False)
+
+
 def test_a_look_for_what_is_due_takes_no_lock_where_nothing_is() -> None:
     topic = Topic()
     topic.commit(A)

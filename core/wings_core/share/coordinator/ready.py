@@ -100,6 +100,8 @@ class ReadyPartitions:
         self._due: list[tuple[float, Partition]] = []
         """When partitions may be ready, a heap; those that were overtaken are still there."""
         self._due_at: dict[Partition, float] = {}
+        self._looked_at_due: dict[Partition, None] = {}
+        """What has come due and `wake_due` looks at, unless a member looks before."""
         self._next_at: float | None = None
         """The first of those times, which is read without the lock; None: there is none."""
         self._waiting: OrderedDict[Waiting, None] = OrderedDict()
@@ -126,6 +128,7 @@ class ReadyPartitions:
         next_at = self._next_at
         return (
             bool(self._ready)
+            or bool(self._looked_at_due)
             or self._listings != self._listings_due
             or (next_at is not None and next_at <= self._clock())
         )
@@ -291,12 +294,16 @@ class ReadyPartitions:
         if next_at is not None and next_at <= self._clock():
             with self._lock:
                 due = self._take_due()
+                self._looked_at_due |= dict.fromkeys(due)
             # Of most that was locked nothing is left by then, so no member looks in vain.
             for partition in due:
                 end = self._ends.get(partition, 0)
                 again = 0.0 if self._look is None else self._look(partition, end)
                 woken: Sequence[Waiting] = ()
                 with self._lock:
+                    if partition not in self._looked_at_due:
+                        continue  # It is ready already, for a member that looked meanwhile.
+                    del self._looked_at_due[partition]
                     if again == 0:
                         self._mark(partition)
                         woken = self._next(partition, 1)
@@ -405,6 +412,9 @@ class ReadyPartitions:
     def _expire(self) -> list[Partition]:
         """Make ready what is due, and return it."""
         came = self._take_due()
+        if self._looked_at_due:
+            came += self._looked_at_due
+            self._looked_at_due.clear()
         for partition in came:
             self._mark(partition)
         return came
