@@ -47,11 +47,17 @@ from wings_server.quotas import PushQuotas
 _logger = structlog.get_logger("wings.flight")
 
 ALONE_SECONDS = 50e-6
-"""A batch that was waited for so long, as the one before it was, comes alone: its client sends the
-next once it has been answered. So does the first, however long it was waited for."""
+"""A batch that was waited for so long, with all before it answered, may have come alone."""
 
 ALONE_BYTES = 64 * 1024
 """A larger one is not taken to be alone: the next is read while it is written."""
+
+ALONE_MAX = 32
+"""After so many that seem to come alone the next is read before the answer, to see whether it does.
+
+On a busy machine what was sent long ago is waited for too. Were each such batch flushed by itself,
+with none read meanwhile, a client that keeps 64 in flight would pay for 64 flushes in place of one.
+"""
 
 
 def parse_descriptor(descriptor: flight.FlightDescriptor) -> PutCommand:
@@ -65,6 +71,34 @@ def parse_descriptor(descriptor: flight.FlightDescriptor) -> PutCommand:
     if descriptor.command is not None:
         return parse_put_command(descriptor.command)
     raise InvalidArgument("the descriptor is neither a path [topic] nor a JSON command")
+
+
+class Spacing:
+    """Tells which batches of a stream come alone: their client sends the next once it is answered.
+
+    The first does, as it may be the only one. Another does where it was waited for, with all before
+    it answered, as the one before it was.
+    """
+
+    def __init__(self) -> None:
+        self._is_first = True
+        self._waits = 0
+        """How many in a row were waited for."""
+
+    def is_alone(self, size: int, seconds: float, *, idle: bool) -> bool:
+        """Return whether the next batch comes alone.
+
+        Args:
+            size: Its bytes.
+            seconds: How long it was waited for.
+            idle: Whether all before it were answered when it came.
+        """
+        small, is_first = size <= ALONE_BYTES, self._is_first
+        self._is_first = False
+        if is_first:
+            return small
+        self._waits = self._waits + 1 if small and idle and seconds >= ALONE_SECONDS else 0
+        return self._waits > 1 and self._waits % ALONE_MAX > 0
 
 
 class Put:
@@ -105,8 +139,7 @@ class Put:
         self._plain: PushOptions | None = None
         """Of each batch without metadata after the first, but for its sequence."""
         self._batches = 0
-        self._waited = False
-        """Whether the last was waited for."""
+        self._spacing = Spacing()
         self._stream = PushStream(returns=True)
 
     def run(
@@ -135,11 +168,8 @@ class Put:
             found = next(batches, None)
             if found is None or self._stream.refused is not None:
                 return None
-            small = found[2] <= ALONE_BYTES
-            waited = small and time.monotonic() - began >= ALONE_SECONDS
-            # The first may be the only one, and has come with the schema, so without a wait.
-            alone = small if self._batches == 0 else waited and self._waited
-            self._waited = waited or self._batches == 0
+            seconds = time.monotonic() - began
+            alone = self._spacing.is_alone(found[2], seconds, idle=answers.idle)
             answers.give_way()
             self._accept(reader, *found, answers, stopping)
             return alone
