@@ -18,6 +18,7 @@ from wings_core.model.commits import (
 )
 from wings_core.model.nodes import Node
 from wings_core.model.pages import (
+    INLINE_FOLIOS_MAX,
     INLINE_SUFFIX,
     LOST_FOLIO,
     STORE_MESSAGES,
@@ -57,6 +58,7 @@ from wings_core.model.stages import Aborted, Published, PublishedRange, Stage, S
 from wings_core.model.topics import Namespace, Topic, TopicConfig
 
 __all__ = [
+    "INLINE_FOLIOS_MAX",
     "INLINE_SUFFIX",
     "LOST_FOLIO",
     "STORE_MESSAGES",

@@ -11,6 +11,8 @@ from wings_core.partitions import Partition
 INLINE_SUFFIX = ".inline"
 """Of the names of folios that metadata keeps itself."""
 
+INLINE_FOLIOS_MAX = 32
+"""So many of them are read at once."""
 
 LOST_FOLIO = "lost"
 """The file that pages lie in, as metadata says after a repair, of which nothing is left."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from wings_core.errors import Internal, StorageCorrupt
-from wings_core.model import INLINE_SUFFIX, InlineFolio, PageAddress
+from wings_core.model import INLINE_FOLIOS_MAX, INLINE_SUFFIX, InlineFolio, PageAddress
 from wings_core.storage.held_page import HeldPage, WholePage, WrittenPage
 from wings_core.storage.interfaces import EncodedPage, addresses_of
 from wings_core.storage.lru import Lru
@@ -16,6 +16,9 @@ from wings_core.storage.page import parts_of
 
 KEPT_BYTES_MAX = 16 * 1024 * 1024
 """Bytes of folios that are kept in memory, decoded, for their next readers."""
+
+AHEAD_BYTES = 1024 * 1024
+"""Metadata is asked at once for the folios of pages of so many bytes that are read next."""
 
 FOLIO_BYTES = 512
 """What a folio and each of its pages takes beside its bytes, about."""
@@ -39,13 +42,13 @@ class InlineFolios:
     Nothing is written by itself: `begin` makes a folio, which `OffsetRegistry.commit` keeps.
 
     Args:
-        read_inline: Asks metadata for the bytes of a folio; see `OffsetRegistry.read_inline`.
+        read_inline: Asks metadata for the bytes of folios; see `OffsetRegistry.read_inline`.
         kept_bytes_max: Most bytes kept in memory.
     """
 
     def __init__(
         self,
-        read_inline: Callable[[str], bytes | None],
+        read_inline: Callable[[Sequence[str]], dict[str, bytes]],
         kept_bytes_max: int = KEPT_BYTES_MAX,
     ) -> None:
         self._read_inline = read_inline
@@ -90,7 +93,13 @@ class InlineFolios:
             StorageCorrupt: Also where the page was drained or deleted; its fact `missing` is true
                 then.
         """
-        folio = self._kept.get(address.folio) or self._load(address.folio)
+        folio = self._kept.get(address.folio) or self._load([address.folio]).get(address.folio)
+        if folio is None:
+            raise StorageCorrupt(
+                f"folio {address.folio} is not in metadata any more",
+                folio=address.folio,
+                missing=True,
+            )
         try:
             page = folio.pages.get(address.position)
             if page is None:
@@ -111,8 +120,10 @@ class InlineFolios:
         schema: pa.Schema,
         columns: Sequence[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """See `FolioStore.read_all`; nothing is read ahead."""
-        for address in addresses:
+        """See `FolioStore.read_all`; metadata is asked for many folios at once."""
+        for number, address in enumerate(addresses):
+            if address.folio not in self._kept:
+                self._load(self._missing(itertools.islice(addresses, number, None)))
             yield self.read(address, topic_uuid, schema, columns)
 
     def folios(self) -> set[str]:
@@ -132,15 +143,25 @@ class InlineFolios:
         """Let go of everything."""
         self._kept.clear()
 
-    def _load(self, name: str) -> _Folio:
-        data = self._read_inline(name)
-        if data is None:
-            raise StorageCorrupt(
-                f"folio {name} is not in metadata any more", folio=name, missing=True
-            )
-        folio = _Folio(data, written=False)
-        self._keep(name, folio, 1)
-        return folio
+    def _missing(self, addresses: Iterable[PageAddress]) -> Sequence[str]:
+        """Return the first folios that are not in memory, as many as are asked for at once."""
+        names: dict[str, None] = {}
+        size = 0
+        for address in addresses:
+            if address.folio not in self._kept:
+                names[address.folio] = None
+                size += address.length
+                if size >= AHEAD_BYTES or len(names) == INLINE_FOLIOS_MAX:
+                    break
+        return list(names)
+
+    def _load(self, names: Sequence[str]) -> dict[str, _Folio]:
+        """Ask metadata for folios, and keep those that are there for their next readers."""
+        found = self._read_inline(names)
+        folios = {name: _Folio(data, written=False) for name, data in found.items()}
+        for name, folio in folios.items():
+            self._keep(name, folio, 1)
+        return folios
 
     def _keep(self, name: str, folio: _Folio, pages: int) -> None:
         self._kept.put(name, folio, len(folio.data) + (1 + pages) * FOLIO_BYTES)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -264,15 +264,15 @@ def test_a_damaged_page_is_corrupt_for_its_rows_alone_and_holds_up_no_other(log:
         for topic in topics:
             push(log, topic, number)
     bad = locations(log, topics[0])[1]
-    data = log.registry.read_inline(bad.address.folio)
-    assert data is not None
+    data = log.registry.read_inline([bad.address.folio])[bad.address.folio]
     assert log.storage.inline is not None
     spoilt = bytearray(data)
     spoilt[bad.address.position + bad.address.length // 2] ^= 0xFF
     folio = bad.address.folio
 
-    def read(name: str) -> bytes | None:
-        return bytes(spoilt) if name == folio else log.registry.read_inline(name)
+    def read(names: Sequence[str]) -> dict[str, bytes]:
+        found = log.registry.read_inline(names)
+        return {**found, folio: bytes(spoilt)} if folio in found else found
 
     log.storage.inline._read_inline = read  # pyright: ignore[reportPrivateUsage]
     log.storage.inline.forget(folio)
@@ -295,8 +295,8 @@ def test_a_folio_that_is_gone_without_its_pages_ends_the_drain(log: Log) -> None
     push(log, topic, 0)
     assert log.storage.inline is not None
 
-    def gone(_: str) -> None:
-        return None
+    def gone(_: Sequence[str]) -> dict[str, bytes]:
+        return {}
 
     log.storage.inline._read_inline = gone  # pyright: ignore[reportPrivateUsage]
     log.storage.inline.forget(locations(log, topic)[0].address.folio)

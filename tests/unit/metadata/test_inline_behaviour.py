@@ -7,6 +7,7 @@ from tables import each
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.maintenance import Lease
 from wings_core.model import (
+    INLINE_FOLIOS_MAX,
     Accepted,
     CommitBatch,
     CommitResult,
@@ -43,6 +44,12 @@ def batch(
 
 def commit(metadata: MetadataUnderTest, *batches: CommitBatch) -> list[CommitResult]:
     return metadata.registry.commit(batches, inline=FOLIO)
+
+
+def read(metadata: MetadataUnderTest, *folios: InlineFolio) -> list[InlineFolio]:
+    """Return those of some folios that are kept, as they are read at once."""
+    found = metadata.registry.read_inline([folio.name for folio in folios])
+    return [InlineFolio(name, data) for name, data in sorted(found.items())]
 
 
 def located(metadata: MetadataUnderTest, topic: Topic) -> list[Location]:
@@ -83,7 +90,7 @@ def test_a_folio_is_kept_with_the_commit_and_its_pages_are_told(
     for _ in range(2):
         pages = located(metadata, topic)
         assert [page.format for page in pages] == [PageFormat.INLINE] * 2
-        assert metadata.registry.read_inline(FOLIO.name) == FOLIO.data
+        assert read(metadata, FOLIO) == [FOLIO]
         assert metadata.registry.live_folios() == {FOLIO.name}
         assert backlog(metadata) == (
             [(UNPARTITIONED, 0, FOLIO.name), (UNPARTITIONED, 10, FOLIO.name)],
@@ -97,11 +104,23 @@ def test_a_folio_is_kept_with_the_commit_and_its_pages_are_told(
     assert len(metadata.opened.maintenance.inline_backlog(1).pages) == 1
 
 
+def test_many_folios_are_read_at_once(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    folios = [InlineFolio(f"{number:04}.inline", b"%d" % number * 64) for number in range(4)]
+    for folio in folios[:-1]:
+        metadata.registry.commit([batch(topic, folio=folio)], inline=folio)
+    assert read(metadata, *reversed(folios)) == folios[:-1]
+    assert read(metadata, *folios[1:2], *folios[3:]) == folios[1:2]
+    with_most = [*folios, *[InlineFolio(f"{number}.inline", b"") for number in range(28)]]
+    assert len(with_most) == INLINE_FOLIOS_MAX
+    assert read(metadata, *with_most) == folios[:-1]
+
+
 def test_a_folio_whose_batches_are_all_refused_is_not_kept(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic()
     (refused,) = commit(metadata, batch(topic, expected=ExpectedOffset(UNPARTITIONED, 7)))
     assert isinstance(refused, Rejected)
-    assert metadata.registry.read_inline(FOLIO.name) is None
+    assert read(metadata, FOLIO) == []
     assert backlog(metadata) == ([], 0)
 
 
@@ -143,10 +162,10 @@ def test_drained_pages_take_the_place_of_inline_ones_and_the_folio_goes(
         for number, page in enumerate(pages)
     ]
     assert metadata.opened.maintenance.replace_all(halves[:1], lease) == [True]
-    assert metadata.registry.read_inline(FOLIO.name) == FOLIO.data
+    assert read(metadata, FOLIO) == [FOLIO]
     assert backlog(metadata) == ([(UNPARTITIONED, 10, FOLIO.name)], 128)
     assert metadata.opened.maintenance.replace_all(halves, lease) == [False, True]
-    assert metadata.registry.read_inline(FOLIO.name) is None
+    assert read(metadata, FOLIO) == []
     assert backlog(metadata) == ([], 0)
     assert located(metadata, topic) == [half.new[0] for half in halves]
     assert metadata.registry.live_folios() == {"s0", "s1"}
@@ -203,7 +222,7 @@ def test_what_is_staged_inline_is_inline_once_it_is_published(metadata: Metadata
     (page,) = located(metadata, topic)
     assert (page.format, page.rows) == (PageFormat.INLINE, 10)
     assert backlog(metadata) == ([(UNPARTITIONED, 0, FOLIO.name)], 128)
-    assert metadata.registry.read_inline(FOLIO.name) == FOLIO.data
+    assert read(metadata, FOLIO) == [FOLIO]
 
 
 def test_a_folio_goes_with_the_last_page_that_is_deleted(metadata: MetadataUnderTest) -> None:
@@ -218,10 +237,10 @@ def test_a_folio_goes_with_the_last_page_that_is_deleted(metadata: MetadataUnder
     metadata.admin.delete_topic(gone.name)
     while metadata.registry.purge(100):
         pass
-    assert metadata.registry.read_inline(FOLIO.name) == FOLIO.data
+    assert read(metadata, FOLIO) == [FOLIO]
     metadata.opened.maintenance.expire(
         kept.uuid, UNPARTITIONED, age_us=0, bytes_kept=None, pages_max=10
     )
-    assert metadata.registry.read_inline(FOLIO.name) is None
+    assert read(metadata, FOLIO) == []
     assert backlog(metadata) == ([], 0)
     assert metadata.registry.live_folios() == set()

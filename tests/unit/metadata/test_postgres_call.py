@@ -94,7 +94,7 @@ def test_a_small_push_is_one_statement(
     with counted(monkeypatch) as sent:
         accepted(store.registry.commit([batch], inline=InlineFolio(FOLIO, b"data"))[0])
     assert sent == ["commit_page"]
-    assert store.registry.read_inline(FOLIO) == b"data"
+    assert store.registry.read_inline([FOLIO]) == {FOLIO: b"data"}
 
 
 def test_a_push_to_many_partitions_of_two_topics_is_one_statement(

@@ -81,11 +81,15 @@ class OffsetRegistry(Protocol):
         """
         ...
 
-    def read_inline(self, folio: str) -> bytes | None:
-        """Return all bytes of an inline folio.
+    def read_inline(self, folios: Sequence[str]) -> dict[str, bytes]:
+        """Return all bytes of inline folios.
+
+        Args:
+            folios: At least one, and at most `INLINE_FOLIOS_MAX`.
 
         Returns:
-            None where no page refers to it any more: they were drained, or deleted.
+            Those to which a page refers: the others were drained, or deleted. A metadata service of
+            an earlier version is asked for the first alone.
         """
         ...
 

@@ -387,11 +387,12 @@ class RemoteRegistry(OffsetRegistry):
         """Forget deleted topics step by step; see `OffsetRegistry.purge`."""
         return self._channel.call(self._stub.Purge, pb.PurgeRequest(pages_max=pages_max)).more
 
-    def read_inline(self, folio: str) -> bytes | None:
-        """Return the bytes of an inline folio; see `OffsetRegistry.read_inline`."""
-        request = pb.ReadInlineFolioRequest(folio=folio)
+    def read_inline(self, folios: Sequence[str]) -> dict[str, bytes]:
+        """Return the bytes of inline folios; see `OffsetRegistry.read_inline`."""
+        request = pb.ReadInlineFolioRequest(folio=folios[0], others=folios[1:])
         response = self._channel.look(self._stub.ReadInlineFolio, request)
-        return response.data if response.HasField("data") else None
+        found = {each.name: each.data for each in response.others}
+        return {folios[0]: response.data, **found} if response.HasField("data") else found
 
     def live_folios(self, *, after: str | None = None, items_max: int | None = None) -> set[str]:
         """Return the folios that a page refers to; see `OffsetRegistry.live_folios`."""

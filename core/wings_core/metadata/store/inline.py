@@ -1,18 +1,23 @@
 """What metadata keeps inline: the bytes of small flushes, and the pages that are to be drained."""
 
+from collections.abc import Sequence
+from typing import LiteralString
+
 from wings_core.metadata.store.database import Connection
 from wings_core.metadata.store.rows import location_of
 from wings_core.model import InlineBacklog, InlinePage
 from wings_core.names import NamespaceName, TopicName
 
 
-def read_inline(connection: Connection, folio: str) -> bytes | None:
-    """Return the bytes of an inline folio; see `OffsetRegistry.read_inline`."""
-    row = connection.execute(
-        "SELECT data FROM inline_folios WHERE folio_id = (SELECT id FROM folios WHERE name = %s)",
-        (folio,),
-    ).fetchone()
-    return None if row is None else bytes(row[0])
+def read_inline(connection: Connection, folios: Sequence[str]) -> dict[str, bytes]:
+    """Return the bytes of inline folios; see `OffsetRegistry.read_inline`."""
+    places: list[LiteralString] = ["%s"] * len(folios)
+    rows = connection.execute(
+        "SELECT folios.name, data FROM folios JOIN inline_folios ON folio_id = folios.id "
+        f"WHERE folios.name IN ({', '.join(places)})",
+        tuple(folios),
+    ).fetchall()
+    return {name: bytes(data) for name, data in rows}
 
 
 def find_inline(connection: Connection, pages_max: int) -> InlineBacklog:

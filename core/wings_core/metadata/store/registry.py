@@ -222,9 +222,9 @@ class DatabaseRegistry(OffsetRegistry, Generic[C]):
             )
         )
 
-    def read_inline(self, folio: str) -> bytes | None:
-        """Return the bytes of an inline folio; see `OffsetRegistry.read_inline`."""
-        return self._database.read(lambda connection: read_inline(connection, folio))
+    def read_inline(self, folios: Sequence[str]) -> dict[str, bytes]:
+        """Return the bytes of inline folios; see `OffsetRegistry.read_inline`."""
+        return self._database.read(lambda connection: read_inline(connection, folios))
 
     def live_folios(self, *, after: str | None = None, items_max: int | None = None) -> set[str]:
         """Return the folios that pages refer to; see `OffsetRegistry.live_folios`."""

@@ -353,15 +353,21 @@ class ReadInlineFolioRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FOLIO_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     folio: _builtins.str
+    @_builtins.property
+    def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At most 31. A service of an earlier version reads none of them."""
+
     def __init__(
         self,
         *,
         folio: _builtins.str = ...,
+        others: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["folio", b"folio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["folio", b"folio", "others", b"others"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -372,16 +378,22 @@ class ReadInlineFolioResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DATA_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
     """Absent where no page refers to the folio any more."""
+    @_builtins.property
+    def others(self) -> _containers.RepeatedCompositeFieldContainer[Global___InlineFolio]:
+        """Those of the others to which a page refers."""
+
     def __init__(
         self,
         *,
         data: _builtins.bytes | None = ...,
+        others: _abc.Iterable[Global___InlineFolio] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "data", b"data"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "data", b"data"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "data", b"data", "others", b"others"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__data: _TypeAlias = _typing.Literal["data"]  # noqa: Y015
     _WhichOneofArgType__data: _TypeAlias = _typing.Literal["_data", b"_data"]  # noqa: Y015

@@ -207,7 +207,7 @@ class OffsetRegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadInlineFolio(self, request, context):
-        """All bytes of a folio that metadata keeps itself.
+        """All bytes of folios that metadata keeps itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -66,7 +66,7 @@ class OffsetRegistryServiceStub:
     ListLiveFolios: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.ListLiveFoliosRequest, _offset_registry_pb2.ListLiveFoliosResponse]
     """The folios that a page refers to, by name."""
     ReadInlineFolio: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.ReadInlineFolioRequest, _offset_registry_pb2.ReadInlineFolioResponse]
-    """All bytes of a folio that metadata keeps itself."""
+    """All bytes of folios that metadata keeps itself."""
     RetireFolios: _grpc.UnaryUnaryMultiCallable[_offset_registry_pb2.RetireFoliosRequest, _offset_registry_pb2.RetireFoliosResponse]
     """Fences folios before they are deleted: a commit that names one is refused, however late it comes."""
 
@@ -103,7 +103,7 @@ class OffsetRegistryServiceAsyncStub(OffsetRegistryServiceStub):
     ListLiveFolios: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.ListLiveFoliosRequest, _offset_registry_pb2.ListLiveFoliosResponse]  # type: ignore[assignment]
     """The folios that a page refers to, by name."""
     ReadInlineFolio: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.ReadInlineFolioRequest, _offset_registry_pb2.ReadInlineFolioResponse]  # type: ignore[assignment]
-    """All bytes of a folio that metadata keeps itself."""
+    """All bytes of folios that metadata keeps itself."""
     RetireFolios: _aio.UnaryUnaryMultiCallable[_offset_registry_pb2.RetireFoliosRequest, _offset_registry_pb2.RetireFoliosResponse]  # type: ignore[assignment]
     """Fences folios before they are deleted: a commit that names one is refused, however late it comes."""
 
@@ -221,7 +221,7 @@ class OffsetRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_registry_pb2.ReadInlineFolioRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_registry_pb2.ReadInlineFolioResponse, _abc.Awaitable[_offset_registry_pb2.ReadInlineFolioResponse]]:
-        """All bytes of a folio that metadata keeps itself."""
+        """All bytes of folios that metadata keeps itself."""
 
     @_abc_1.abstractmethod
     def RetireFolios(
