@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from wings_core.ingest.prepare import SHARED_PAGE_BYTES, SHARED_PAGE_ROWS, PreparedBatch
-from wings_core.model import PageAddress, StoredPage, Topic
+from wings_core.model import PageAddress, StoredPage
 from wings_core.partitions import Partition
+from wings_core.storage.by_schema import BySchema
 from wings_core.storage.codecs import PUSHES, PushEncoder
 from wings_core.storage.interfaces import EncodedPage
-from wings_core.storage.lru import Lru
 
 ENCODERS_KEPT_MAX = 1_024
 """Topics whose encoder is kept for their next flush."""
@@ -103,16 +103,15 @@ class Packer:
     """Packs the batches of one flush after another; used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._encoders: Lru[tuple[str, int], tuple[pa.Schema, PushEncoder]] = Lru(ENCODERS_KEPT_MAX)
-        """By topic and version of its schema."""
-        self._last: tuple[Topic, PushEncoder] | None = None
-        """The topic whose encoder was asked for last, and that."""
+        self._encoders: BySchema[PushEncoder] = BySchema(
+            lambda topic: PUSHES.encoder(topic.uuid, topic.schema), ENCODERS_KEPT_MAX
+        )
 
     def only_page(self, batch: PreparedBatch) -> EncodedPage | None:
         """Return the page of a flush of one batch; None where it is not one page of one run."""
         if batch.pages or len(batch.runs) != 1:
             return None
-        return self._encoder(batch.topic).encode(_merged(batch.parts))
+        return self._encoders.get(batch.topic).encode(_merged(batch.parts))
 
     def pack(self, batches: Sequence[PreparedBatch]) -> PackedFlush:
         """Return the pages of a flush of these batches."""
@@ -130,20 +129,8 @@ class Packer:
     ) -> None:
         """Add the page that batches of one topic and schema share."""
         rows = [part for index in indices for part in batches[index].parts]
-        encoder = self._encoder(batches[indices[0]].topic)
+        encoder = self._encoders.get(batches[indices[0]].topic)
         packed.add_packed(encoder.encode(_merged(rows)), indices)
-
-    def _encoder(self, topic: Topic) -> PushEncoder:
-        last = self._last
-        if last is not None and last[0] is topic:
-            return last[1]
-        key = topic.uuid, topic.schema_version
-        kept = self._encoders.get(key)
-        if kept is None or kept[0] is not topic.schema:
-            kept = topic.schema, PUSHES.encoder(topic.uuid, topic.schema)
-            self._encoders.put(key, kept)
-        self._last = topic, kept[1]
-        return kept[1]
 
 
 def _merged(rows: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -30,6 +30,7 @@ from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import PageFormat, Topic
 from wings_core.partitions import Partition
 from wings_core.share.delivery.read_ahead import ReadAhead
+from wings_core.storage.by_schema import BySchema
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 
@@ -255,17 +256,17 @@ class LogSource(RecordSource):
     ) -> None:
         self._fetcher = fetcher
         self._registry = registry
-        self._columns = columns
         self._store = store
         self._latest = latest
-        self._selections: dict[int, tuple[pa.Schema, Selection]] = {}
-        """By the identity of a topic's schema: that schema, and what is read of it."""
+        self._selections: BySchema[Selection] = BySchema(
+            lambda topic: Selection.of(topic, columns, system_columns=True), SELECTIONS_MAX
+        )
 
     def read(
         self, topic: Topic, partition: Partition, offset: int, stop_offset: int
     ) -> list[pa.RecordBatch]:
         """Return some of the rows from an offset on; see `RecordSource.read`."""
-        cursor = Cursor(topic, partition, offset, self._selection(topic))
+        cursor = Cursor(topic, partition, offset, self._selections.get(topic))
         ahead = next(self._fetcher.scan(cursor, stop_offset, Cancel()), [])
         return [chunk.batch for chunk in ahead]
 
@@ -275,7 +276,7 @@ class LogSource(RecordSource):
         """Return what metadata keeps itself, as of small pushes; see `RecordSource.near`."""
         if self._store is None or self._latest is None:
             return []
-        selection = self._selection(topic)
+        selection = self._selections.get(topic)
         latest = self._latest.rows(topic, partition, offset)
         if latest is not None:
             found = latest.rows(topic)
@@ -295,15 +296,6 @@ class LogSource(RecordSource):
         if len(batches) < 2:
             return batches
         return [cast("Any", pa).concat_batches(batches)]  # The stubs do not know it.
-
-    def _selection(self, topic: Topic) -> Selection:
-        made = self._selections.get(id(topic.schema))
-        if made is None or made[0] is not topic.schema:
-            made = (topic.schema, Selection.of(topic, self._columns, system_columns=True))
-            if len(self._selections) >= SELECTIONS_MAX:
-                self._selections.clear()
-            self._selections[id(topic.schema)] = made
-        return made[1]
 
     def last_beside(self, topic: Topic, partition: Partition, offset: int) -> int:
         """Return the last offset of the page that holds a row; see `RecordSource.last_beside`."""
