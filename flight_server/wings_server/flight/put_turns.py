@@ -122,7 +122,8 @@ class Turns:
 
     def _release(self) -> None:
         self._reading.release()
-        self._call()
+        if not self._call():
+            self._calls.put(None)  # The only thread may have found the lock held still.
 
     def _call(self) -> bool:
         """Have the thread that does neither look whether it may; starts it if there is none.

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -144,6 +145,47 @@ def test_batches_that_come_close_are_answered_where_no_other_thread_can_be_start
     stream.sent.put(False)
     running.result(20)
     assert rig.writer.count == 3
+
+
+def test_the_only_thread_reads_on_once_the_lookout_has_let_go_of_the_reading(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be back from its answer before the lookout, which takes the reading from it, is."""
+    _start_no_other(monkeypatch)
+    writes, go_on, waits = threading.Event(), threading.Event(), threading.Event()
+    write = rig.writer.write
+
+    def write_late(answer: pa.Buffer) -> None:
+        writes.set()
+        assert go_on.wait(60)
+        write(answer)
+
+    class Calls(queue.Queue[None]):
+        def get(self, block: bool = True, timeout: float | None = None) -> None:
+            waits.set()
+            super().get(block, timeout)
+
+    def let_go() -> None:
+        go_on.set()
+        assert waits.wait(60)  # Its thread found the lock held.
+        reading.release()
+
+    monkeypatch.setattr("wings_server.flight.put_turns.LATE_SECONDS", 0.0)
+    monkeypatch.setattr(rig.writer, "write", write_late)
+    stream = Stream(rig)
+    turns = Turns(stream.next, rig.answers)
+    reading = threading.Lock()
+    held = SimpleNamespace(acquire=reading.acquire, release=let_go)
+    monkeypatch.setattr(turns, "_reading", held)
+    monkeypatch.setattr(turns, "_calls", Calls())
+    running = threading.Thread(target=turns.run, daemon=True)
+    running.start()
+    stream.sent.put(True)
+    assert writes.wait(60)
+    turns.look()
+    stream.sent.put(False)
+    running.join(20)
+    assert not running.is_alive()
 
 
 def _start_no_other(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
