@@ -123,7 +123,9 @@ class InlineFolios:
         """See `FolioStore.read_all`; metadata is asked for many folios at once."""
         for number, address in enumerate(addresses):
             if address.folio not in self._kept:
-                self._load(self._missing(itertools.islice(addresses, number, None)))
+                missing = self._missing(itertools.islice(addresses, number, None))
+                if missing:  # Another thread may have read it since.
+                    self._load(missing)
             yield self.read(address, topic_uuid, schema, columns)
 
     def folios(self) -> set[str]:

@@ -1,6 +1,6 @@
 """Folios that metadata keeps, as another process reads them: many are asked for at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pytest
@@ -83,3 +83,24 @@ def test_one_that_was_drained_meanwhile_is_missing_and_those_before_it_are_read(
     with pytest.raises(StorageCorrupt, match="not in metadata any more") as told:
         next(read)
     assert told.value.facts == {"folio": gone, "missing": True}
+
+
+def test_metadata_is_asked_for_nothing_where_another_thread_has_read_the_folio_meanwhile() -> None:
+    kept = Kept(1)
+    store = InlineFolios(kept.read)
+
+    class ReadMeanwhile(list[PageAddress]):
+        """Addresses of which the folio is read once it was found not to be in memory."""
+
+        iterators = 0
+
+        def __iter__(self) -> Iterator[PageAddress]:
+            self.iterators += 1
+            if self.iterators == 2:
+                store.read(self[0], TOPIC, SCHEMA)
+            return super().__iter__()
+
+    addresses = ReadMeanwhile(kept.addresses)
+    assert len(list(store.read_all(addresses, TOPIC, SCHEMA))) == 1
+    assert addresses.iterators == 2
+    assert kept.asked == [1]
