@@ -13,21 +13,15 @@ import pytest
 from hypothesis import settings
 from property_examples import QUICK, THOROUGH
 
-from wings_core.storage import disk
-from wings_server import logs
-
 gc.disable()  # Until all is imported and collected, of which nothing is garbage: see `fix_run`.
-
-disk.RESERVE_BYTES = 0  # pyright: ignore[reportConstantRedefinition] - of thousands of servers.
-
-# A test that captures entries would else leave them to be printed by those after it.
-logs.route_to_logging()
 
 settings.register_profile("quick", QUICK)
 settings.register_profile("thorough", THOROUGH)  # By --hypothesis-profile.
 settings.load_profile("quick")
 
-pytest_plugins = (
+pytest_plugins = ("fix_run",)
+
+WHERE_TESTS_RUN = (
     "fix_aws",
     "fix_client",
     "fix_clouds",
@@ -38,12 +32,12 @@ pytest_plugins = (
     "fix_metadata",
     "fix_new_metadata",
     "fix_objects",
-    "fix_run",
     "fix_server",
     "fix_share",
     "fix_spark",
     "fix_storage",
 )
+"""The process that only shares the tests among others does without: no other starts before it."""
 
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
@@ -52,8 +46,17 @@ MEMORY_BYTES_MIN = 4 << 30
 _directory = pytest.StashKey[Path]()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Have temporary files in memory, where there is enough: a sync then costs nothing.
+    """Import the fixtures where tests run."""
+    if not config.option.numprocesses:
+        for name in WHERE_TESTS_RUN:
+            config.pluginmanager.import_plugin(name)
+    _have_temporary_files_in_memory(config)
+
+
+def _have_temporary_files_in_memory(config: pytest.Config) -> None:
+    """Have them there, where there is enough: a sync then costs nothing.
 
     That a crash of the machine loses what was not synced is tested by faults in the calls, not by
     the disk; what a killed process has written is there in either.
