@@ -6,32 +6,12 @@ from typing import Any, cast
 
 import httpx
 import pytest
-import schemathesis
 from http_calls import create_topic, push
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
 from property_examples import examples
-from schemathesis import GenerationMode
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    negative_data_rejection,
-    response_schema_conformance,
-    status_code_conformance,
-    unsupported_method,
-)
 
 from wings_server.testing import RunningServer
-
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-    negative_data_rejection,
-    unsupported_method,
-]
-
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
@@ -39,6 +19,9 @@ SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_
 @pytest.mark.timeout(300)
 @pytest.mark.hypothesis
 def test_requests_made_from_the_document_meet_only_what_it_says(server: RunningServer) -> None:
+    import schemathesis  # Takes half a second, of each process that shares the tests.
+    from schemathesis import GenerationMode
+
     with httpx.Client(base_url=server.http) as http:
         create_topic(http, "t", ["n: int64", "k: string not null"], "k")
         push(http, {"topic": "t", "data": [{"n": 1, "k": "a"}]})
@@ -52,6 +35,17 @@ def test_requests_made_from_the_document_meet_only_what_it_says(server: RunningS
 
 def _try(cases: SearchStrategy[Any]) -> None:
     """Make requests; fails where none can be made."""
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi import checks
+
+    wanted = [
+        not_a_server_error,
+        checks.status_code_conformance,
+        checks.content_type_conformance,
+        checks.response_schema_conformance,
+        checks.negative_data_rejection,
+        checks.unsupported_method,
+    ]
 
     @given(cases)
     @settings(max_examples=examples(2, 15), suppress_health_check=SLOW, database=None)
@@ -59,7 +53,7 @@ def _try(cases: SearchStrategy[Any]) -> None:
         body: Any = case.body
         if isinstance(body, dict) and isinstance(body.get("timeout_ms"), int):  # pyright: ignore[reportUnknownMemberType]
             body["timeout_ms"] = min(5, body["timeout_ms"])  # pyright: ignore[reportUnknownArgumentType] - nothing waits long
-        case.call_and_validate(checks=CHECKS, timeout=30)
+        case.call_and_validate(checks=wanted, timeout=30)
 
     make()
 
