@@ -6,11 +6,13 @@ import shutil
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 os.environ["HYPOTHESIS_NO_PLUGINS"] = "1"  # There is but Trio's, which imports all of it.
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from property_examples import QUICK, THOROUGH
 
 gc.disable()  # Until all is imported and collected, of which nothing is garbage: see `fix_run`.
@@ -48,7 +50,14 @@ _directory = pytest.StashKey[Path]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Import the fixtures where tests run."""
+    """Import the fixtures where tests run; have few examples do without constants of our sources.
+
+    One value of twenty would be one of those. To find them, each process parses all sources, for
+    two seconds where none has before.
+    """
+    if config.getoption("--hypothesis-profile") != "thorough":
+        patched: Any = providers
+        patched._get_local_constants = lambda: patched._local_constants
     if not config.option.numprocesses:
         for name in WHERE_TESTS_RUN:
             config.pluginmanager.import_plugin(name)
