@@ -411,3 +411,11 @@ def test_who_comes_while_the_partitions_are_listed_waits_for_the_list(
         thread.join(30)
     assert found == [[A] if error is None else error.message] * 3
     assert topic.lists == 1
+
+
+def test_who_comes_to_wait_at_an_index_that_was_closed_is_called() -> None:
+    topic = Topic()
+    topic.wait("one")
+    topic.index.close()
+    topic.wait("two")
+    assert topic.taken() == ["one", "two"]

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_share import ShareUnderTest, open_share, spans
+from fix_share import ShareUnderTest, entry_of, open_share, spans
 
-from wings_core.errors import GroupNotFound, Internal, Unavailable
+from wings_core.errors import GroupNotFound, Internal, InvalidRecordState, Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.wake import Wake
 from wings_core.partitions import UNPARTITIONED
@@ -142,6 +142,27 @@ def test_a_member_that_waits_is_woken_when_a_delay_ends(
         assert not embedded.coordinator.acquire_now(request(group)).ranges
         embedded.clock.time += 0.03
         assert woken.wait(LONG)
+
+
+@pytest.mark.usefixtures("unmaintained")
+def test_room_that_retention_makes_wakes_a_member_though_the_acknowledgement_is_refused(
+    embedded: ShareUnderTest,
+) -> None:
+    for _ in range(3):
+        embedded.metadata.push(embedded.topic, 1)
+    group, woken = embedded.group(in_flight_max=2), threading.Event()
+    first, second = (embedded.acquire(group, 1)[0] for _ in range(2))
+    assert embedded.acquire(group, 1) == []  # The window is full.
+    with embedded.coordinator.watch(request(group, 1), woken.set):
+        embedded.metadata.opened.maintenance.expire(
+            embedded.topic.uuid, UNPARTITIONED, age_us=None, bytes_kept=200, pages_max=2
+        )
+        embedded.clock.time += 1  # Where the log begins was looked at before.
+        entries = [entry_of(first, "accept"), entry_of(second, "accept", lease=first.lease)]
+        results = embedded.coordinator.acknowledge(group, "me", entries)
+        assert [type(each.error) for each in results] == [InvalidRecordState] * 2
+        assert woken.is_set()
+    assert spans(embedded.acquire(group, 1)) == [(2, 2, 1)]
 
 
 @pytest.mark.usefixtures("unmaintained")

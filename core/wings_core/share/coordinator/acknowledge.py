@@ -78,19 +78,15 @@ class Acknowledge:
             was_full = tracked.state.is_full
             self._end_holds(tracked, asked, bounds)
             retired = tracked.state.take_retired()
-            for entry in live:
-                if entry.lease.coordinator != self._coordinator:
-                    continue
-                if not self._look_up(tracked, entry):
-                    return [not_held(entry.asked, member)] * len(asked)
+            error = self._find(tracked, live, member)
         if retired:
             yield from self._finalizer.retire(tracked, retired)
-        error = None
-        if foreign:
+        if error is None and foreign:
             error = yield from self._finalizer.prove(group, tracked, foreign, member)
         if error is None:
             error = yield from self._finalize(group, tracked, live, foreign, member)
         if error is not None:
+            self._tell_of_room(group, tracked, was_full=was_full)  # Retention may have made some.
             return [error] * len(asked)
         was_full = was_full or any(entry.asked.type == "release" for entry in live)
         self._tell_of_room(group, tracked, was_full=was_full)
@@ -199,6 +195,20 @@ class Acknowledge:
             last = min(acknowledgement.last, bounds.start - 1)
             if acknowledgement.type != "renew" and acknowledgement.first <= last:
                 tracked.state.retire(acknowledgement.first, last)
+
+    def _find(
+        self, tracked: TrackedPartition, entries: Sequence[Entry], member: str
+    ) -> WingsError | None:
+        """Look the entries up whose leases were given here; the lock is held.
+
+        Returns:
+            The error of the first that is not held.
+        """
+        for entry in entries:
+            is_own = entry.lease.coordinator == self._coordinator
+            if is_own and not self._look_up(tracked, entry):
+                return not_held(entry.asked, member)
+        return None
 
     def _look_up(self, tracked: TrackedPartition, entry: Entry) -> bool:
         """Note what is known of an entry; false where its lease does not hold all of it."""

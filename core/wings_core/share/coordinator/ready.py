@@ -113,6 +113,7 @@ class ReadyPartitions:
         self._is_stale = True
         """Whether all partitions are to be looked at again."""
         self._listing = threading.Lock()
+        self._is_closed = False
         self.used_at = clock()
         self._watch = watched(self._hear)
         self._watch.__enter__()
@@ -134,8 +135,10 @@ class ReadyPartitions:
         )
 
     def close(self) -> None:
-        """Hear of commits no more, and wake all that wait."""
+        """Hear of commits no more, and wake all that wait, or come to wait later."""
         self._watch.__exit__(None, None, None)
+        with self._lock:
+            self._is_closed = True
         self.wake_all()
 
     def look(self) -> None:
@@ -334,6 +337,9 @@ class ReadyPartitions:
         waiting = Waiting(self, callback, partition, messages)
         with self._lock:
             self._waiting[waiting] = None
+            is_closed = self._is_closed
+        if is_closed:  # Another index has taken its place, or the group is gone: it is to look.
+            callback()
         return waiting
 
     def leave(self, waiting: Waiting) -> None:
