@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 # That share the tests; 0: none but pytest's own. Twice as many as two cores need: many tests wait.
-PROCESSES ?= 5
+PROCESSES ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
