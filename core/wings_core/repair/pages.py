@@ -1,5 +1,6 @@
 """The pages that a damaged directory still has: looked at where what says so is not certain."""
 
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
@@ -34,12 +35,15 @@ class PageSource:
         self._directory = directory
         self._inline = inline
         self._store: FolioStore = open_storage(
-            directory, Limits(), inline=InlineFolios(inline.get)
+            directory, Limits(), inline=InlineFolios(self._read_inline)
         ).store
 
     def close(self) -> None:
         """Close the files."""
         self._store.close()
+
+    def _read_inline(self, folios: Sequence[str]) -> dict[str, bytes]:
+        return {name: self._inline[name] for name in folios if name in self._inline}
 
     def path_of(self, folio: str) -> Path | None:
         """Return the file of a folio, None where it has none, or no name of one."""
