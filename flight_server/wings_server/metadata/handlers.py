@@ -12,7 +12,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from wings_core.errors import InvalidArgument, NamespaceNotFound
 from wings_core.metadata.interfaces import MANY_LOCATIONS_MAX, POSITIONS_MAX, Metadata
 from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_OFFSET, BY_PARTITION, BY_TEXT
-from wings_core.model import INLINE_FOLIOS_MAX, Topic, TopicConfig
+from wings_core.model import Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition, canonical_partition
 from wings_core.protocol import messages
@@ -308,8 +308,6 @@ class _Registry:
         return pb.ListLiveFoliosResponse(folios=found, next_page_token=token)
 
     def read_inline_folio(self, request: pb.ReadInlineFolioRequest) -> pb.ReadInlineFolioResponse:
-        if len(request.others) >= INLINE_FOLIOS_MAX:
-            raise InvalidArgument(f"at most {INLINE_FOLIOS_MAX} folios are read at once")
         found = self._registry.read_inline([request.folio, *request.others])
         first = found.pop(request.folio, None)
         others = [pb.InlineFolio(name=name, data=data) for name, data in found.items()]

@@ -114,6 +114,8 @@ def test_many_folios_are_read_at_once(metadata: MetadataUnderTest) -> None:
     with_most = [*folios, *[InlineFolio(f"{number}.inline", b"") for number in range(28)]]
     assert len(with_most) == INLINE_FOLIOS_MAX
     assert read(metadata, *with_most) == folios[:-1]
+    with pytest.raises(InvalidArgument, match="at most 32 folios"):
+        read(metadata, *with_most, InlineFolio("more.inline", b""))
 
 
 def test_a_folio_whose_batches_are_all_refused_is_not_kept(metadata: MetadataUnderTest) -> None:

@@ -90,6 +90,9 @@ class OffsetRegistry(Protocol):
         Returns:
             Those to which a page refers: the others were drained, or deleted. A metadata service of
             an earlier version is asked for the first alone.
+
+        Raises:
+            InvalidArgument: They are more.
         """
         ...
 

@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 from typing import LiteralString
 
+from wings_core.errors import InvalidArgument
 from wings_core.metadata.store.database import Connection
 from wings_core.metadata.store.rows import location_of
-from wings_core.model import InlineBacklog, InlinePage
+from wings_core.model import INLINE_FOLIOS_MAX, InlineBacklog, InlinePage
 from wings_core.names import NamespaceName, TopicName
 
 
 def read_inline(connection: Connection, folios: Sequence[str]) -> dict[str, bytes]:
     """Return the bytes of inline folios; see `OffsetRegistry.read_inline`."""
+    if len(folios) > INLINE_FOLIOS_MAX:
+        raise InvalidArgument(f"at most {INLINE_FOLIOS_MAX} folios are read at once")
     places: list[LiteralString] = ["%s"] * len(folios)
     rows = connection.execute(
         "SELECT folios.name, data FROM folios JOIN inline_folios ON folio_id = folios.id "
