@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from earlier_directories import unpack_earlier
 
 import wings_client
 from wings_client import Client
@@ -34,7 +34,6 @@ from wings_core.partitions import UNPARTITIONED
 from wings_core.storage.open import open_storage
 from wings_server.testing import RunningServer, running_server
 
-ARCHIVE = Path(__file__).parent.parent / "data" / "before_page_formats" / "directory.tar.gz"
 KEPT = Limits(maintenance_seconds=100_000, stage_seconds_max=1e9)
 """Pages are merged only when the test says so, and the stage is not swept, however old it is."""
 
@@ -48,8 +47,7 @@ JOIN topics ON topics.id = partitions.topic_id ORDER BY 1, 2, 3
 @pytest.fixture
 def expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Unpack a copy in the current directory; return what its version read from it."""
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack_earlier("before_page_formats", tmp_path)
     monkeypatch.chdir(tmp_path)  # The path of its remote store is relative.
     return json.loads((tmp_path / "expected.json").read_text())
 

@@ -2,13 +2,13 @@
 
 import json
 import runpy
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from earlier_directories import EARLIER, unpack_earlier
 from flight_calls import act
 from token_calls import ROOT, client_of, names_of
 
@@ -19,8 +19,7 @@ from wings_core.limits import Limits
 from wings_core.model import ShardProgress
 from wings_server.testing import running_server
 
-DATA = Path(__file__).parent.parent / "data"
-RELEASES = sorted(path.name for path in DATA.iterdir() if path.name[0].isdigit())
+RELEASES = sorted(path.name for path in EARLIER.iterdir() if path.name[0].isdigit())
 KEPT = Limits(maintenance_seconds=100_000, stage_seconds_max=1e9)
 """Pages are merged only when the test says so, and the stage is not swept, however old it is."""
 
@@ -32,10 +31,9 @@ def rows_in(client: Client, rows_of: Callable[..., Any], topics: Any) -> dict[st
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_directory_of_a_released_version_opens_and_goes_on(release: str, tmp_path: Path) -> None:
-    with tarfile.open(DATA / release / "directory.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack_earlier(release, tmp_path)
     expected = json.loads((tmp_path / "expected.json").read_text())
-    make = runpy.run_path(str(DATA / release / "make.py"))
+    make = runpy.run_path(str(EARLIER / release / "make.py"))
     with running_server(tmp_path / "data", limits=KEPT, root_token=ROOT) as server:
         with wings_client.connect(server.flight, token=ROOT) as client:
             assert rows_in(client, make["rows_of"], expected["rows"]) == expected["rows"]

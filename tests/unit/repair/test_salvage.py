@@ -2,11 +2,11 @@
 
 import shutil
 import sqlite3
-import tarfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from earlier_directories import unpack_earlier
 from fix_metadata import SCHEMA, batch_of
 
 from wings_core.errors import InvalidArgument
@@ -17,7 +17,6 @@ from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.repair.salvage import NOT_SALVAGED, salvage
 from wings_core.repair.shapes import read_shapes
 
-ARCHIVE = Path(__file__).parents[2] / "data" / "before_page_formats" / "directory.tar.gz"
 LONG = Partition(f'"{"x" * 20_000}"')
 """Its row goes on in several pages."""
 
@@ -47,8 +46,7 @@ def test_all_rows_of_a_sound_file_are_found(tmp_path: Path) -> None:
 
 
 def test_rows_from_before_columns_were_added_are_found(tmp_path: Path) -> None:
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack_earlier("before_page_formats", tmp_path)
     path = tmp_path / "data" / "metadata.sqlite"
     with pytest.raises(InvalidArgument, match="brings it up to date"):
         salvage(path)
