@@ -40,6 +40,7 @@ WHERE_TESTS_RUN = (
     "fix_storage",
 )
 """The process that only shares the tests among others does without: no other starts before it."""
+pytest.register_assert_rewrite(*WHERE_TESTS_RUN)  # The `conftest.py` of a folder imports some.
 
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
