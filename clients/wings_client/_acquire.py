@@ -145,8 +145,13 @@ def ticket_of(
     )
 
 
-def command_of(ticket: AcquireTicket) -> ShareCommand:
-    """Return the descriptor of a share stream for what a ticket asks for."""
+def command_of(ticket: AcquireTicket, prefetch: int = 0) -> ShareCommand:
+    """Return the descriptor of a share stream for what a ticket asks for.
+
+    Args:
+        ticket: Of a member.
+        prefetch: So many deliveries are sent ahead, within the bound of a stream's credit.
+    """
     messages = min(CREDIT_MAX, ticket.max_messages)
     named = {} if ticket.any_partition else {"partition": ticket.partition}
     return ShareCommand(
@@ -154,7 +159,7 @@ def command_of(ticket: AcquireTicket) -> ShareCommand:
         group=ticket.group,
         topic=ticket.topic,
         member=ticket.member,
-        credit=messages,
+        credit=min(CREDIT_MAX, messages * (1 + prefetch)),
         max_messages=messages,
         **named,
     )

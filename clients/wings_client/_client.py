@@ -23,7 +23,8 @@ from wings_client._writes import WriteCalls
 from wings_client.gather._gather import Gather, gather
 from wings_client.gather._request import Request
 from wings_client.gather._rules import Rules, Sentinel, Strategy, wait
-from wings_core.errors import WingsError
+from wings_core.contracts.share_stream import CREDIT_MAX
+from wings_core.errors import InvalidArgument, WingsError
 
 TIMEOUT_SECONDS = 30.0
 
@@ -169,6 +170,7 @@ class Client(WriteCalls, ReadCalls, TableCalls, StageCalls, ShardCalls, ShareCal
         member: str | None = None,
         partition: PartitionValue = None,
         max_messages: int = DELIVERY_MESSAGES,
+        prefetch: int = 0,
         timeout: float | None = None,
         auto_renew: bool | float = True,
     ) -> ShareConsumer:
@@ -181,6 +183,9 @@ class Client(WriteCalls, ReadCalls, TableCalls, StageCalls, ShardCalls, ShareCal
                 acknowledge what the other holds.
             partition: Acquire messages of this partition alone; None: of any.
             max_messages: Acquire at most this many at once.
+            prefetch: How many further deliveries may come ahead, held for this member, while it
+                works with one or what it acknowledged becomes durable; with all of them at most
+                10,000 messages.
             timeout: Seconds without a delivery after which iteration ends; None: never. 0
                 acquires only what is available.
             auto_renew: True renews what is held until it is acknowledged; a number does so for as
@@ -188,12 +193,16 @@ class Client(WriteCalls, ReadCalls, TableCalls, StageCalls, ShardCalls, ShareCal
 
         Raises:
             InvalidTicket: A name or number is out of range.
+            InvalidArgument: So is `prefetch`.
             TopicNotFound: While iterating: there is no such topic.
             GroupNotFound: While iterating: the topic has no such group.
         """
+        if not 0 <= prefetch <= CREDIT_MAX:
+            raise InvalidArgument(f"prefetch must be 0 to {CREDIT_MAX}; got {prefetch!r:.80}")
         name = member or member_name()
         ticket = ticket_of(group, name_of(topic), name, partition, max_messages)
-        consumer = ShareConsumer(ShareEngine(self._transport, ticket, timeout, auto_renew))
+        engine = ShareEngine(self._transport, ticket, timeout, auto_renew, prefetch)
+        consumer = ShareConsumer(engine)
         self._transport.add(consumer)
         return consumer
 

@@ -6,6 +6,7 @@ from typing import Self
 from wings_client._forks import finalize
 from wings_client._share_engine import ShareEngine
 from wings_client._share_model import Delivery, Rows
+from wings_core.errors import WingsError
 
 
 class ShareConsumer(Iterator[Delivery]):
@@ -16,6 +17,10 @@ class ShareConsumer(Iterator[Delivery]):
     `accept`, `release` or `reject`, whole or by rows. What is still held when the consumer is
     closed, or its `with` block is left, is released; if it is garbage-collected without either, the
     locks expire. One thread iterates; the other methods may be called from any.
+
+    With `wait=False` an acknowledgement is sent, and not waited for: the worker goes on with the
+    next delivery while it becomes durable. One that fails is raised by the next delivery, `flush`
+    or `close`, whichever comes first; its messages may be redelivered.
 
     Attributes:
         group: The share group's name.
@@ -41,7 +46,8 @@ class ShareConsumer(Iterator[Delivery]):
 
         Raises:
             StopIteration: Nothing came for as long as the timeout, or the consumer was closed.
-            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
+            WingsError: The server's refusal; `Unavailable` where it could not be reached again. Or
+                that of an acknowledgement that was not waited for.
         """
         self.engine.fill()
         delivery = self.engine.take()
@@ -49,19 +55,20 @@ class ShareConsumer(Iterator[Delivery]):
             raise StopIteration
         return delivery
 
-    def accept(self, delivery: Delivery, rows: Rows = None) -> None:
+    def accept(self, delivery: Delivery, rows: Rows = None, *, wait: bool = True) -> None:
         """Acknowledge messages as processed; they are never delivered to the group again.
 
         Args:
             delivery: The delivery.
             rows: The rows of it; None: all.
+            wait: Whether to return only when it is durable.
 
         Raises:
             InvalidRecordState: The lock on some has expired or ended by an acknowledgement; nothing
                 was changed.
             Unavailable: The outcome is unknown; they may be redelivered.
         """
-        self.engine.acknowledge(delivery, "accept", rows)
+        self.engine.acknowledge(delivery, "accept", rows, wait=wait)
 
     def release(
         self,
@@ -70,6 +77,7 @@ class ShareConsumer(Iterator[Delivery]):
         *,
         delay: float | None = None,
         reason: str | None = None,
+        wait: bool = True,
     ) -> None:
         """Release messages for redelivery to any member; this delivery counts.
 
@@ -78,26 +86,35 @@ class ShareConsumer(Iterator[Delivery]):
             rows: The rows of it; None: all.
             delay: Seconds for which they are not delivered.
             reason: The text of the error, for the dead letter if this was the last delivery.
+            wait: Whether to return only when it is durable.
 
         Raises:
             InvalidRecordState: The lock on some has expired or ended; nothing was changed.
             Unavailable: The outcome is unknown.
         """
-        self.engine.acknowledge(delivery, "release", rows, delay=delay, reason=reason)
+        self.engine.acknowledge(delivery, "release", rows, delay=delay, reason=reason, wait=wait)
 
-    def reject(self, delivery: Delivery, rows: Rows = None, *, reason: str | None = None) -> None:
+    def reject(
+        self,
+        delivery: Delivery,
+        rows: Rows = None,
+        *,
+        reason: str | None = None,
+        wait: bool = True,
+    ) -> None:
         """Reject messages: they become dead letters, if the group has a topic of them.
 
         Args:
             delivery: The delivery.
             rows: The rows of it; None: all.
             reason: The text of the error, for the dead letter.
+            wait: Whether to return only when it is durable.
 
         Raises:
             InvalidRecordState: The lock on some has expired or ended; nothing was changed.
             Unavailable: The outcome is unknown; they may be redelivered.
         """
-        self.engine.acknowledge(delivery, "reject", rows, reason=reason)
+        self.engine.acknowledge(delivery, "reject", rows, reason=reason, wait=wait)
 
     def renew(self, delivery: Delivery, rows: Rows = None) -> None:
         """Renew the lock on messages: it lasts a lock duration from now.
@@ -112,6 +129,15 @@ class ShareConsumer(Iterator[Delivery]):
         """
         self.engine.acknowledge(delivery, "renew", rows)
 
+    def flush(self) -> None:
+        """Wait until all that was acknowledged with `wait=False` is durable.
+
+        Raises:
+            WingsError: Why the first was not that failed since one was last raised; `Unavailable`
+                where no answer came within the client's timeout.
+        """
+        self.engine.flush()
+
     @property
     def uses_stream(self) -> bool:
         """Whether deliveries come over a share stream, as they do unless the timeout is 0.
@@ -122,13 +148,21 @@ class ShareConsumer(Iterator[Delivery]):
         return self.engine.uses_stream
 
     def close(self) -> None:
-        """End iteration, and release what is still held; if that fails, the locks expire."""
+        """End iteration, flush, and release what is still held; if that fails, the locks expire.
+
+        Raises:
+            WingsError: As `flush`. The consumer is closed all the same.
+        """
         self.engine.close()
 
     def __enter__(self) -> Self:
         """Return the consumer itself."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close the consumer."""
-        self.close()
+    def __exit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
+        """Close the consumer; an error raised in the block takes precedence over one of its own."""
+        try:
+            self.close()
+        except WingsError:
+            if error is None:
+                raise

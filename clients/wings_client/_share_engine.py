@@ -17,6 +17,7 @@ from wings_client._acquire import AckType, acknowledge, acquire, command_of
 from wings_client._cancellation import current_cancellation, woken_by_cancellation
 from wings_client._errors import copy_of, is_passing
 from wings_client._retry import Backoff
+from wings_client._share_held import Held
 from wings_client._share_locks import Locks, entry_of
 from wings_client._share_model import Delivery, OffsetRange, Rows
 from wings_client._share_stream import ShareStream
@@ -50,6 +51,11 @@ class Settlement:
     counts: bool = True
     """Of a release, whether this delivery counts."""
 
+    @property
+    def messages(self) -> int:
+        """How many messages they are."""
+        return sum(last - first + 1 for first, last in self.ranges)
+
     def entries(self) -> list[AcknowledgementEntry]:
         """Return what is sent."""
         return [
@@ -70,6 +76,7 @@ class ShareEngine:
         ticket: Its wait is set for each poll.
         timeout: Seconds without a delivery after which it ends; None: never.
         auto_renew: Whether to renew what is held; a number: for so many seconds of each delivery.
+        prefetch: How many deliveries may come ahead.
     """
 
     def __init__(
@@ -78,6 +85,7 @@ class ShareEngine:
         ticket: AcquireTicket,
         timeout: float | None,
         auto_renew: bool | float,
+        prefetch: int = 0,
     ) -> None:
         self.ticket = ticket
         self.transport = transport
@@ -92,10 +100,14 @@ class ShareEngine:
             lambda entries: self._acknowledge(entries, repeatable=True),
             auto_renew,
         )
-        self._command = command_of(ticket)
+        self._command = command_of(ticket, prefetch)
         self._stream: ShareStream | None = None
         self._polls = timeout == 0
         self._ready: deque[Delivery] = deque()
+        self._unanswered = 0
+        """Messages of acknowledgements that were sent, and that nobody waits for."""
+        self._refused: WingsError | None = None
+        """The first error of those, until it is raised."""
         self._reading: Reading | None = None
         self._stopped = False
         self._closed = False
@@ -107,9 +119,11 @@ class ShareEngine:
             False on time-out, and after `stop` or `close`.
 
         Raises:
-            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
+            WingsError: The server's refusal; `Unavailable` where it could not be reached again. Or
+                that of an acknowledgement that was not waited for.
         """
         self.transport.check_process()
+        self._raise_refused()
         deadline = Deadline.never() if self._timeout is None else Deadline.after(self._timeout)
         backoff = Backoff(self.transport.retry)
         failing = Deadline.never()
@@ -154,8 +168,19 @@ class ShareEngine:
         rows: Rows,
         delay: float | None = None,
         reason: str | None = None,
+        *,
+        wait: bool = True,
     ) -> None:
         """Acknowledge rows of a delivery, all of them or none.
+
+        Args:
+            delivery: The delivery.
+            kind: What is done with them.
+            rows: The rows of it; None: all.
+            delay: Of a release, in seconds.
+            reason: Of a release or a rejection.
+            wait: Whether to return only when it is durable. Else the next `fill`, `flush` or
+                `close` raises its error, but a renewal is waited for.
 
         Raises:
             InvalidRecordState: The lock on some has expired or ended; nothing was changed.
@@ -170,8 +195,66 @@ class ShareEngine:
             _raise_first(self._acknowledge(entries, repeatable=True))
             self._locks.renewed(delivery)
             return
-        with self._locks.acknowledging(delivery, settlement.ranges):
+        held = self._locks.begin(delivery, settlement.ranges)
+        if not wait and self._send(settlement, entries, held):
+            return
+        acknowledged = False
+        try:
             _raise_first(self._acknowledge(entries))
+            acknowledged = True
+        finally:
+            self._locks.done(held, settlement.ranges, acknowledged=acknowledged)
+
+    def _send(
+        self, settlement: Settlement, entries: Sequence[AcknowledgementEntry], held: Held | None
+    ) -> bool:
+        """Send an acknowledgement that nobody waits for; False where that is not possible now."""
+        stream = self._stream
+        if stream is None or len(entries) > ACKNOWLEDGEMENTS_MAX:
+            return False
+        messages = settlement.messages
+
+        def answered(error: WingsError | None) -> None:
+            self._locks.done(held, settlement.ranges, acknowledged=error is None)
+            with self._lock:
+                self._unanswered -= messages
+                self._refused = self._refused or error
+                self._changed.notify_all()
+
+        with self._lock:
+            self._unanswered += messages
+        is_sent = stream.send(entries, answered, in_order=settlement.delivery.in_order)
+        if not is_sent:
+            with self._lock:
+                self._unanswered -= messages
+        return is_sent
+
+    def flush(self) -> None:
+        """Wait until all that was acknowledged is durable.
+
+        Raises:
+            WingsError: Why the first was not that failed since one was last raised; `Unavailable`
+                where no answer came in time.
+        """
+        self.transport.check_process()
+        stream = self._stream
+        if stream is not None and self._unanswered:
+            try:
+                # Its answer comes after theirs, after which some may be sent once more.
+                while self._unanswered and stream.acknowledge(()) is not None:
+                    pass
+            except WingsError:
+                self._raise_refused()
+                raise
+            with self._lock:  # Where the stream has ended, its thread may be telling of it.
+                self._changed.wait_for(lambda: not self._unanswered, self.transport.timeout)
+        self._raise_refused()
+
+    def _raise_refused(self) -> None:
+        with self._lock:
+            error, self._refused = self._refused, None
+        if error is not None:
+            raise error
 
     def settle(self, settlements: Sequence[Settlement]) -> list[WingsError | None]:
         """Acknowledge ranges of many deliveries by one request; never raises a `WingsError`.
@@ -250,9 +333,19 @@ class ShareEngine:
         ]
 
     def close(self) -> None:
-        """End the wait and release what is still held; if that fails, the locks expire."""
+        """End the wait and release what is still held; if that fails, the locks expire.
+
+        Raises:
+            WingsError: That of an acknowledgement that was not waited for; all is closed.
+        """
         if self.transport.is_inherited:
             return
+        try:
+            self.flush()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         lists = self._end()
         with suppress(WingsError):  # The locks expire.
             errors = iter(self._acknowledge([entry for entries in lists for entry in entries]))
@@ -268,12 +361,12 @@ class ShareEngine:
         """Wait for a delivery until the deadline, or for a while."""
         remaining = deadline.remaining()
         wait = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining)
-        held = self._locks.messages
-        if self._polls or held >= CREDIT_MAX:
+        wanted = self._wanted_credit()
+        if self._polls or wanted is None:
             self._poll(wait)
             return
         stream = self._open_stream()
-        credit = min(CREDIT_MAX, held + stream.spent + self._command.max_messages)
+        credit = min(CREDIT_MAX, wanted + stream.spent)
         if credit != stream.credit:
             stream.set_credit(credit)
         if self._await(stream, wait):
@@ -294,6 +387,17 @@ class ShareEngine:
             raise
         if deadline.passed and not self._ready:
             self._poll(0)  # What is there now comes, however short the time was.
+
+    def _wanted_credit(self) -> int | None:
+        """Return how much lets a delivery come beside what is held; None: more than there is.
+
+        What is acknowledged and not answered yet gives its credit back as it is.
+        """
+        least, step = self._command.credit, self._command.max_messages
+        if (self._locks.deliveries + 1) * step - self._unanswered <= least:
+            return least  # What is held need not be counted.
+        held = self._locks.messages
+        return None if held >= CREDIT_MAX else max(least, held - self._unanswered + step)
 
     def _await(self, stream: ShareStream, wait: float) -> bool:
         """Wait until there is a delivery or the stream has ended; returns whether to wait no more.

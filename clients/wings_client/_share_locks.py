@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from wings_client._acquire import AckType
 from wings_client._share_held import RENEWALS_PER_LOCK, Held
@@ -52,6 +52,11 @@ class Locks:
         self._held: dict[int, Held] = {}
         self._renewing = False
         self._ended = False
+
+    @property
+    def deliveries(self) -> int:
+        """Of how many deliveries something is held, or was until its lock expired."""
+        return len(self._held)
 
     @property
     def messages(self) -> int:
@@ -111,17 +116,6 @@ class Locks:
         held = list(self._held.values())
         self._held = {}  # Replaced, as another thread may iterate over it.
         return held
-
-    @contextmanager
-    def acknowledging(self, delivery: Delivery, ranges: Sequence[OffsetRange]) -> Generator[None]:
-        """Exclude renewals of a delivery while the block acknowledges ranges of it."""
-        held = self.begin(delivery, ranges)
-        acknowledged = False
-        try:
-            yield
-            acknowledged = True
-        finally:
-            self.done(held, ranges, acknowledged=acknowledged)
 
     def begin(self, delivery: Delivery, ranges: Sequence[OffsetRange]) -> Held | None:
         """Exclude renewals of ranges that are to be acknowledged; `done` follows.

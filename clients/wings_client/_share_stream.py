@@ -26,6 +26,14 @@ from wings_client._errors import (
     typed_error,
 )
 from wings_client._share_model import Delivery
+from wings_client._share_unanswered import (
+    GATHERED_MAX,
+    LINGER_SECONDS,
+    Answer,
+    Answered,
+    Sent,
+    Unanswered,
+)
 from wings_client._threads import start_thread
 from wings_client._transport import Transport
 from wings_core.contracts.share import AcknowledgementEntry
@@ -37,7 +45,7 @@ from wings_core.contracts.share_stream import (
     credit_metadata,
     parse_server_message,
 )
-from wings_core.errors import Unavailable, WingsError, error_from_json
+from wings_core.errors import InvalidRecordState, Unavailable, WingsError, error_from_json
 
 CLOSE_SECONDS = 5.0
 """How long the server may take to answer and release what is left when a stream is closed."""
@@ -57,7 +65,7 @@ heeded only then."""
 
 
 class _Request:
-    """An acknowledgement that waits for its answer."""
+    """An acknowledgement whose caller waits for its answer."""
 
     def __init__(self) -> None:
         self.results: Sequence[dict[str, Any]] | None = None
@@ -105,6 +113,7 @@ class ShareStream:
         self._end: WingsError | None = None
         """What the server has said of why it ends."""
         self._waiting: dict[int, _Request] = {}
+        self._unanswered = Unanswered()
         self._closed = threading.Event()
         # Whose turn it is to read; taken before the lock below.
         self._turn = threading.Lock()
@@ -120,6 +129,8 @@ class ShareStream:
         self._called = threading.Lock()
         """Released to wake the stream's thread; no event, as a signal handler may do so."""
         self._called.acquire()
+        self._is_interrupted = False
+        """Whether it is called to read; else for what was gathered."""
         # Guards what is written, and the fields above; the stream's thread never takes it for long.
         # Reentrant, as a signal handler may come on a thread that holds it.
         self._lock = threading.RLock()
@@ -170,6 +181,7 @@ class ShareStream:
                 for each in entries:
                     self.spent += each.last - each.first + 1 if each.type != "renew" else 0
                 return None
+            self._write_gathered()
             self._write_request(entries, request)
         self.read(lambda: request.results is not None)
         if request.results is None and not request.known.acquire(timeout=self._transport.timeout):
@@ -178,6 +190,44 @@ class ShareStream:
             assert self.error is not None
             raise _in_doubt(self.error, self.endpoint)
         return [None if each["code"] is None else error_from_json(each) for each in request.results]
+
+    def send(
+        self, entries: Sequence[AcknowledgementEntry], answered: Answered, *, in_order: bool
+    ) -> bool:
+        """Acknowledge messages, and wait for no answer; blocks while the server does not read.
+
+        Where a caller is to read next, it is sent with those that follow within `LINGER_SECONDS`,
+        at most those of half the credit. One of several ranges is not, nor one that the server
+        delivers nothing more before.
+
+        Args:
+            entries: What is sent.
+            answered: Called once, on a thread that reads: in a caller's next `read`, or within
+                `WATCH_SECONDS` of the answer. Not called where False is returned.
+            in_order: Whether the next message of the partition comes only after it.
+
+        Returns:
+            False where nothing was sent: the stream has ended, too many are unanswered, or a signal
+            handler came while its thread writes a request.
+        """
+        with self._lock:
+            is_over = self.error is not None or self._is_closing
+            if is_over or self._is_writing or self._unanswered.is_full:
+                return False
+            if len(entries) > 1:
+                self._write_gathered()
+            self._unanswered.gather(Sent(entries, answered))
+            if (
+                in_order
+                or len(entries) > 1
+                or self._unanswered.gathered >= GATHERED_MAX
+                or self._unanswered.gathered_messages >= self.credit // 2
+                or self._turn.locked()
+            ):
+                self._write_gathered()
+            elif self._unanswered.gathered == 1:
+                self._call()
+        return True
 
     def read(self, is_done: Callable[[], bool]) -> None:
         """Read on the caller's thread until it has what it waits for, where it is to do so.
@@ -224,6 +274,10 @@ class ShareStream:
 
     def interrupt(self) -> None:
         """Have the stream's thread read at once instead of a caller's; never blocks."""
+        self._is_interrupted = True
+        self._call()
+
+    def _call(self) -> None:
         with suppress(RuntimeError):  # It was called already.
             self._called.release()
 
@@ -235,6 +289,7 @@ class ShareStream:
                 if self._is_writing:
                     self._reader.cancel()  # A signal handler's: the request is not to come later.
                 else:
+                    self._write_gathered()
                     self._writer.done_writing()
             except CALL_ERRORS:
                 self._reader.cancel()
@@ -255,6 +310,13 @@ class ShareStream:
         except CALL_ERRORS:
             # The reader's error says more; it comes now.
             self._reader.cancel()
+
+    def _write_gathered(self) -> None:
+        """Send what was gathered, by one request; the lock is held, and nothing being written."""
+        gathered = self._unanswered.take_gathered()
+        if gathered:
+            self._unanswered.requested(self._requests + 1, gathered)
+            self._write_request([entry for each in gathered for entry in each.entries])
 
     def _write_request(
         self, entries: Sequence[AcknowledgementEntry], request: _Request | None = None
@@ -295,11 +357,19 @@ class ShareStream:
                 return
 
     def _watch(self) -> None:
-        """Return when no caller reads, or one that gets nothing, or the thread is called."""
+        """Return when no caller reads, or one that gets nothing, or the thread is interrupted."""
         reads = -1
         while not self._closed.is_set() and self._callers_reads != reads:
             reads = self._callers_reads
             if self._called.acquire(timeout=WATCH_SECONDS):
+                if not self._is_interrupted:
+                    time.sleep(LINGER_SECONDS)
+                    reads = -1
+                with self._lock:
+                    if not self._is_writing:
+                        self._write_gathered()
+            if self._is_interrupted:
+                self._is_interrupted = False
                 return
 
     def _take_turn(self) -> None:
@@ -371,6 +441,10 @@ class ShareStream:
                 if request is not None:
                     request.results = results
                     request.known.release()
+                with self._lock:
+                    answers = list(self._unanswered.answer(number, results))
+                for answer in answers:
+                    self._tell(answer)
             case ShareEnd(code, message):
                 self._end = _error_of(code, message, self.endpoint)
                 with self._lock, suppress(*CALL_ERRORS):  # The next read says more.
@@ -379,13 +453,26 @@ class ShareStream:
             case chunk:
                 self._delivered(Delivery.of(batch, chunk))
 
+    def _tell(self, answer: Answer) -> None:
+        """Tell of an answer, or send what was refused beside others alone: they may be the cause."""
+        if isinstance(answer.error, InvalidRecordState) and not answer.is_alone:
+            with self._lock:
+                if self.error is None and not (self._is_closing or self._is_writing):
+                    self._unanswered.requested(self._requests + 1, [answer.sent])
+                    self._write_request(answer.sent.entries)
+                    return
+        answer.sent.answered(answer.error)
+
     def _finish(self, error: WingsError) -> None:
         self._transport.addresses.note(error, self.endpoint)
         with self._lock:
             self.error = error
             waiting, self._waiting = self._waiting, {}
+            unanswered = self._unanswered.end()
         for request in waiting.values():
             request.known.release()
+        for each in unanswered:
+            each.answered(_in_doubt(error, self.endpoint))
         with suppress(*CALL_ERRORS):  # Told already.
             self._writer.close()
         self._closed.set()

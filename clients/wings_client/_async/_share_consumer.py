@@ -8,6 +8,7 @@ from wings_client._acquire import AckType
 from wings_client._async._pool import WorkerPool
 from wings_client._share_consumer import ShareConsumer
 from wings_client._share_model import Delivery, Rows
+from wings_core.errors import WingsError
 
 
 class AsyncShareConsumer(AsyncIterator[Delivery]):
@@ -52,9 +53,9 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
             raise StopAsyncIteration
         return delivery
 
-    async def accept(self, delivery: Delivery, rows: Rows = None) -> None:
+    async def accept(self, delivery: Delivery, rows: Rows = None, *, wait: bool = True) -> None:
         """Acknowledge messages as processed; see `ShareConsumer.accept`."""
-        await self._acknowledge(delivery, "accept", rows)
+        await self._acknowledge(delivery, "accept", rows, wait=wait)
 
     async def release(
         self,
@@ -63,31 +64,45 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
         *,
         delay: float | None = None,
         reason: str | None = None,
+        wait: bool = True,
     ) -> None:
         """Release messages for redelivery; see `ShareConsumer.release`."""
-        await self._acknowledge(delivery, "release", rows, delay=delay, reason=reason)
+        await self._acknowledge(delivery, "release", rows, delay=delay, reason=reason, wait=wait)
 
     async def reject(
-        self, delivery: Delivery, rows: Rows = None, *, reason: str | None = None
+        self,
+        delivery: Delivery,
+        rows: Rows = None,
+        *,
+        reason: str | None = None,
+        wait: bool = True,
     ) -> None:
         """Reject messages, which become dead letters; see `ShareConsumer.reject`."""
-        await self._acknowledge(delivery, "reject", rows, reason=reason)
+        await self._acknowledge(delivery, "reject", rows, reason=reason, wait=wait)
 
     async def renew(self, delivery: Delivery, rows: Rows = None) -> None:
         """Renew the lock on messages; see `ShareConsumer.renew`."""
         await self._acknowledge(delivery, "renew", rows)
 
+    async def flush(self) -> None:
+        """Wait until all that was acknowledged is durable; see `ShareConsumer.flush`."""
+        await self._calls.run(self._engine.flush)
+
     async def close(self) -> None:
-        """End iteration, and release what is still held; if that fails, the locks expire."""
+        """End iteration, flush, and release what is still held; see `ShareConsumer.close`."""
         await self._calls.run(self._engine.close)
 
     async def __aenter__(self) -> Self:
         """Return the consumer itself."""
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        """Close the consumer."""
-        await self.close()
+    async def __aexit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
+        """Close the consumer; an error raised in the block takes precedence over one of its own."""
+        try:
+            await self.close()
+        except WingsError:
+            if error is None:
+                raise
 
     async def _acknowledge(
         self,
@@ -96,8 +111,10 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
         rows: Rows,
         delay: float | None = None,
         reason: str | None = None,
+        *,
+        wait: bool = True,
     ) -> None:
         acknowledge = partial(
-            self._engine.acknowledge, delivery, kind, rows, delay=delay, reason=reason
+            self._engine.acknowledge, delivery, kind, rows, delay=delay, reason=reason, wait=wait
         )
         await self._calls.run(acknowledge)
