@@ -21,6 +21,7 @@ from wings_client._share_held import Held
 from wings_client._share_locks import Locks, entry_of
 from wings_client._share_model import Delivery, OffsetRange, Rows
 from wings_client._share_stream import ShareStream
+from wings_client._share_unanswered import Sent
 from wings_client._stream import Reading, StreamCancelled
 from wings_client._transport import Transport
 from wings_core.contracts.share import ACKNOWLEDGEMENTS_MAX, AcknowledgementEntry
@@ -104,10 +105,8 @@ class ShareEngine:
         self._stream: ShareStream | None = None
         self._polls = timeout == 0
         self._ready: deque[Delivery] = deque()
-        self._unanswered = 0
-        """Messages of acknowledgements that were sent, and that nobody waits for."""
         self._refused: WingsError | None = None
-        """The first error of those, until it is raised."""
+        """The first error of acknowledgements that nobody waits for, until it is raised."""
         self._reading: Reading | None = None
         self._stopped = False
         self._closed = False
@@ -212,22 +211,14 @@ class ShareEngine:
         stream = self._stream
         if stream is None or len(entries) > ACKNOWLEDGEMENTS_MAX:
             return False
-        messages = settlement.messages
 
         def answered(error: WingsError | None) -> None:
             self._locks.done(held, settlement.ranges, acknowledged=error is None)
             with self._lock:
-                self._unanswered -= messages
                 self._refused = self._refused or error
-                self._changed.notify_all()
 
-        with self._lock:
-            self._unanswered += messages
-        is_sent = stream.send(entries, answered, in_order=settlement.delivery.in_order)
-        if not is_sent:
-            with self._lock:
-                self._unanswered -= messages
-        return is_sent
+        sent = Sent(entries, answered, settlement.messages)
+        return stream.send(sent, at_once=settlement.delivery.in_order)
 
     def flush(self) -> None:
         """Wait until all that was acknowledged is durable.
@@ -238,16 +229,12 @@ class ShareEngine:
         """
         self.transport.check_process()
         stream = self._stream
-        if stream is not None and self._unanswered:
-            try:
-                # Its answer comes after theirs, after which some may be sent once more.
-                while self._unanswered and stream.acknowledge(()) is not None:
-                    pass
-            except WingsError:
-                self._raise_refused()
-                raise
-            with self._lock:  # Where the stream has ended, its thread may be telling of it.
-                self._changed.wait_for(lambda: not self._unanswered, self.transport.timeout)
+        try:
+            if stream is not None:
+                stream.flush()
+        except WingsError:
+            self._raise_refused()
+            raise
         self._raise_refused()
 
     def _raise_refused(self) -> None:
@@ -394,10 +381,11 @@ class ShareEngine:
         What is acknowledged and not answered yet gives its credit back as it is.
         """
         least, step = self._command.credit, self._command.max_messages
-        if (self._locks.deliveries + 1) * step - self._unanswered <= least:
+        unanswered = self._stream.unanswered if self._stream is not None else 0
+        if (self._locks.deliveries + 1) * step - unanswered <= least:
             return least  # What is held need not be counted.
         held = self._locks.messages
-        return None if held >= CREDIT_MAX else max(least, held - self._unanswered + step)
+        return None if held >= CREDIT_MAX else max(least, held - unanswered + step)
 
     def _await(self, stream: ShareStream, wait: float) -> bool:
         """Wait until there is a delivery or the stream has ended; returns whether to wait no more.
@@ -428,8 +416,10 @@ class ShareEngine:
     def _open_stream(self) -> ShareStream:
         """Return the open stream; opens one where there is none, for one thread at a time."""
         stream = self._stream
-        if stream is not None and stream.error is None:
-            return stream
+        if stream is not None:
+            if stream.error is None:
+                return stream
+            stream.wait_told()
         source = object()
 
         def ended() -> None:

@@ -29,8 +29,6 @@ from wings_client._share_model import Delivery
 from wings_client._share_unanswered import (
     GATHERED_MAX,
     LINGER_SECONDS,
-    Answer,
-    Answered,
     Sent,
     Unanswered,
 )
@@ -191,20 +189,16 @@ class ShareStream:
             raise _in_doubt(self.error, self.endpoint)
         return [None if each["code"] is None else error_from_json(each) for each in request.results]
 
-    def send(
-        self, entries: Sequence[AcknowledgementEntry], answered: Answered, *, in_order: bool
-    ) -> bool:
+    def send(self, sent: Sent, *, at_once: bool) -> bool:
         """Acknowledge messages, and wait for no answer; blocks while the server does not read.
 
-        Where a caller is to read next, it is sent with those that follow within `LINGER_SECONDS`,
-        at most those of half the credit. One of several ranges is not, nor one that the server
-        delivers nothing more before.
+        It is sent with those that follow within `LINGER_SECONDS`, until they are half the credit;
+        at once where it is of several ranges, or another thread reads.
 
         Args:
-            entries: What is sent.
-            answered: Called once, on a thread that reads: in a caller's next `read`, or within
-                `WATCH_SECONDS` of the answer. Not called where False is returned.
-            in_order: Whether the next message of the partition comes only after it.
+            sent: It is told of its answer once, on a thread that reads: in a caller's next `read`,
+                or `WATCH_SECONDS` later. Not where False is returned.
+            at_once: Whether the server may deliver nothing more before it.
 
         Returns:
             False where nothing was sent: the stream has ended, too many are unanswered, or a signal
@@ -214,20 +208,47 @@ class ShareStream:
             is_over = self.error is not None or self._is_closing
             if is_over or self._is_writing or self._unanswered.is_full:
                 return False
-            if len(entries) > 1:
+            is_large = len(sent.entries) > 1
+            if is_large:
                 self._write_gathered()
-            self._unanswered.gather(Sent(entries, answered))
+            self._unanswered.gather(sent)
             if (
-                in_order
-                or len(entries) > 1
-                or self._unanswered.gathered >= GATHERED_MAX
+                at_once
+                or is_large
+                or len(self._unanswered.gathered) >= GATHERED_MAX
                 or self._unanswered.gathered_messages >= self.credit // 2
                 or self._turn.locked()
             ):
                 self._write_gathered()
-            elif self._unanswered.gathered == 1:
+            elif len(self._unanswered.gathered) == 1:
                 self._call()
         return True
+
+    @property
+    def unanswered(self) -> int:
+        """Of how many messages acknowledgements are that nobody waits for, and not answered."""
+        return self._unanswered.messages
+
+    def flush(self) -> None:
+        """Wait until all that was sent is answered, and told; at most for the client's timeout.
+
+        Raises:
+            WingsError: `Unavailable` where no answer came in time.
+        """
+        try:
+            for _ in range(2):  # After the first answer, some may be sent again.
+                if self.unanswered:
+                    self.acknowledge(())
+            with self._lock:
+                if self._is_writing:
+                    raise Unavailable("a signal handler came while its thread writes a request")
+        finally:
+            self.wait_told()
+
+    def wait_told(self) -> None:
+        """Wait until all are told of its end, where the stream has ended or is closed."""
+        if self.error is not None or self._is_closing:
+            self._closed.wait(CLOSE_SECONDS)
 
     def read(self, is_done: Callable[[], bool]) -> None:
         """Read on the caller's thread until it has what it waits for, where it is to do so.
@@ -284,12 +305,13 @@ class ShareStream:
     def close(self) -> None:
         """End this side: the server answers, releases what is held, and ends the stream."""
         with self._lock:
+            if not self._is_writing:
+                self._write_gathered()
             self._is_closing = True
             try:
                 if self._is_writing:
                     self._reader.cancel()  # A signal handler's: the request is not to come later.
                 else:
-                    self._write_gathered()
                     self._writer.done_writing()
             except CALL_ERRORS:
                 self._reader.cancel()
@@ -313,10 +335,8 @@ class ShareStream:
 
     def _write_gathered(self) -> None:
         """Send what was gathered, by one request; the lock is held, and nothing being written."""
-        gathered = self._unanswered.take_gathered()
-        if gathered:
-            self._unanswered.requested(self._requests + 1, gathered)
-            self._write_request([entry for each in gathered for entry in each.entries])
+        if self._unanswered.gathered and not self._is_closing:
+            self._write_request(self._unanswered.take_gathered(self._requests + 1))
 
     def _write_request(
         self, entries: Sequence[AcknowledgementEntry], request: _Request | None = None
@@ -339,6 +359,8 @@ class ShareStream:
     def _run(self) -> None:
         while not self._closed.is_set():
             self._take_turn()
+            with self._lock:
+                self._write_gathered()  # What is gathered from now on is written at once.
             try:
                 self._read_slow()
             finally:
@@ -366,8 +388,7 @@ class ShareStream:
                     time.sleep(LINGER_SECONDS)
                     reads = -1
                 with self._lock:
-                    if not self._is_writing:
-                        self._write_gathered()
+                    self._write_gathered()
             if self._is_interrupted:
                 self._is_interrupted = False
                 return
@@ -441,10 +462,7 @@ class ShareStream:
                 if request is not None:
                     request.results = results
                     request.known.release()
-                with self._lock:
-                    answers = list(self._unanswered.answer(number, results))
-                for answer in answers:
-                    self._tell(answer)
+                self._tell(number, results)
             case ShareEnd(code, message):
                 self._end = _error_of(code, message, self.endpoint)
                 with self._lock, suppress(*CALL_ERRORS):  # The next read says more.
@@ -453,15 +471,19 @@ class ShareStream:
             case chunk:
                 self._delivered(Delivery.of(batch, chunk))
 
-    def _tell(self, answer: Answer) -> None:
-        """Tell of an answer, or send what was refused beside others alone: they may be the cause."""
-        if isinstance(answer.error, InvalidRecordState) and not answer.is_alone:
-            with self._lock:
-                if self.error is None and not (self._is_closing or self._is_writing):
-                    self._unanswered.requested(self._requests + 1, [answer.sent])
-                    self._write_request(answer.sent.entries)
-                    return
-        answer.sent.answered(answer.error)
+    def _tell(self, number: int, results: Sequence[dict[str, Any]]) -> None:
+        """Tell of answers; what was refused beside others is sent alone, as these may be why."""
+        with self._lock:
+            answers = list(self._unanswered.answer(number, results))
+            may_write = not (self.error is not None or self._is_closing or self._is_writing)
+        for sent, error in answers:
+            if isinstance(error, InvalidRecordState) and len(answers) > 1 and may_write:
+                with self._lock:
+                    self._write_gathered()
+                    self._unanswered.gather(sent)
+                    self._write_gathered()
+            else:
+                sent.answered(error)
 
     def _finish(self, error: WingsError) -> None:
         self._transport.addresses.note(error, self.endpoint)

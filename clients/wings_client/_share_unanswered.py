@@ -1,6 +1,6 @@
 """Acknowledgements of a share stream that no caller waits for: gathered, sent and answered.
 
-Neighbours in time share a request, as rows of a producer share a batch: a message costs both sides
+Those of a moment share a request, as rows of a producer share a batch: a message costs both sides
 more than what stands in it.
 """
 
@@ -28,27 +28,26 @@ Answered = Callable[[WingsError | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """An acknowledgement: what is sent, and who is told of its answer."""
+    """An acknowledgement: what is sent, who is told of its answer, and how many messages it is."""
 
     entries: Sequence[AcknowledgementEntry]
     answered: Answered
-
-    @property
-    def messages(self) -> int:
-        """How many messages it is for."""
-        return sum(each.last - each.first + 1 for each in self.entries)
+    messages: int
 
 
 class Unanswered:
-    """Those of a stream; its lock guards this.
+    """Those of a stream, whose lock guards this.
 
     Attributes:
-        gathered_messages: Of how many messages those are that were not sent yet.
+        gathered: Those that were not sent yet.
+        gathered_messages: Of how many messages these are.
+        messages: Of how many messages all are, sent or not.
     """
 
     def __init__(self) -> None:
+        self.gathered: list[Sent] = []
         self.gathered_messages = 0
-        self._gathered: list[Sent] = []
+        self.messages = 0
         self._requests: dict[int, list[Sent]] = {}
 
     @property
@@ -56,51 +55,32 @@ class Unanswered:
         """Whether so many requests are unanswered that nothing more may be sent."""
         return len(self._requests) >= UNANSWERED_MAX
 
-    @property
-    def gathered(self) -> int:
-        """How many were not sent yet."""
-        return len(self._gathered)
-
     def gather(self, sent: Sent) -> None:
         """Add one to those that are sent next."""
-        self._gathered.append(sent)
+        self.gathered.append(sent)
         self.gathered_messages += sent.messages
+        self.messages += sent.messages
 
-    def take_gathered(self) -> list[Sent]:
-        """Return those that were gathered, which are sent now."""
-        gathered, self._gathered = self._gathered, []
+    def take_gathered(self, number: int) -> list[AcknowledgementEntry]:
+        """Return what was gathered, which is sent now by the request of this number."""
+        sent, self.gathered = self.gathered, []
         self.gathered_messages = 0
-        return gathered
-
-    def requested(self, number: int, sent: list[Sent]) -> None:
-        """Record the request that they are sent by."""
         self._requests[number] = sent
+        return [entry for each in sent for entry in each.entries]
 
-    def answer(self, number: int, results: Sequence[dict[str, Any]]) -> Iterator["Answer"]:
-        """Yield what the answer to a request says of each; of one that is not known, nothing."""
-        sent = self._requests.pop(number, [])
+    def answer(
+        self, number: int, results: Sequence[dict[str, Any]]
+    ) -> Iterator[tuple[Sent, WingsError | None]]:
+        """Yield each acknowledgement of a request, and its error: none where it is not known."""
         found = iter(results)
-        for each in sent:
-            refused = [one for one in islice(found, len(each.entries)) if one["code"] is not None]
-            error = error_from_json(refused[0]) if refused else None
-            yield Answer(each, error, is_alone=len(sent) == 1)
+        for sent in self._requests.pop(number, ()):
+            refused = [each for each in islice(found, len(sent.entries)) if each["code"]]
+            self.messages -= sent.messages
+            yield sent, error_from_json(refused[0]) if refused else None
 
     def end(self) -> list[Sent]:
-        """Return all that will not be answered any more."""
-        requests, self._requests = self._requests, {}
-        return [*(each for sent in requests.values() for each in sent), *self.take_gathered()]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a server says of an acknowledgement.
-
-    Attributes:
-        sent: The acknowledgement.
-        error: Why it was refused, or None.
-        is_alone: Whether no other was in its request.
-    """
-
-    sent: Sent
-    error: WingsError | None
-    is_alone: bool
+        """Return all, of which none is answered any more."""
+        sent = [*(each for request in self._requests.values() for each in request), *self.gathered]
+        self.gathered, self.gathered_messages, self.messages = [], 0, 0
+        self._requests.clear()
+        return sent
