@@ -122,7 +122,7 @@ class ShareEngine:
                 that of an acknowledgement that was not waited for.
         """
         self.transport.check_process()
-        self._raise_refused()
+        self.raise_refused()
         deadline = Deadline.never() if self._timeout is None else Deadline.after(self._timeout)
         backoff = Backoff(self.transport.retry)
         failing = Deadline.never()
@@ -233,11 +233,12 @@ class ShareEngine:
             if stream is not None:
                 stream.flush()
         except WingsError:
-            self._raise_refused()
+            self.raise_refused()
             raise
-        self._raise_refused()
+        self.raise_refused()
 
-    def _raise_refused(self) -> None:
+    def raise_refused(self) -> None:
+        """Raise the error of an acknowledgement that was not waited for, once."""
         with self._lock:
             error, self._refused = self._refused, None
         if error is not None:

@@ -128,7 +128,9 @@ class ShareStream:
         """Released to wake the stream's thread; no event, as a signal handler may do so."""
         self._called.acquire()
         self._is_interrupted = False
-        """Whether it is called to read; else for what was gathered."""
+        """Whether it is called to read."""
+        self._lingers = False
+        """Whether it is called to write what is gathered, a moment later."""
         # Guards what is written, and the fields above; the stream's thread never takes it for long.
         # Reentrant, as a signal handler may come on a thread that holds it.
         self._lock = threading.RLock()
@@ -220,7 +222,8 @@ class ShareStream:
                 or self._turn.locked()
             ):
                 self._write_gathered()
-            elif len(self._unanswered.gathered) == 1:
+            elif not self._lingers:
+                self._lingers = True
                 self._call()
         return True
 
@@ -359,8 +362,7 @@ class ShareStream:
     def _run(self) -> None:
         while not self._closed.is_set():
             self._take_turn()
-            with self._lock:
-                self._write_gathered()  # What is gathered from now on is written at once.
+            self._end_linger()  # From now on nothing is gathered.
             try:
                 self._read_slow()
             finally:
@@ -383,15 +385,19 @@ class ShareStream:
         reads = -1
         while not self._closed.is_set() and self._callers_reads != reads:
             reads = self._callers_reads
-            if self._called.acquire(timeout=WATCH_SECONDS):
-                if not self._is_interrupted:
-                    time.sleep(LINGER_SECONDS)
-                    reads = -1
-                with self._lock:
-                    self._write_gathered()
+            self._called.acquire(timeout=WATCH_SECONDS)
+            if self._lingers and not self._is_interrupted:
+                reads = -1
+                self._called.acquire(timeout=LINGER_SECONDS)
+            self._end_linger()
             if self._is_interrupted:
                 self._is_interrupted = False
                 return
+
+    def _end_linger(self) -> None:
+        with self._lock:
+            self._lingers = False
+            self._write_gathered()
 
     def _take_turn(self) -> None:
         if self._turn.acquire(blocking=False):

@@ -42,8 +42,9 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
 
         Raises:
             StopAsyncIteration: Nothing came for as long as the timeout, or it was closed.
-            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
+            WingsError: See `ShareConsumer.__next__`.
         """
+        self._engine.raise_refused()
         # Taken on the event loop: taken on a thread, it would be lost with a cancelled task.
         delivery = self._engine.take()
         if delivery is None:

@@ -1,0 +1,326 @@
+"""A share consumer that takes deliveries ahead, and waits for no acknowledgement."""
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from breakable_proxy import BreakableProxy
+from fix_client import Connect, NewTopic, async_in_soak
+from held_address import held_address
+from server_processes import until
+
+import wings_client
+from wings_client import Client, ShareConsumer, Topic, _share_stream
+from wings_core.contracts.share import AcknowledgementEntry
+from wings_core.contracts.share_stream import acknowledge_metadata
+from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
+from wings_server.testing import server_process
+
+MESSAGES = 200
+CONFIG = {"start": "earliest", "lock_duration_ms": 12 * 3_600_000, "delivery_limit": 100}
+
+
+@pytest.fixture
+def topic(wings: Client, new_topic: NewTopic) -> Topic:
+    """A topic of 200 messages, `n` being the offset, with a group of a long lock."""
+    topic = new_topic()
+    wings.push(topic, {"n": list(range(MESSAGES))})
+    wings.create_share_group("billing", topic, CONFIG)
+    return topic
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What each request acknowledged, in entries, where they wait a minute for others."""
+    requests: list[int] = []
+
+    def recorded(number: int, entries: Sequence[AcknowledgementEntry]) -> bytes:
+        requests.append(len(entries))
+        return acknowledge_metadata(number, entries)
+
+    monkeypatch.setattr(_share_stream, "acknowledge_metadata", recorded)
+    monkeypatch.setattr(_share_stream, "LINGER_SECONDS", 60.0)
+    monkeypatch.setattr(_share_stream, "WATCH_SECONDS", 60.0)
+    return requests
+
+
+def read_itself(consumer: ShareConsumer) -> int:
+    """Accept messages until the caller reads them itself; returns how many."""
+    for number in range(1, MESSAGES):
+        consumer.accept(next(consumer))
+        stream = consumer.engine._stream  # pyright: ignore[reportPrivateUsage]
+        if stream is not None and stream._callers_reads and not stream._turn.locked():  # pyright: ignore[reportPrivateUsage]
+            return number
+    raise AssertionError("callers read nothing")
+
+
+gathers = pytest.mark.parametrize("connect", ["sync"], indirect=True)
+"""What an async consumer acknowledges may be sent at once, as a thread reads meanwhile."""
+
+
+def state(wings: Client, topic: Topic) -> tuple[int, int]:
+    """Return the lag of the group and its messages in flight."""
+    (partition,) = wings.share_group("billing", topic).partitions
+    return partition.lag, partition.in_flight
+
+
+def test_what_is_not_waited_for_is_accepted_once_it_is_flushed(wings: Client, topic: Topic) -> None:
+    taken: list[int] = []
+    with wings.share_consumer(
+        "billing", topic, max_messages=1, prefetch=15, timeout=20
+    ) as consumer:
+        for delivery in consumer:
+            taken += delivery.offsets
+            consumer.accept(delivery, wait=False)
+            if len(taken) == MESSAGES:
+                break
+        consumer.flush()
+        assert state(wings, topic) == (0, 0)
+        consumer.flush()
+    assert taken == [*range(MESSAGES)]
+
+
+def test_as_many_come_ahead_as_were_asked_for(wings: Client, topic: Topic) -> None:
+    with wings.share_consumer("billing", topic, max_messages=2, prefetch=3) as consumer:
+        assert next(consumer).offsets == [0, 1]
+        until(lambda: state(wings, topic)[1] == 8)
+        assert [next(consumer).offsets for _ in range(3)] == [[2, 3], [4, 5], [6, 7]]
+        assert state(wings, topic) == (MESSAGES, 8)
+        assert next(consumer).offsets == [8, 9], "who holds all of them gets one more"
+    assert state(wings, topic) == (MESSAGES, 0)
+
+
+def test_without_a_prefetch_the_next_comes_when_the_last_is_durable(
+    wings: Client, topic: Topic
+) -> None:
+    with wings.share_consumer("billing", topic, max_messages=150, timeout=20) as consumer:
+        first = next(consumer)
+        consumer.accept(first, wait=False)
+        second = next(consumer)
+        assert state(wings, topic) == (50, 50)
+        consumer.accept(second, wait=False)
+    assert state(wings, topic) == (0, 0), "the end of the block waits for it"
+
+
+@gathers
+def test_acknowledgements_of_a_moment_share_a_request_until_they_are_half_the_credit(
+    wings: Client, topic: Topic, requests: list[int]
+) -> None:
+    with wings.share_consumer(
+        "billing", topic, max_messages=1, prefetch=15, timeout=20
+    ) as consumer:
+        left = MESSAGES - read_itself(consumer)
+        requests.clear()
+        for _ in range(left):
+            consumer.accept(next(consumer), wait=False)
+        consumer.flush()
+        assert [each for each in requests if each] == [8] * (left // 8) + [left % 8] * (
+            left % 8 > 0
+        )
+        assert state(wings, topic) == (0, 0)
+
+
+@gathers
+def test_one_that_is_refused_takes_no_other_of_its_request_with_it(
+    wings: Client, topic: Topic, requests: list[int]
+) -> None:
+    with wings.share_consumer(
+        "billing", topic, max_messages=1, prefetch=15, timeout=20
+    ) as consumer:
+        before = read_itself(consumer)
+        held = [next(consumer) for _ in range(3)]
+        _accept_elsewhere(wings, topic, consumer.member, held[1])
+        requests.clear()
+        for delivery in held:
+            consumer.accept(delivery, wait=False)
+        with pytest.raises(InvalidRecordState):
+            consumer.flush()
+        assert [each for each in requests if each] == [3, 1, 1, 1]
+        consumer.flush()  # It is raised once.
+    assert state(wings, topic) == (MESSAGES - before - 3, 0)
+
+
+def _accept_elsewhere(
+    wings: Client, topic: Topic, member: str, delivery: wings_client.Delivery
+) -> None:
+    entry = AcknowledgementEntry(
+        partition=delivery.partition,
+        first=delivery.start_offset,
+        last=delivery.end_offset,
+        lease=delivery.lease,
+        type="accept",
+    )
+    assert wings.acknowledge_messages("billing", topic, member, [entry]) == [None]
+
+
+@pytest.mark.parametrize("tells", ["next", "close"])
+def test_one_that_is_refused_is_told_of(wings: Client, topic: Topic, tells: str) -> None:
+    consumer = wings.share_consumer("billing", topic, max_messages=1, prefetch=3, timeout=20)
+    held = next(consumer)
+    _accept_elsewhere(wings, topic, consumer.member, held)
+    consumer.accept(held, wait=False)
+    tell = consumer.close if tells == "close" else lambda: list(map(consumer.accept, consumer))
+    with pytest.raises(InvalidRecordState):
+        tell()
+    if tells == "next":
+        assert len(next(consumer)) == 1, "it goes on"
+        consumer.close()
+    until(lambda: state(wings, topic)[1] == 0)
+
+
+def test_an_error_of_the_block_takes_precedence(wings: Client, topic: Topic) -> None:
+    consumer = wings.share_consumer("billing", topic, max_messages=1, timeout=20)
+
+    def work() -> None:
+        with consumer:
+            held = next(consumer)
+            _accept_elsewhere(wings, topic, consumer.member, held)
+            consumer.accept(held, wait=False)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert state(wings, topic) == (MESSAGES - 1, 0)
+
+
+def test_it_is_sent_though_the_worker_works_on(wings: Client, topic: Topic) -> None:
+    with wings.share_consumer("billing", topic, max_messages=4, prefetch=4) as consumer:
+        for _ in range(20):  # Soon the caller reads, and what it acknowledges is gathered.
+            consumer.accept(next(consumer), wait=False)
+        until(lambda: state(wings, topic)[0] == MESSAGES - 80)
+
+
+def test_it_is_released_and_rejected_without_a_wait_too(
+    wings: Client, new_topic: NewTopic, topic: Topic
+) -> None:
+    dead = f"{topic.name}-dead"
+    wings.create_share_group("checks", topic, {**CONFIG, "dlq_topic": dead})
+    with wings.share_consumer("checks", topic, max_messages=100, timeout=20) as consumer:
+        first = next(consumer)
+        consumer.reject(first, rows=slice(0, 50), reason="negative", wait=False)
+        consumer.release(first, rows=slice(50, 99), delay=3_600, wait=False)
+        consumer.renew(first, rows=99)
+        consumer.accept(first, rows=99, wait=False)
+        assert next(consumer).start_offset == 100
+    letters = pa.Table.from_batches(wings.scan(dead))
+    assert letters["reason"].to_pylist() == ["negative"] * 50
+    (partition,) = wings.share_group("checks", topic).partitions
+    assert (partition.lag, partition.in_flight) == (149, 0)
+
+
+@gathers
+def test_in_an_ordered_group_it_is_sent_at_once(
+    wings: Client, topic: Topic, requests: list[int]
+) -> None:
+    wings.create_share_group("ordered", topic, {**CONFIG, "ordering": "partition"})
+    with wings.share_consumer("ordered", topic, max_messages=1, prefetch=9, timeout=20) as consumer:
+        for offset in range(20):  # Each comes only when the one before it was acknowledged.
+            delivery = next(consumer)
+            assert delivery.offsets == [offset]
+            consumer.accept(delivery, wait=False)
+
+
+@async_in_soak
+def test_a_worker_that_only_acknowledges_waits_for_answers_in_time(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    wings.push(topic, {"n": list(range(2_000))})
+    wings.create_share_group("billing", topic, CONFIG)
+    with wings.share_consumer("billing", topic, max_messages=2_000, timeout=60) as consumer:
+        delivery = next(consumer)
+        for row in range(0, len(delivery), 4):  # Of two ranges each, so none is gathered.
+            consumer.accept(delivery, rows=[row, row + 2], wait=False)
+            consumer.accept(delivery, rows=[row + 1, row + 3], wait=False)
+        consumer.flush()
+        assert state(wings, topic) == (0, 0)
+
+
+def test_after_a_broken_connection_the_outcome_is_unknown_and_nothing_lost(
+    connect: Connect, wings: Client, topic: Topic, proxy: BreakableProxy
+) -> None:
+    taken: Counter[int] = Counter()
+    with (
+        connect(proxy.endpoint) as client,
+        client.share_consumer("billing", topic, max_messages=1, prefetch=15, timeout=2) as consumer,
+    ):
+        accepted: set[int] = set()
+        while len(accepted) < MESSAGES:
+            unflushed: set[int] = set()
+            with suppress(Unavailable, InvalidRecordState):
+                while len(accepted) + len(unflushed) < MESSAGES:
+                    delivery = next(consumer)
+                    taken.update(delivery.offsets)
+                    assert not accepted & set(delivery.offsets), "what was flushed comes no more"
+                    consumer.accept(delivery, wait=False)
+                    unflushed.update(delivery.offsets)
+                    if len(unflushed) % 40 == 20:
+                        proxy.cut()
+                    if len(unflushed) % 40 == 10:
+                        consumer.flush()
+                        accepted |= unflushed
+                        unflushed = set()
+                consumer.flush()
+                accepted |= unflushed
+            if state(wings, topic)[0] == 0:
+                break
+    assert state(wings, topic) == (0, 0)
+    assert set(taken) == {*range(MESSAGES)}
+
+
+def test_members_that_wait_for_nothing_take_each_message_once(wings: Client, topic: Topic) -> None:
+    taken: Counter[int] = Counter()
+
+    def work(messages: int, prefetch: int) -> None:
+        with wings.share_consumer(
+            "billing", topic, max_messages=messages, prefetch=prefetch, timeout=1
+        ) as consumer:
+            for delivery in consumer:
+                taken.update(delivery.offsets)
+                consumer.accept(delivery, wait=False)
+
+    threads = [threading.Thread(target=work, args=each) for each in ((1, 7), (3, 2), (10, 0))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert taken == dict.fromkeys(range(MESSAGES), 1)
+    assert state(wings, topic) == (0, 0)
+
+
+def test_what_was_flushed_before_the_server_is_killed_comes_no_more(tmp_path: Path) -> None:
+    with held_address() as address:
+        flags = ["--flight", address]
+        with server_process(tmp_path / "data", flags=flags) as server:
+            client = wings_client.connect(server.flight)
+            client.create_topic("t", {"n": "int64"})
+            config = {**CONFIG, "lock_duration_ms": 3_000}
+            client.create_share_group("billing", "t", config)
+            client.push("t", {"n": list(range(MESSAGES))})
+            consumer = client.share_consumer("billing", "t", max_messages=1, prefetch=15)
+            for _ in range(100):
+                consumer.accept(next(consumer), wait=False)
+            consumer.flush()
+            for _ in range(50):
+                consumer.accept(next(consumer), wait=False)
+            server.kill()
+        with server_process(tmp_path / "data", flags=flags):
+            with suppress(WingsError):
+                consumer.close()  # What it sent last may be accepted or not.
+            with client.share_consumer("billing", "t", timeout=10) as other:
+                again = list[int]()
+                while not again or max(again) < MESSAGES - 1:  # Locks of before end first.
+                    again += next(other).offsets
+            client.close()
+    assert set(again) >= {*range(150, MESSAGES)}
+    assert set(again).isdisjoint(range(100))
+
+
+def test_a_prefetch_out_of_range_is_refused(wings: Client, topic: Topic) -> None:
+    for prefetch in (-1, 10_001):
+        with pytest.raises(InvalidArgument, match="prefetch must be 0 to 10000"):
+            wings.share_consumer("billing", topic, prefetch=prefetch)
