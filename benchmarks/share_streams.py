@@ -27,7 +27,7 @@ from wings_server.testing import ServerProcess, hold_process, server_process
 SECONDS = 1.5
 RUNS = 3
 
-BACKLOG = 500_000
+BACKLOG = 1_500_000
 """Messages of a topic that workers take, more than they manage in a run."""
 
 WORKER, REDIS_WORKER = "benchmarks.share_worker", "benchmarks.redis_streams"
@@ -35,6 +35,9 @@ FLOOR_WORKER = "benchmarks.synced_server"
 
 BOUNDS = ((1, 1, 690), (1, 4, 1_795), (100, 1, 45_600), (100, 4, 69_300))
 """Messages taken at once, workers, and the messages a second of Redis on another machine."""
+
+AHEAD = {1: 63, 100: 7}
+"""Deliveries that come ahead to a worker that waits for no acceptance, by the size of each."""
 
 REDIS_PAYLOAD = b"x" * 58
 """As many bytes as a row of the topics has."""
@@ -72,6 +75,8 @@ def _rates(server: ServerProcess) -> Iterator[Row]:
             values = [_take(server.flight, topic, messages, workers) for _ in range(RUNS)]
             name = f"take {messages} and accept, {workers} workers (Redis is not installed here)"
             yield at_least(name, "messages/s", bound, values)
+            values = [_take_ahead(server.flight, topic, messages, workers) for _ in range(RUNS)]
+            yield at_least(f"{name}, without waiting", "messages/s", bound, values)
         return
     for messages, workers, _ in BOUNDS:
         with redis_streams.redis_process() as port:
@@ -83,6 +88,15 @@ def _rates(server: ServerProcess) -> Iterator[Row]:
                 "messages/s",
                 1.0,
                 lambda: _take(server.flight, topic, messages, workers),  # noqa: B023
+                lambda: _take(str(port), topic, messages, workers, REDIS_WORKER),  # noqa: B023
+                runs=RUNS,
+            )
+            yield compare(
+                f"take {messages}, accept without waiting, {workers} workers: against Redis, fsync "
+                "always",
+                "messages/s",
+                1.0,
+                lambda: _take_ahead(server.flight, topic, messages, workers),  # noqa: B023
                 lambda: _take(str(port), topic, messages, workers, REDIS_WORKER),  # noqa: B023
                 runs=RUNS,
             )
@@ -294,12 +308,22 @@ def _cpu_ms(server: ServerProcess, call: Callable[[], object]) -> float:
     return (cpu_seconds(server.pid) - before) * 1e3
 
 
+def _take_ahead(address: str, topic: str, messages: int, workers: int) -> float:
+    """Return the messages a second of workers that wait for no acceptance."""
+    return _take(address, topic, messages, workers, ahead=AHEAD[messages])
+
+
 def _take(
-    address: str, topic: str, messages: int, workers: int, worker_module: str = WORKER
+    address: str,
+    topic: str,
+    messages: int,
+    workers: int,
+    worker_module: str = WORKER,
+    ahead: int | None = None,
 ) -> float:
     """Return the messages a second that workers take and accept."""
     command = [sys.executable, "-m", worker_module, address, topic]
-    command += [str(messages), str(SECONDS)]
+    command += [str(messages), str(SECONDS), *([] if ahead is None else [str(ahead)])]
     with ExitStack() as stack:
         started = [
             stack.enter_context(

@@ -1,8 +1,8 @@
 """A worker of a share group in a process of its own: takes messages and accepts them.
 
-    python -m benchmarks.share_worker ADDRESS TOPIC MESSAGES SECONDS
+    python -m benchmarks.share_worker ADDRESS TOPIC MESSAGES SECONDS [AHEAD]
 
-Says `ready`, waits for a line, and then says as JSON how many messages it accepted in how many
+With AHEAD it waits for no acceptance, and has so many deliveries come ahead. Says `ready`, waits for a line, and then says as JSON how many messages it accepted in how many
 seconds.
 """
 
@@ -14,6 +14,9 @@ from collections.abc import Iterator
 import wings_client
 
 TIMEOUT_SECONDS = 5.0
+
+FLUSHED = 5_000
+"""Messages after which all is waited for, so that what is counted was accepted."""
 
 
 def work(accepted: Iterator[int], seconds: float) -> None:
@@ -33,23 +36,30 @@ def work(accepted: Iterator[int], seconds: float) -> None:
     print(json.dumps([done, time.perf_counter() - started]), flush=True)  # noqa: T201
 
 
-def _accept(consumer: wings_client.ShareConsumer) -> Iterator[int]:
+def _accept(consumer: wings_client.ShareConsumer, *, wait: bool) -> Iterator[int]:
+    """Take and accept deliveries; yields how many messages, of the last ones once all is durable."""
+    unflushed = 0
     for delivery in consumer:
-        consumer.accept(delivery)
-        yield len(delivery)
+        consumer.accept(delivery, wait=wait)
+        unflushed += len(delivery)
+        if wait or unflushed >= FLUSHED:
+            consumer.flush()
+            yield unflushed
+            unflushed = 0
 
 
-def main(address: str, topic: str, messages: int, seconds: float) -> None:
+def main(address: str, topic: str, messages: int, seconds: float, ahead: int) -> None:
     """Work until the time is up."""
     with (
         wings_client.connect(address) as client,
         client.share_consumer(
-            "workers", topic, max_messages=messages, timeout=TIMEOUT_SECONDS
+            "workers", topic, max_messages=messages, prefetch=ahead, timeout=TIMEOUT_SECONDS
         ) as consumer,
     ):
         client.topic(topic)  # Connected before the time begins.
-        work(_accept(consumer), seconds)
+        work(_accept(consumer, wait=not ahead), seconds)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+    address, topic, messages, seconds, *ahead = sys.argv[1:]
+    main(address, topic, int(messages), float(seconds), int(ahead[0]) if ahead else 0)
