@@ -27,8 +27,8 @@ from wings_server.testing import ServerProcess, hold_process, server_process
 SECONDS = 1.5
 RUNS = 3
 
-BACKLOG = 1_500_000
-"""Messages of a topic that workers take, more than they manage in a run."""
+BACKLOG = {1: 100_000, 100: 1_500_000}
+"""Messages of a topic that workers take so many of at once, more than they manage in all runs."""
 
 WORKER, REDIS_WORKER = "benchmarks.share_worker", "benchmarks.redis_streams"
 FLOOR_WORKER = "benchmarks.synced_server"
@@ -71,7 +71,7 @@ def _rates(server: ServerProcess) -> Iterator[Row]:
     """Measure workers beside those of Redis, or its figures of another machine without it."""
     if not redis_streams.is_installed():
         for messages, workers, bound in BOUNDS:
-            topic = _backlog(server, f"take-{messages}-workers-{workers}")
+            topic = _backlog(server, f"take-{messages}-workers-{workers}", messages)
             values = [_take(server.flight, topic, messages, workers) for _ in range(RUNS)]
             name = f"take {messages} and accept, {workers} workers (Redis is not installed here)"
             yield at_least(name, "messages/s", bound, values)
@@ -81,8 +81,8 @@ def _rates(server: ServerProcess) -> Iterator[Row]:
     for messages, workers, _ in BOUNDS:
         with redis_streams.redis_process() as port:
             name = f"take-{messages}-workers-{workers}"
-            topic = _backlog(server, name)
-            redis_streams.backlog(port, name, REDIS_PAYLOAD, BACKLOG)
+            topic = _backlog(server, name, messages)
+            redis_streams.backlog(port, name, REDIS_PAYLOAD, BACKLOG[messages])
             yield compare(
                 f"take {messages} and accept, {workers} workers: against Redis, fsync always",
                 "messages/s",
@@ -126,7 +126,7 @@ def _against_bare(server: ServerProcess) -> Iterator[Row]:
             return
         for messages, workers, _ in BOUNDS:
             with redis_streams.redis_process() as redis:
-                redis_streams.backlog(redis, topic, REDIS_PAYLOAD, BACKLOG)
+                redis_streams.backlog(redis, topic, REDIS_PAYLOAD, BACKLOG[messages])
                 yield compare(
                     f"the floor: take {messages}, {workers} workers: the least that is owed, in "
                     "Python, against Redis, fsync always",
@@ -151,8 +151,8 @@ def _against_replicas() -> Iterator[Row]:
         embedded = stack.enter_context(server_process())
         for messages, workers, _ in BOUNDS:
             topic = f"take-{messages}-workers-{workers}"
-            _backlog(replicated, topic)
-            _backlog(embedded, topic)
+            _backlog(replicated, topic, messages)
+            _backlog(embedded, topic, messages)
             yield compare(
                 f"take {messages} and accept, {workers} workers: three replicas against one",
                 "messages/s",
@@ -282,12 +282,12 @@ def _idle_workers(
         yield client, accepted
 
 
-def _backlog(server: ServerProcess, topic: str) -> str:
-    """Create a topic with messages to take, and a group; returns the topic."""
+def _backlog(server: ServerProcess, topic: str, taken: int = 1) -> str:
+    """Create a topic with messages to take, so many at once, and a group; returns the topic."""
     rows = _rows(50_000)
     with wings_client.connect(server.flight) as client:
         client.create_topic(topic, {"n": "int64", "text": "string"})
-        for _ in range(0, BACKLOG, rows.num_rows):
+        for _ in range(0, BACKLOG[taken], rows.num_rows):
             client.push(topic, rows)
         client.create_share_group("workers", topic, {"start": "earliest"})
     return topic

@@ -2,8 +2,8 @@
 
     python -m benchmarks.share_worker ADDRESS TOPIC MESSAGES SECONDS [AHEAD]
 
-With AHEAD it waits for no acceptance, and has so many deliveries come ahead. Says `ready`, waits for a line, and then says as JSON how many messages it accepted in how many
-seconds.
+With AHEAD it waits for no acceptance, and has so many deliveries come ahead. Says `ready`, waits for
+a line, and then says as JSON how many messages it accepted in how many seconds.
 """
 
 import json
@@ -15,8 +15,8 @@ import wings_client
 
 TIMEOUT_SECONDS = 5.0
 
-FLUSHED = 5_000
-"""Messages after which all is waited for, so that what is counted was accepted."""
+FLUSHED = 500
+"""Deliveries after which all is waited for, so that what is counted was accepted."""
 
 
 def work(accepted: Iterator[int], seconds: float) -> None:
@@ -37,15 +37,15 @@ def work(accepted: Iterator[int], seconds: float) -> None:
 
 
 def _accept(consumer: wings_client.ShareConsumer, *, wait: bool) -> Iterator[int]:
-    """Take and accept deliveries; yields how many messages, of the last ones once all is durable."""
-    unflushed = 0
+    """Take and accept deliveries; yields how many messages of them are durable."""
+    unflushed = list[int]()
     for delivery in consumer:
         consumer.accept(delivery, wait=wait)
-        unflushed += len(delivery)
-        if wait or unflushed >= FLUSHED:
+        unflushed.append(len(delivery))
+        if wait or len(unflushed) == FLUSHED:
             consumer.flush()
-            yield unflushed
-            unflushed = 0
+            yield sum(unflushed)
+            unflushed.clear()
 
 
 def main(address: str, topic: str, messages: int, seconds: float, ahead: int) -> None:
