@@ -2,8 +2,8 @@
 
     python -m benchmarks.share_worker ADDRESS TOPIC MESSAGES SECONDS [AHEAD]
 
-With AHEAD it waits for no acceptance, and has so many deliveries come ahead. Says `ready`, waits for
-a line, and then says as JSON how many messages it accepted in how many seconds.
+With AHEAD it waits for no acceptance, and has so many deliveries come ahead. Says `ready`, waits
+for a line, and then says as JSON how many messages it accepted in how many seconds.
 """
 
 import json
