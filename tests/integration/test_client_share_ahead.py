@@ -207,7 +207,7 @@ def test_it_is_released_and_rejected_without_a_wait_too(
         consumer.accept(first, rows=99, wait=False)
         assert next(consumer).start_offset == 100
     letters = pa.Table.from_batches(wings.scan(dead))
-    assert letters["reason"].to_pylist() == ["negative"] * 50
+    assert letters["error"].to_pylist() == ["negative"] * 50
     (partition,) = wings.share_group("checks", topic).partitions
     assert (partition.lag, partition.in_flight) == (149, 0)
 
