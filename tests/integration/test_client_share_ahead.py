@@ -35,7 +35,7 @@ def topic(wings: Client, new_topic: NewTopic) -> Topic:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What each request acknowledged, in entries, where they wait a minute for others."""
+    """What each request acknowledged, in entries, where they wait an hour for others."""
     requests: list[int] = []
 
     def recorded(number: int, entries: Sequence[AcknowledgementEntry]) -> bytes:
@@ -43,7 +43,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return acknowledge_metadata(number, entries)
 
     monkeypatch.setattr(_share_stream, "acknowledge_metadata", recorded)
-    monkeypatch.setattr(_share_stream, "LINGER_SECONDS", 60.0)
+    monkeypatch.setattr(_share_stream, "LINGER_SECONDS", 3_600.0)
     monkeypatch.setattr(_share_stream, "WATCH_SECONDS", 60.0)
     return requests
 
@@ -218,7 +218,8 @@ def test_in_an_ordered_group_it_is_sent_at_once(
 ) -> None:
     wings.create_share_group("ordered", topic, {**CONFIG, "ordering": "partition"})
     with wings.share_consumer("ordered", topic, max_messages=1, prefetch=9, timeout=20) as consumer:
-        for offset in range(20):  # Each comes only when the one before it was acknowledged.
+        before = read_itself(consumer)
+        for offset in range(before, before + 20):  # Each comes only after the one before it.
             delivery = next(consumer)
             assert delivery.offsets == [offset]
             consumer.accept(delivery, wait=False)
@@ -229,9 +230,9 @@ def test_a_worker_that_only_acknowledges_waits_for_answers_in_time(
     wings: Client, new_topic: NewTopic
 ) -> None:
     topic = new_topic()
-    wings.push(topic, {"n": list(range(2_000))})
-    wings.create_share_group("billing", topic, CONFIG)
-    with wings.share_consumer("billing", topic, max_messages=2_000, timeout=60) as consumer:
+    wings.push(topic, {"n": list(range(10_000))})
+    wings.create_share_group("billing", topic, {**CONFIG, "in_flight_max": 10_000})
+    with wings.share_consumer("billing", topic, max_messages=10_000, timeout=60) as consumer:
         delivery = next(consumer)
         for row in range(0, len(delivery), 4):  # Of two ranges each, so none is gathered.
             consumer.accept(delivery, rows=[row, row + 2], wait=False)
