@@ -42,10 +42,12 @@ def _accept(consumer: wings_client.ShareConsumer, *, wait: bool) -> Iterator[int
     for delivery in consumer:
         consumer.accept(delivery, wait=wait)
         unflushed.append(len(delivery))
-        if wait or len(unflushed) == FLUSHED:
+        if not wait and len(unflushed) < FLUSHED:
+            continue
+        if not wait:
             consumer.flush()
-            yield sum(unflushed)
-            unflushed.clear()
+        yield sum(unflushed)
+        unflushed.clear()
 
 
 def main(address: str, topic: str, messages: int, seconds: float, ahead: int) -> None:

@@ -239,10 +239,11 @@ class ShareEngine:
 
     def raise_refused(self) -> None:
         """Raise the error of an acknowledgement that was not waited for, once."""
-        with self._lock:
-            error, self._refused = self._refused, None
-        if error is not None:
-            raise error
+        if self._refused is not None:
+            with self._lock:
+                error, self._refused = self._refused, None
+            if error is not None:
+                raise error
 
     def settle(self, settlements: Sequence[Settlement]) -> list[WingsError | None]:
         """Acknowledge ranges of many deliveries by one request; never raises a `WingsError`.

@@ -13,8 +13,8 @@ from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.errors import WingsError, error_from_json
 
 UNANSWERED_MAX = 500
-"""How many requests may be unanswered. A server stops reading a stream when a thousand wait for
-their turn, and could not write their answers to a client that only writes."""
+"""How many requests may be unanswered, so that a worker that only writes is slowed to the pace of
+the answers."""
 
 GATHERED_MAX = 100
 """The most acknowledgements that share a request."""

@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from breakable_proxy import BreakableProxy
-from fix_client import Connect, NewTopic, async_in_soak
+from fix_client import Connect, NewTopic
 from held_address import held_address
 from server_processes import until
 
 import wings_client
-from wings_client import Client, ShareConsumer, Topic, _share_stream
+from wings_client import Client, ShareConsumer, Topic, _share_stream, _share_unanswered
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.contracts.share_stream import acknowledge_metadata
 from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
@@ -58,8 +58,8 @@ def read_itself(consumer: ShareConsumer) -> int:
     raise AssertionError("callers read nothing")
 
 
-gathers = pytest.mark.parametrize("connect", ["sync"], indirect=True)
-"""What an async consumer acknowledges may be sent at once, as a thread reads meanwhile."""
+in_sync = pytest.mark.parametrize("connect", ["sync"], indirect=True)
+"""An async consumer is read by threads of its own, and what it acknowledges may be sent at once."""
 
 
 def state(wings: Client, topic: Topic) -> tuple[int, int]:
@@ -106,7 +106,7 @@ def test_without_a_prefetch_the_next_comes_when_the_last_is_durable(
     assert state(wings, topic) == (0, 0), "the end of the block waits for it"
 
 
-@gathers
+@in_sync
 def test_acknowledgements_of_a_moment_share_a_request_until_they_are_half_the_credit(
     wings: Client, topic: Topic, requests: list[int]
 ) -> None:
@@ -124,7 +124,7 @@ def test_acknowledgements_of_a_moment_share_a_request_until_they_are_half_the_cr
         assert state(wings, topic) == (0, 0)
 
 
-@gathers
+@in_sync
 def test_one_that_is_refused_takes_no_other_of_its_request_with_it(
     wings: Client, topic: Topic, requests: list[int]
 ) -> None:
@@ -212,7 +212,7 @@ def test_it_is_released_and_rejected_without_a_wait_too(
     assert (partition.lag, partition.in_flight) == (149, 0)
 
 
-@gathers
+@in_sync
 def test_in_an_ordered_group_it_is_sent_at_once(
     wings: Client, topic: Topic, requests: list[int]
 ) -> None:
@@ -225,18 +225,22 @@ def test_in_an_ordered_group_it_is_sent_at_once(
             consumer.accept(delivery, wait=False)
 
 
-@async_in_soak
-def test_a_worker_that_only_acknowledges_waits_for_answers_in_time(
-    wings: Client, new_topic: NewTopic
+@in_sync
+def test_a_worker_that_only_acknowledges_has_the_pace_of_the_answers(
+    wings: Client, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(_share_unanswered, "UNANSWERED_MAX", 20)
     topic = new_topic()
     wings.push(topic, {"n": list(range(10_000))})
     wings.create_share_group("billing", topic, {**CONFIG, "in_flight_max": 10_000})
     with wings.share_consumer("billing", topic, max_messages=10_000, timeout=60) as consumer:
         delivery = next(consumer)
+        stream = consumer.engine._stream  # pyright: ignore[reportPrivateUsage]
+        assert stream is not None
         for row in range(0, len(delivery), 4):  # Of two ranges each, so none is gathered.
             consumer.accept(delivery, rows=[row, row + 2], wait=False)
             consumer.accept(delivery, rows=[row + 1, row + 3], wait=False)
+            assert stream.unanswered <= 2 * 20
         consumer.flush()
         assert state(wings, topic) == (0, 0)
 
