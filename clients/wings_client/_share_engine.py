@@ -239,11 +239,13 @@ class ShareEngine:
 
     def raise_refused(self) -> None:
         """Raise the error of an acknowledgement that was not waited for, once."""
-        if self._refused is not None:
-            with self._lock:
-                error, self._refused = self._refused, None
-            if error is not None:
-                raise error
+        refused = self._refused
+        if refused is None:
+            return
+        with self._lock:
+            refused, self._refused = self._refused, None
+        if refused is not None:
+            raise refused
 
     def settle(self, settlements: Sequence[Settlement]) -> list[WingsError | None]:
         """Acknowledge ranges of many deliveries by one request; never raises a `WingsError`.
