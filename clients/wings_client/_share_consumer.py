@@ -49,11 +49,11 @@ class ShareConsumer(Iterator[Delivery]):
             WingsError: The server's refusal; `Unavailable` where it could not be reached again. Or
                 that of an acknowledgement that was not waited for.
         """
-        self.engine.fill()
-        delivery = self.engine.take()
-        if delivery is None:
-            raise StopIteration
-        return delivery
+        while self.engine.fill():
+            delivery = self.engine.take_held()
+            if delivery is not None:
+                return delivery
+        raise StopIteration
 
     def accept(self, delivery: Delivery, rows: Rows = None, *, wait: bool = True) -> None:
         """Acknowledge messages as processed; they are never delivered to the group again.

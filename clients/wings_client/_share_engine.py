@@ -122,11 +122,11 @@ class ShareEngine:
                 that of an acknowledgement that was not waited for.
         """
         self.transport.check_process()
-        self.raise_refused()
         deadline = Deadline.never() if self._timeout is None else Deadline.after(self._timeout)
         backoff = Backoff(self.transport.retry)
         failing = Deadline.never()
         while not self._ready and not self._stopped:
+            self.raise_refused()
             try:
                 self._wait(deadline)
                 backoff.reset()
@@ -143,6 +143,7 @@ class ShareEngine:
                     self._changed.wait_for(lambda: self._stopped, backoff.next_delay())
             if deadline.passed:
                 break
+        self.raise_refused()
         return bool(self._ready)
 
     @property
@@ -155,6 +156,14 @@ class ShareEngine:
         self.transport.check_process()
         with self._lock:
             return self._ready.popleft() if self._ready else None
+
+    def take_held(self) -> Delivery | None:
+        """Return the next delivery whose lock has not expired while it waited here."""
+        while (delivery := self.take()) is not None:
+            if self._locks.holds(delivery):
+                return delivery
+            self._locks.forget(delivery)
+        return None
 
     def holds(self, delivery: Delivery) -> bool:
         """Return whether a delivery is still held, as far as is known."""
@@ -195,14 +204,15 @@ class ShareEngine:
             self._locks.renewed(delivery)
             return
         held = self._locks.begin(delivery, settlement.ranges)
-        if not wait and self._send(settlement, entries, held):
-            return
-        acknowledged = False
+        is_sent = acknowledged = False
         try:
-            _raise_first(self._acknowledge(entries))
-            acknowledged = True
+            is_sent = not wait and self._send(settlement, entries, held)
+            if not is_sent:
+                _raise_first(self._acknowledge(entries))
+                acknowledged = True
         finally:
-            self._locks.done(held, settlement.ranges, acknowledged=acknowledged)
+            if not is_sent:
+                self._locks.done(held, settlement.ranges, acknowledged=acknowledged)
 
     def _send(
         self, settlement: Settlement, entries: Sequence[AcknowledgementEntry], held: Held | None
@@ -214,8 +224,10 @@ class ShareEngine:
 
         def answered(error: WingsError | None) -> None:
             self._locks.done(held, settlement.ranges, acknowledged=error is None)
-            with self._lock:
-                self._refused = self._refused or error
+            if error is not None:
+                with self._lock:
+                    self._refused = self._refused or error
+                    self._changed.notify_all()  # The next delivery tells of it.
 
         sent = Sent(entries, answered, settlement.messages)
         return stream.send(sent, at_once=settlement.delivery.in_order)
@@ -332,7 +344,8 @@ class ShareEngine:
         if self.transport.is_inherited:
             return
         try:
-            self.flush()
+            if not self._closed:
+                self.flush()
         finally:
             self._close()
 
@@ -400,18 +413,23 @@ class ShareEngine:
         if wait > READ_SECONDS_MIN and current_cancellation() is None:
             ends_at = time.monotonic() + wait
             # What comes for other threads must not make it late.
-            stream.read(lambda: bool(self._ready) or self._stopped or time.monotonic() >= ends_at)
-            if self._ready or self._stopped:
+            stream.read(lambda: self._is_waited_for or time.monotonic() >= ends_at)
+            if self._is_waited_for:
                 return True
             wait = ends_at - time.monotonic()
         with woken_by_cancellation(self._notify) as is_cancelled, self._lock, stream.expected():
             self._changed.wait_for(
-                lambda: self._ready or self._stopped or stream.error is not None or is_cancelled(),
+                lambda: self._is_waited_for or stream.error is not None or is_cancelled(),
                 max(0.0, wait),
             )
             if is_cancelled():
                 raise StreamCancelled
-            return bool(self._ready) or self._stopped
+            return self._is_waited_for
+
+    @property
+    def _is_waited_for(self) -> bool:
+        """Whether there is what a wait for a delivery ends with."""
+        return bool(self._ready) or self._stopped or self._refused is not None
 
     def _notify(self) -> None:
         with self._lock:

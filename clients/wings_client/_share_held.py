@@ -70,6 +70,8 @@ class Held:
 
     def end_acknowledging(self, ranges: Sequence[OffsetRange], *, acknowledged: bool) -> None:
         """Record its outcome; if not `acknowledged`, the ranges stay held, in doubt."""
+        if ranges not in self._acknowledging:
+            return  # Told again, as a signal handler raised meanwhile.
         self._acknowledging.remove(ranges)
         if acknowledged:
             self.left = without(self.left, ranges)

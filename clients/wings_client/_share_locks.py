@@ -62,13 +62,19 @@ class Locks:
     def messages(self) -> int:
         """How many messages are held, as far as is known."""
         with self._changed:
-            return sum(each.messages for each in self._held.values() if not each.has_expired)
+            held = [each for each in self._held.values() if not each.is_released]
+            return sum(each.messages for each in held if not each.has_expired)
 
     def holds(self, delivery: Delivery) -> bool:
         """Return whether a delivery is still held, as far as is known."""
         with self._changed:
             held = self._held.get(id(delivery))
             return held is not None and not (held.has_expired or held.is_released)
+
+    def forget(self, delivery: Delivery) -> None:
+        """Forget a delivery whose lock has expired."""
+        with self._changed:
+            self._held.pop(id(delivery), None)
 
     def add(self, found: Sequence[Delivery], source: object) -> bool:
         """Take deliveries in; returns whether `renew` is to be started now."""

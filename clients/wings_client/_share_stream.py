@@ -213,7 +213,7 @@ class ShareStream:
             is_large = len(sent.entries) > 1
             if is_large:
                 self._write_gathered()
-            self._unanswered.gather(sent)
+            self._unanswered.gathered.append(sent)
             if (
                 at_once
                 or is_large
@@ -239,19 +239,21 @@ class ShareStream:
             WingsError: `Unavailable` where no answer came in time.
         """
         try:
-            for _ in range(2):  # After the first answer, some may be sent again.
+            for _ in range(GATHERED_MAX.bit_length() + 1):  # By halves some may be sent again.
                 if self.unanswered:
                     self.acknowledge(())
             with self._lock:
                 if self._is_writing:
                     raise Unavailable("a signal handler came while its thread writes a request")
         finally:
-            self.wait_told()
+            is_told = self.wait_told()
+        if not is_told:
+            raise timed_out(f"{self.endpoint} does not end a share stream", self.endpoint)
 
-    def wait_told(self) -> None:
-        """Wait until all are told of its end, where the stream has ended or is closed."""
-        if self.error is not None or self._is_closing:
-            self._closed.wait(CLOSE_SECONDS)
+    def wait_told(self) -> bool:
+        """Where the stream has ended or is closed, wait until all are told; False: in vain."""
+        is_open = self.error is None and not self._is_closing
+        return is_open or self._closed.wait(CLOSE_SECONDS)
 
     def read(self, is_done: Callable[[], bool]) -> None:
         """Read on the caller's thread until it has what it waits for, where it is to do so.
@@ -339,17 +341,26 @@ class ShareStream:
     def _write_gathered(self) -> None:
         """Send what was gathered, by one request; the lock is held, and nothing being written."""
         if self._unanswered.gathered and not self._is_closing:
-            self._write_request(self._unanswered.take_gathered(self._requests + 1))
+            self._write_all(self._unanswered.gathered)
+
+    def _write_all(self, sent: list[Sent]) -> None:
+        """Send acknowledgements by one request; the lock is held, and nothing being written."""
+        self._write_request([entry for each in sent for entry in each.entries], sent=sent)
 
     def _write_request(
-        self, entries: Sequence[AcknowledgementEntry], request: _Request | None = None
+        self,
+        entries: Sequence[AcknowledgementEntry],
+        request: _Request | None = None,
+        sent: list[Sent] | None = None,
     ) -> None:
-        """Send an acknowledgement, whose answer is told to a request; the lock is held."""
+        """Send acknowledgements, whose answer is told to either; the lock is held."""
         try:
             self._is_writing = True
             self._requests += 1
             if request is not None:
                 self._waiting[self._requests] = request
+            if sent is not None:
+                self._unanswered.requested(self._requests, sent)
             self._write(acknowledge_metadata(self._requests, entries))
         except BaseException:
             self._reader.cancel()  # A signal handler's: requests that were not sent count too.
@@ -478,29 +489,36 @@ class ShareStream:
                 self._delivered(Delivery.of(batch, chunk))
 
     def _tell(self, number: int, results: Sequence[dict[str, Any]]) -> None:
-        """Tell of answers; what was refused beside others is sent alone, as these may be why."""
+        """Tell of the answers to a request.
+
+        One that was refused has others of its partition refused, so they are sent again by halves.
+        """
         with self._lock:
-            answers = list(self._unanswered.answer(number, results))
-            may_write = not (self.error is not None or self._is_closing or self._is_writing)
+            answers = self._unanswered.answers(number, results)
+            refused = [sent for sent, error in answers if isinstance(error, InvalidRecordState)]
+            is_over = self.error is not None or self._is_closing
+            if len(refused) > 1 and not (is_over or self._is_writing or self._unanswered.is_full):
+                self._write_gathered()
+                half = len(refused) // 2
+                self._write_all(refused[:half])
+                self._write_all(refused[half:])
+                answers = [each for each in answers if each[0] not in refused]
         for sent, error in answers:
-            if isinstance(error, InvalidRecordState) and len(answers) > 1 and may_write:
-                with self._lock:
-                    self._write_gathered()
-                    self._unanswered.gather(sent)
-                    self._write_gathered()
-            else:
-                sent.answered(error)
+            sent.tell(error)
+        with self._lock:
+            self._unanswered.told(number)
 
     def _finish(self, error: WingsError) -> None:
         self._transport.addresses.note(error, self.endpoint)
         with self._lock:
             self.error = error
             waiting, self._waiting = self._waiting, {}
-            unanswered = self._unanswered.end()
+            unanswered = self._unanswered.all()
         for request in waiting.values():
             request.known.release()
         for each in unanswered:
-            each.answered(_in_doubt(error, self.endpoint))
+            each.tell(_in_doubt(error, self.endpoint))
+        self._unanswered.clear()
         with suppress(*CALL_ERRORS):  # Told already.
             self._writer.close()
         self._closed.set()

@@ -4,9 +4,9 @@ Those of a moment share a request, as rows of a producer share a batch: a messag
 more than what stands in it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from wings_core.contracts.share import AcknowledgementEntry
@@ -26,28 +26,40 @@ Answered = Callable[[WingsError | None], None]
 """Takes the error of the first entry that was refused, or None."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Sent:
-    """An acknowledgement: what is sent, who is told of its answer, and how many messages it is."""
+    """An acknowledgement.
+
+    Attributes:
+        entries: What is sent.
+        answered: Is told of its answer.
+        messages: How many it is for.
+        is_told: Whether it was; twice only where a signal handler raised meanwhile.
+    """
 
     entries: Sequence[AcknowledgementEntry]
     answered: Answered
     messages: int
+    is_told: bool = False
+
+    def tell(self, error: WingsError | None) -> None:
+        """Tell of the answer, or of the end of the stream; the first call counts."""
+        if not self.is_told:
+            self.answered(error)
+            self.is_told = True
 
 
 class Unanswered:
     """Those of a stream, whose lock guards this.
 
+    A signal handler may raise at any step: then the stream is broken, and all that is here is told.
+
     Attributes:
         gathered: Those that were not sent yet.
-        gathered_messages: Of how many messages these are.
-        messages: Of how many messages all are, sent or not.
     """
 
     def __init__(self) -> None:
         self.gathered: list[Sent] = []
-        self.gathered_messages = 0
-        self.messages = 0
         self._requests: dict[int, list[Sent]] = {}
 
     @property
@@ -55,32 +67,42 @@ class Unanswered:
         """Whether so many requests are unanswered that nothing more may be sent."""
         return len(self._requests) >= UNANSWERED_MAX
 
-    def gather(self, sent: Sent) -> None:
-        """Add one to those that are sent next."""
-        self.gathered.append(sent)
-        self.gathered_messages += sent.messages
-        self.messages += sent.messages
+    @property
+    def gathered_messages(self) -> int:
+        """Of how many messages those are that were not sent yet."""
+        return sum(each.messages for each in self.gathered)
 
-    def take_gathered(self, number: int) -> list[AcknowledgementEntry]:
-        """Return what was gathered, which is sent now by the request of this number."""
-        sent, self.gathered = self.gathered, []
-        self.gathered_messages = 0
+    @property
+    def messages(self) -> int:
+        """Of how many messages all are that were not told of an answer yet."""
+        return sum(each.messages for each in self.all())
+
+    def requested(self, number: int, sent: list[Sent]) -> None:
+        """Record the request that they are sent by."""
         self._requests[number] = sent
-        return [entry for each in sent for entry in each.entries]
+        if sent is self.gathered:
+            self.gathered = []
 
-    def answer(
+    def answers(
         self, number: int, results: Sequence[dict[str, Any]]
-    ) -> Iterator[tuple[Sent, WingsError | None]]:
-        """Yield each acknowledgement of a request, and its error: none where it is not known."""
+    ) -> list[tuple[Sent, WingsError | None]]:
+        """Return what is to be told by the answer to a request, until `told`; none if unknown."""
         found = iter(results)
-        for sent in self._requests.pop(number, ()):
+        answers: list[tuple[Sent, WingsError | None]] = []
+        for sent in self._requests.get(number, ()):
             refused = [each for each in islice(found, len(sent.entries)) if each["code"]]
-            self.messages -= sent.messages
-            yield sent, error_from_json(refused[0]) if refused else None
+            answers.append((sent, error_from_json(refused[0]) if refused else None))
+        return answers
 
-    def end(self) -> list[Sent]:
-        """Return all, of which none is answered any more."""
-        sent = [*(each for request in self._requests.values() for each in request), *self.gathered]
-        self.gathered, self.gathered_messages, self.messages = [], 0, 0
+    def told(self, number: int) -> None:
+        """Forget a request, of whose answer all were told, or sent by another."""
+        self._requests.pop(number, None)
+
+    def all(self) -> list[Sent]:
+        """Return all, sent or not."""
+        return [*chain.from_iterable(self._requests.values()), *self.gathered]
+
+    def clear(self) -> None:
+        """Forget all, which were told of the end of the stream."""
         self._requests.clear()
-        return sent
+        self.gathered = []

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from server_processes import until
 
 import wings_client
 from wings_client import Client, ShareConsumer, Topic, _share_stream, _share_unanswered
+from wings_client._share_locks import Locks
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.contracts.share_stream import acknowledge_metadata
 from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
@@ -60,6 +62,16 @@ def read_itself(consumer: ShareConsumer) -> int:
 
 in_sync = pytest.mark.parametrize("connect", ["sync"], indirect=True)
 """An async consumer is read by threads of its own, and what it acknowledges may be sent at once."""
+
+
+def acceptance(delivery: wings_client.Delivery) -> AcknowledgementEntry:
+    return AcknowledgementEntry(
+        partition=delivery.partition,
+        first=delivery.start_offset,
+        last=delivery.end_offset,
+        lease=delivery.lease,
+        type="accept",
+    )
 
 
 def state(wings: Client, topic: Topic) -> tuple[int, int]:
@@ -139,7 +151,7 @@ def test_one_that_is_refused_takes_no_other_of_its_request_with_it(
             consumer.accept(delivery, wait=False)
         with pytest.raises(InvalidRecordState):
             consumer.flush()
-        assert [each for each in requests if each] == [3, 1, 1, 1]
+        assert [each for each in requests if each] == [3, 1, 2, 1, 1]
         consumer.flush()  # It is raised once.
     assert state(wings, topic) == (MESSAGES - before - 3, 0)
 
@@ -147,14 +159,125 @@ def test_one_that_is_refused_takes_no_other_of_its_request_with_it(
 def _accept_elsewhere(
     wings: Client, topic: Topic, member: str, delivery: wings_client.Delivery
 ) -> None:
-    entry = AcknowledgementEntry(
-        partition=delivery.partition,
-        first=delivery.start_offset,
-        last=delivery.end_offset,
-        lease=delivery.lease,
-        type="accept",
-    )
+    entry = acceptance(delivery)
     assert wings.acknowledge_messages("billing", topic, member, [entry]) == [None]
+
+
+@in_sync
+def test_a_flush_waits_until_who_acknowledged_was_told(
+    wings: Client, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    telling, flushed = threading.Event(), threading.Event()
+    done = Locks.done
+
+    def late(self: Locks, *args: Any, **named: Any) -> None:
+        telling.set()
+        flushed.wait(1)
+        done(self, *args, **named)
+
+    with wings.share_consumer("billing", topic, max_messages=1, prefetch=3) as consumer:
+        held = next(consumer)
+        _accept_elsewhere(wings, topic, consumer.member, held)
+        monkeypatch.setattr(Locks, "done", late)
+        consumer.accept(held, wait=False)
+        assert telling.wait(30)
+        with pytest.raises(InvalidRecordState):
+            consumer.flush()
+        flushed.set()
+
+
+def test_one_that_is_refused_is_told_to_who_waits_for_a_delivery(
+    wings: Client, topic: Topic
+) -> None:
+    wings.create_share_group("late", topic, {**CONFIG, "start": "latest"})
+    wings.push(topic, {"n": [0]})
+    with wings.share_consumer("late", topic, max_messages=1, prefetch=3) as consumer:
+        held = next(consumer)
+        entry = acceptance(held)
+        assert wings.acknowledge_messages("late", topic, consumer.member, [entry]) == [None]
+        accepting = threading.Timer(0.2, lambda: consumer.accept(held, wait=False))
+        accepting.start()
+        with pytest.raises(InvalidRecordState):
+            next(consumer)
+        accepting.join()
+
+
+def test_one_that_is_refused_keeps_no_room_from_the_next(wings: Client, topic: Topic) -> None:
+    with wings.share_consumer("billing", topic, max_messages=1) as consumer:
+        first = next(consumer)
+        next(consumer)
+        _accept_elsewhere(wings, topic, consumer.member, first)
+        consumer.accept(first, wait=False)
+        with pytest.raises(InvalidRecordState):
+            consumer.flush()
+        assert next(consumer).offsets == [2]
+
+
+def test_what_came_ahead_and_expired_is_not_handed_out(wings: Client, topic: Topic) -> None:
+    wings.create_share_group("short", topic, {**CONFIG, "lock_duration_ms": 1_000})
+    with wings.share_consumer(
+        "short", topic, max_messages=1, prefetch=5, timeout=20, auto_renew=False
+    ) as consumer:
+        next(consumer)
+        until(lambda: wings.share_group("short", topic).partitions[0].in_flight == 6)
+        until(lambda: wings.share_group("short", topic).partitions[0].in_flight == 0)
+        with suppress(InvalidRecordState):  # It may expire now.
+            consumer.accept(next(consumer))
+
+
+def test_a_close_tells_of_an_error_once(
+    connect: Connect, wings: Client, topic: Topic, proxy: BreakableProxy
+) -> None:
+    with connect(proxy.endpoint, timeout=1) as client:
+        consumer = client.share_consumer("billing", topic, max_messages=1, timeout=20)
+        held = next(consumer)
+        proxy.stall()
+        consumer.accept(held, wait=False)
+        with pytest.raises(WingsError):
+            consumer.close()
+        consumer.close()
+
+
+@in_sync
+def test_what_ctrl_c_keeps_from_being_sent_is_not_said_to_be_durable(
+    wings: Client, topic: Topic, requests: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requested = _share_unanswered.Unanswered.requested
+
+    def interrupted(self: _share_unanswered.Unanswered, *args: Any) -> None:
+        requested(self, *args)
+        raise KeyboardInterrupt
+
+    with wings.share_consumer("billing", topic, max_messages=1, prefetch=15) as consumer:
+        read_itself(consumer)
+        consumer.accept(next(consumer), wait=False)
+        monkeypatch.setattr(_share_unanswered.Unanswered, "requested", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.flush()
+        monkeypatch.setattr(_share_unanswered.Unanswered, "requested", requested)
+        with pytest.raises(Unavailable):
+            consumer.flush()
+
+
+@in_sync
+def test_what_ctrl_c_keeps_from_being_told_is_told_with_the_end_of_the_stream(
+    wings: Client, topic: Topic, requests: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell = _share_unanswered.Sent.tell
+
+    def interrupted(self: _share_unanswered.Sent, error: WingsError | None) -> None:
+        monkeypatch.setattr(_share_unanswered.Sent, "tell", tell)
+        raise KeyboardInterrupt
+
+    with wings.share_consumer("billing", topic, max_messages=1, prefetch=15) as consumer:
+        read_itself(consumer)
+        for _ in range(2):
+            consumer.accept(next(consumer), wait=False)
+        monkeypatch.setattr(_share_unanswered.Sent, "tell", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.flush()
+        with pytest.raises(Unavailable):
+            consumer.flush()
 
 
 @pytest.mark.parametrize("tells", ["next", "close"])

@@ -46,12 +46,9 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
         """
         self._engine.raise_refused()
         # Taken on the event loop: taken on a thread, it would be lost with a cancelled task.
-        delivery = self._engine.take()
-        if delivery is None:
-            await self._reads.run(self._engine.fill)
-            delivery = self._engine.take()
-        if delivery is None:
-            raise StopAsyncIteration
+        while (delivery := self._engine.take_held()) is None:
+            if not await self._reads.run(self._engine.fill):
+                raise StopAsyncIteration
         return delivery
 
     async def accept(self, delivery: Delivery, rows: Rows = None, *, wait: bool = True) -> None:
