@@ -63,7 +63,7 @@ def run() -> Iterator[Row]:
         yield _leases(server)
     yield from _against_replicas()
     with server_process() as server:
-        yield _wake_up(server)
+        yield from _wake_up(server)
         yield _idle(server)
 
 
@@ -161,6 +161,15 @@ def _against_replicas() -> Iterator[Row]:
                 lambda: _take(embedded.flight, topic, messages, workers),  # noqa: B023
                 runs=RUNS,
             )
+            yield compare(
+                f"take {messages}, accept without waiting, {workers} workers: three replicas "
+                "against one",
+                "messages/s",
+                0.4,
+                lambda: _take_ahead(replicated.flight, topic, messages, workers),  # noqa: B023
+                lambda: _take_ahead(embedded.flight, topic, messages, workers),  # noqa: B023
+                runs=RUNS,
+            )
 
 
 def _rejections(server: ServerProcess) -> Row:
@@ -226,23 +235,35 @@ def _leases(server: ServerProcess) -> Row:
         )
 
 
-def _wake_up(server: ServerProcess) -> Row:
-    """Measure a message that is pushed to one of many partitions, taken, and accepted."""
+def _wake_up(server: ServerProcess) -> Iterator[Row]:
+    """Measure a message that is pushed to one of many partitions, taken, and accepted.
+
+    By a stream of its own, which takes longer to open than the rest of a push, and by a producer.
+    """
+    name = (
+        f"one message to {PARTITIONS:,} partitions, {IDLE_WORKERS} idle workers: CPU of the server"
+    )
     with _idle_workers(server, "woken", PARTITIONS) as (client, accepted):
         one = _rows(1)
         topic = client.topic("woken")  # To look it up for each message is no part of its cost.
 
-        def push_each() -> None:
-            for _ in range(PUSHES):
-                client.push(topic, one)
-                assert accepted.acquire(timeout=30)
+        def cpu_ms(push: Callable[[], object]) -> float:
+            def push_each() -> None:
+                for _ in range(PUSHES):
+                    push()
+                    assert accepted.acquire(timeout=30)
 
-        push_each()
-        values = [_cpu_ms(server, push_each) / PUSHES for _ in range(RUNS)]
-    name = (
-        f"one message to {PARTITIONS:,} partitions, {IDLE_WORKERS} idle workers: CPU of the server"
-    )
-    return at_most(name, "ms", 5, values)
+            return _cpu_ms(server, push_each) / PUSHES
+
+        with client.producer(topic) as producer:
+            pushes: dict[str, Callable[[], object]] = {
+                name: lambda: client.push(topic, one),
+                f"{name}, sent by a producer": lambda: producer.send(one).result(),
+            }
+            for push in pushes.values():
+                cpu_ms(push)
+            for each, push in pushes.items():
+                yield at_most(each, "ms", 5, [cpu_ms(push) for _ in range(RUNS)])
 
 
 def _idle(server: ServerProcess) -> Row:
