@@ -99,8 +99,9 @@ class Unanswered:
         self._requests.pop(number, None)
 
     def all(self) -> list[Sent]:
-        """Return all, sent or not."""
-        return [*chain.from_iterable(self._requests.values()), *self.gathered]
+        """Return all, sent or not; also without the lock."""
+        requests = [*self._requests.values()]  # At one moment, as others change it meanwhile.
+        return [*chain.from_iterable(requests), *self.gathered]
 
     def clear(self) -> None:
         """Forget all, which were told of the end of the stream."""
