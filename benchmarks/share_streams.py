@@ -149,7 +149,7 @@ def _against_replicas() -> Iterator[Row]:
         flags = ["--hold-replicas", ",".join(replicas)]
         replicated = stack.enter_context(server_process(flags=flags))
         embedded = stack.enter_context(server_process())
-        for messages, workers, _ in BOUNDS:
+        for messages, workers, bound in BOUNDS:
             topic = f"take-{messages}-workers-{workers}"
             _backlog(replicated, topic, messages)
             _backlog(embedded, topic, messages)
@@ -161,15 +161,9 @@ def _against_replicas() -> Iterator[Row]:
                 lambda: _take(embedded.flight, topic, messages, workers),  # noqa: B023
                 runs=RUNS,
             )
-            yield compare(
-                f"take {messages}, accept without waiting, {workers} workers: three replicas "
-                "against one",
-                "messages/s",
-                0.4,
-                lambda: _take_ahead(replicated.flight, topic, messages, workers),  # noqa: B023
-                lambda: _take_ahead(embedded.flight, topic, messages, workers),  # noqa: B023
-                runs=RUNS,
-            )
+            name = f"take {messages}, accept without waiting, {workers} workers: three replicas"
+            values = [_take_ahead(replicated.flight, topic, messages, workers) for _ in range(RUNS)]
+            yield at_least(name, "messages/s", 0.4 * bound, values)
 
 
 def _rejections(server: ServerProcess) -> Row:
