@@ -106,7 +106,7 @@ class ShareEngine:
         self._polls = timeout == 0
         self._ready: deque[Delivery] = deque()
         self._refused: WingsError | None = None
-        """The first error of acknowledgements that nobody waits for, until it is raised."""
+        """The first error of acknowledgements that were not waited for, until it is raised."""
         self._reading: Reading | None = None
         self._stopped = False
         self._closed = False
@@ -217,7 +217,7 @@ class ShareEngine:
     def _send(
         self, settlement: Settlement, entries: Sequence[AcknowledgementEntry], held: Held | None
     ) -> bool:
-        """Send an acknowledgement that nobody waits for; False where that is not possible now."""
+        """Send an acknowledgement without waiting; False where that is not possible now."""
         stream = self._stream
         if stream is None or len(entries) > ACKNOWLEDGEMENTS_MAX:
             return False

@@ -229,7 +229,7 @@ class ShareStream:
 
     @property
     def unanswered(self) -> int:
-        """Of how many messages acknowledgements are that nobody waits for, and not answered."""
+        """How many messages were acknowledged by `send`, and not answered yet."""
         return self._unanswered.messages
 
     def flush(self) -> None:
@@ -479,7 +479,8 @@ class ShareStream:
                 if request is not None:
                     request.results = results
                     request.known.release()
-                self._tell(number, results)
+                else:
+                    self._tell(number, results)
             case ShareEnd(code, message):
                 self._end = _error_of(code, message, self.endpoint)
                 with self._lock, suppress(*CALL_ERRORS):  # The next read says more.

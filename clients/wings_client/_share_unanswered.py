@@ -1,4 +1,4 @@
-"""Acknowledgements of a share stream that no caller waits for: gathered, sent and answered.
+"""Acknowledgements of a share stream, not waited for: gathered, sent and answered.
 
 Those of a moment share a request, as rows of a producer share a batch: a message costs both sides
 more than what stands in it.

@@ -322,6 +322,7 @@ def test_it_is_sent_though_the_worker_works_on(wings: Client, topic: Topic) -> N
         for _ in range(20):  # Soon the caller reads, and what it acknowledges is gathered.
             consumer.accept(next(consumer), wait=False)
         until(lambda: state(wings, topic)[0] == MESSAGES - 80)
+        assert state(wings, topic)[0] == MESSAGES - 80
 
 
 def test_it_is_released_and_rejected_without_a_wait_too(
