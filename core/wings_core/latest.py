@@ -12,7 +12,6 @@ from wings_core.model import Accepted, CommitResult, Topic
 from wings_core.partitions import Partition
 from wings_core.storage.interfaces import EncodedPage
 from wings_core.storage.lru import Lru
-from wings_core.storage.page import read_page
 
 PLACES_MAX = 512
 """Partitions of which the last rows are kept."""
@@ -25,9 +24,10 @@ BYTES_MAX = 16 * 1024
 class LatestRows:
     """What a commit appended to a partition."""
 
-    page: bytes
-    """That they were written to. Not the producer's batch, whose buffers are parts of the message
-    that it came in: that may be far larger."""
+    message: bytes
+    """Of the page that they were written to. Not the producer's batch, whose buffers are parts of
+    the message that it came in: that may be far larger."""
+    page_bytes: int
     start_offset: int
     next_offset: int
     timestamp: int
@@ -40,7 +40,7 @@ class LatestRows:
         """Return the rows, in the version of the topic that they were found for."""
         rows = self._rows
         if rows is None:
-            rows = self._rows = read_page(pa.py_buffer(self.page), topic.uuid, topic.schema)
+            rows = self._rows = pa.ipc.read_record_batch(pa.py_buffer(self.message), topic.schema)
         return rows
 
 
@@ -98,6 +98,11 @@ def keep(followed: Followed, page: EncodedPage, result: CommitResult, told: int 
     (committed,) = result.committed
     # The commit was told of once, at the least. Where more was, who waits looks again.
     told = None if told is None else told + 1
-    start, end = committed.start_offset, committed.end_offset
-    data = b"".join(page.parts)
-    followed.latest = LatestRows(data, start, end + 1, committed.timestamp, told)
+    followed.latest = LatestRows(
+        page.message(),
+        page.length,
+        committed.start_offset,
+        committed.end_offset + 1,
+        committed.timestamp,
+        told,
+    )

@@ -211,7 +211,7 @@ class Fetcher:
             if latest is not None:
                 last = latest.next_offset - 1
                 rows = latest.rows(cursor.topic)
-                yield Chunk(rows, latest.start_offset, last, len(latest.page))
+                yield Chunk(rows, latest.start_offset, last, latest.page_bytes)
                 _move_to_end(cursor, latest.next_offset, latest.told)
                 return
         key = (cursor.topic.uuid, cursor.partition, cursor.offset, cursor.selection.wish)

@@ -18,7 +18,12 @@ class EncodedPage:
 
     rows: int
     parts: tuple[bytes | memoryview, ...]
+    """The header, the message's metadata and parts of its body, the padding."""
     length: int
+
+    def message(self) -> bytes:
+        """Return a copy of its Arrow IPC message."""
+        return b"".join(self.parts[1:-1])
 
 
 def addresses_of(folio: str, pages: Sequence[EncodedPage], position: int = 0) -> list[PageAddress]:

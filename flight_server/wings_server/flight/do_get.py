@@ -197,11 +197,12 @@ def stream(
         metadata_of: Callable[[Any], bytes] = get.metadata_of
         found: Iterator[list[Any]] = get.chunks(cancel)
         for chunks in found:
+            # Handing one on takes no step of ours: see `READ_AHEAD_SECONDS`. Nor is anything done
+            # before it that can be done after: a follower waits for this.
+            yield from [(chunk.batch, metadata_of(chunk)) for chunk in chunks]
             rows = size = 0
             for chunk in chunks:
                 rows += chunk.batch.num_rows
                 size += chunk.bytes
             metrics.delivered("flight", rows, size, get.topic.name)
-            # Handing one on takes no step of ours: see `READ_AHEAD_SECONDS`.
-            yield from [(chunk.batch, metadata_of(chunk)) for chunk in chunks]
         yield _no_rows(get.schema), get.end_metadata(_end_reason(get.state))
