@@ -8,11 +8,14 @@ for from their parent.
 import itertools
 import math
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 
 import pyarrow.flight as flight
 
@@ -30,11 +33,13 @@ from benchmarks.harness import (
     row_of,
     ticket,
 )
-from benchmarks.small import Stream, people
+from benchmarks.small import people
 from wings_server.testing import ServerProcess, server_process
 
-PRODUCERS = 4
-PUSHES = 2_000
+PRODUCERS = 8
+"""Each in a process of its own: together they ask for more than one interpreter could."""
+
+PUSHES = 1_000
 """Of each producer."""
 
 SCANNERS = 8
@@ -59,12 +64,12 @@ def run() -> Iterator[Row]:
     ):
         pairs = [(each.seconds[floor.POSTGRES] * 1e3, each.seconds[how] * 1e3) for each in rounds]
         yield row_of(name, "ms", floor.HOLD, pairs, more_is_better=False)
-    with server_process() as alone, bare_server() as bare:
+    with server_process() as alone, bare_server() as bare, Producers() as producers:
         _load(alone.client(), bare)
         for processes in (2, PROCESSES):
             with server_process(flags=["--processes", str(processes)]) as server:
                 _load(server.client())
-                yield from _processes(server, alone, bare, processes)
+                yield from _processes(server, alone, bare, processes, producers)
 
 
 def _load(client: flight.FlightClient, bare: flight.FlightClient | None = None) -> None:
@@ -81,7 +86,11 @@ def _load(client: flight.FlightClient, bare: flight.FlightClient | None = None) 
 
 
 def _processes(
-    server: ServerProcess, alone: ServerProcess, bare: flight.FlightClient, processes: int
+    server: ServerProcess,
+    alone: ServerProcess,
+    bare: flight.FlightClient,
+    processes: int,
+    producers: "Producers",
 ) -> Iterator[Row]:
     """Measure so many processes against one, and against a bare server."""
     holds = processes == PROCESSES and len(os.sched_getaffinity(0)) >= CORES_MIN
@@ -104,8 +113,8 @@ def _processes(
         f"one-row pushes by {PRODUCERS} producers: {by} against none",
         "pushes/s",
         3.0 if holds else 0.0,
-        lambda: pushes / _seconds(lambda: _push(server)),
-        lambda: pushes / _seconds(lambda: _push(alone)),
+        lambda: pushes / producers.push(server),
+        lambda: pushes / producers.push(alone),
     )
     yield compared(
         f"scan by {SCANNERS} clients: {by} against a bare server",
@@ -114,7 +123,11 @@ def _processes(
         lambda: scanned / _seconds(lambda: _scan(server)),
         lambda: scanned / _seconds(lambda: _drain([bare], flight.Ticket(b"scanned"))),
     )
-    for what, call, per in (("one-row push", _push, pushes), ("scanned MiB", _scan, scanned)):
+    calls: tuple[tuple[str, Callable[[ServerProcess], object], int], ...] = (
+        ("one-row push", producers.push, pushes),
+        ("scanned MiB", _scan, scanned),
+    )
+    for what, call, per in calls:
         yield compared(
             f"CPU of a {what}: {by} against none (no bound)",
             "us",
@@ -131,6 +144,48 @@ def _processes(
         )
 
 
+class Producers:
+    """Processes that push one row at a time, each to the next process of a server."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "benchmarks.push_worker"]
+        self._stack = ExitStack()
+        self._workers = [
+            self._stack.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            for _ in range(PRODUCERS)
+        ]
+
+    def __enter__(self) -> Self:
+        """Return them."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close their inputs, at which they end, and wait for that."""
+        self._stack.close()
+
+    def push(self, server: ServerProcess) -> float:
+        """Have all push to a topic of their own; returns the seconds until all is acknowledged."""
+        topic = f"t{next(_topics)}"
+        create_topic(server.client(), topic, people(1).schema)
+        addresses = itertools.cycle(_addresses(server, topic))
+        self._ask([f"{next(addresses)} {topic} {PUSHES}" for _ in self._workers], "ready")
+        started = time.perf_counter()
+        self._ask(["go"] * len(self._workers), "done")
+        return time.perf_counter() - started
+
+    def _ask(self, lines: Sequence[str], answer: str) -> None:
+        """Send each a line, and wait until each has answered."""
+        for worker, line in zip(self._workers, lines, strict=True):
+            assert worker.stdin is not None
+            worker.stdin.write(line + "\n")
+            worker.stdin.flush()
+        for worker in self._workers:
+            assert worker.stdout is not None
+            assert worker.stdout.readline().strip() == answer
+
+
 def _seconds(call: Callable[[], None]) -> float:
     started = time.perf_counter()
     call()
@@ -139,7 +194,7 @@ def _seconds(call: Callable[[], None]) -> float:
 
 def _cpu(
     server: ServerProcess,
-    call: Callable[[ServerProcess], None],
+    call: Callable[[ServerProcess], object],
     of: Callable[[ServerProcess], list[int]],
 ) -> float:
     """Return the processor time, in seconds, that processes of a server use for a call."""
@@ -163,23 +218,6 @@ def _addresses(server: ServerProcess, topic: str) -> list[str]:
     info = server.client().get_flight_info(flight.FlightDescriptor.for_path(topic))
     others = [each.uri.decode() for each in info.endpoints[0].locations]
     return list(dict.fromkeys([server.flight, *others]))
-
-
-def _push(server: ServerProcess) -> None:
-    """Have some producers push, each at the next process, to a topic of their own."""
-    topic, batch = f"t{next(_topics)}", people(1)
-    create_topic(server.client(), topic, batch.schema)
-    addresses = _addresses(server, topic)
-
-    def produce(number: int) -> None:
-        with (
-            flight.FlightClient(addresses[number % len(addresses)]) as client,
-            closing(Stream(client, flight.FlightDescriptor.for_path(topic), batch)) as stream,
-        ):
-            stream.push(PUSHES)
-
-    with ThreadPoolExecutor(PRODUCERS) as threads:
-        list(threads.map(produce, range(PRODUCERS)))
 
 
 def _scan(server: ServerProcess) -> None:
