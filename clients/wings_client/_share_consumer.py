@@ -50,6 +50,7 @@ class ShareConsumer(Iterator[Delivery]):
                 that of an acknowledgement that was not waited for.
         """
         while self.engine.fill():
+            self.engine.raise_refused()
             delivery = self.engine.take_held()
             if delivery is not None:
                 return delivery
@@ -136,7 +137,8 @@ class ShareConsumer(Iterator[Delivery]):
             WingsError: Why the first was not that failed since one was last raised; `Unavailable`
                 where no answer came within the client's timeout.
         """
-        self.engine.flush()
+        with self.engine.telling():
+            self.engine.flush()
 
     @property
     def uses_stream(self) -> bool:
@@ -153,7 +155,8 @@ class ShareConsumer(Iterator[Delivery]):
         Raises:
             WingsError: As `flush`. The consumer is closed all the same.
         """
-        self.engine.close()
+        with self.engine.telling():
+            self.engine.close()
 
     def __enter__(self) -> Self:
         """Return the consumer itself."""

@@ -9,13 +9,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from wings_client._acquire import AckType, acknowledge, acquire, command_of
 from wings_client._cancellation import current_cancellation, woken_by_cancellation
-from wings_client._errors import copy_of, is_passing
+from wings_client._errors import copy_of, is_passing, is_timeout
 from wings_client._retry import Backoff
 from wings_client._share_held import Held
 from wings_client._share_locks import Locks, entry_of
@@ -112,21 +112,19 @@ class ShareEngine:
         self._closed = False
 
     def fill(self) -> bool:
-        """Block until there is a delivery to `take`.
+        """Block until there is a delivery to `take`, or an error for `raise_refused`.
 
         Returns:
             False on time-out, and after `stop` or `close`.
 
         Raises:
-            WingsError: The server's refusal; `Unavailable` where it could not be reached again. Or
-                that of an acknowledgement that was not waited for.
+            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
         self.transport.check_process()
         deadline = Deadline.never() if self._timeout is None else Deadline.after(self._timeout)
         backoff = Backoff(self.transport.retry)
         failing = Deadline.never()
-        while not self._ready and not self._stopped:
-            self.raise_refused()
+        while not self._is_waited_for:
             try:
                 self._wait(deadline)
                 backoff.reset()
@@ -143,8 +141,7 @@ class ShareEngine:
                     self._changed.wait_for(lambda: self._stopped, backoff.next_delay())
             if deadline.passed:
                 break
-        self.raise_refused()
-        return bool(self._ready)
+        return bool(self._ready) or self._refused is not None
 
     @property
     def uses_stream(self) -> bool:
@@ -187,8 +184,8 @@ class ShareEngine:
             rows: The rows of it; None: all.
             delay: Of a release, in seconds.
             reason: Of a release or a rejection.
-            wait: Whether to return only when it is durable. Else the next `fill`, `flush` or
-                `close` raises its error, but a renewal is waited for.
+            wait: Whether to return only when it is durable. Else `raise_refused` raises its error;
+                but a renewal is waited for.
 
         Raises:
             InvalidRecordState: The lock on some has expired or ended; nothing was changed.
@@ -224,7 +221,7 @@ class ShareEngine:
 
         def answered(error: WingsError | None) -> None:
             self._locks.done(held, settlement.ranges, acknowledged=error is None)
-            if error is not None:
+            if error is not None and not self._closed:
                 with self._lock:
                     self._refused = self._refused or error
                     self._changed.notify_all()  # The next delivery tells of it.
@@ -233,17 +230,24 @@ class ShareEngine:
         return stream.send(sent, at_once=settlement.delivery.in_order)
 
     def flush(self) -> None:
-        """Wait until all that was acknowledged is durable.
+        """Wait until all that was acknowledged is durable, or refused.
 
         Raises:
-            WingsError: Why the first was not that failed since one was last raised; `Unavailable`
-                where no answer came in time.
+            WingsError: `Unavailable` where no answer came in time.
         """
         self.transport.check_process()
         stream = self._stream
+        if stream is not None:
+            stream.flush()
+
+    @contextmanager
+    def telling(self) -> Generator[None]:
+        """Raise what was refused at the end of the block, also in place of an error of it.
+
+        Not within: what is raised on another thread for a task that is cancelled reaches no caller.
+        """
         try:
-            if stream is not None:
-                stream.flush()
+            yield
         except WingsError:
             self.raise_refused()
             raise
@@ -336,30 +340,40 @@ class ShareEngine:
         ]
 
     def close(self) -> None:
-        """End the wait and release what is still held; if that fails, the locks expire.
+        """End the wait, flush, and release what is still held; if that fails, the locks expire.
 
         Raises:
-            WingsError: That of an acknowledgement that was not waited for; all is closed.
+            WingsError: That of `flush`; all is closed.
         """
         if self.transport.is_inherited:
             return
         try:
             if not self._closed:
                 self.flush()
+        except WingsError as error:
+            if is_timeout(error):
+                self.abandon()  # Who answers nothing is not asked to release what is held.
+            raise
         finally:
             self._close()
 
     def _close(self) -> None:
         lists = self._end()
-        with suppress(WingsError):  # The locks expire.
-            errors = iter(self._acknowledge([entry for entries in lists for entry in entries]))
-            for entries in lists:
-                refused = [isinstance(next(errors), InvalidRecordState) for _ in entries]
-                if any(refused) and len(lists) > 1:
-                    self._acknowledge(entries)  # Each alone: the refusal may be due to another.
         stream = self._stream
+        try:
+            self._release(lists)
+        except WingsError as error:  # The locks expire.
+            if stream is not None and is_timeout(error):
+                stream.cancel()
         if stream is not None:
             stream.close()
+
+    def _release(self, lists: Sequence[Sequence[AcknowledgementEntry]]) -> None:
+        errors = iter(self._acknowledge([entry for entries in lists for entry in entries]))
+        for entries in lists:
+            refused = [isinstance(next(errors), InvalidRecordState) for _ in entries]
+            if any(refused) and len(lists) > 1:
+                self._acknowledge(entries)  # Each alone: the refusal may be due to another.
 
     def _wait(self, deadline: Deadline) -> None:
         """Wait for a delivery until the deadline, or for a while."""

@@ -236,24 +236,24 @@ class ShareStream:
         """Wait until all that was sent is answered, and told; at most for the client's timeout.
 
         Raises:
-            WingsError: `Unavailable` where no answer came in time.
+            WingsError: `Unavailable` where no answer came in time, or a signal handler came while
+                its thread writes a request, or tells of an answer.
         """
+        sent = self._unanswered.all()
         try:
             for _ in range(GATHERED_MAX.bit_length() + 1):  # By halves some may be sent again.
-                if self.unanswered:
-                    self.acknowledge(())
-            with self._lock:
-                if self._is_writing:
-                    raise Unavailable("a signal handler came while its thread writes a request")
+                if all(each.is_told for each in sent):
+                    return
+                self.acknowledge(())
         finally:
-            is_told = self.wait_told()
-        if not is_told:
-            raise timed_out(f"{self.endpoint} does not end a share stream", self.endpoint)
+            self.wait_told()
+        if not all(each.is_told for each in sent):
+            raise Unavailable(f"acknowledgements to {self.endpoint} are not answered yet")
 
-    def wait_told(self) -> bool:
-        """Where the stream has ended or is closed, wait until all are told; False: in vain."""
-        is_open = self.error is None and not self._is_closing
-        return is_open or self._closed.wait(CLOSE_SECONDS)
+    def wait_told(self) -> None:
+        """Where the stream has ended or is closed, wait until all are told, but not for ever."""
+        if self.error is not None or self._is_closing:
+            self._closed.wait(CLOSE_SECONDS)
 
     def read(self, is_done: Callable[[], bool]) -> None:
         """Read on the caller's thread until it has what it waits for, where it is to do so.
@@ -278,7 +278,7 @@ class ShareStream:
                 self._read_one()
         except BaseException:
             if self._is_handing_on:
-                self._reader.cancel()  # It may be lost, so the server is to release it.
+                self.cancel()  # It may be lost, so the server is to release it.
             raise
         finally:
             if not is_nested:
@@ -312,14 +312,14 @@ class ShareStream:
         with self._lock:
             if not self._is_writing:
                 self._write_gathered()
-            self._is_closing = True
+            is_ended, self._is_closing = self._is_closing, True
             try:
                 if self._is_writing:
-                    self._reader.cancel()  # A signal handler's: the request is not to come later.
-                else:
+                    self.cancel()  # A signal handler's: the request is not to come later.
+                elif not is_ended:
                     self._writer.done_writing()
             except CALL_ERRORS:
-                self._reader.cancel()
+                self.cancel()
         if self._caller == threading.get_ident():
             self.read(self._closed.is_set)
         self.interrupt()
@@ -328,7 +328,11 @@ class ShareStream:
 
     def cancel(self) -> None:
         """Break the stream, which the server notices at once; never blocks."""
+        # Nothing is written any more: gRPC aborts the process where the end of this side is sent
+        # while a read, which fails now, sends it too.
+        self._is_closing = True
         self._reader.cancel()
+        self.interrupt()  # To read that it has ended.
 
     def _write(self, message: bytes) -> None:
         """Send a message; the lock is held."""
@@ -336,12 +340,16 @@ class ShareStream:
             self._writer.write_metadata(pa.py_buffer(message))
         except CALL_ERRORS:
             # The reader's error says more; it comes now.
-            self._reader.cancel()
+            self.cancel()
 
     def _write_gathered(self) -> None:
         """Send what was gathered, by one request; the lock is held, and nothing being written."""
-        if self._unanswered.gathered and not self._is_closing:
-            self._write_all(self._unanswered.gathered)
+        try:
+            self._is_writing = True  # A signal handler is not to add to what is being sent.
+            if self._unanswered.gathered and not self._is_closing:
+                self._write_all(self._unanswered.gathered)
+        finally:
+            self._is_writing = False
 
     def _write_all(self, sent: list[Sent]) -> None:
         """Send acknowledgements by one request; the lock is held, and nothing being written."""
@@ -363,7 +371,7 @@ class ShareStream:
                 self._unanswered.requested(self._requests, sent)
             self._write(acknowledge_metadata(self._requests, entries))
         except BaseException:
-            self._reader.cancel()  # A signal handler's: requests that were not sent count too.
+            self.cancel()  # A signal handler's: requests that were not sent count too.
             raise
         finally:
             self._is_writing = False
@@ -417,7 +425,7 @@ class ShareStream:
         with suppress(RuntimeError):  # No thread can be started: the stream is broken below.
             start_thread(self._ask, "wings-share-ask")
         if not self._turn.acquire(timeout=min(SILENT_SECONDS, self._transport.timeout)):
-            self._reader.cancel()
+            self.cancel()
             self._turn.acquire()
         self._takes_over = False
 
@@ -452,7 +460,7 @@ class ShareStream:
                 raise
             else:
                 error = lost(f"the share stream of {self.endpoint}: {failed!r:.200}", self.endpoint)
-                self._reader.cancel()
+                self.cancel()
         if error is not None:
             self._finish(error)
 

@@ -1,9 +1,10 @@
 """A share consumer that takes deliveries ahead, and waits for no acknowledgement."""
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from server_processes import until
 
 import wings_client
 from wings_client import Client, ShareConsumer, Topic, _share_stream, _share_unanswered
+from wings_client._errors import timed_out
+from wings_client._share_engine import ShareEngine
 from wings_client._share_locks import Locks
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.contracts.share_stream import acknowledge_metadata
 from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
-from wings_server.testing import server_process
+from wings_server.testing import RunningServer, server_process
 
 MESSAGES = 200
 CONFIG = {"start": "earliest", "lock_duration_ms": 12 * 3_600_000, "delivery_limit": 100}
@@ -202,6 +205,57 @@ def test_one_that_is_refused_is_told_to_who_waits_for_a_delivery(
         accepting.join()
 
 
+@in_sync
+@pytest.mark.parametrize("call", ["fill", "flush"])
+def test_an_error_that_a_cancelled_task_would_raise_is_told_to_the_next(
+    server: RunningServer,
+    wings: Client,
+    topic: Topic,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+) -> None:
+    begun, done, is_cancelled = threading.Event(), threading.Event(), threading.Event()
+    original = getattr(ShareEngine, call)
+
+    def late(self: ShareEngine) -> Any:
+        begun.set()
+        try:
+            return original(self)
+        finally:
+            done.set()
+            is_cancelled.wait(30)
+
+    wings.create_share_group("late", topic, {**CONFIG, "start": "latest"})
+    wings.push(topic, {"n": [0]})
+
+    async def work() -> None:
+        async with (
+            wings_client.connect_async(server.flight) as client,
+            await client.share_consumer("late", topic, max_messages=1) as consumer,
+        ):
+            held = await anext(consumer)
+            monkeypatch.setattr(ShareEngine, call, late)
+            entry = acceptance(held)
+            assert wings.acknowledge_messages("late", topic, consumer.member, [entry]) == [None]
+            if call == "flush":
+                await consumer.accept(held, wait=False)
+                task = asyncio.ensure_future(consumer.flush())
+            else:
+                task = asyncio.ensure_future(anext(consumer))
+                assert await asyncio.to_thread(begun.wait, 30)
+                await consumer.accept(held, wait=False)
+            assert await asyncio.to_thread(done.wait, 30)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            monkeypatch.setattr(ShareEngine, call, original)
+            is_cancelled.set()
+            with pytest.raises(InvalidRecordState):
+                await consumer.flush()
+
+    asyncio.run(work())
+
+
 def test_one_that_is_refused_keeps_no_room_from_the_next(wings: Client, topic: Topic) -> None:
     with wings.share_consumer("billing", topic, max_messages=1) as consumer:
         first = next(consumer)
@@ -243,6 +297,108 @@ def test_a_close_tells_of_an_error_once(
         with pytest.raises(WingsError):
             consumer.close()
         consumer.close()
+
+
+class _Ending:
+    """A writer that records whether its side was ended."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+        self.is_ended = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+    def done_writing(self) -> None:
+        self.is_ended = True
+        self._writer.done_writing()
+
+
+@in_sync
+def test_a_stream_that_was_broken_is_not_ended_too_which_would_abort_the_process(
+    wings: Client, topic: Topic
+) -> None:
+    with wings.share_consumer("billing", topic, max_messages=1) as consumer:
+        next(consumer)
+        stream = consumer.engine._stream  # pyright: ignore[reportPrivateUsage]
+        assert stream is not None
+        writer: Any = _Ending(stream._writer)  # pyright: ignore[reportPrivateUsage]
+        stream._writer = writer  # pyright: ignore[reportPrivateUsage]
+        consumer.engine.abandon()
+        stream.close()
+        assert not writer.is_ended
+    until(lambda: state(wings, topic)[1] == 0)
+
+
+@in_sync
+@pytest.mark.parametrize("is_accepted", [True, False])
+def test_a_close_waits_once_for_a_silent_server(
+    connect: Connect,
+    wings: Client,
+    topic: Topic,
+    proxy: BreakableProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    is_accepted: bool,
+) -> None:
+    waits: list[str] = []
+
+    def recorded(message: str, endpoint: str) -> Unavailable:
+        waits.append(message)
+        return timed_out(message, endpoint)
+
+    monkeypatch.setattr(_share_stream, "CLOSE_SECONDS", 3_600.0)
+    monkeypatch.setattr(_share_stream, "timed_out", recorded)
+    with connect(proxy.endpoint, timeout=0.5) as client:
+        consumer = client.share_consumer("billing", topic, max_messages=1, timeout=20)
+        held = [next(consumer) for _ in range(2)]
+        proxy.stall()
+        if is_accepted:
+            consumer.accept(held[0], wait=False)
+        with pytest.raises(Unavailable) if is_accepted else nullcontext():
+            consumer.close()
+        assert len(waits) == 1
+    proxy.go_on()
+    until(lambda: state(wings, topic)[1] == 0)
+
+
+@in_sync
+def test_a_signal_handler_adds_nothing_to_what_is_being_sent(
+    wings: Client, topic: Topic, requests: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = _share_stream.ShareStream._write_request  # pyright: ignore[reportPrivateUsage]
+    with wings.share_consumer("billing", topic, max_messages=1, prefetch=15) as consumer:
+        before = read_itself(consumer)
+        first, second = next(consumer), next(consumer)
+
+        def interrupted(self: _share_stream.ShareStream, *args: Any, **named: Any) -> None:
+            monkeypatch.setattr(_share_stream.ShareStream, "_write_request", write)
+            consumer.accept(second, wait=False)
+            write(self, *args, **named)
+
+        consumer.accept(first, wait=False)
+        monkeypatch.setattr(_share_stream.ShareStream, "_write_request", interrupted)
+        consumer.flush()
+        assert state(wings, topic)[0] == MESSAGES - before - 2
+
+
+@in_sync
+def test_a_flush_by_a_signal_handler_does_not_say_what_its_thread_is_about_to_tell(
+    wings: Client, topic: Topic, requests: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell = _share_unanswered.Sent.tell
+    with wings.share_consumer("billing", topic, max_messages=1, prefetch=15) as consumer:
+        before = read_itself(consumer)
+
+        def interrupted(self: _share_unanswered.Sent, error: WingsError | None) -> None:
+            monkeypatch.setattr(_share_unanswered.Sent, "tell", tell)
+            with pytest.raises(Unavailable):
+                consumer.flush()
+            tell(self, error)
+
+        consumer.accept(next(consumer), wait=False)
+        monkeypatch.setattr(_share_unanswered.Sent, "tell", interrupted)
+        consumer.flush()
+        assert state(wings, topic)[0] == MESSAGES - before - 1
 
 
 @in_sync

@@ -49,6 +49,7 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
         while (delivery := self._engine.take_held()) is None:
             if not await self._reads.run(self._engine.fill):
                 raise StopAsyncIteration
+            self._engine.raise_refused()
         return delivery
 
     async def accept(self, delivery: Delivery, rows: Rows = None, *, wait: bool = True) -> None:
@@ -84,11 +85,13 @@ class AsyncShareConsumer(AsyncIterator[Delivery]):
 
     async def flush(self) -> None:
         """Wait until all that was acknowledged is durable; see `ShareConsumer.flush`."""
-        await self._calls.run(self._engine.flush)
+        with self._engine.telling():
+            await self._calls.run(self._engine.flush)
 
     async def close(self) -> None:
         """End iteration, flush, and release what is still held; see `ShareConsumer.close`."""
-        await self._calls.run(self._engine.close)
+        with self._engine.telling():
+            await self._calls.run(self._engine.close)
 
     async def __aenter__(self) -> Self:
         """Return the consumer itself."""
