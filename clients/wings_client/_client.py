@@ -189,7 +189,8 @@ class Client(WriteCalls, ReadCalls, TableCalls, StageCalls, ShardCalls, ShareCal
             timeout: Seconds without a delivery after which iteration ends; None: never. 0
                 acquires only what is available.
             auto_renew: True renews what is held until it is acknowledged; a number does so for as
-                many seconds of each delivery; False leaves it to `ShareConsumer.renew`.
+                many seconds after a delivery was taken, and after another was, of what waits; False
+                leaves it to `ShareConsumer.renew`.
 
         Raises:
             InvalidTicket: A name or number is out of range.

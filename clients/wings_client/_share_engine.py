@@ -76,7 +76,7 @@ class ShareEngine:
         transport: To the server.
         ticket: Its wait is set for each poll.
         timeout: Seconds without a delivery after which it ends; None: never.
-        auto_renew: Whether to renew what is held; a number: for so many seconds of each delivery.
+        auto_renew: Whether to renew what is held, or for how many seconds; see `Locks`.
         prefetch: How many deliveries may come ahead.
     """
 
@@ -152,7 +152,11 @@ class ShareEngine:
         """Return the next delivery received; None if there is none."""
         self.transport.check_process()
         with self._lock:
-            return self._ready.popleft() if self._ready else None
+            if not self._ready:
+                return None
+            delivery = self._ready.popleft()
+            self._locks.taken(delivery)
+            return delivery
 
     def take_held(self) -> Delivery | None:
         """Return the next delivery whose lock has not expired while it waited here."""
@@ -189,6 +193,7 @@ class ShareEngine:
 
         Raises:
             InvalidRecordState: The lock on some has expired or ended; nothing was changed.
+            InvalidArgument: A delay or a reason out of bounds.
             WingsError: The server's refusal; `Unavailable` where the outcome is unknown.
         """
         self.transport.check_process()
@@ -220,7 +225,9 @@ class ShareEngine:
             return False
 
         def answered(error: WingsError | None) -> None:
-            self._locks.done(held, settlement.ranges, acknowledged=error is None)
+            # What failed is acknowledged by no other call, so its lock is to end.
+            done = error is None
+            self._locks.done(held, settlement.ranges, acknowledged=done, renews=False)
             if error is not None and not self._closed:
                 with self._lock:
                     self._refused = self._refused or error

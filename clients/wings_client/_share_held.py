@@ -23,6 +23,8 @@ class Held:
         renewing: Whether a renewal is under way.
         source: Of which stream it came; None: of none.
         is_released: Whether that stream ended, so that its server released what came by it.
+        came_at: When it came, by the monotonic clock.
+        taken_at: When the caller took it; None: it waits.
     """
 
     def __init__(self, delivery: Delivery, source: object = None) -> None:
@@ -32,17 +34,13 @@ class Held:
         self.left: list[OffsetRange] = [(delivery.start_offset, delivery.end_offset)]
         self.renewing = False
         self.due = _due(delivery)
-        self._came_at = time.monotonic()
+        self.came_at = time.monotonic()
+        self.taken_at: float | None = None
         self._ends = Deadline.after(delivery.lock_seconds)
         self._acknowledging: list[Sequence[OffsetRange]] = []
         self._acknowledgements = 0  # Acknowledgements begun so far.
         self._in_doubt: list[OffsetRange] = []
         self._rows: list[OffsetRange] | None = None
-
-    @property
-    def age_seconds(self) -> float:
-        """Seconds since the delivery."""
-        return time.monotonic() - self._came_at
 
     @property
     def messages(self) -> int:
@@ -68,11 +66,20 @@ class Held:
         self._acknowledging.append(ranges)
         self._acknowledgements += 1
 
-    def end_acknowledging(self, ranges: Sequence[OffsetRange], *, acknowledged: bool) -> None:
-        """Record its outcome; if not `acknowledged`, the ranges stay held, in doubt."""
+    def end_acknowledging(
+        self, ranges: Sequence[OffsetRange], *, acknowledged: bool, renews: bool = True
+    ) -> None:
+        """Record its outcome.
+
+        Args:
+            ranges: What was to be acknowledged.
+            acknowledged: Whether it was; else the ranges stay held, in doubt.
+            renews: Whether these are renewed again.
+        """
         if ranges not in self._acknowledging:
             return  # Told again, as a signal handler raised meanwhile.
-        self._acknowledging.remove(ranges)
+        if acknowledged or renews:
+            self._acknowledging.remove(ranges)
         if acknowledged:
             self.left = without(self.left, ranges)
         else:

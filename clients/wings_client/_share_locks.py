@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from wings_client._acquire import AckType
+from wings_client._messages import build
 from wings_client._share_held import RENEWALS_PER_LOCK, Held
 from wings_client._share_model import Delivery, OffsetRange
 from wings_client._threads import start_thread
 from wings_core.contracts.share import AcknowledgementEntry
-from wings_core.errors import InvalidRecordState, WingsError
+from wings_core.errors import InvalidArgument, InvalidRecordState, WingsError
 
 IDLE_SECONDS = 10.0
 """How long the thread of the renewals waits for something to renew before it ends."""
@@ -25,14 +26,17 @@ Send = Callable[[Sequence[AcknowledgementEntry]], list[WingsError | None]]
 
 
 class Locks:
-    """What a member holds; all methods from any thread, `add`, `pop` and `end` under the lock.
+    """What a member holds; all methods from any thread.
+
+    `taken`, `add`, `released` and `end` are called under the lock.
 
     Args:
         lock: Guards this and the consumer's own fields; reentrant, as a signal handler or a
             finalizer may come on a thread that holds it.
         changed: Of that lock.
         send: Sends renewals.
-        auto_renew: Whether to renew what is held; a number: for so many seconds of each delivery.
+        auto_renew: Whether to renew what is held; a number: for so many seconds after the caller
+            took a delivery, and what waits for as long after it took another.
     """
 
     def __init__(
@@ -50,6 +54,8 @@ class Locks:
         self._send = send
         self._auto_renew = auto_renew
         self._held: dict[int, Held] = {}
+        self._taken_at = 0.0
+        """When the caller last took a delivery."""
         self._renewing = False
         self._ended = False
 
@@ -70,6 +76,13 @@ class Locks:
         with self._changed:
             held = self._held.get(id(delivery))
             return held is not None and not (held.has_expired or held.is_released)
+
+    def taken(self, delivery: Delivery) -> None:
+        """Record that the caller takes a delivery."""
+        self._taken_at = time.monotonic()
+        held = self._held.get(id(delivery))
+        if held is not None:
+            held.taken_at = self._taken_at
 
     def forget(self, delivery: Delivery) -> None:
         """Forget a delivery whose lock has expired."""
@@ -136,12 +149,19 @@ class Locks:
                 held.begin_acknowledging(ranges)
         return held
 
-    def done(self, held: Held | None, ranges: Sequence[OffsetRange], *, acknowledged: bool) -> None:
-        """Record the outcome of an acknowledgement."""
+    def done(
+        self,
+        held: Held | None,
+        ranges: Sequence[OffsetRange],
+        *,
+        acknowledged: bool,
+        renews: bool = True,
+    ) -> None:
+        """Record the outcome of an acknowledgement; see `Held.end_acknowledging`."""
         if held is None:
             return
         with self._changed:
-            held.end_acknowledging(ranges, acknowledged=acknowledged)
+            held.end_acknowledging(ranges, acknowledged=acknowledged, renews=renews)
             # Some of a refused range may still be held; the next renewal finds out.
             if held.is_finished or (held.has_expired and not acknowledged):
                 self._held.pop(id(held.delivery), None)
@@ -188,11 +208,16 @@ class Locks:
         with self._changed:
             lost = held.end_renewing(acknowledgements, renewed=renewed, refused=refused)
             self._changed.notify_all()
-            expires = (
-                not isinstance(self._auto_renew, bool) and held.age_seconds >= self._auto_renew
-            )
-            if expires or lost:
+            is_over = not left and held.has_expired
+            if lost or is_over or self._is_unrenewed(held):
                 self._held.pop(id(delivery), None)
+
+    def _is_unrenewed(self, held: Held) -> bool:
+        """Tell whether a delivery is renewed no more; the lock is held."""
+        if isinstance(self._auto_renew, bool):
+            return False
+        since = held.taken_at or max(held.came_at, self._taken_at)
+        return time.monotonic() - since >= self._auto_renew
 
 
 def entry_of(
@@ -205,8 +230,15 @@ def entry_of(
     *,
     counts: bool = True,
 ) -> AcknowledgementEntry:
-    """Return the acknowledgement of a range of a delivery; `delay` in seconds."""
-    return AcknowledgementEntry(
+    """Return the acknowledgement of a range of a delivery; `delay` in seconds.
+
+    Raises:
+        InvalidArgument: The delay or the reason is out of bounds.
+    """
+    return build(
+        AcknowledgementEntry,
+        InvalidArgument,
+        kind,
         partition=delivery.partition,
         first=first,
         last=last,

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -23,6 +24,9 @@ from wings_client._share_locks import Locks
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.contracts.share_stream import acknowledge_metadata
 from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
+from wings_core.share.coordinator.finalize import Finalizer
+from wings_core.share.quorum.effects import Procedure
+from wings_core.share.quorum.votes import Verdict
 from wings_server.testing import RunningServer, server_process
 
 MESSAGES = 200
@@ -265,6 +269,55 @@ def test_one_that_is_refused_keeps_no_room_from_the_next(wings: Client, topic: T
         with pytest.raises(InvalidRecordState):
             consumer.flush()
         assert next(consumer).offsets == [2]
+
+
+@in_sync
+def test_one_that_failed_is_not_held_for_as_long_as_its_consumer_lives(
+    wings: Client, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wings.create_share_group("short", topic, {**CONFIG, "lock_duration_ms": 1_000})
+    accept = Finalizer.accept
+
+    def failing(self: Finalizer, *args: Any, **named: Any) -> Procedure[Verdict]:
+        monkeypatch.setattr(Finalizer, "accept", accept)
+        yield from ()
+        return Verdict.UNKNOWN
+
+    with wings.share_consumer("short", topic, max_messages=1, prefetch=3) as consumer:
+        held = next(consumer)
+        monkeypatch.setattr(Finalizer, "accept", failing)
+        consumer.accept(held, wait=False)
+        with pytest.raises(Unavailable):
+            consumer.flush()
+        with wings.share_consumer("short", topic, max_messages=MESSAGES, timeout=20) as other:
+            until(lambda: held.offsets[0] in next(other).offsets)
+
+
+@in_sync
+def test_what_cannot_be_sent_is_refused_by_an_error_of_wings(wings: Client, topic: Topic) -> None:
+    with wings.share_consumer("billing", topic, max_messages=1) as consumer:
+        held = next(consumer)
+        with pytest.raises(InvalidArgument, match="delay_ms"):
+            consumer.release(held, delay=-1, wait=False)
+        with pytest.raises(InvalidArgument, match="reason"):
+            consumer.reject(held, reason="x" * 5_000)
+        consumer.accept(held)
+
+
+@in_sync
+def test_what_waits_is_renewed_while_its_worker_goes_on(wings: Client, topic: Topic) -> None:
+    wings.create_share_group("short", topic, {**CONFIG, "lock_duration_ms": 1_000})
+    with wings.share_consumer(
+        "short", topic, max_messages=1, prefetch=7, timeout=20, auto_renew=1.0
+    ) as consumer:
+        taken: list[int] = []
+        for delivery in consumer:
+            taken += delivery.offsets
+            if len(taken) == 8:
+                break
+            time.sleep(0.4)  # It works.
+            consumer.accept(delivery, wait=False)
+        assert taken == [*range(8)]
 
 
 @in_sync
