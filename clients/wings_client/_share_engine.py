@@ -475,11 +475,11 @@ class ShareEngine:
         def delivered(delivery: Delivery) -> None:
             self._receive([delivery], source)
 
-        stream = ShareStream(self.transport, self._command, delivered, ended)
-        with self._lock:
+        def opened(stream: ShareStream) -> None:
             self._stream = stream
-            is_closed = self._closed
-        if is_closed:
+
+        stream = ShareStream(self.transport, self._command, opened, delivered, ended)
+        if self._closed:
             stream.cancel()
         return stream
 

@@ -77,6 +77,8 @@ class ShareStream:
     Args:
         transport: To the server.
         command: The descriptor.
+        opened: Called with this before its thread starts, as a signal handler may raise as soon as
+            that runs.
         delivered: Called with each delivery, on the thread that reads.
         ended: Called once on such a thread, after `error` is set.
 
@@ -96,6 +98,7 @@ class ShareStream:
         self,
         transport: Transport,
         command: ShareCommand,
+        opened: Callable[["ShareStream"], None],
         delivered: Callable[[Delivery], None],
         ended: Callable[[], None],
     ) -> None:
@@ -142,11 +145,14 @@ class ShareStream:
         """What was read and is not handed on."""
         self._is_handing_on = False
         try:
+            opened(self)
             with self._lock:
                 self._write(credit_metadata(self.credit))
             start_thread(self._run, "wings-share")
         except BaseException:
             self._reader.cancel()
+            self.error = lost(f"a share stream to {self.endpoint} was not opened", self.endpoint)
+            self._closed.set()
             raise
 
     def set_credit(self, credit: int) -> None:

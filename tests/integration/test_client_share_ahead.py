@@ -17,7 +17,14 @@ from held_address import held_address
 from server_processes import until
 
 import wings_client
-from wings_client import Client, ShareConsumer, Topic, _share_stream, _share_unanswered
+from wings_client import (
+    Client,
+    ShareConsumer,
+    Topic,
+    _share_engine,
+    _share_stream,
+    _share_unanswered,
+)
 from wings_client._errors import timed_out
 from wings_client._share_engine import ShareEngine
 from wings_client._share_locks import Locks
@@ -381,6 +388,27 @@ def test_a_stream_that_was_broken_is_not_ended_too_which_would_abort_the_process
         stream.close()
         assert not writer.is_ended
     until(lambda: state(wings, topic)[1] == 0)
+
+
+@in_sync
+def test_a_stream_that_ctrl_c_came_upon_as_it_was_opened_holds_nothing_after_a_close(
+    wings: Client, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(_share_stream.ShareStream):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            raise KeyboardInterrupt
+
+    wings.create_share_group("late", topic, {**CONFIG, "start": "latest"})
+    consumer = wings.share_consumer("late", topic, max_messages=1)
+    monkeypatch.setattr(_share_engine, "ShareStream", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(consumer)
+    monkeypatch.undo()
+    consumer.close()
+    wings.push(topic, {"n": [0]})
+    with wings.share_consumer("late", topic, timeout=20) as other:
+        assert next(other).offsets == [MESSAGES]
 
 
 @in_sync
