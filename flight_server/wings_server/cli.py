@@ -85,36 +85,14 @@ def serve(
     (`flight = "0.0.0.0:7777"`); the bounds of the server only there (`WINGS_LIMITS__WIRE_ROWS_MAX`,
     or a table `[limits]`). Flags win over the environment, and that over the file.
     """
+    flags = {**locals()}  # By the settings' names.
     # Before all that loads pyarrow.
     from wings_server.arrow_memory import load_bounded
 
     load_bounded()
     from wings_server.settings import load
 
-    flags = {
-        "data_dir": data_dir,
-        "metadata_url": metadata_url,
-        "metadata": metadata,
-        "hot": hot,
-        "hold_replicas": hold_replicas,
-        "holds": holds,
-        "remote": remote,
-        "iceberg_catalog": iceberg_catalog,
-        "flight": flight,
-        "advertise": advertise,
-        "http": http,
-        "processes": processes,
-        "cluster_ca": cluster_ca,
-        "allowed_host": tuple(allowed_host or ()) or None,
-        "tls_cert": tls_cert,
-        "tls_key": tls_key,
-        "tls_client_ca": tls_client_ca,
-        "insecure": insecure,
-        "drain_seconds": drain_seconds,
-        "log_level": log_level,
-        "log_format": log_format,
-    }
-    settings = load(config, flags)
+    settings = load(flags.pop("config"), flags)
     hide_pandas()
     if settings.processes == 1:
         from wings_server.process import run

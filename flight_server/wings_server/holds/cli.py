@@ -73,24 +73,12 @@ def serve(
     is down. All nodes must name the same replicas. When it serves, it prints one line on standard
     output with the real port; logs go to standard error.
     """
+    flags = {**locals()}  # By the settings' names.
     hide_pandas()
     from wings_server.holds.process import run
     from wings_server.settings import HoldSettings, load
 
-    flags = {
-        "data_dir": data_dir,
-        "holds_url": holds_url,
-        "holds_schema": holds_schema,
-        "listen": listen,
-        "tls_cert": tls_cert,
-        "tls_key": tls_key,
-        "tls_client_ca": tls_client_ca,
-        "insecure": insecure,
-        "drain_seconds": drain_seconds,
-        "log_level": log_level,
-        "log_format": log_format,
-    }
-    run(load(config, flags, HoldSettings))
+    run(load(flags.pop("config"), flags, HoldSettings))
 
 
 @app.command()

@@ -66,20 +66,9 @@ def serve(
     Every flag may also be set in the environment (`WINGS_LISTEN=0.0.0.0:7778`) or in the file, as
     with `wings serve`.
     """
+    flags = {**locals()}  # By the settings' names.
     hide_pandas()
     from wings_server.metadata.process import run
     from wings_server.settings import MetadataSettings, load
 
-    flags = {
-        "data_dir": data_dir,
-        "metadata_url": metadata_url,
-        "listen": listen,
-        "tls_cert": tls_cert,
-        "tls_key": tls_key,
-        "tls_client_ca": tls_client_ca,
-        "insecure": insecure,
-        "drain_seconds": drain_seconds,
-        "log_level": log_level,
-        "log_format": log_format,
-    }
-    run(load(config, flags, MetadataSettings))
+    run(load(flags.pop("config"), flags, MetadataSettings))
