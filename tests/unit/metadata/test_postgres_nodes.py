@@ -24,8 +24,9 @@ from wings_core.errors import (
     TopicNotFound,
 )
 from wings_core.metadata import grouping
-from wings_core.metadata.postgres import PostgresMetadata, database, dialect, stages
+from wings_core.metadata.postgres import PostgresMetadata, database, dialect
 from wings_core.metadata.store import groups
+from wings_core.metadata.store.purge import purge_staged
 from wings_core.metadata.wake import Wake
 from wings_core.model import (
     Aborted,
@@ -321,15 +322,15 @@ def test_a_purge_and_an_abort_take_stages_in_one_order(
             one.registry.commit([batch_of(topic, {UNPARTITIONED: 1}, stage=entry)])
             one.admin.delete_topic(topic.name)
         aborts: list[Future[Aborted]] = []
-        purge_pages = stages._purge_pages  # pyright: ignore[reportPrivateUsage]
-
-        def purge_pages_beside_an_abort(*arguments: Any) -> int:
-            if not aborts:
+        def purge_beside_an_abort(*arguments: Any) -> int:
+            purged = purge_staged(*arguments)
+            if not aborts:  # The purge has locked a stage.
                 aborts.append(threads.submit(other.stages.abort, "w", ["a", "z"]))
                 wait_for_a_waiter(postgres)
-            return purge_pages(*arguments)
+            return purged
 
-        monkeypatch.setattr(stages, "_purge_pages", purge_pages_beside_an_abort)
+        patched = "wings_core.metadata.postgres.purge.purge_staged"
+        monkeypatch.setattr(patched, purge_beside_an_abort)
         one.registry.purge(100)
         assert aborts[0].result(LONG).stages == ("a", "z")
         assert runs == ["purge", "abort"], "neither was undone and tried again"

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import OUTCOMES_KEPT_SECONDS
 from wings_core.metadata.postgres.plans import plan_for
-from wings_core.metadata.postgres.stages import purge_deleted, purge_of_topic
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.purge import (
     next_deleted_topic,
     purge_out_of_date,
+    purge_pages,
     purge_rest_of_topic,
+    purge_staged,
+    purge_stages,
 )
 
 
@@ -35,12 +37,12 @@ def purge(connection: Connection, rows_max: int, now: int) -> bool:
         topic_id = next_deleted_topic(connection)
         if topic_id is None:
             break
-        left -= _purge_pages(connection, topic_id, left, folios)
-        staged = purge_of_topic(connection, topic_id, left, folios)
+        left -= purge_pages(connection, topic_id, left, folios)
+        staged = purge_staged(connection, topic_id, left, folios)
         left -= staged
         plan_for(connection, left)
         left -= purge_rest_of_topic(connection, topic_id, left, now)
-    left -= purge_deleted(connection, left, folios)
+    left -= purge_stages(connection, left, folios)
     plan_for(connection, left)
     left -= purge_out_of_date(connection, left, now)
     left -= connection.execute(
@@ -50,30 +52,6 @@ def purge(connection: Connection, rows_max: int, now: int) -> bool:
     ).rowcount
     count_off(connection, folios)
     return left <= 0 or staged > 0
-
-
-def _purge_pages(connection: Connection, topic_id: int, rows_max: int, folios: Counter[int]) -> int:
-    """Delete up to so many pages and partitions of a deleted topic; return how many."""
-    left = rows_max
-    while left > 0:
-        row = connection.execute(
-            "SELECT id FROM partitions WHERE topic_id = %s LIMIT 1", (topic_id,)
-        ).fetchone()
-        if row is None:
-            break
-        pages = connection.execute(
-            "DELETE FROM pages WHERE partition_id = %s AND end_offset <= (SELECT max(end_offset) "
-            "FROM (SELECT end_offset FROM pages WHERE partition_id = %s ORDER BY end_offset "
-            "LIMIT %s::bigint) AS first) "
-            "RETURNING folio_id",
-            (*row, *row, left),
-        ).fetchall()
-        folios.update(folio_id for (folio_id,) in pages)
-        left -= len(pages)
-        if left > 0:
-            connection.execute("DELETE FROM partitions WHERE id = %s", row)
-            left -= 1
-    return rows_max - left
 
 
 def count_off(connection: Connection, folios: Counter[int]) -> None:

@@ -1,6 +1,5 @@
-"""Stages in PostgreSQL: begun and added to by commits, aborted, purged; `publish` moves them."""
+"""Stages in PostgreSQL: begun and added to by commits, aborted; `publish` moves them."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from wings_core.metadata.postgres.connections import Connection
@@ -94,63 +93,3 @@ def delete_stages(connection: Connection, stages: Sequence[str]) -> tuple[str, .
         ([draft.stage_id for draft in found.values()],),
     )
     return tuple(stage for stage in dict.fromkeys(stages) if stage in found)
-
-
-def purge_deleted(connection: Connection, rows_max: int, folios: Counter[int]) -> int:
-    """Delete up to so many rows of stages that were aborted or swept; return how many.
-
-    Args:
-        connection: In a transaction.
-        rows_max: At most so many.
-        folios: Counts the pages deleted, by folio.
-    """
-    left = rows_max
-    while left > 0:
-        row = connection.execute("SELECT id FROM stages WHERE name IS NULL LIMIT 1").fetchone()
-        if row is None:
-            break
-        left -= _purge_pages(connection, row[0], left, folios)
-        if left > 0:
-            connection.execute("DELETE FROM stages WHERE id = %s", row)
-            left -= 1
-    return rows_max - left
-
-
-def purge_of_topic(
-    connection: Connection, topic_id: int, rows_max: int, folios: Counter[int]
-) -> int:
-    """Delete up to so many pages staged for a deleted topic; return how many.
-
-    The stages themselves stay until they are swept.
-    """
-    left = rows_max
-    while left > 0:
-        row = connection.execute(
-            "SELECT id FROM stages WHERE topic_id = %s AND pages > 0 "
-            "ORDER BY name LIMIT 1 FOR UPDATE",
-            (topic_id,),
-        ).fetchone()
-        if row is None:
-            break
-        left -= _purge_pages(connection, row[0], left, folios)
-        if left > 0:
-            connection.execute(
-                "UPDATE stages SET rows = 0, bytes = 0, pages = 0 WHERE id = %s", row
-            )
-            left -= 1
-    return rows_max - left
-
-
-def _purge_pages(
-    connection: Connection, stage_id: int, pages_max: int, folios: Counter[int]
-) -> int:
-    """Delete a stage's first pages and count them to their folios; return how many."""
-    rows = connection.execute(
-        "DELETE FROM staged_pages WHERE stage_id = %s AND number <= (SELECT max(number) "
-        "FROM (SELECT number FROM staged_pages WHERE stage_id = %s ORDER BY number "
-        "LIMIT %s::bigint) AS first) "
-        "RETURNING folio_id",
-        (stage_id, stage_id, pages_max),
-    ).fetchall()
-    folios.update(folio_id for (folio_id,) in rows)
-    return len(rows)

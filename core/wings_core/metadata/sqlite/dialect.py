@@ -11,7 +11,7 @@ from wings_core.metadata.sqlite.locate import (
 )
 from wings_core.metadata.sqlite.pages import add_pages
 from wings_core.metadata.sqlite.publish import move_stages
-from wings_core.metadata.sqlite.purge import purge, retire
+from wings_core.metadata.sqlite.purge import count_off, purge, retire
 from wings_core.metadata.sqlite.shards import (
     acquire_shards,
     find_shards,
@@ -19,7 +19,7 @@ from wings_core.metadata.sqlite.shards import (
     reset_shards,
     write_progress,
 )
-from wings_core.metadata.sqlite.stages import count_off, delete_stages
+from wings_core.metadata.sqlite.stages import delete_stages
 from wings_core.partitions import VALUE_BYTES_MAX
 
 __all__ = [

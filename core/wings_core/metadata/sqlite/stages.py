@@ -1,6 +1,5 @@
-"""Stages in SQLite: begun and added to by commits, aborted, purged; `publish` moves them."""
+"""Stages in SQLite: begun and added to by commits, aborted; `publish` moves them."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from wings_core.metadata.sqlite.database import Connection
@@ -80,64 +79,4 @@ def delete_stages(connection: Connection, stages: Sequence[str]) -> tuple[str, .
         stage
         for stage in dict.fromkeys(stages)
         if connection.execute("UPDATE stages SET name = NULL WHERE name = ?", (stage,)).rowcount
-    )
-
-
-def purge_deleted(connection: Connection, rows_max: int) -> int:
-    """Delete up to so many rows of stages that were aborted or swept; return how many."""
-    left = rows_max
-    while left > 0:
-        row: tuple[int] | None = connection.execute(
-            "SELECT id FROM stages WHERE name IS NULL LIMIT 1"
-        ).fetchone()
-        if row is None:
-            break
-        left -= _purge_pages(connection, row[0], left)
-        if left > 0:
-            connection.execute("DELETE FROM stages WHERE id = ?", row)
-            left -= 1
-    return rows_max - left
-
-
-def purge_of_topic(connection: Connection, topic_id: int, rows_max: int) -> int:
-    """Delete up to so many pages staged for a deleted topic; return how many.
-
-    The stages themselves stay until they are swept.
-    """
-    left = rows_max
-    while left > 0:
-        row: tuple[int] | None = connection.execute(
-            "SELECT id FROM stages WHERE topic_id = ? AND pages > 0 LIMIT 1", (topic_id,)
-        ).fetchone()
-        if row is None:
-            break
-        left -= _purge_pages(connection, row[0], left)
-        if left > 0:
-            connection.execute("UPDATE stages SET rows = 0, bytes = 0, pages = 0 WHERE id = ?", row)
-            left -= 1
-    return rows_max - left
-
-
-def _purge_pages(connection: Connection, stage_id: int, pages_max: int) -> int:
-    """Delete a stage's first pages and count them off their folios; return how many."""
-    pages = connection.execute(
-        "SELECT number, folio_id FROM staged_pages WHERE stage_id = ? ORDER BY number LIMIT ?",
-        (stage_id, pages_max),
-    ).fetchall()
-    if pages:
-        connection.execute(
-            "DELETE FROM staged_pages WHERE stage_id = ? AND number <= ?", (stage_id, pages[-1][0])
-        )
-    count_off(connection, Counter(folio_id for _, folio_id in pages))
-    return len(pages)
-
-
-def count_off(connection: Connection, folios: Counter[int]) -> None:
-    """Count deleted pages off their folios, by id, and delete folios without pages."""
-    connection.raw.executemany(
-        "UPDATE folios SET pages = pages - ? WHERE id = ?",
-        [(count, folio_id) for folio_id, count in folios.items()],
-    )
-    connection.raw.executemany(
-        "DELETE FROM folios WHERE id = ? AND pages = 0", [(folio_id,) for folio_id in folios]
     )

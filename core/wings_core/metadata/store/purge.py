@@ -1,5 +1,6 @@
-"""Purging in small steps: the tables whose rows both databases delete alike."""
+"""Purging in small steps: what both databases delete alike."""
 
+from collections import Counter
 from typing import LiteralString
 
 from wings_core.metadata.creation import DELETED_KEPT_US
@@ -30,6 +31,27 @@ _OF_TOPIC = (
     )
     """,
 )
+
+_STAGES_OF_TOPIC = """
+SELECT id FROM stages WHERE topic_id = %s AND pages > 0 ORDER BY name LIMIT 1 FOR UPDATE
+"""
+
+_PAGES = """
+DELETE FROM pages WHERE partition_id = %s AND end_offset <= (
+    SELECT max(end_offset) FROM (
+        SELECT end_offset FROM pages WHERE partition_id = %s
+        ORDER BY end_offset LIMIT %s::bigint
+    ) AS first
+) RETURNING folio_id
+"""
+
+_STAGED_PAGES = """
+DELETE FROM staged_pages WHERE stage_id = %s AND number <= (
+    SELECT max(number) FROM (
+        SELECT number FROM staged_pages WHERE stage_id = %s ORDER BY number LIMIT %s::bigint
+    ) AS first
+) RETURNING folio_id
+"""
 
 _PURGED_TOPICS = """
 DELETE FROM topics WHERE id IN (
@@ -63,6 +85,84 @@ def next_deleted_topic(connection: Connection) -> int | None:
         "ORDER BY deleted_at LIMIT 1"
     ).fetchone()
     return None if row is None else row[0]
+
+
+def purge_pages(connection: Connection, topic_id: int, rows_max: int, folios: Counter[int]) -> int:
+    """Delete up to so many pages and partitions of a deleted topic; return how many.
+
+    Args:
+        connection: In a transaction.
+        topic_id: The topic.
+        rows_max: At most so many.
+        folios: Counts the pages deleted, by folio.
+    """
+    return _purge(
+        connection,
+        rows_max,
+        folios,
+        ("SELECT id FROM partitions WHERE topic_id = %s LIMIT 1", (topic_id,)),
+        _PAGES,
+        "DELETE FROM partitions WHERE id = %s",
+    )
+
+
+def purge_staged(connection: Connection, topic_id: int, rows_max: int, folios: Counter[int]) -> int:
+    """Delete up to so many pages staged for a deleted topic, as `purge_pages`; return how many.
+
+    The stages themselves stay until they are swept.
+    """
+    return _purge(
+        connection,
+        rows_max,
+        folios,
+        (_STAGES_OF_TOPIC, (topic_id,)),
+        _STAGED_PAGES,
+        "UPDATE stages SET rows = 0, bytes = 0, pages = 0 WHERE id = %s",
+    )
+
+
+def purge_stages(connection: Connection, rows_max: int, folios: Counter[int]) -> int:
+    """Delete up to so many rows of stages that were aborted or swept; return how many."""
+    return _purge(
+        connection,
+        rows_max,
+        folios,
+        ("SELECT id FROM stages WHERE name IS NULL LIMIT 1", ()),
+        _STAGED_PAGES,
+        "DELETE FROM stages WHERE id = %s",
+    )
+
+
+def _purge(
+    connection: Connection,
+    rows_max: int,
+    folios: Counter[int],
+    owner: tuple[LiteralString, tuple[int, ...]],
+    pages: LiteralString,
+    emptied: LiteralString,
+) -> int:
+    """Delete the pages of one owner after another, and then what there is of the owner itself.
+
+    Args:
+        connection: In a transaction.
+        rows_max: At most so many rows.
+        folios: Counts the pages deleted, by folio.
+        owner: Finds the next partition or stage.
+        pages: Deletes its first pages, and returns their folios.
+        emptied: Deletes it, or the count of its pages.
+    """
+    left = rows_max
+    while left > 0:
+        row = connection.execute(*owner).fetchone()
+        if row is None:
+            break
+        deleted = connection.execute(pages, (*row, *row, left)).fetchall()
+        folios.update(folio_id for (folio_id,) in deleted)
+        left -= len(deleted)
+        if left > 0:
+            connection.execute(emptied, row)
+            left -= 1
+    return rows_max - left
 
 
 def purge_rest_of_topic(connection: Connection, topic_id: int, rows_max: int, now: int) -> int:
