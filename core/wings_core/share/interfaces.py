@@ -172,23 +172,6 @@ class ShareCoordinator(Protocol):
         """
         ...
 
-    def acquire_all(
-        self, group: ShareGroup, requests: Sequence[AcquireRequest]
-    ) -> list[Acquired | WingsError]:
-        """Lease what is available now, for several requests that share what they wait for.
-
-        One that gets nothing might still get something by `acquire_now`, which looks further.
-        Blocks for the replicas, never for messages.
-
-        Args:
-            group: Of all of them.
-            requests: Which messages, for which members.
-
-        Returns:
-            What each got, in the order given, or why nothing could be held for it.
-        """
-        ...
-
     def following(
         self, group: ShareGroup, callback: Callable[[], None]
     ) -> AbstractContextManager[object]:
@@ -278,12 +261,15 @@ class ShareCoordinator(Protocol):
         requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
         acquires: Sequence[AcquireRequest],
     ) -> tuple[list[list[AcknowledgementResult]], list[Acquired | WingsError]]:
-        """Acknowledge as by `acknowledge_all`, and acquire as by `acquire_all` meanwhile.
+        """Acknowledge as by `acknowledge_all`, and lease what is available now meanwhile.
 
-        What is acknowledged is in flight still while it is acquired.
+        What is acknowledged is in flight still while it is acquired. An acquire that gets nothing
+        might still get something by `acquire_now`, which looks further. Blocks for the replicas,
+        never for messages.
 
         Returns:
-            The results of the acknowledgements, and those of the acquires.
+            The results of the acknowledgements, and what each acquire got, in the order given, or
+            why nothing could be held for it.
         """
         ...
 

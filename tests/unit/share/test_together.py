@@ -39,7 +39,7 @@ def acquired(
         AcquireRequest(group, member, None, messages, messages, **config) for member in MEMBERS
     ]
     found: list[list[LeasedRange]] = []
-    for each in share.coordinator.acquire_all(group, requests):
+    for each in share.coordinator.settle(group, (), requests)[1]:
         assert isinstance(each, Acquired), each
         found.append(list(each.ranges))
     return found
@@ -93,7 +93,7 @@ def test_where_one_partition_is_not_known_nothing_of_another_is_kept_from_the_ne
     monkeypatch.setattr(GroupTable, "recent_state", lose_b)
     requests = [AcquireRequest(group, "one", each, 3, 3) for each in (A, B)]
     with pytest.raises(Unavailable):
-        share.coordinator.acquire_all(group, requests)
+        share.coordinator.settle(group, (), requests)
     monkeypatch.undo()
     assert offsets([share.acquire(group, 9, partition=each) for each in (A, B)]) == sorted(
         [1, 2, 3] * 2

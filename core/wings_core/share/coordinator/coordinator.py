@@ -189,12 +189,6 @@ class Coordinator:
         """See `ShareCoordinator.acquire_now`."""
         return self._acquires.now(request)
 
-    def acquire_all(
-        self, group: ShareGroup, requests: Sequence[AcquireRequest]
-    ) -> list[Acquired | WingsError]:
-        """See `ShareCoordinator.acquire_all`."""
-        return self.settle(group, (), requests)[1]
-
     def settle(
         self,
         group: ShareGroup,
