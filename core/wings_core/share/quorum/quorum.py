@@ -292,19 +292,7 @@ class HoldQuorum:
         Raises:
             Unavailable: No majority answered.
         """
-        request = ReadRequest(group_uuid, tuple(partitions))
-        answers = yield from self._ask_all(request)
-        heard = [
-            cast("Sequence[ReplicaState]", answer)
-            for answer in answers.values()
-            if not isinstance(answer, WingsError)
-        ]
-        if len(heard) < self.majority:
-            raise unavailable(answers)
-        states: dict[Partition, list[ReplicaState]] = {}
-        for answer in heard:
-            for state in answer:
-                states.setdefault(state.partition, []).append(state)
+        states = yield from self._read(ReadRequest(group_uuid, tuple(partitions)))
         known = {partition: known_of(found, self.majority) for partition, found in states.items()}
         for partition, found in known.items():
             if found.to_repair:
@@ -317,7 +305,19 @@ class HoldQuorum:
         Raises:
             Unavailable: No majority answered.
         """
-        answers = yield from self._ask_all(ReadRequest(group_uuid, (), with_holds=True))
+        states = yield from self._read(ReadRequest(group_uuid, (), with_holds=True))
+        return {each: held_by(found, self.majority) for each, found in states.items()}
+
+    def forget(self, group_uuid: str) -> Procedure[None]:
+        """Let all replicas that can be reached forget a group."""
+        request = ForgetRequest(group_uuid)
+        yield Broadcast(dict.fromkeys(self._replicas, request), lambda _: False, self.majority)
+
+    # Inside.
+
+    def _read(self, request: ReadRequest) -> Procedure[dict[Partition, list[ReplicaState]]]:
+        """Return what each replica of a majority at least has of partitions."""
+        answers = yield from self._ask_all(request)
         heard = [
             cast("Sequence[ReplicaState]", answer)
             for answer in answers.values()
@@ -329,14 +329,7 @@ class HoldQuorum:
         for answer in heard:
             for state in answer:
                 states.setdefault(state.partition, []).append(state)
-        return {each: held_by(found, self.majority) for each, found in states.items()}
-
-    def forget(self, group_uuid: str) -> Procedure[None]:
-        """Let all replicas that can be reached forget a group."""
-        request = ForgetRequest(group_uuid)
-        yield Broadcast(dict.fromkeys(self._replicas, request), lambda _: False, self.majority)
-
-    # Inside.
+        return states
 
     def _ask_all(self, request: Request, wanted: Collection[Outcome] = ()) -> Procedure[Answers]:
         """Send a request to all replicas; see `_ask`."""
