@@ -121,21 +121,6 @@ def metadata_end(message: memoryview, length_max: int | None = None) -> int:
     return _PREFIX.size + length
 
 
-def read_layout(message: memoryview, first_buffers: tuple[int, ...]) -> MessageLayout:
-    """Read where the columns of a message lie.
-
-    Args:
-        message: The whole message and nothing after it.
-        first_buffers: What `first_buffers` says of the schema.
-
-    Raises:
-        StorageCorrupt: The bytes are not a record batch of this many buffers, or its buffers do
-            not follow one another inside the body.
-    """
-    body = metadata_end(message)
-    return read_metadata(message[:body], len(message) - body, first_buffers)
-
-
 def read_metadata(
     metadata: memoryview, body_length: int, first_buffers: tuple[int, ...]
 ) -> MessageLayout:
@@ -146,7 +131,9 @@ def read_metadata(
         body_length: In bytes.
         first_buffers: What `first_buffers` says of the schema.
 
-    Raises: as `read_layout`.
+    Raises:
+        StorageCorrupt: The bytes are not of a record batch of this many buffers, or its buffers do
+            not follow one another inside the body.
     """
     body = len(metadata)
     try:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wings_core.errors import InvalidSchema, StorageCorrupt
-from wings_core.storage.ipc import first_buffers, metadata_end, read_layout
+from wings_core.storage.ipc import MessageLayout, first_buffers, metadata_end, read_metadata
 
 _NESTED = pa.struct(
     [
@@ -38,10 +38,15 @@ def _batch() -> pa.RecordBatch:
     )
 
 
+def _layout_of(message: memoryview, buffers: tuple[int, ...]) -> MessageLayout:
+    body = metadata_end(message)
+    return read_metadata(message[:body], len(message) - body, buffers)
+
+
 def test_every_buffer_lies_in_the_range_of_its_column() -> None:
     batch = _batch()
     message = batch.serialize()
-    layout = read_layout(memoryview(message), first_buffers(batch.schema))
+    layout = _layout_of(memoryview(message), first_buffers(batch.schema))
     decoded = pa.ipc.read_record_batch(message, batch.schema)
     assert layout.rows == 3
     assert layout.column_starts[-1] == message.size
@@ -59,7 +64,7 @@ def test_every_buffer_lies_in_the_range_of_its_column() -> None:
 
 def test_a_batch_without_columns_has_no_body() -> None:
     message = pa.record_batch([pa.array([1, 2])], names=["a"]).select([]).serialize()
-    layout = read_layout(memoryview(message), first_buffers(pa.schema([])))
+    layout = _layout_of(memoryview(message), first_buffers(pa.schema([])))
     assert layout.column_starts == (message.size,)
     assert layout.rows == 2
 
@@ -81,18 +86,18 @@ def test_types_that_no_topic_can_have_are_refused(data_type: pa.DataType) -> Non
 def test_a_schema_message_is_not_a_record_batch() -> None:
     message = memoryview(_batch().schema.serialize())
     with pytest.raises(StorageCorrupt):
-        read_layout(message, first_buffers(_batch().schema))
+        _layout_of(message, first_buffers(_batch().schema))
 
 
 def test_another_number_of_buffers_is_found() -> None:
     message = memoryview(_batch().serialize())
     with pytest.raises(StorageCorrupt, match="buffers"):
-        read_layout(message, first_buffers(pa.schema([("a", pa.int32())])))
+        _layout_of(message, first_buffers(pa.schema([("a", pa.int32())])))
 
 
 def _assert_in_bounds_or_corrupt(message: bytes, buffers: tuple[int, ...]) -> None:
     try:
-        layout = read_layout(memoryview(message), buffers)
+        layout = _layout_of(memoryview(message), buffers)
     except StorageCorrupt:
         return
     starts = layout.column_starts
@@ -108,7 +113,7 @@ def test_a_message_cut_off_anywhere_is_found() -> None:
     buffers = first_buffers(batch.schema)
     for length in range(len(message)):
         with pytest.raises(StorageCorrupt):
-            read_layout(message[:length], buffers)
+            _layout_of(message[:length], buffers)
 
 
 @pytest.mark.parametrize("change", [0x01, 0x04, 0x80, 0xFF])
