@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, InvalidName, NotFound, WingsError
@@ -23,7 +22,7 @@ from wings_core.partitions import UNPARTITIONED
 from wings_core.share.dead_letters.payloads import read_payload
 from wings_core.share.dead_letters.writer import DEAD_LETTER_SCHEMA
 from wings_core.sql.predicate import Predicate
-from wings_core.sql.topic_table import ScanCount, shown
+from wings_core.sql.topic_table import LogTable, ScanCount, shown
 
 if TYPE_CHECKING:
     from wings_core.log import Log
@@ -56,7 +55,7 @@ def is_of_letters(topic: Topic) -> bool:
     return topic.partition_key is None and topic.schema.equals(DEAD_LETTER_SCHEMA)
 
 
-class LettersTable(ds.Dataset):
+class LettersTable(LogTable):
     """What DuckDB scans for dead letters.
 
     Args:
@@ -67,8 +66,6 @@ class LettersTable(ds.Dataset):
         count: Counts what they read, and keeps what ended one.
     """
 
-    # As the datasets of other formats do, it takes the place of those made by Arrow: DuckDB asks
-    # nothing of it but a schema and scanners.
     def __init__(
         self,
         log: "Log",
@@ -86,31 +83,15 @@ class LettersTable(ds.Dataset):
             (topic, log.registry.partition_state(topic.uuid, UNPARTITIONED)) for topic in topics
         ]
         self._held = [] if source is None else _held(source)
-        self._schema = (
+        super().__init__(
             LETTERS_SCHEMA
             if source is None
             else pa.schema([*_OWN, *(each.field for each in self._held)])
         )
         self._sources: dict[str, Topic | None] = {}
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns that may be asked for."""
-        return self._schema
-
-    def scanner(  # pyright: ignore[reportIncompatibleMethodOverride] - of what DuckDB asks for
-        self,
-        columns: Sequence[str] | None = None,
-        filter: Any = None,  # noqa: A002 - the name that DuckDB calls it by.
-        **_: Any,
-    ) -> "_Scanner":
-        """Return what reads some columns of the letters that pass a filter."""
-        names = self._schema.names if columns is None else list(columns)
-        predicate = None if filter is None else Predicate.of(filter)
-        return _Scanner(self, pa.schema([self._schema.field(name) for name in names]), predicate)
-
     def batches(self, schema: pa.Schema, predicate: Predicate | None) -> Iterator[pa.RecordBatch]:
-        """Yield the letters that pass a predicate."""
+        """See `LogTable.batches`."""
         needed = set(schema.names) | (predicate.columns if predicate else set[str]())
         try:
             for topic, state in self._ends:
@@ -181,21 +162,6 @@ class LettersTable(ds.Dataset):
             except (InvalidName, NotFound):
                 self._sources[name] = None  # It was deleted.
         return self._sources[name]
-
-
-@dataclass(slots=True)
-class _Scanner:
-    """One scan of dead letters."""
-
-    table: LettersTable
-    projected_schema: pa.Schema
-    predicate: Predicate | None
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        """Return the rows; they are read as they are asked for."""
-        return pa.RecordBatchReader.from_batches(
-            self.projected_schema, self.table.batches(self.projected_schema, self.predicate)
-        )
 
 
 def _held(source: Topic) -> list[_Held]:

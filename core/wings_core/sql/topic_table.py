@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from wings_core.arrow_types import fields_of
 from wings_core.errors import Internal, InvalidArgument, OffsetOutOfRange, WingsError
@@ -24,7 +23,7 @@ from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition, partition_of
 from wings_core.sql.large_pages import large_pages
 from wings_core.sql.predicate import ANY_ROW, Bounds, Names, Predicate
-from wings_core.sql_process.engine import EngineFailed
+from wings_core.sql_process.engine import EngineFailed, ScannedTable
 from wings_core.storage.lru import Lru
 
 if TYPE_CHECKING:
@@ -156,7 +155,25 @@ class ScanCount:
             self.error = error if known else Internal(f"a scan failed: {error!s:.200}")
 
 
-class TopicTable(ds.Dataset):
+class LogTable(ScannedTable):
+    """What DuckDB scans in the log, by batches."""
+
+    def opening(self, schema: pa.Schema, condition: Any) -> Callable[[], pa.RecordBatchReader]:
+        """See `ScannedTable.opening`."""
+        predicate = None if condition is None else Predicate.of(condition)
+        return lambda: pa.RecordBatchReader.from_batches(schema, self.batches(schema, predicate))
+
+    def batches(self, schema: pa.Schema, predicate: Predicate | None) -> Iterator[pa.RecordBatch]:
+        """Yield some columns of the rows that pass a predicate.
+
+        Raises:
+            StorageCorrupt: And the other errors of a scan.
+            EngineFailed: The query is to end.
+        """
+        raise NotImplementedError
+
+
+class TopicTable(LogTable):
     """What DuckDB scans for a topic.
 
     Args:
@@ -169,8 +186,6 @@ class TopicTable(ds.Dataset):
         ends: Returns whether the query is to end now.
     """
 
-    # As the datasets of other formats do, it takes the place of those made by Arrow: DuckDB asks
-    # nothing of it but a schema and scanners.
     def __init__(
         self,
         log: "Log",
@@ -183,6 +198,7 @@ class TopicTable(ds.Dataset):
     ) -> None:
         self.topic = topic
         self.shown = shown(topic)
+        super().__init__(self.shown.schema)
         self._log = log
         self._fetcher = fetcher
         self._states: Mapping[Partition, PartitionState] = {each.partition: each for each in states}
@@ -190,30 +206,8 @@ class TopicTable(ds.Dataset):
         self._count = count
         self._ends = ends
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns that may be asked for."""
-        return self.shown.schema
-
-    def scanner(  # pyright: ignore[reportIncompatibleMethodOverride] - of what DuckDB asks for
-        self,
-        columns: Sequence[str] | None = None,
-        filter: Any = None,  # noqa: A002 - the name that DuckDB calls it by.
-        **_: Any,
-    ) -> "_Scanner":
-        """Return what reads some columns of the rows that pass a filter."""
-        schema = self.shown.schema
-        names = schema.names if columns is None else columns
-        predicate = None if filter is None else Predicate.of(filter)
-        return _Scanner(self, pa.schema([schema.field(name) for name in names]), predicate)
-
     def batches(self, schema: pa.Schema, predicate: Predicate | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that pass a predicate.
-
-        Raises:
-            StorageCorrupt: And the other errors of a scan.
-            EngineFailed: The query is to end.
-        """
+        """See `LogTable.batches`."""
         try:
             names = schema.names
             if predicate is not None:
@@ -324,21 +318,6 @@ class TopicTable(ds.Dataset):
         if start < stop and state.last_timestamp is not None and times[1] < state.last_timestamp:
             stop = min(stop, offset_of(self.topic, state.partition, max(0, times[1] + 1)))
         return start, stop
-
-
-@dataclass(slots=True)
-class _Scanner:
-    """One scan of a table."""
-
-    table: TopicTable
-    projected_schema: pa.Schema
-    predicate: Predicate | None
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        """Return the rows; they are read as they are asked for."""
-        return pa.RecordBatchReader.from_batches(
-            self.projected_schema, self.table.batches(self.projected_schema, self.predicate)
-        )
 
 
 def _partitions_of(topic: Topic, keys: Sequence[Any]) -> frozenset[str] | None:

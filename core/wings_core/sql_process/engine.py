@@ -9,7 +9,7 @@ the same tables as the one before, and making views takes as long as running a l
 """
 
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,19 +96,53 @@ def engine_errors(shift: int = 0) -> Generator[None]:
         raise EngineFailed(str(error), type(error).__name__, shift) from None
 
 
-class _Slot(ds.Dataset):
-    """What DuckDB knows by a name: the table of the present statement, as long as that runs."""
+@dataclass(frozen=True, slots=True)
+class Scanner:
+    """One scan of a table."""
 
-    # As the datasets of other formats do, it takes the place of those made by Arrow: DuckDB asks
-    # nothing of it but a schema and scanners.
+    projected_schema: pa.Schema
+    to_reader: Callable[[], pa.RecordBatchReader]
+    """Returns the rows; they are read as they are asked for."""
+
+
+class ScannedTable(ds.Dataset):
+    """What DuckDB scans: `opening` says how.
+
+    As the datasets of other formats do, it takes the place of those made by Arrow: DuckDB asks
+    nothing of it but a schema and scanners.
+
+    Args:
+        schema: The columns that may be asked for.
+    """
+
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self.table: Any = None
 
     @property
     def schema(self) -> pa.Schema:
         """The columns that may be asked for."""
         return self._schema
+
+    def scanner(  # pyright: ignore[reportIncompatibleMethodOverride] - of what DuckDB asks for
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Any = None,  # noqa: A002 - the name that DuckDB calls it by.
+        **_: Any,
+    ) -> Scanner:
+        """Return what reads some columns of the rows that pass a filter."""
+        names = self._schema.names if columns is None else columns
+        schema = pa.schema([self._schema.field(name) for name in names])
+        return Scanner(schema, self.opening(schema, filter))
+
+    def opening(self, schema: pa.Schema, condition: Any) -> Callable[[], pa.RecordBatchReader]:
+        """Return what begins a scan of these columns, of the rows that pass a condition."""
+        raise NotImplementedError
+
+
+class _Slot(ScannedTable):
+    """What DuckDB knows by a name: the table of the present statement, as long as that runs."""
+
+    table: Any = None
 
     def scanner(self, *arguments: Any, **options: Any) -> Any:
         """Return what reads some columns of the rows that pass a filter."""

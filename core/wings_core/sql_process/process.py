@@ -13,14 +13,20 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from wings_core.sql_process.channel import Channel, Message, readable
-from wings_core.sql_process.engine import Engine, EngineBounds, EngineFailed, View, engine_errors
+from wings_core.sql_process.engine import (
+    Engine,
+    EngineBounds,
+    EngineFailed,
+    ScannedTable,
+    View,
+    engine_errors,
+)
 from wings_core.sql_process.memory import bound_memory
 from wings_core.sql_process.rows import open_pipe, reader_of, serialized, writer_to
 
@@ -123,48 +129,24 @@ class Process:
             writer.close()
 
 
-class _RemoteTable(ds.Dataset):
+class _RemoteTable(ScannedTable):
     """A table whose rows the server reads, each time that DuckDB scans it."""
 
-    # As the datasets of other formats do, it takes the place of those made by Arrow: DuckDB asks
-    # nothing of it but a schema and scanners.
     def __init__(self, channel: Channel, name: str, schema: pa.Schema) -> None:
+        super().__init__(schema)
         self._channel = channel
         self._name = name
-        self._schema = schema
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns that may be asked for."""
-        return self._schema
+    def opening(self, schema: pa.Schema, condition: Any) -> Callable[[], pa.RecordBatchReader]:
+        """See `ScannedTable.opening`."""
+        return partial(self._open, schema, serialized(condition))
 
-    def scanner(  # pyright: ignore[reportIncompatibleMethodOverride] - of what DuckDB asks for
-        self,
-        columns: Sequence[str] | None = None,
-        filter: Any = None,  # noqa: A002 - the name that DuckDB calls it by.
-        **_: Any,
-    ) -> "_RemoteScanner":
-        """Return what reads some columns of the rows that pass a filter."""
-        names = self._schema.names if columns is None else list(columns)
-        schema = pa.schema([self._schema.field(name) for name in names])
-        return _RemoteScanner(self._channel, self._name, schema, serialized(filter))
-
-
-@dataclass(slots=True)
-class _RemoteScanner:
-    """One scan of a table."""
-
-    channel: Channel
-    name: str
-    projected_schema: pa.Schema
-    filter: bytes
-
-    def to_reader(self) -> pa.RecordBatchReader:
+    def _open(self, schema: pa.Schema, condition: bytes) -> pa.RecordBatchReader:
         """Return the rows as they come."""
         read, write = open_pipe()
         try:
-            scan = {"scan": self.name, "columns": self.projected_schema.names}
-            self.channel.send(scan, self.filter, write)
+            scan = {"scan": self._name, "columns": schema.names}
+            self._channel.send(scan, condition, write)
         finally:
             os.close(write)
         return reader_of(read)
