@@ -3,8 +3,7 @@
 Batches of 1 MiB, narrow and wide as those of the scan suite, and small pushes.
 """
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -20,6 +19,7 @@ from benchmarks.harness import (
     narrow,
     open_put,
     push,
+    rate,
     ticket,
     wide,
 )
@@ -51,8 +51,8 @@ def run() -> Iterator[Row]:
                 f"client's scan, 1 MiB batches, {shown}",
                 "M rows/s",
                 0.95,
-                _rate(lambda name=name: _scan(client, name, 1)),
-                _rate(lambda name=name: drain(plain, ticket(kind="scan", topic=name))),
+                rate(lambda name=name: _scan(client, name, 1)),
+                rate(lambda name=name: drain(plain, ticket(kind="scan", topic=name))),
                 runs=15,
             )
         create_topic(plain, "long", narrow(1).schema)
@@ -61,8 +61,8 @@ def run() -> Iterator[Row]:
             "client's scan, parallel=2 (no bound)",
             "M rows/s",
             0.0,
-            _rate(lambda: _scan(client, "long", 2)),
-            _rate(lambda: drain(plain, ticket(kind="scan", topic="long"))),
+            rate(lambda: _scan(client, "long", 2)),
+            rate(lambda: drain(plain, ticket(kind="scan", topic="long"))),
         )
         yield from _writes(plain, client)
 
@@ -75,8 +75,8 @@ def _writes(plain: flight.FlightClient, client: Client) -> Iterator[Row]:
         "client's push, 1 MiB batches (no bound)",
         "M rows/s",
         0.0,
-        _rate(lambda: client.push("pushed", table, batch_rows=batch.num_rows).rows),
-        _rate(lambda: len(push(plain, "pushed", batch, 100)) * batch.num_rows),
+        rate(lambda: client.push("pushed", table, batch_rows=batch.num_rows).rows),
+        rate(lambda: len(push(plain, "pushed", batch, 100)) * batch.num_rows),
     )
     small = narrow(10)
     create_topic(plain, "small", small.schema)
@@ -100,14 +100,3 @@ def _writes(plain: flight.FlightClient, client: Client) -> Iterator[Row]:
 
 def _scan(client: Client, topic: str, parallel: int) -> int:
     return sum(batch.num_rows for batch in client.scan(topic, parallel=parallel))
-
-
-def _rate(read: Callable[[], int]) -> Callable[[], float]:
-    """Return a measure of the rows per second, in millions, of a call that returns rows."""
-
-    def measure() -> float:
-        started = time.perf_counter()
-        rows = read()
-        return rows / (time.perf_counter() - started) / 1e6
-
-    return measure

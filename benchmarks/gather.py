@@ -4,7 +4,7 @@ A topic of 64 partitions, each with a batch of 1 MiB or a small one.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 import wings_client
-from benchmarks.harness import Row, act, compare_in_turn, ticket
+from benchmarks.harness import Row, act, compare_in_turn, rate, ticket
 from wings_client import Client
 from wings_client.gather import Request
 from wings_server.testing import server_process
@@ -69,8 +69,8 @@ def _figures(plain: flight.FlightClient, client: Client, topic: str, shown: str)
         f"gather of {PARTITIONS} partitions, {shown}, against DoGets one by one (no bound)",
         "M rows/s",
         0.0,
-        _rate(gathered),
-        _rate(one_by_one),
+        rate(gathered),
+        rate(one_by_one),
     )
     for threads in POOL_THREADS:
         with ThreadPoolExecutor(threads) as pool:
@@ -82,8 +82,8 @@ def _figures(plain: flight.FlightClient, client: Client, topic: str, shown: str)
                 f"gather of {PARTITIONS} partitions, {shown}, against a pool of {threads}",
                 "M rows/s",
                 1.0,
-                _rate(gathered),
-                _rate(pooled),
+                rate(gathered),
+                rate(pooled),
             )
     yield compare_in_turn(
         f"gather's first reply, {shown}, against the first batch of a single DoGet",
@@ -118,12 +118,3 @@ def _first_of_one(plain: flight.FlightClient, wanted: flight.Ticket) -> float:
 
 def _read(plain: flight.FlightClient, wanted: flight.Ticket) -> int:
     return plain.do_get(wanted).read_all().num_rows
-
-
-def _rate(read: Callable[[], int]) -> Callable[[], float]:
-    def measure() -> float:
-        started = time.perf_counter()
-        rows = read()
-        return rows / (time.perf_counter() - started) / 1e6
-
-    return measure

@@ -271,6 +271,17 @@ def drain(client: flight.FlightClient, wanted: flight.Ticket) -> int:
         rows += batch.num_rows
 
 
+def rate(read: Callable[[], int]) -> Callable[[], float]:
+    """Return a measure of the rows per second, in millions, of a call that returns rows."""
+
+    def measure() -> float:
+        started = time.perf_counter()
+        rows = read()
+        return rows / (time.perf_counter() - started) / 1e6
+
+    return measure
+
+
 def status_kib(pid: int, field: str) -> int:
     """Return a figure of /proc/PID/status, in KiB (or a bare number)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

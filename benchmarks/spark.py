@@ -5,7 +5,6 @@ Everything runs on two cores: two tasks of Spark, two threads of the baseline.
 
 import json
 import tempfile
-import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from benchmarks.harness import (
     median_seconds,
     narrow,
     push,
+    rate,
 )
 from wings_server.testing import server_process
 from wings_spark.testing import local_session
@@ -303,14 +303,3 @@ def _rate_into(client: flight.FlightClient, write: Callable[[str], None]) -> Cal
 def _check_written(client: flight.FlightClient, topic: str, rows: int) -> None:
     states: Any = act(client, "partition-states", topic=topic)
     assert states[0]["next_offset"] == rows
-
-
-def rate(read: Callable[[], int]) -> Callable[[], float]:
-    """Return a measure of the rows per second, in millions, of a call that returns rows."""
-
-    def measure() -> float:
-        started = time.perf_counter()
-        rows = read()
-        return rows / (time.perf_counter() - started) / 1e6
-
-    return measure
