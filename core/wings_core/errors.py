@@ -40,6 +40,7 @@ offset, the column). Facts travel on the wire beside code and message and read a
 
 # ruff: noqa: N818 - classes are named after their codes, which are part of the contract.
 
+import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -73,6 +74,19 @@ class WingsError(Exception):
     def to_json(self) -> dict[str, Any]:
         """Return `{"code", "message", ...facts}`, the form that every wire carries."""
         return {"code": self.code, "message": self.message, **self.facts}
+
+    def bounded_json(self, message: str, bytes_max: int) -> bytes:
+        """Return `to_json` with this message, and without the facts that would make it too long."""
+        body: dict[str, Any] = {"code": self.code, "message": message}
+        for name, value in self.facts.items():
+            if len(_dump({**body, name: value})) <= bytes_max:
+                body[name] = value
+        return _dump(body)
+
+
+def _dump(body: dict[str, Any]) -> bytes:
+    # Escaped non-ASCII could make a message of 512 bytes three times as long.
+    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _rebuild(cls: type[WingsError], message: str, facts: dict[str, Any]) -> WingsError:

@@ -6,14 +6,13 @@ message may change the class of the error (both measured). Anything that is not 
 would reach the client with the server's traceback, so nothing else may leave a handler.
 """
 
-import json
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
 
 import pyarrow.flight as flight
 import structlog
 
+from wings_core.contracts.messages import shortened
 from wings_core.errors import (
     Internal,
     PermissionDenied,
@@ -65,23 +64,7 @@ def flight_errors(call: str) -> Generator[None]:
 
 def flight_error(error: WingsError) -> flight.FlightError:
     """Translate an error, cut to what the transport carries."""
-    message = _cut(error.message, MESSAGE_BYTES_MAX)
-    body: dict[str, Any] = {"code": error.code, "message": message}
-    for name, value in error.facts.items():
-        if len(_dump({**body, name: value})) <= EXTRA_INFO_BYTES_MAX:
-            body[name] = value
-    extra_info = _dump(body)
+    message = shortened(error.message, MESSAGE_BYTES_MAX)
+    extra_info = error.bounded_json(message, EXTRA_INFO_BYTES_MAX)
     found = (_CLASSES[cls] for cls in type(error).__mro__ if cls in _CLASSES)
     return next(found, flight.FlightServerError)(message, extra_info)
-
-
-def _dump(body: dict[str, Any]) -> bytes:
-    # Escaped non-ASCII could make a message of 512 bytes three times as long.
-    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-
-
-def _cut(text: str, bytes_max: int) -> str:
-    encoded = text.encode("utf-8", "replace")
-    if len(encoded) <= bytes_max:
-        return encoded.decode("utf-8")
-    return encoded[: bytes_max - 3].decode("utf-8", "ignore") + "..."

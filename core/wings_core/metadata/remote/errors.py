@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import cast
 
 import grpc
 
@@ -63,15 +63,7 @@ def error_message(error: WingsError) -> str:
 
 def error_body(error: WingsError) -> bytes:
     """Return an error's JSON; facts that would make it too long are left out."""
-    body: dict[str, Any] = {"code": error.code, "message": error_message(error)}
-    for name, value in error.facts.items():
-        if len(_dump({**body, name: value})) <= BODY_BYTES_MAX:
-            body[name] = value
-    return _dump(body)
-
-
-def _dump(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+    return error.bounded_json(error_message(error), BODY_BYTES_MAX)
 
 
 def error_of(error: grpc.RpcError, target: str, *, changes: bool = True) -> WingsError:
