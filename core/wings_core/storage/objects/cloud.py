@@ -34,7 +34,7 @@ from wings_core.errors import (
 from wings_core.storage.objects.counts import ObjectCounts, Operation
 from wings_core.storage.objects.interfaces import Parts, StoredObject
 from wings_core.storage.objects.names import check_name
-from wings_core.storage.objects.ranges import find, merge
+from wings_core.storage.objects.ranges import cut_off, merge, pieces
 from wings_core.storage.objects.retries import RetryBounds, retry
 
 LIST_OBJECTS = 1_000
@@ -111,12 +111,8 @@ class CloudObjects:
             raise
         for buffer, (start, end) in zip(buffers, merged, strict=True):
             if buffer.size != end - start:
-                raise _cut_off(name, start + buffer.size, end)
-        found = [find(wanted, merged) for wanted in ranges]
-        return [
-            buffers[index].slice(position, end - start)
-            for (start, end), (index, position) in zip(ranges, found, strict=True)
-        ]
+                raise cut_off(name, start + buffer.size, end)
+        return pieces(ranges, merged, buffers)
 
     def size(self, name: str) -> int:
         """See `ObjectStore.size`."""
@@ -179,7 +175,7 @@ class CloudObjects:
     def _check_length(self, name: str, end: int) -> None:
         size = self.size(name)
         if size < end:
-            raise _cut_off(name, size, end)
+            raise cut_off(name, size, end)
 
     def _retry(self, operation: Operation, name: str, attempt: Callable[[], T], size: int = 0) -> T:
         def counted() -> T:
@@ -210,12 +206,6 @@ def _aligned(buffer: pa.Buffer) -> pa.Buffer:
     aligned = pa.allocate_buffer(buffer.size)
     memoryview(aligned).cast("B")[:] = memoryview(buffer).cast("B")
     return aligned
-
-
-def _cut_off(name: str, size: int, end: int) -> StorageCorrupt:
-    return StorageCorrupt(
-        f"object {name} has {size} bytes, and should have {end} at least", folio=name
-    )
 
 
 def _error_of(operation: Operation, name: str, url: str, error: Exception) -> WingsError:

@@ -25,7 +25,7 @@ from wings_core.storage.files import BUFFERS_MAX, Files, SystemFiles
 from wings_core.storage.objects.counts import ObjectCounts, Operation
 from wings_core.storage.objects.interfaces import Parts, StoredObject
 from wings_core.storage.objects.names import check_name
-from wings_core.storage.objects.ranges import find, merge
+from wings_core.storage.objects.ranges import cut_off, merge, pieces
 
 UNFINISHED_SECONDS_MAX = 86_400.0
 """A file that a put did not finish is deleted by `check` when it is older."""
@@ -84,11 +84,7 @@ class DirectoryObjects:
                 buffers = [_read_range(descriptor, name, start, end) for start, end in merged]
             finally:
                 os.close(descriptor)
-        found = [find(wanted, merged) for wanted in ranges]
-        return [
-            buffers[index].slice(position, end - start)
-            for (start, end), (index, position) in zip(ranges, found, strict=True)
-        ]
+        return pieces(ranges, merged, buffers)
 
     def size(self, name: str) -> int:
         """See `ObjectStore.size`."""
@@ -211,22 +207,16 @@ class DirectoryObjects:
 def _read_range(descriptor: int, name: str, start: int, end: int) -> pa.Buffer:
     size = os.fstat(descriptor).st_size
     if size < end:  # Looked at first: the range may be of any length.
-        raise _cut_off(name, size, end)
+        raise cut_off(name, size, end)
     buffer = pa.allocate_buffer(end - start)
     view = memoryview(buffer).cast("B")
     done = 0
     while done < len(view):
         read = os.preadv(descriptor, [view[done:]], start + done)
         if read == 0:
-            raise _cut_off(name, start + done, end)
+            raise cut_off(name, start + done, end)
         done += read
     return buffer
-
-
-def _cut_off(name: str, size: int, end: int) -> StorageCorrupt:
-    return StorageCorrupt(
-        f"object {name} has {size} bytes, and should have {end} at least", folio=name
-    )
 
 
 def _files_below(directory: Path) -> Iterator[Path]:

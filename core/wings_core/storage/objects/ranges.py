@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from wings_core.errors import Internal
+import pyarrow as pa
+
+from wings_core.errors import Internal, StorageCorrupt
 
 MERGE_GAP_BYTES = 64 * 1024
 """Ranges no further apart are read in one request: at 100 MB/s a request that takes 10 ms to begin
@@ -25,9 +27,23 @@ def merge(ranges: Sequence[Range]) -> list[Range]:
     return merged
 
 
-def find(wanted: Range, merged: Sequence[Range]) -> tuple[int, int]:
-    """Return which of the merged ranges holds a wanted one, and from which byte of it on."""
-    for index, (start, end) in enumerate(merged):
-        if start <= wanted[0] and wanted[1] <= end:
-            return index, wanted[0] - start
-    raise AssertionError("a range is in what it was merged into")
+def pieces(
+    ranges: Sequence[Range], merged: Sequence[Range], read: Sequence[pa.Buffer]
+) -> list[pa.Buffer]:
+    """Return the bytes of each range, of what was read of those that they were merged into."""
+    places = list(zip(merged, read, strict=True))
+    return [
+        next(
+            buffer.slice(start - first, end - start)
+            for (first, last), buffer in places
+            if first <= start and end <= last
+        )
+        for start, end in ranges
+    ]
+
+
+def cut_off(name: str, size: int, end: int) -> StorageCorrupt:
+    """Return the error of an object that ends within a range."""
+    return StorageCorrupt(
+        f"object {name} has {size} bytes, and should have {end} at least", folio=name
+    )
