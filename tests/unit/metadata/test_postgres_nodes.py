@@ -322,6 +322,7 @@ def test_a_purge_and_an_abort_take_stages_in_one_order(
             one.registry.commit([batch_of(topic, {UNPARTITIONED: 1}, stage=entry)])
             one.admin.delete_topic(topic.name)
         aborts: list[Future[Aborted]] = []
+
         def purge_beside_an_abort(*arguments: Any) -> int:
             purged = purge_staged(*arguments)
             if not aborts:  # The purge has locked a stage.
