@@ -14,7 +14,7 @@ import typer
 
 from wings_client import Client, Topic
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected
-from wings_client.cli.tables import Column, render, terminal_width
+from wings_client.cli.tables import Column, print_lines, rendered
 from wings_core.errors import Unavailable, WingsError
 
 BATCH_ROWS = 32_768
@@ -66,8 +66,7 @@ def bench(
         Column("value", [figure.value for figure in figures], is_number=True),
         Column("", [figure.more for figure in figures]),
     ]
-    for line in render(columns, terminal_width()):
-        typer.echo(line)
+    print_lines(rendered(*columns))
 
 
 def _measure(client: Client, topic: Topic, mebibytes: int, messages: int) -> Iterator[Figure]:

@@ -51,6 +51,31 @@ AnyEndpointOption = Annotated[
 ]
 
 
+PARTITIONS_SHOWN_MAX = 20
+"""Partitions that are shown by default."""
+
+AllPartitionsOption = Annotated[
+    bool,
+    typer.Option("--all-partitions", help=f"Show all, not the first {PARTITIONS_SHOWN_MAX} alone."),
+]
+
+
+def _full_namespace(name: str | None) -> str | None:
+    if name is None or "/" in name:
+        return name
+    return f"tenants/{DEFAULT_NAMESPACE.tenant}/namespaces/{name}"
+
+
+NamespaceOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMESPACE",
+        callback=_full_namespace,
+        help="Full name, or id in the default tenant. Default: all namespaces.",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """A server's address."""

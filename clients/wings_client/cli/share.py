@@ -8,7 +8,15 @@ import pyarrow as pa
 import typer
 
 from wings_client import ShareConsumer
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, TopicArgument, connected, short_name
+from wings_client.cli.endpoint import (
+    DEFAULT,
+    AllPartitionsOption,
+    EndpointOption,
+    NamespaceOption,
+    TopicArgument,
+    connected,
+    short_name,
+)
 from wings_client.cli.following import (
     RETRY,
     ColumnsOption,
@@ -21,12 +29,14 @@ from wings_client.cli.output import Format, check_output
 from wings_client.cli.plugins import MARKUP
 from wings_client.cli.share_dead_letters import dlq
 from wings_client.cli.share_options import (
+    AnyPartitionOption,
     DeliverAtOption,
     DlqOption,
     GroupArgument,
     InFlightOption,
     LimitOption,
     LockOption,
+    MemberOption,
     ModeOption,
     OrderingOption,
     PartitionOption,
@@ -36,19 +46,16 @@ from wings_client.cli.share_options import (
     start_of,
 )
 from wings_client.cli.share_text import (
-    PARTITIONS_SHOWN_MAX,
     description,
     dlq_text,
     lock_text,
     members_text,
-    print_lines,
     summary,
     text_of,
 )
 from wings_client.cli.share_work import work
-from wings_client.cli.tables import Column, render, terminal_width
+from wings_client.cli.tables import Column, print_lines, rendered
 from wings_client.cli.values import chosen_columns, parse_offset, parse_partition
-from wings_core.names import DEFAULT_NAMESPACE
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -183,33 +190,25 @@ def list_groups(
         str | None, typer.Argument(metavar="TOPIC", help="Of this topic. Default: of all.")
     ] = None,
     *,
-    namespace: Annotated[
-        str | None,
-        typer.Option(metavar="NAMESPACE", help="Full name, or id in the default tenant."),
-    ] = None,
+    namespace: NamespaceOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """List share groups by topic and name.
 
     $ wings share list orders
     """
-    if namespace is not None and "/" not in namespace:
-        namespace = f"tenants/{DEFAULT_NAMESPACE.tenant}/namespaces/{namespace}"
     with connected(endpoint, topic or "") as client:
         groups = client.share_groups(topic, namespace=namespace)
     if not groups:
         typer.echo("no share groups; create one with `wings share create`", err=True)
         return
     print_lines(
-        render(
-            [
-                Column("topic", [short_name(group.topic) for group in groups]),
-                Column("group", [group.name for group in groups]),
-                Column("lock", [lock_text(group) for group in groups], is_number=True),
-                Column("limit", [text_of(group, "delivery_limit") for group in groups], True),
-                Column("dead letters to", [dlq_text(group) for group in groups]),
-            ],
-            terminal_width(),
+        rendered(
+            Column("topic", [short_name(group.topic) for group in groups]),
+            Column("group", [group.name for group in groups]),
+            Column("lock", [lock_text(group) for group in groups], is_number=True),
+            Column("limit", [text_of(group, "delivery_limit") for group in groups], True),
+            Column("dead letters to", [dlq_text(group) for group in groups]),
         )
     )
 
@@ -219,12 +218,7 @@ def describe(
     group: GroupArgument,
     topic: TopicArgument,
     *,
-    all_partitions: Annotated[
-        bool,
-        typer.Option(
-            "--all-partitions", help=f"Show all, not the first {PARTITIONS_SHOWN_MAX} alone."
-        ),
-    ] = False,
+    all_partitions: AllPartitionsOption = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Show a share group's configuration, and how far it is in each partition.
@@ -285,14 +279,8 @@ def consume(
     group: GroupArgument,
     topic: TopicArgument,
     *,
-    member: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="What this member calls itself. Default: a random name."),
-    ] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option(metavar="V", help="One partition, read by the key's type. Default: any."),
-    ] = None,
+    member: MemberOption = None,
+    partition: AnyPartitionOption = None,
     max_messages: Annotated[
         int, typer.Option(metavar="N", min=1, help="Take no more at once.")
     ] = 500,

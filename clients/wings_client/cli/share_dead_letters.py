@@ -13,8 +13,8 @@ from wings_client.cli.following import ColumnsOption, FilterOption, FormatOption
 from wings_client.cli.output import Format, check_output, write_all
 from wings_client.cli.plugins import MARKUP
 from wings_client.cli.share_options import DlqArgument
-from wings_client.cli.share_text import dlq_text, print_lines
-from wings_client.cli.tables import Column, render, terminal_width
+from wings_client.cli.share_text import dlq_text
+from wings_client.cli.tables import Column, print_lines, rendered
 from wings_client.cli.values import chosen_columns
 from wings_core.errors import InvalidArgument, TopicNotFound
 
@@ -58,13 +58,10 @@ def list_dead_letters(*, endpoint: EndpointOption = DEFAULT) -> None:
         typer.echo("no share group has a topic of dead letters", err=True)
         return
     print_lines(
-        render(
-            [
-                Column("dead letters", [name for name, _, _ in rows]),
-                Column("of", [groups for _, groups, _ in rows]),
-                Column("messages", [f"{count}" for _, _, count in rows], is_number=True),
-            ],
-            terminal_width(),
+        rendered(
+            Column("dead letters", [name for name, _, _ in rows]),
+            Column("of", [groups for _, groups, _ in rows]),
+            Column("messages", [f"{count}" for _, _, count in rows], is_number=True),
         )
     )
 

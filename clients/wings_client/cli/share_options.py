@@ -33,8 +33,14 @@ PayloadOption = Annotated[
     bool | None,
     typer.Option("--payload/--no-payload", help="Whether dead letters hold their message."),
 ]
-
-
+MemberOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="What this member calls itself. Default: a random name."),
+]
+AnyPartitionOption = Annotated[
+    str | None,
+    typer.Option(metavar="V", help="One partition, read by the key's type. Default: any."),
+]
 PartitionOption = Annotated[
     str | None,
     typer.Option(metavar="V", help="One partition, read by the key's type. Default: all."),

@@ -1,17 +1,12 @@
 """Share groups and their members as `wings share` shows them."""
 
-from collections.abc import Iterable, Iterator
-
-import typer
+from collections.abc import Iterator
 
 from wings_client import ShareGroup, ShareMembers
 from wings_client._messages import wire_time
-from wings_client.cli.endpoint import short_name
-from wings_client.cli.tables import Column, render, terminal_width
+from wings_client.cli.endpoint import PARTITIONS_SHOWN_MAX, short_name
+from wings_client.cli.tables import Column, rendered
 from wings_client.cli.values import partition_text
-
-PARTITIONS_SHOWN_MAX = 20
-"""Partitions that `describe` shows by default."""
 
 HOLDS_SHOWN_MAX = 50
 """Held ranges that `members` shows."""
@@ -57,14 +52,11 @@ def description(group: ShareGroup, *, all_partitions: bool) -> Iterator[str]:
         yield "no partitions yet: each comes into being with its first message"
         return
     shown = group.partitions if all_partitions else group.partitions[:PARTITIONS_SHOWN_MAX]
-    yield from render(
-        [
-            Column("partition", [partition_text(each.partition) for each in shown]),
-            Column("start", [f"{each.start_offset}" for each in shown], is_number=True),
-            Column("in flight", [f"{each.in_flight}" for each in shown], is_number=True),
-            Column("lag", [f"{each.lag}" for each in shown], is_number=True),
-        ],
-        terminal_width(),
+    yield from rendered(
+        Column("partition", [partition_text(each.partition) for each in shown]),
+        Column("start", [f"{each.start_offset}" for each in shown], is_number=True),
+        Column("in flight", [f"{each.in_flight}" for each in shown], is_number=True),
+        Column("lag", [f"{each.lag}" for each in shown], is_number=True),
     )
     lag = sum(each.lag for each in group.partitions)
     held = sum(each.in_flight for each in group.partitions)
@@ -80,17 +72,14 @@ def members_text(found: ShareMembers) -> Iterator[str]:
     """Yield the lines of `members`."""
     shown = found.holds[:HOLDS_SHOWN_MAX]
     if shown:
-        yield from render(
-            [
-                Column("member", [each.member for each in shown]),
-                Column("partition", [partition_text(each.partition) for each in shown]),
-                Column("first", [f"{each.first}" for each in shown], is_number=True),
-                Column("last", [f"{each.last}" for each in shown], is_number=True),
-                Column("delivery", [f"{each.delivery_count}" for each in shown], is_number=True),
-                Column("since", [wire_time(each.since) for each in shown]),
-                Column("until", [wire_time(each.until) for each in shown]),
-            ],
-            terminal_width(),
+        yield from rendered(
+            Column("member", [each.member for each in shown]),
+            Column("partition", [partition_text(each.partition) for each in shown]),
+            Column("first", [f"{each.first}" for each in shown], is_number=True),
+            Column("last", [f"{each.last}" for each in shown], is_number=True),
+            Column("delivery", [f"{each.delivery_count}" for each in shown], is_number=True),
+            Column("since", [wire_time(each.since) for each in shown]),
+            Column("until", [wire_time(each.until) for each in shown]),
         )
     hidden = len(found.holds) - len(shown) + found.holds_left_out
     rest = f", {hidden:,} more ranges not shown" if hidden else ""
@@ -100,9 +89,3 @@ def members_text(found: ShareMembers) -> Iterator[str]:
         f"{found.lag:,} messages behind{oldest}, {found.in_flight:,} of them held by "
         f"{count:,} member{'' if count == 1 else 's'}{rest}"
     )
-
-
-def print_lines(lines: Iterable[str]) -> None:
-    """Print lines on standard output."""
-    for line in lines:
-        typer.echo(line)

@@ -17,6 +17,7 @@ import typer
 from wings_client import Delivery, Message, Reject, Release, Worker, WorkerStats
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, TopicArgument, connected
 from wings_client.cli.following import RETRY, IdleOption
+from wings_client.cli.share_options import AnyPartitionOption, GroupArgument, MemberOption
 from wings_client.cli.values import parse_partition, partition_text
 from wings_core.json_rows import encode_lines
 from wings_core.partitions import JsonScalar
@@ -107,7 +108,7 @@ class Commands:
 
 
 def work(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the share group.")],
+    group: GroupArgument,
     topic: TopicArgument,
     *,
     command: Annotated[
@@ -159,14 +160,8 @@ def work(
         int | None, typer.Option(metavar="N", min=1, help="End after so many messages.")
     ] = None,
     timeout: IdleOption = None,
-    member: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="What this member calls itself. Default: a random name."),
-    ] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option(metavar="V", help="One partition, read by the key's type. Default: any."),
-    ] = None,
+    member: MemberOption = None,
+    partition: AnyPartitionOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Run a command for each message of a share group, as one of its workers.

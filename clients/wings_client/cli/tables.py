@@ -2,12 +2,13 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute
+import typer
 from rich.cells import cell_len, set_cell_size
 
 from wings_client.cli.values import printable
@@ -165,6 +166,17 @@ def render(columns: Sequence[Column], width: int | None) -> Iterator[str]:
     note = layout.note([column.name for column in columns])
     if note is not None:
         yield note
+
+
+def rendered(*columns: Column) -> Iterator[str]:
+    """Yield the lines of a table as wide as the terminal; see `render`."""
+    yield from render(columns, terminal_width())
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines on standard output."""
+    for line in lines:
+        typer.echo(line)
 
 
 def render_table(table: pa.Table, width: int | None) -> Iterator[str]:

@@ -9,7 +9,7 @@ import typer
 from wings_client._messages import build
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected_transport
 from wings_client.cli.plugins import MARKUP
-from wings_client.cli.tables import Column, render, terminal_width
+from wings_client.cli.tables import Column, print_lines, rendered
 from wings_core.contracts.actions import ActionBody
 from wings_core.contracts.tokens import QuotasBody, TokenAlter, TokenCreate, TokenList, TokenRevoke
 from wings_core.errors import InvalidArgument
@@ -97,8 +97,7 @@ def list_tokens(endpoint: EndpointOption = DEFAULT) -> None:
         Column("grants", [" ".join(each["grants"]) for each in found]),
         Column("quotas", [_shown(each.get("quotas", {})) for each in found]),
     ]
-    for line in render(columns, terminal_width()):
-        typer.echo(line)
+    print_lines(rendered(*columns))
 
 
 @app.command()

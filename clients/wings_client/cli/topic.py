@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,13 +13,16 @@ import typer
 from wings_client import PartitionState, Topic
 from wings_client.cli.endpoint import (
     DEFAULT,
+    PARTITIONS_SHOWN_MAX,
+    AllPartitionsOption,
     EndpointOption,
+    NamespaceOption,
     connected,
     connected_transport,
     short_name,
 )
 from wings_client.cli.plugins import MARKUP
-from wings_client.cli.tables import Column, render, terminal_width
+from wings_client.cli.tables import Column, print_lines, rendered
 from wings_client.cli.values import (
     columns_text,
     file_options,
@@ -30,11 +33,7 @@ from wings_client.cli.values import (
 )
 from wings_core.arrow_types import fields_of
 from wings_core.contracts.actions import TopicBody
-from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.type_names import type_name
-
-PARTITIONS_SHOWN_MAX = 20
-"""Partitions that `describe` shows by default."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -120,21 +119,13 @@ def create(
 @app.command("list")
 def list_topics(
     *,
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMESPACE",
-            help="Full name, or id in the default tenant. Default: all namespaces.",
-        ),
-    ] = None,
+    namespace: NamespaceOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """List topics by name.
 
     $ wings topic list --namespace tenants/default/namespaces/default
     """
-    if namespace is not None and "/" not in namespace:
-        namespace = f"tenants/{DEFAULT_NAMESPACE.tenant}/namespaces/{namespace}"
     with connected(endpoint) as client:
         topics = client.topics(namespace)
     if not topics:
@@ -146,19 +137,14 @@ def list_topics(
         Column("columns", [str(len(topic.schema)) for topic in topics], is_number=True),
         Column("created", [_time_text(topic.created_at) for topic in topics]),
     ]
-    _print(render(columns, terminal_width()))
+    print_lines(rendered(*columns))
 
 
 @app.command()
 def describe(
     name: NameArgument,
     *,
-    all_partitions: Annotated[
-        bool,
-        typer.Option(
-            "--all-partitions", help=f"Show all, not the first {PARTITIONS_SHOWN_MAX} alone."
-        ),
-    ] = False,
+    all_partitions: AllPartitionsOption = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Show a topic's columns, configuration, partitions and tiers.
@@ -169,8 +155,8 @@ def describe(
         topic = client.topic(name)
         states = client.partitions(topic)
         tiers = transport.act("tier-states", TopicBody(topic=topic.name), repeatable=True)
-    _print(_description(topic, states, all_partitions=all_partitions))
-    _print(_tier_lines(tiers))
+    print_lines(_description(topic, states, all_partitions=all_partitions))
+    print_lines(_tier_lines(tiers))
 
 
 @app.command()
@@ -262,7 +248,6 @@ def delete(
 def _description(
     topic: Topic, states: list[PartitionState], *, all_partitions: bool
 ) -> Iterator[str]:
-    width = terminal_width()
     yield f"Topic: {topic.name}"
     yield f"UUID: {topic.uuid}"
     yield f"Created: {_time_text(topic.created_at)}"
@@ -273,35 +258,27 @@ def _description(
             yield f"{key}: {json.dumps(value)}"
     yield ""
     fields = fields_of(topic.schema)
-    yield from render(
-        [
-            Column("column", [printable(field.name) for field in fields]),
-            Column("type", [type_name(field.type) for field in fields]),
-            Column("null", ["yes" if field.nullable else "no" for field in fields]),
-        ],
-        width,
+    yield from rendered(
+        Column("column", [printable(field.name) for field in fields]),
+        Column("type", [type_name(field.type) for field in fields]),
+        Column("null", ["yes" if field.nullable else "no" for field in fields]),
     )
     yield ""
-    yield from _partition_lines(states, width, all_partitions=all_partitions)
+    yield from _partition_lines(states, all_partitions=all_partitions)
 
 
-def _partition_lines(
-    states: list[PartitionState], width: int | None, *, all_partitions: bool
-) -> Iterator[str]:
+def _partition_lines(states: list[PartitionState], *, all_partitions: bool) -> Iterator[str]:
     if not states:
         yield "no partitions yet: each comes into being with its first message"
         return
     shown = states if all_partitions else states[:PARTITIONS_SHOWN_MAX]
     messages = [state.next_offset - state.log_start_offset for state in states]
-    yield from render(
-        [
-            Column("partition", [partition_text(state.partition) for state in shown]),
-            Column("start", [f"{state.log_start_offset}" for state in shown], is_number=True),
-            Column("next", [f"{state.next_offset}" for state in shown], is_number=True),
-            Column("bytes", [f"{state.bytes}" for state in shown], is_number=True),
-            Column("last message", [_time_text(state.last_timestamp) for state in shown]),
-        ],
-        width,
+    yield from rendered(
+        Column("partition", [partition_text(state.partition) for state in shown]),
+        Column("start", [f"{state.log_start_offset}" for state in shown], is_number=True),
+        Column("next", [f"{state.next_offset}" for state in shown], is_number=True),
+        Column("bytes", [f"{state.bytes}" for state in shown], is_number=True),
+        Column("last message", [_time_text(state.last_timestamp) for state in shown]),
     )
     total = sum(state.bytes for state in states)
     hidden = f", {len(states) - len(shown):,} of them not shown" if len(states) > len(shown) else ""
@@ -329,8 +306,3 @@ def _key_text(topic: Topic) -> str:
 
 def _time_text(time: datetime | None) -> str:
     return "-" if time is None else time.isoformat(sep=" ", timespec="seconds")
-
-
-def _print(lines: Iterable[str]) -> None:
-    for line in lines:
-        typer.echo(line)
