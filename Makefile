@@ -96,12 +96,9 @@ dist: $(VENV)/.dev ## build the wheel and the sdist, and try them in clean envir
 	$(BIN)/python -m hatchling build -d dist
 	$(BIN)/python release/try_packages.py dist
 
-protocol: $(VENV)/.dev ## generate the code of the gRPC interfaces
-	cd core && PATH="$(CURDIR)/$(BIN):$$PATH" $(CURDIR)/$(BIN)/python -m grpc_tools.protoc \
-		--proto_path=. --python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. \
-		wings_core/protocol/v1/*.proto
-	cd core && PATH="$(CURDIR)/$(BIN):$$PATH" $(CURDIR)/$(BIN)/python -m grpc_tools.protoc \
-		--proto_path=. --python_out=. --mypy_out=quiet:. wings_core/protocol/flight_sql/*.proto
+protocol: $(VENV)/.dev ## generate the messages of gRPC and of Flight SQL
+	cd core && $(CURDIR)/$(BIN)/python -m grpc_tools.protoc \
+		--proto_path=. --python_out=. --pyi_out=. wings_core/protocol/*/*.proto
 
 lock: $(VENV)/.dev ## pin the newest versions of everything in requirements/
 	$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra spark --extra sqs --extra azure --extra pubsub --extra iceberg --extra otel --group dev --output-file requirements/dev.txt

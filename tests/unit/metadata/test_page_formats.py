@@ -48,7 +48,7 @@ def test_a_location_of_an_earlier_version_has_the_format_of_its_timestamps(
 
 def test_a_location_of_a_later_version_is_an_error_that_names_the_format() -> None:
     message = LOCATION.encode(PLAIN)
-    message.format = cast(registry.PageFormat.ValueType, 99)
+    message.format = cast(registry.PageFormat, 99)
     with pytest.raises(Internal, match="format 99"):
         LOCATION.decode(message)
 

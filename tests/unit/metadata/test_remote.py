@@ -1,7 +1,6 @@
 """What a client of the metadata service does when others share its calls, and when it is alone."""
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pytest
 from breakable_proxy import breakable
 from fix_metadata import Clock, RemoteOverSqlite, batch_of
+from google.protobuf.descriptor import Descriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tables import each
 
@@ -37,8 +37,7 @@ from wings_core.model import Accepted, Position, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
 from wings_core.protocol.v1 import admin_pb2, offset_registry_pb2
-from wings_core.protocol.v1.admin_pb2_grpc import AdminServiceStub
-from wings_core.protocol.v1.offset_registry_pb2_grpc import OffsetRegistryServiceStub
+from wings_core.protocol.v1.stubs import AdminServiceStub, OffsetRegistryServiceStub, Stub
 from wings_core.times import Deadline, now_us
 from wings_server.metadata import locations, service
 from wings_server.metadata.handlers import services
@@ -403,17 +402,31 @@ def waiting_request(topic: Topic, offset: int) -> offset_registry_pb2.OffsetLoca
 
 def test_the_generated_code_is_that_of_the_proto_files(tmp_path: Path) -> None:
     core = Path(wings_core.protocol.v1.__file__).parents[3]
-    protos = sorted((core / "wings_core/protocol/v1").glob("*.proto"))
+    protos = sorted((core / "wings_core/protocol").rglob("*.proto"))
     command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={core}"]
-    command += [f"--python_out={tmp_path}", f"--grpc_python_out={tmp_path}"]
-    command += [f"--mypy_out=quiet:{tmp_path}", f"--mypy_grpc_out=quiet:{tmp_path}"]
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path}
-    subprocess.run([*command, *map(str, protos)], check=True, env=environment, timeout=150)
+    command += [f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
+    subprocess.run([*command, *map(str, protos)], check=True, timeout=150)
     generated = sorted(tmp_path.rglob("*_pb2*"))
-    assert len(generated) == 4 * len(protos)
+    assert len(generated) == 2 * len(protos)
     for file in generated:
         assert (core / file.relative_to(tmp_path)).read_bytes() == file.read_bytes(), file.name
+
+
+STUBS = [stub for stub in Stub.__subclasses__() if stub.__module__ == Stub.__module__]
+
+
+@pytest.mark.parametrize("stub", STUBS, ids=lambda stub: stub.__name__)
+def test_a_stub_has_the_methods_of_its_service(stub: type[Stub]) -> None:
+    def name_of(message: Descriptor) -> str:
+        module = Path(message.file.name).stem.removeprefix("offset_")
+        return f"{module}.{message.name}"
+
+    kinds = {False: "Unary", True: "Streaming"}
+    assert stub.__annotations__ == {
+        method.name: f"{kinds[method.server_streaming]}"
+        f"[{name_of(method.input_type)}, {name_of(method.output_type)}]"
+        for method in stub.service.methods
+    }
 
 
 def test_an_answer_that_is_not_understood_ends_the_call() -> None:

@@ -17,7 +17,7 @@ from wings_core.metadata.remote import RemoteMetadata, channel
 from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.protocol.v1 import admin_pb2
-from wings_core.protocol.v1.admin_pb2_grpc import AdminServiceStub
+from wings_core.protocol.v1.stubs import AdminServiceStub
 from wings_core.share.model import ShareConfig, ShareGroup
 
 LONG = 60.0

@@ -17,9 +17,11 @@ from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import VALUE_BYTES_MAX
 from wings_core.protocol.v1 import admin_pb2, maintenance_pb2
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
-from wings_core.protocol.v1.admin_pb2_grpc import AdminServiceStub
-from wings_core.protocol.v1.maintenance_pb2_grpc import MaintenanceServiceStub
-from wings_core.protocol.v1.offset_registry_pb2_grpc import OffsetRegistryServiceStub
+from wings_core.protocol.v1.stubs import (
+    AdminServiceStub,
+    MaintenanceServiceStub,
+    OffsetRegistryServiceStub,
+)
 from wings_core.times import now_us
 
 ADDRESS = pb.PageAddress(folio="folio", position=0, length=1)

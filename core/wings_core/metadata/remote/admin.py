@@ -18,7 +18,7 @@ from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import admin_pb2 as pb
-from wings_core.protocol.v1.admin_pb2_grpc import AdminServiceStub
+from wings_core.protocol.v1.stubs import AdminServiceStub
 from wings_core.schema_changes import SchemaChange
 from wings_core.times import Deadline
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from wings_core.errors import WingsError
 from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.protocol.v1 import copies_pb2 as pb
-from wings_core.protocol.v1.copies_pb2_grpc import CopyServiceStub
+from wings_core.protocol.v1.stubs import CopyServiceStub
 
 BEGIN_SECONDS_MAX = 3_600.0
 """How long the service may take to write a copy."""

@@ -11,7 +11,7 @@ from wings_core.metadata.remote.paging import BY_TEXT, listed
 from wings_core.model import Topic
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import groups_pb2 as pb
-from wings_core.protocol.v1.groups_pb2_grpc import GroupServiceStub
+from wings_core.protocol.v1.stubs import GroupServiceStub
 from wings_core.share.model import ShareConfig, ShareGroup
 
 GROUPS_CACHED_MAX = 4_096

@@ -21,7 +21,7 @@ from wings_core.model import (
 from wings_core.partitions import Partition, partition_sort_key
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import maintenance_pb2 as pb
-from wings_core.protocol.v1.maintenance_pb2_grpc import MaintenanceServiceStub
+from wings_core.protocol.v1.stubs import MaintenanceServiceStub
 
 
 class RemoteMaintenance(Maintenance):

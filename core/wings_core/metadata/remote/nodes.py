@@ -8,7 +8,7 @@ from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.model import Node
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import admin_pb2 as pb
-from wings_core.protocol.v1.admin_pb2_grpc import NodeServiceStub
+from wings_core.protocol.v1.stubs import NodeServiceStub
 
 RENEW_SECONDS_MAX = 5.0
 """How long the renewal of a lease may take: one that comes late is of no use."""

@@ -41,7 +41,7 @@ from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_sort_key, sorted_by_partition
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
-from wings_core.protocol.v1.offset_registry_pb2_grpc import OffsetRegistryServiceStub
+from wings_core.protocol.v1.stubs import OffsetRegistryServiceStub
 from wings_core.storage.lru import Lru
 from wings_core.times import Deadline, now_us
 

@@ -20,7 +20,7 @@ from wings_core.model import (
 )
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import shards_pb2 as pb
-from wings_core.protocol.v1.shards_pb2_grpc import ShardServiceStub
+from wings_core.protocol.v1.stubs import ShardServiceStub
 
 
 class RemoteShards(Shards):

@@ -12,7 +12,7 @@ from wings_core.model import Aborted, Published, ShardProgress, Stage, StoredPag
 from wings_core.names import TopicName
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
-from wings_core.protocol.v1.offset_registry_pb2_grpc import StageServiceStub
+from wings_core.protocol.v1.stubs import StageServiceStub
 
 PUBLISH_SECONDS = 120.0
 """How long a publish may take: it moves up to half a million pages."""

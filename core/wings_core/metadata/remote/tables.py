@@ -7,7 +7,7 @@ from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.tables import TableSegment, TableStates
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import tables_pb2 as pb
-from wings_core.protocol.v1.tables_pb2_grpc import TableServiceStub
+from wings_core.protocol.v1.stubs import TableServiceStub
 
 
 class RemoteTables(TableStates):

@@ -5,7 +5,7 @@ from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.paging import BY_TEXT, listed
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import tokens_pb2 as pb
-from wings_core.protocol.v1.tokens_pb2_grpc import TokenServiceStub
+from wings_core.protocol.v1.stubs import TokenServiceStub
 from wings_core.security.quotas import Quotas
 from wings_core.security.tokens import Token, check_token, no_token
 

@@ -17,7 +17,7 @@ from wings_core.errors import ResourceExhausted
 from wings_core.metadata.remote.watches import RETRY_SECONDS
 from wings_core.partitions import Partition
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
-from wings_core.protocol.v1.offset_registry_pb2_grpc import OffsetRegistryServiceStub
+from wings_core.protocol.v1.stubs import OffsetRegistryServiceStub
 
 TOPICS_MAX = 1_024
 """How many topics a node watches at once, at a thread each."""

@@ -7,20 +7,22 @@ from functools import partial
 from typing import Any, cast
 
 import grpc
-from google.protobuf.message_factory import GetMessageClass
 
 from wings_core import tracing
 from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.errors import error_of
 from wings_core.protocol.v1 import holds_pb2
+from wings_core.protocol.v1.stubs import Stub
 from wings_core.security.peers import PeerAccess
 from wings_core.share.remote.codec import decode_answer, encode_request
 from wings_core.share.remote.session import Asked, Done, Session
 from wings_core.share.replica.combiner import BATCH_MAX
 from wings_core.share.replica.requests import Answer, ForgetRequest, Request
 
-_SERVICE = holds_pb2.DESCRIPTOR.services_by_name["HoldService"]
+
+class _HoldServiceStub(Stub):
+    service = holds_pb2.DESCRIPTOR.services_by_name["HoldService"]
 
 
 class RemoteLink:
@@ -39,17 +41,9 @@ class RemoteLink:
         self._serves_sessions = True
         """Whether it knows of them: one of an earlier version does not."""
         self._open_session: Any = self._channel.channel.stream_stream(
-            f"/{_SERVICE.full_name}/Session"
+            f"/{_HoldServiceStub.service.full_name}/Session"
         )
-        self._methods: dict[str, Any] = {
-            method.name: self._channel.channel.unary_unary(
-                f"/{_SERVICE.full_name}/{method.name}",
-                request_serializer=GetMessageClass(method.input_type).SerializeToString,
-                response_deserializer=GetMessageClass(method.output_type).FromString,
-            )
-            for method in _SERVICE.methods
-            if not method.client_streaming
-        }
+        self._stub = _HoldServiceStub(self._channel.channel)
 
     def begin(self, request: Request, seconds: float, done: Callable[[Answer], None]) -> None:
         """Send a request; `done` is called on the channel's thread, or the session's."""
@@ -61,7 +55,7 @@ class RemoteLink:
     def _call(self, request: Request, seconds: float, done: Callable[[Answer], None]) -> None:
         name, message = encode_request(request)
         try:
-            future = self._methods[name].future(message, timeout=seconds)
+            future = getattr(self._stub, name).future(message, timeout=seconds)
         except ValueError:
             done(_closed())  # So gRPC says that the channel is closed.
             return
