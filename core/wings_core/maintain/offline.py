@@ -88,9 +88,7 @@ class OfflineLog:
 
 
 @contextmanager
-def open_offline(
-    path: Path, metadata_url: str | None = None, limits: Limits | None = None
-) -> Generator[OfflineLog]:
+def open_offline(path: Path, metadata_url: str | None) -> Generator[OfflineLog]:
     """Open a directory that an embedded server was started on, for as long as the `with` lasts.
 
     No server can be started on it meanwhile.
@@ -98,7 +96,6 @@ def open_offline(
     Args:
         path: The data directory; it is not made.
         metadata_url: Where PostgreSQL is, if metadata is there.
-        limits: The bounds in force.
 
     Raises:
         Unavailable: A server has the directory open; fact `pid`, if it is known.
@@ -113,7 +110,7 @@ def open_offline(
                 f"{path} has no metadata: it is of nodes, whose metadata service has it, and which "
                 "maintain it while they run"
             )
-    limits = (limits or Limits()).model_copy(update={"maintenance_seconds": _NEVER_SECONDS})
+    limits = Limits(maintenance_seconds=_NEVER_SECONDS)
     with (
         DataDirectory.open(path) as directory,
         closing(Log.open(directory, limits, metadata_url=metadata_url)) as log,

@@ -4,7 +4,7 @@ import importlib
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -43,7 +43,6 @@ class AzureQueue(Queue):
         url: The queue's.
         receipts: Where the receipts are kept that Azure gives with each extension; absent: other
             processes cannot acknowledge a message that this one extended.
-        clock: Seconds since the epoch.
 
     Raises:
         InvalidArgument: azure-storage-queue is not installed, or the URL is of no queue.
@@ -55,7 +54,6 @@ class AzureQueue(Queue):
         url: str,
         *,
         receipts: Path | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         library: Any = import_extra(
             "azure.storage.queue", "Azure's queues need azure-storage-queue", "azure"
@@ -66,7 +64,6 @@ class AzureQueue(Queue):
         except ValueError as error:
             raise InvalidArgument(f"{url!r:.200} is no URL of a queue: {error}") from None
         self._url = url
-        self._clock = clock
         self._closed = threading.Event()
         self._receipts = Receipts(receipts)
 
@@ -82,7 +79,7 @@ class AzureQueue(Queue):
                 return found
 
     def _receive(self, messages_max: int, seconds: int) -> list[QueueMessage]:
-        began = self._clock()
+        began = time.time()
         with self._translated_errors():
             messages = self._client.receive_messages(
                 visibility_timeout=seconds,
@@ -102,7 +99,7 @@ class AzureQueue(Queue):
 
     def extend(self, receipt: str, visibility_seconds: float) -> float | None:
         """Hide a message for longer; see `Queue.extend`."""
-        began = self._clock()
+        began = time.time()
         seconds = _seconds(visibility_seconds)
         message, known = self._known(receipt)
         if not known:

@@ -67,7 +67,6 @@ class QueueCoordinator:
         shared: The files of the source.
         journal: Stores the claims.
         settings: Limits.
-        clock: Seconds since the epoch.
     """
 
     def __init__(
@@ -76,13 +75,11 @@ class QueueCoordinator:
         shared: QueueSharedState,
         journal: Journal,
         settings: CoordinatorSettings,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._queue = queue
         self._shared = shared
         self._journal = journal
         self._settings = settings
-        self._clock = clock
         self._lock = threading.Lock()
         """Guards the local state; never held over a call that blocks."""
         self._local = QueueLocalState(holds_foreign=queue.drops_messages)
@@ -113,7 +110,7 @@ class QueueCoordinator:
         self._receive()
         with self._lock:
             files = self._local.take(
-                self._settings.files_max, self._settings.bytes_max, self._clock()
+                self._settings.files_max, self._settings.bytes_max, time.time()
             )
             if not files:
                 return None
@@ -160,7 +157,7 @@ class QueueCoordinator:
         Returns:
             The count of deleted files.
         """
-        now = self._clock()
+        now = time.time()
         if self._pruned_at is not None and now < self._pruned_at + PRUNE_SECONDS:
             return 0
         self._pruned_at = now
@@ -198,11 +195,11 @@ class QueueCoordinator:
     def _extend_due(self) -> None:
         seconds = self._settings.visibility_seconds
         with self._lock:
-            before = self._clock() + EXTEND_AT * self.visibility_seconds
+            before = time.time() + EXTEND_AT * self.visibility_seconds
             due = [each.message for each in self._local.to_extend(before)]
         receipts = {message.id: message.receipt for message in due}
         extended, problem = extend_all(self._queue, receipts, seconds)
-        now = self._clock()
+        now = time.time()
         for message in due:
             deadline = extended.get(message.id, message.deadline)
             if message.id not in extended and 0 < message.deadline <= now:
@@ -216,7 +213,7 @@ class QueueCoordinator:
             raise problem
 
     def _renew(self) -> None:
-        now = self._clock()
+        now = time.time()
         with self._lock:
             shards = [
                 shard
@@ -231,7 +228,7 @@ class QueueCoordinator:
     def _receive(self) -> None:
         settings = self._settings
         with self._lock:
-            ready = self._local.count_ready(self._clock())
+            ready = self._local.count_ready(time.time())
             next_ready_at = self._local.next_ready_at()
             held = len(self._local.files)
         # Files that wait for their next attempt do not count.
@@ -240,7 +237,7 @@ class QueueCoordinator:
             return
         wait = settings.wait_seconds
         if next_ready_at is not None:
-            wait = max(0.0, min(wait, next_ready_at - self._clock()))
+            wait = max(0.0, min(wait, next_ready_at - time.time()))
         for message in self._queue.receive(room, settings.visibility_seconds, wait):
             notifications = [
                 each
@@ -255,7 +252,7 @@ class QueueCoordinator:
     def _find_owners(self) -> None:
         """Look up the owners of new files, and again of files that were another pipeline's."""
         with self._lock:
-            shards = self._local.without_standpoint(self._clock())
+            shards = self._local.without_standpoint(time.time())
             retries = self._local.retries_of(shards)
         if not shards:
             return
@@ -266,7 +263,7 @@ class QueueCoordinator:
                 if not self._local.holds_foreign:
                     self._forget(shards)
             raise
-        again_at = self._clock() + self._shared.commit_timeout_seconds / LOOKS_PER_COMMIT_TIMEOUT
+        again_at = time.time() + self._shared.commit_timeout_seconds / LOOKS_PER_COMMIT_TIMEOUT
         with self._lock:
             for shard, standpoint in standpoints.items():
                 is_foreign = standpoint.standing is Standing.FOREIGN
@@ -294,7 +291,7 @@ class QueueCoordinator:
                 self._local.set_standpoint(
                     file.shard,
                     Standpoint(Standing.OWN, file.position, file.failures),
-                    self._clock() + delay if delay else 0.0,
+                    time.time() + delay if delay else 0.0,
                     is_whole=file.is_whole,
                 )
 

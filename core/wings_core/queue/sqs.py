@@ -3,7 +3,7 @@
 import importlib
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,7 +54,6 @@ class SqsQueue(Queue):
         url: The queue's.
         region: Its region; None: as boto3 finds it, else `us-east-1`.
         endpoint: Of another service that speaks SQS.
-        clock: Seconds since the epoch.
 
     Raises:
         InvalidArgument: boto3 is not installed.
@@ -66,12 +65,10 @@ class SqsQueue(Queue):
         *,
         region: str | None = None,
         endpoint: str | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         # A client is safe from many threads.
         self._client = amazon_client("sqs", region, endpoint)
         self._url = url
-        self._clock = clock
         self._closed = threading.Event()
 
     def receive(
@@ -81,7 +78,7 @@ class SqsQueue(Queue):
         found: list[QueueMessage] = []
         wait = max(0, min(WAIT_SECONDS_MAX, round(wait_seconds)))
         while len(found) < messages_max and not self._closed.is_set():
-            began = self._clock()
+            began = time.time()
             wanted = min(CALL_MESSAGES_MAX, messages_max - len(found))
             with self._translated_errors():
                 answer = self._client.receive_message(
@@ -110,7 +107,7 @@ class SqsQueue(Queue):
 
     def extend(self, receipt: str, visibility_seconds: float) -> float | None:
         """Hide a message for longer; see `Queue.extend`."""
-        began = self._clock()
+        began = time.time()
         seconds = _seconds(visibility_seconds)
         try:
             with self._translated_errors():

@@ -5,7 +5,7 @@ commit ─▶ (its thread) callback ─▶ (event loop) the coroutine that waits
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -36,20 +36,12 @@ class Locations:
         registry: What is looked at.
         executor: Runs what may block.
         waiting_max: How many calls may wait at once.
-        clock: Microseconds since the epoch.
     """
 
-    def __init__(
-        self,
-        registry: OffsetRegistry,
-        executor: Executor,
-        waiting_max: int,
-        clock: Callable[[], int] = now_us,
-    ) -> None:
+    def __init__(self, registry: OffsetRegistry, executor: Executor, waiting_max: int) -> None:
         self._registry = registry
         self._executor = executor
         self._waits = Waits(waiting_max)
-        self._clock = clock
         self._stopped = asyncio.Event()
         self._wakes: set[asyncio.Event] = set()
 
@@ -173,7 +165,7 @@ class Locations:
             return None
         try:
             until = request.deadline.ToMicroseconds()
-            now = request.sent_at.ToMicroseconds() if request.HasField("sent_at") else self._clock()
+            now = request.sent_at.ToMicroseconds() if request.HasField("sent_at") else now_us()
         except ValueError as error:
             raise InvalidArgument(f"a time of the request is none: {error}") from None
         seconds = (until - now) / 1e6

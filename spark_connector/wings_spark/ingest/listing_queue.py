@@ -7,7 +7,6 @@ notifications give them, so a source may change from one to the other.
 
 import threading
 import time
-from collections.abc import Callable
 
 from wings_core.queue.found import FoundQueue
 from wings_core.queue.notifications import DedupKey, MessageKind, message_of
@@ -31,16 +30,13 @@ class ListingQueue(FoundQueue):
 
     Args:
         settings: Of the source.
-        clock: Seconds that only grow.
 
     Raises:
         FileError: obstore is not installed.
         Unavailable: The state cannot be opened.
     """
 
-    def __init__(
-        self, settings: SourceSettings, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, settings: SourceSettings) -> None:
         place = settings.queue.url
         assert place is not None, "the settings have been checked"
         state = settings.queue.state or settings.checkpoint / "listing.sqlite"
@@ -49,7 +45,6 @@ class ListingQueue(FoundQueue):
         self._takes = settings.patterns.takes
         self._versioned = settings.dedup_key is DedupKey.URI_AND_VERSION
         self._list_seconds = settings.queue.list_seconds
-        self._listing_clock = clock
         self._listing = threading.Lock()
         self._listed_at: float | None = None
         self._after: str | None = None
@@ -58,7 +53,7 @@ class ListingQueue(FoundQueue):
     def _look(self) -> bool:
         """List some pages, if it is time; tells whether the listing goes on."""
         with self._listing:
-            now = self._listing_clock()
+            now = time.monotonic()
             if self._after is None:
                 if self._listed_at is not None and now < self._listed_at + self._list_seconds:
                     return False

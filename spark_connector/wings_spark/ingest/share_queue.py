@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
@@ -24,7 +24,6 @@ class ShareQueue(Queue):
         topic: Of the messages.
         group: An existing share group of the topic.
         column: A string column: the messages' bodies.
-        clock: Seconds since the epoch.
 
     Raises:
         GroupNotFound: There is no such group.
@@ -38,13 +37,10 @@ class ShareQueue(Queue):
         topic: str,
         group: str,
         column: str,
-        *,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = server.connect()
         self._topic, self._group, self._column = topic, group, column
         self._member = f"ingest-{uuid4().hex}"
-        self._clock = clock
         try:
             found_topic = self._client.topic(topic)
             schema = found_topic.schema
@@ -82,7 +78,7 @@ class ShareQueue(Queue):
     ) -> list[QueueMessage]:
         """Receive messages; see `Queue.receive`."""
         del visibility_seconds  # The group's own.
-        began = self._clock()
+        began = time.time()
         try:
             deliveries = self._client.acquire_messages(
                 self._group,
@@ -107,7 +103,7 @@ class ShareQueue(Queue):
     def extend(self, receipt: str, visibility_seconds: float) -> float | None:
         """Renew the lock of a message; see `Queue.extend`."""
         del visibility_seconds
-        began = self._clock()
+        began = time.time()
         (error,) = self._acknowledge([receipt], "renew")
         return None if error is not None else began + self._hold_seconds
 

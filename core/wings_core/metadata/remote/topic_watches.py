@@ -32,12 +32,10 @@ class TopicWatches:
 
     Args:
         stub: The service.
-        topics_max: How many topics may be watched at once.
     """
 
-    def __init__(self, stub: OffsetRegistryServiceStub, topics_max: int = TOPICS_MAX) -> None:
+    def __init__(self, stub: OffsetRegistryServiceStub) -> None:
         self._stub = stub
-        self._topics_max = topics_max
         self._lock = threading.Lock()
         self._streams: dict[str, _Stream] = {}
 
@@ -52,8 +50,8 @@ class TopicWatches:
         with self._lock:
             stream = self._streams.get(topic_uuid)
             if stream is None:
-                if len(self._streams) >= self._topics_max:
-                    raise ResourceExhausted(f"{self._topics_max} topics are watched already")
+                if len(self._streams) >= TOPICS_MAX:
+                    raise ResourceExhausted(f"{TOPICS_MAX} topics are watched already")
                 stream = _Stream(self._stub, topic_uuid)
                 stream.callbacks[key] = callback
                 stream.start()

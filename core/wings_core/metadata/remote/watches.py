@@ -30,18 +30,11 @@ class Watches:
     Args:
         locations: Long polls; the deadline of a watch without one bounds each call.
         retries: Calls back after a pause.
-        watches_max: How many positions may be watched at once.
     """
 
-    def __init__(
-        self,
-        locations: Deduplicate[Position, Located],
-        retries: Retries,
-        watches_max: int = WATCHES_MAX,
-    ) -> None:
+    def __init__(self, locations: Deduplicate[Position, Located], retries: Retries) -> None:
         self._locations = locations
         self._retries = retries
-        self._watches_max = watches_max
         self._lock = threading.Lock()
         self._watched = 0
 
@@ -91,8 +84,8 @@ class Watches:
 
     def _count(self, watched: int) -> None:
         with self._lock:
-            if watched > 0 and self._watched + watched > self._watches_max:
-                raise ResourceExhausted(f"{self._watches_max} wait for messages already")
+            if watched > 0 and self._watched + watched > WATCHES_MAX:
+                raise ResourceExhausted(f"{WATCHES_MAX} wait for messages already")
             self._watched += watched
 
 

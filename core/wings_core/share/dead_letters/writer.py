@@ -117,7 +117,6 @@ class DeadLetterWriter(DeadLetters):
         group_commit: Writes the letters.
         limits: The bounds in force.
         records: Fetches the rows.
-        clock: Microseconds since the epoch.
     """
 
     def __init__(
@@ -126,13 +125,11 @@ class DeadLetterWriter(DeadLetters):
         group_commit: GroupCommit,
         limits: Limits,
         records: RecordFetcher,
-        clock: Callable[[], int] = now_us,
     ) -> None:
         self._admin = admin
         self._group_commit = group_commit
         self._limits = limits
         self._records = records
-        self._clock = clock
 
     def begin(self, group: ShareGroup, letters: Sequence[DeadLetter]) -> PendingDeadLetters:
         """Queue letters and start to fetch their rows; see `DeadLetters.begin`."""
@@ -144,7 +141,7 @@ class DeadLetterWriter(DeadLetters):
         preparer = Preparer(topic, self._limits)
         # Payloads have all columns that there are by now.
         group = replace(group, topic=self._newest(group.topic))
-        return _PendingLetters(group, letters, fetch, preparer, self._group_commit, self._clock)
+        return _PendingLetters(group, letters, fetch, preparer, self._group_commit)
 
     def _newest(self, topic: Topic) -> Topic:
         try:
@@ -185,12 +182,10 @@ class _PendingLetters(PendingDeadLetters):
         fetch: Fetch,
         preparer: Preparer,
         group_commit: GroupCommit,
-        clock: Callable[[], int],
     ) -> None:
         self._group = group
         self._preparer = preparer
         self._group_commit = group_commit
-        self._clock = clock
         self._pieces = (
             _Piece(piece, fetch(group, piece))
             for letter in _joined(letters)
@@ -264,7 +259,7 @@ class _PendingLetters(PendingDeadLetters):
             [letter.cause] * count,
             [letter.reason] * count,
             [timestamp for timestamp, _ in found],
-            [self._clock()] * count,
+            [now_us()] * count,
             [None if row is None else payload_of(row) for _, row in found],
         ]
         arrays = [

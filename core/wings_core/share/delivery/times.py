@@ -1,6 +1,5 @@
 """Times: when the messages of a range are to be delivered, by a column of their topic."""
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import pyarrow as pa
@@ -11,7 +10,7 @@ from wings_core.fetch.fetcher import Fetcher
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import Topic
 from wings_core.partitions import Partition
-from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher, RecordSource
+from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher
 
 _TICKS_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _INT64_MAX = (1 << 63) - 1
@@ -43,19 +42,11 @@ class LogTimes:
     Args:
         fetcher: Reads it.
         registry: Knows where it ends.
-        source: Makes the source of a column; None: that of the log.
     """
 
-    def __init__(
-        self,
-        fetcher: Fetcher,
-        registry: OffsetRegistry,
-        source: Callable[[str], RecordSource] | None = None,
-    ) -> None:
-        def of_log(column: str) -> RecordSource:
-            return LogSource(fetcher, registry, [column])
-
-        self._source = source or of_log
+    def __init__(self, fetcher: Fetcher, registry: OffsetRegistry) -> None:
+        self._fetcher = fetcher
+        self._registry = registry
 
     def __call__(
         self, topic: Topic, partition: Partition, column: str, first: int, last: int
@@ -70,7 +61,7 @@ class LogTimes:
         """
         if topic.schema.get_field_index(column) < 0:
             return pa.nulls(last - first + 1, pa.int64())
-        records = RecordFetcher(self._source(column))
+        records = RecordFetcher(LogSource(self._fetcher, self._registry, [column]))
         try:
             found = records.collect(topic, partition, first, last)
         finally:

@@ -21,7 +21,7 @@ from wings_core.errors import (
     StorageCorrupt,
     WingsError,
 )
-from wings_core.storage.files import BUFFERS_MAX, Files, SystemFiles
+from wings_core.storage.files import BUFFERS_MAX, SystemFiles
 from wings_core.storage.objects.counts import ObjectCounts, Operation
 from wings_core.storage.objects.interfaces import Parts, StoredObject
 from wings_core.storage.objects.names import check_name
@@ -46,12 +46,11 @@ class DirectoryObjects:
 
     Args:
         directory: Holds the objects, those with `/` in their names in folders.
-        files: The system calls that writing takes.
     """
 
-    def __init__(self, directory: Path, files: Files | None = None) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._files = files or SystemFiles()
+        self._files = SystemFiles()
         self._making = threading.Lock()
         """Held while directories are made and synced: a writer that finds one relies on that."""
         self.url = directory.absolute().as_uri()
