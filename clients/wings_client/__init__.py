@@ -93,20 +93,19 @@ if TYPE_CHECKING:
     from wings_client import cast as cast
     from wings_client import files as files
     from wings_client import gather as gather
-    from wings_client._async import (
+    from wings_client._async._client import AsyncClient, connect_async
+    from wings_client._async._consumer import AsyncConsumer
+    from wings_client._async._producer import AsyncProducer
+    from wings_client._async._share_consumer import AsyncShareConsumer
+    from wings_client._async._stage import AsyncStage
+    from wings_client._async._streams import (
         AsyncChunks,
-        AsyncClient,
-        AsyncConsumer,
         AsyncFollow,
         AsyncManyFollow,
-        AsyncProducer,
         AsyncScan,
-        AsyncShareConsumer,
         AsyncSnapshot,
-        AsyncStage,
-        AsyncWorker,
-        connect_async,
     )
+    from wings_client._async._worker import AsyncWorker
     from wings_client._client import Client, connect
     from wings_client._consumer import Consumer
     from wings_client._errors import Connection
@@ -246,24 +245,20 @@ __all__ = [
 ]
 
 _MODULES = {
-    "wings_client._async": (
+    "wings_client._async._client": ("AsyncClient", "connect_async"),
+    "wings_client._async._consumer": ("AsyncConsumer",),
+    "wings_client._async._producer": ("AsyncProducer",),
+    "wings_client._async._share_consumer": ("AsyncShareConsumer",),
+    "wings_client._async._stage": ("AsyncStage",),
+    "wings_client._async._streams": (
         "AsyncChunks",
-        "AsyncClient",
-        "AsyncConsumer",
         "AsyncFollow",
         "AsyncManyFollow",
-        "AsyncProducer",
         "AsyncScan",
-        "AsyncShareConsumer",
         "AsyncSnapshot",
-        "AsyncStage",
-        "AsyncWorker",
-        "connect_async",
     ),
-    "wings_client._client": (
-        "Client",
-        "connect",
-    ),
+    "wings_client._async._worker": ("AsyncWorker",),
+    "wings_client._client": ("Client", "connect"),
     "wings_client._consumer": ("Consumer",),
     "wings_client._errors": ("Connection",),
     "wings_client._follow": ("Follow", "ManyFollow"),
@@ -303,13 +298,7 @@ _MODULES = {
     "wings_client._worker_model": ("Message", "Reject", "Release", "WorkerStats"),
     "wings_core.contracts.chunks": ("EndReason", "PartitionEnd", "PartitionRange"),
     "wings_core.contracts.share": ("AcknowledgementEntry",),
-    "wings_core.model": (
-        "Shard",
-        "ShardCounts",
-        "ShardProgress",
-        "ShardsPruned",
-        "ShardState",
-    ),
+    "wings_core.model": ("Shard", "ShardCounts", "ShardProgress", "ShardsPruned", "ShardState"),
 }
 """The names that are loaded when first used, by their modules."""
 
