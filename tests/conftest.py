@@ -3,14 +3,16 @@
 import gc
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 os.environ["HYPOTHESIS_NO_PLUGINS"] = "1"  # There is but Trio's, which imports all of it.
 
 import pytest
+from forked_commands import POPEN, ForkingPopen
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from property_examples import QUICK, THOROUGH
@@ -82,8 +84,21 @@ def _have_temporary_files_in_memory(config: pytest.Config) -> None:
     os.environ["XDG_STATE_HOME"] = str(directory / "state")  # Of commands.
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionstart(session: pytest.Session) -> Generator[None]:
+    """Fork the processes that share the tests from one that has imported the most of all."""
+    if session.config.option.numprocesses:
+        subprocess.Popen = cast("type[subprocess.Popen[str]]", ForkingPopen)
+    try:
+        yield
+    finally:
+        subprocess.Popen = POPEN
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove what a run had in memory."""
+    if ForkingPopen.forker is not None:
+        ForkingPopen.forker.end()
     if (directory := config.stash.get(_directory, None)) is not None:
         shutil.rmtree(directory, ignore_errors=True)
         os.environ.pop("TMPDIR", None)
