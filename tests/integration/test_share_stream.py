@@ -227,6 +227,22 @@ def test_a_stream_that_breaks_releases_what_it_held_at_once(
     assert (again.offsets, again.about["delivery_count"]) == ([*range(10)], 2)
 
 
+def test_a_stream_that_breaks_releases_the_rest_of_what_was_acknowledged_beside_it(
+    client: flight.FlightClient, topic: str
+) -> None:
+    stream = ShareStreamCall(client, topic)
+    delivery = stream.delivery()
+    assert Member(client, topic).acknowledge(delivery.ack("accept", 3, 3)) == [None]
+    stream.cancel()
+    other = Member(client, topic, name="two")
+    again: list[int] = []
+    while len(again) < 9:
+        found = offsets_of(other.acquire(timeout_ms=LONG))
+        assert found, "the rest is held"
+        again += found
+    assert sorted(again) == [0, 1, 2, *range(4, 10)]
+
+
 def test_a_worker_that_dies_releases_what_it_held_at_once(
     server: RunningServer, client: flight.FlightClient, topic: str
 ) -> None:

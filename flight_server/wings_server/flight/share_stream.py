@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -21,7 +22,9 @@ import structlog
 
 from wings_core.contracts.share_stream import AcknowledgeMessage, ShareEnd
 from wings_core.errors import Internal, NotFound, SchemaMismatch, Unavailable, WingsError
-from wings_core.share.model import LeasedRange
+from wings_core.partitions import Partition
+from wings_core.share.model import Acknowledgement, LeasedRange
+from wings_core.share.replica.interfaces import HeldRange
 from wings_core.share.shares import GroupMoved
 from wings_server.flight.share_turns import ShareTurns
 from wings_server.flight.share_writer import ClientLeft
@@ -214,12 +217,26 @@ class ShareStream(ShareTurns):
         held = self._holds.releases()
         try:
             results = self._shares.acknowledge(self._group, self._member, held) if held else []
-            refused = [result for result in results if result.error is not None]
-            if len(results) > 1:
-                for result in refused:  # Each alone: another of its partition may be the cause.
-                    self._shares.acknowledge(self._group, self._member, [result.acknowledgement])
+            refused = [each.acknowledgement for each in results if each.error is not None]
+            for each in self._still_held(refused) if refused else ():
+                self._shares.acknowledge(self._group, self._member, [each])
         except WingsError as error:
             _logger.info("what a share stream held expires", reason=error.message[:200])
+
+    def _still_held(self, refused: Sequence[Acknowledgement]) -> Generator[Acknowledgement]:
+        """Yield what is left to release of ranges that were refused whole.
+
+        Parts of them were acknowledged by calls beside the stream, as clients do while it ends.
+        """
+        leases: dict[tuple[Partition, str], list[HeldRange]] = {}
+        for partition, ranges in self._shares.held(self._group).items():
+            for held in ranges:
+                leases.setdefault((partition, str(held.lease)), []).append(held)
+        for each in refused:
+            for held in leases.get((each.partition, each.lease), ()):
+                first, last = max(each.first, held.first), min(each.last, held.last)
+                if first <= last:
+                    yield replace(each, first=first, last=last)
 
 
 def messages_of(reader: flight.MetadataRecordBatchReader) -> Generator[bytes | None]:
