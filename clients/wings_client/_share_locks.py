@@ -46,6 +46,9 @@ class Locks:
         send: Send,
         auto_renew: bool | float,
     ) -> None:
+        # Taken instead of its conditions: a signal handler that raises in `Condition.__enter__`,
+        # which is Python's, would leave it taken.
+        self._lock = lock
         self._changed = changed
         self._renewals = threading.Condition(lock)
         """Wakes the thread that renews, and no other."""
@@ -67,13 +70,13 @@ class Locks:
     @property
     def messages(self) -> int:
         """How many messages are held, as far as is known."""
-        with self._changed:
+        with self._lock:
             held = [each for each in self._held.values() if not each.is_released]
             return sum(each.messages for each in held if not each.has_expired)
 
     def holds(self, delivery: Delivery) -> bool:
         """Return whether a delivery is still held, as far as is known."""
-        with self._changed:
+        with self._lock:
             held = self._held.get(id(delivery))
             return held is not None and not (held.has_expired or held.is_released)
 
@@ -86,7 +89,7 @@ class Locks:
 
     def forget(self, delivery: Delivery) -> None:
         """Forget a delivery whose lock has expired."""
-        with self._changed:
+        with self._lock:
             self._held.pop(id(delivery), None)
 
     def add(self, found: Sequence[Delivery], source: object) -> bool:
@@ -109,7 +112,7 @@ class Locks:
         try:
             start_thread(self._renew, "wings-renew")
         except RuntimeError:
-            with self._changed:
+            with self._lock:
                 self._renewing = False
             raise
 
@@ -142,7 +145,7 @@ class Locks:
         Waits for a renewal under way, at most a second.
         """
         wait = min(ACKNOWLEDGE_WAIT_SECONDS, delivery.lock_seconds / RENEWALS_PER_LOCK)
-        with self._changed:
+        with self._lock:
             held = self._held.get(id(delivery))
             if held is not None:
                 self._changed.wait_for(lambda: not held.renewing, wait)
@@ -160,7 +163,7 @@ class Locks:
         """Record the outcome of an acknowledgement; see `Held.end_acknowledging`."""
         if held is None:
             return
-        with self._changed:
+        with self._lock:
             held.end_acknowledging(ranges, acknowledged=acknowledged, renews=renews)
             # Some of a refused range may still be held; the next renewal finds out.
             if held.is_finished or (held.has_expired and not acknowledged):
@@ -168,7 +171,7 @@ class Locks:
 
     def renewed(self, delivery: Delivery) -> None:
         """Record that the caller renewed a delivery."""
-        with self._changed:
+        with self._lock:
             held = self._held.get(id(delivery))
             if held is not None:
                 held.renewed()
@@ -177,7 +180,7 @@ class Locks:
         """Renew each delivery as it becomes due, until none is held for a while or `end`."""
         was_idle = False
         while True:
-            with self._changed:
+            with self._lock:
                 if self._ended or (was_idle and not self._held):
                     self._renewing = False
                     return
@@ -196,7 +199,7 @@ class Locks:
 
     def _renew_one(self, held: Held) -> None:
         delivery = held.delivery
-        with self._changed:
+        with self._lock:
             left, acknowledgements = held.begin_renewing()
         # One delivery a call: with several, a lost one would fail the others.
         entries = [entry_of(delivery, "renew", first, last) for first, last in left]
@@ -205,7 +208,7 @@ class Locks:
             errors = self._send(entries)
         renewed = bool(errors) and not any(errors)
         refused = any(isinstance(error, InvalidRecordState) for error in errors)
-        with self._changed:
+        with self._lock:
             lost = held.end_renewing(acknowledgements, renewed=renewed, refused=refused)
             self._changed.notify_all()
             is_over = not left and held.has_expired

@@ -301,6 +301,31 @@ def test_one_that_failed_is_not_held_for_as_long_as_its_consumer_lives(
 
 
 @in_sync
+def test_ctrl_c_as_a_lock_is_taken_does_not_leave_it_taken(
+    wings: Client, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with wings.share_consumer("billing", topic, max_messages=1, prefetch=3) as consumer:
+        held = next(consumer)
+        changed = consumer.engine._changed  # pyright: ignore[reportPrivateUsage]
+        enter = threading.Condition.__enter__
+
+        def interrupted(self: threading.Condition) -> bool:
+            entered = enter(self)
+            if self is changed and threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
+            return entered
+
+        monkeypatch.setattr(threading.Condition, "__enter__", interrupted)
+        with suppress(KeyboardInterrupt):
+            consumer.accept(held)
+        monkeypatch.undo()
+        consuming = threading.Thread(target=next, args=(consumer,), daemon=True)
+        consuming.start()
+        consuming.join(20)
+        assert not consuming.is_alive()
+
+
+@in_sync
 def test_what_cannot_be_sent_is_refused_by_an_error_of_wings(wings: Client, topic: Topic) -> None:
     with wings.share_consumer("billing", topic, max_messages=1) as consumer:
         held = next(consumer)
