@@ -16,6 +16,7 @@ from forked_commands import FORKED
 
 import wings_client
 from wings_client import Client, Topic
+from wings_client._interrupt import LOOK_SECONDS
 from wings_server.testing import RunningServer
 
 WAIT_SECONDS = 50.0
@@ -93,9 +94,16 @@ def test_the_client_goes_on_after_ctrl_c(
 def test_ctrl_c_ends_a_coroutine_that_waits(server: RunningServer, new_topic: NewTopic) -> None:
     topic = new_topic()
 
+    async def tick() -> None:
+        """Wake the loop: a signal just before it waits is heard of once that wait is over."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+
     async def wait() -> None:
         async with wings_client.connect_async(server.flight) as client:
+            ticking = asyncio.create_task(tick())
             await client.fetch(topic, offset=0, timeout=WAIT_SECONDS)
+            ticking.cancel()
 
     with _interrupted(server):
         asyncio.run(wait())
