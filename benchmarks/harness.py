@@ -5,6 +5,7 @@ Wings right after each other, the ratio is taken of that run, and the median of 
 what must hold.
 """
 
+import itertools
 import json
 import os
 import platform
@@ -12,10 +13,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -280,6 +282,48 @@ def rate(read: Callable[[], int]) -> Callable[[], float]:
         return rows / (time.perf_counter() - started) / 1e6
 
     return measure
+
+
+class Workers:
+    """Processes that are told what to do by lines, and answer each by a line.
+
+    Args:
+        command: Of each.
+        count: How many.
+    """
+
+    def __init__(self, command: Sequence[str], count: int) -> None:
+        self._stack = ExitStack()
+        self._started = [
+            self._stack.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            for _ in range(count)
+        ]
+
+    def __enter__(self) -> Self:
+        """Return them."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close their inputs, at which they end, and wait for that."""
+        self._stack.close()
+
+    def tell(self, lines: Iterable[str]) -> None:
+        """Send each its line."""
+        for worker, line in zip(self._started, lines, strict=False):
+            assert worker.stdin is not None
+            worker.stdin.write(line + "\n")
+            worker.stdin.flush()
+
+    def answers(self) -> list[str]:
+        """Return the next line of each; blocks until all have said one."""
+        return [worker.stdout.readline().strip() for worker in self._started if worker.stdout]
+
+    def start(self) -> None:
+        """Wait until each is ready, and have all begin at once."""
+        assert {*self.answers()} == {"ready"}
+        self.tell(itertools.repeat("go"))
 
 
 def status_kib(pid: int, field: str) -> int:

@@ -8,20 +8,20 @@ for from their parent.
 import itertools
 import math
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Self
 
 import pyarrow.flight as flight
 
 from benchmarks import ack_floor_postgres as floor
 from benchmarks.harness import (
     Row,
+    Workers,
     bare_server,
     compare_in_turn,
     cpu_seconds,
@@ -35,6 +35,8 @@ from benchmarks.harness import (
 )
 from benchmarks.small import people
 from wings_server.testing import ServerProcess, server_process
+
+PRODUCER = [sys.executable, "-m", "benchmarks.push_worker"]
 
 PRODUCERS = 8
 """Each in a process of its own: together they ask for more than one interpreter could."""
@@ -64,7 +66,11 @@ def run() -> Iterator[Row]:
     ):
         pairs = [(each.seconds[floor.POSTGRES] * 1e3, each.seconds[how] * 1e3) for each in rounds]
         yield row_of(name, "ms", floor.HOLD, pairs, more_is_better=False)
-    with server_process() as alone, bare_server() as bare, Producers() as producers:
+    with (
+        server_process() as alone,
+        bare_server() as bare,
+        Workers(PRODUCER, PRODUCERS) as producers,
+    ):
         _load(alone.client(), bare)
         for processes in (2, PROCESSES):
             with server_process(flags=["--processes", str(processes)]) as server:
@@ -90,7 +96,7 @@ def _processes(
     alone: ServerProcess,
     bare: flight.FlightClient,
     processes: int,
-    producers: "Producers",
+    producers: Workers,
 ) -> Iterator[Row]:
     """Measure so many processes against one, and against a bare server."""
     holds = processes == PROCESSES and len(os.sched_getaffinity(0)) >= CORES_MIN
@@ -113,8 +119,8 @@ def _processes(
         f"one-row pushes by {PRODUCERS} producers: {by} against none",
         "pushes/s",
         3.0 if holds else 0.0,
-        lambda: pushes / producers.push(server),
-        lambda: pushes / producers.push(alone),
+        lambda: pushes / _push(producers, server),
+        lambda: pushes / _push(producers, alone),
     )
     yield compared(
         f"scan by {SCANNERS} clients: {by} against a bare server",
@@ -124,7 +130,7 @@ def _processes(
         lambda: scanned / _seconds(lambda: _drain([bare], flight.Ticket(b"scanned"))),
     )
     calls: tuple[tuple[str, Callable[[ServerProcess], object], int], ...] = (
-        ("one-row push", producers.push, pushes),
+        ("one-row push", partial(_push, producers), pushes),
         ("scanned MiB", _scan, scanned),
     )
     for what, call, per in calls:
@@ -144,46 +150,20 @@ def _processes(
         )
 
 
-class Producers:
-    """Processes that push one row at a time, each to the next process of a server."""
+def _push(producers: Workers, server: ServerProcess) -> float:
+    """Have all push to a topic of their own, each at the next process.
 
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "benchmarks.push_worker"]
-        self._stack = ExitStack()
-        self._workers = [
-            self._stack.enter_context(
-                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            )
-            for _ in range(PRODUCERS)
-        ]
-
-    def __enter__(self) -> Self:
-        """Return them."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close their inputs, at which they end, and wait for that."""
-        self._stack.close()
-
-    def push(self, server: ServerProcess) -> float:
-        """Have all push to a topic of their own; returns the seconds until all is acknowledged."""
-        topic = f"t{next(_topics)}"
-        create_topic(server.client(), topic, people(1).schema)
-        addresses = itertools.cycle(_addresses(server, topic))
-        self._ask([f"{next(addresses)} {topic} {PUSHES}" for _ in self._workers], "ready")
-        started = time.perf_counter()
-        self._ask(["go"] * len(self._workers), "done")
-        return time.perf_counter() - started
-
-    def _ask(self, lines: Sequence[str], answer: str) -> None:
-        """Send each a line, and wait until each has answered."""
-        for worker, line in zip(self._workers, lines, strict=True):
-            assert worker.stdin is not None
-            worker.stdin.write(line + "\n")
-            worker.stdin.flush()
-        for worker in self._workers:
-            assert worker.stdout is not None
-            assert worker.stdout.readline().strip() == answer
+    Returns:
+        The seconds until all is acknowledged.
+    """
+    topic = f"t{next(_topics)}"
+    create_topic(server.client(), topic, people(1).schema)
+    addresses = itertools.cycle(_addresses(server, topic))
+    producers.tell(f"{address} {topic} {PUSHES}" for address in addresses)
+    producers.start()
+    started = time.perf_counter()
+    assert {*producers.answers()} == {"done"}
+    return time.perf_counter() - started
 
 
 def _seconds(call: Callable[[], None]) -> float:

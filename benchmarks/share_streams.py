@@ -21,7 +21,7 @@ import pyarrow.flight as flight
 
 import wings_client
 from benchmarks import redis_streams
-from benchmarks.harness import Row, at_least, at_most, compare, cpu_seconds, median_seconds
+from benchmarks.harness import Row, Workers, at_least, at_most, compare, cpu_seconds, median_seconds
 from wings_server.testing import ServerProcess, hold_process, server_process
 
 SECONDS = 1.5
@@ -339,21 +339,9 @@ def _take(
     """Return the messages a second that workers take and accept."""
     command = [sys.executable, "-m", worker_module, address, topic]
     command += [str(messages), str(SECONDS), *([] if ahead is None else [str(ahead)])]
-    with ExitStack() as stack:
-        started = [
-            stack.enter_context(
-                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            )
-            for _ in range(workers)
-        ]
-        for worker in started:
-            assert worker.stdout is not None
-            assert worker.stdout.readline().strip() == "ready"
-        for worker in started:
-            assert worker.stdin is not None
-            worker.stdin.write("go\n")
-            worker.stdin.flush()
-        results = [json.loads(worker.stdout.readline()) for worker in started if worker.stdout]
+    with Workers(command, workers) as started:
+        started.start()
+        results = [json.loads(answer) for answer in started.answers()]
     return sum(done for done, _ in results) / max(seconds for _, seconds in results)
 
 
