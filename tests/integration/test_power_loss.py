@@ -244,6 +244,7 @@ def look(recorded: Recorded, lost_at: int) -> None:
     data, remote = recorded.root / "data", recorded.root / "remote"
     if not any(place <= lost_at for place, _ in history.committed):
         return  # It may not have been made in full.
+    assert check_directory(data).problems == ()  # As it is, before a start mends it.
     with running_server(data, limits=LIMITS, remote=str(remote)) as server:
         client = server.client()
         seen: Counter[int] = Counter()

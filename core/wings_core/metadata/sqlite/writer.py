@@ -72,12 +72,20 @@ class Writer:
         self._closed = False
         self._prepare: Callable[[sqlite3.Connection], None] | None = None
         self._transactions = 0
+        self._synced = True
 
     @contextmanager
-    def transaction(self) -> Generator[sqlite3.Connection]:
+    def transaction(
+        self, *, synced: bool = True, undone: bool = False
+    ) -> Generator[sqlite3.Connection]:
         """Run the block in one durable transaction, which is undone if anything raises.
 
         Waits for the transaction of another thread; the block must not begin a second one.
+
+        Args:
+            synced: Whether it is on the disk when the block has ended; else a crash may undo all of
+                it, until the next that is.
+            undone: Whether it is undone in any case, so that nothing is written.
 
         Raises:
             ResourceExhausted: The disk is full.
@@ -90,8 +98,16 @@ class Writer:
             committing = False
             try:
                 connection = self._open()
+                if synced is not self._synced:
+                    mode = "FULL" if synced else "NORMAL"
+                    self._synced = False  # Ctrl-C may come between the two.
+                    connection.execute(f"PRAGMA synchronous={mode}")
+                    self._synced = synced
                 connection.execute("BEGIN IMMEDIATE")
                 yield connection
+                if undone:
+                    self._undo()
+                    return
                 committing = True
                 connection.execute("COMMIT")
                 committing = False
@@ -146,6 +162,7 @@ class Writer:
             if mode != "wal":
                 raise Internal(f"{self._path} cannot have a write-ahead log, which is needed")
             connection.execute("PRAGMA synchronous=FULL")
+            self._synced = True
             connection.execute("PRAGMA fullfsync=ON")  # Of macOS: else the disk may lose it.
             connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
             connection.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}").fetchall()

@@ -202,6 +202,27 @@ _SERIES: Sequence[str] = ()
 """From here on a row of `producer_results` may be of several batches, as `metadata.results` says:
 earlier versions, which would answer one of them with the range of all, do not open it."""
 
+_JOURNAL = (
+    f"""
+    -- Commits of one inline page that the tables are not told of yet; see journal.py.
+    CREATE TABLE journal (
+        id INTEGER PRIMARY KEY,
+        partition_id INTEGER NOT NULL,
+        start_offset INTEGER NOT NULL,
+        end_offset INTEGER NOT NULL,
+        timestamp INTEGER NOT NULL,
+        schema_version INTEGER NOT NULL,
+        committed_at INTEGER NOT NULL,
+        producer_id TEXT,
+        sequence INTEGER, -- Of the producer's last batch in it.
+        committed TEXT, -- As of `producer_results`.
+        folio TEXT NOT NULL,
+        data BLOB NOT NULL, -- The page, which is all of its folio.
+        checksum INTEGER NOT NULL GENERATED ALWAYS AS ({CHECKSUMS["journal"]}) STORED
+    ) STRICT
+    """,
+)
+
 MIGRATIONS: Sequence[Sequence[str]] = (
     ROW_CHECKSUMS,
     _QUOTAS,
@@ -211,4 +232,5 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _WRITERS,
     _CHECKED,
     _SERIES,
+    _JOURNAL,
 )
