@@ -63,16 +63,14 @@ ROW_BYTES = 600
 HOLD = 1.25
 """What `benchmarks.small` holds the ack to."""
 
-ANSWERED, RECORDED, COMMITTED, LEAST = "answered", "recorded", "committed", "least"
-HANDED_OVER, INDEXED, OWED, WINGS, SQLITE = "handed over", "indexed", "owed", "wings", "sqlite"
+ANSWERED, RECORDED, COMMITTED, HANDED_OVER = "answered", "recorded", "committed", "handed over"
+OWED, WINGS, SQLITE = "owed", "wings", "sqlite"
 HOWS = {
     ANSWERED: "nothing is kept: the bare round trip",
     RECORDED: "one record, written and synced to a file that does not grow, without SQLite",
-    COMMITTED: "one insert, committed by the call's own thread",
-    LEAST: "and where it lies, and where its partition ends: the least that a log needs",
-    HANDED_OVER: "one insert, committed and answered by a second thread",
-    INDEXED: "by the call's own thread, all rows and indexes that Wings has of a push",
-    OWED: "as indexed; the rows checked, and encoded with checksums; an answer with their range",
+    COMMITTED: "one insert of a page and where it lies, committed by the call's own thread",
+    HANDED_OVER: "by a second thread, so that pushes that come meanwhile could share a commit",
+    OWED: "and the rows checked, and encoded with checksums; an answer with their range",
 }
 """How each batch is answered, and so the names of the databases."""
 
@@ -85,49 +83,34 @@ class Database:
         for statement in (
             "PRAGMA journal_mode = WAL",
             "PRAGMA synchronous = FULL",
-            "CREATE TABLE inline (id INTEGER PRIMARY KEY, bytes BLOB)",
-            "CREATE TABLE folios (id INTEGER PRIMARY KEY, name TEXT UNIQUE, pages INTEGER)",
-            "CREATE TABLE partitions (id INTEGER PRIMARY KEY, next_offset INTEGER, bytes INTEGER)",
             (
-                "CREATE TABLE pages (partition_id INTEGER, end_offset INTEGER, folio_id INTEGER, "
-                "position INTEGER, length INTEGER, format INTEGER, "
-                "PRIMARY KEY (partition_id, end_offset)) WITHOUT ROWID"
+                "CREATE TABLE journal (id INTEGER PRIMARY KEY, partition_id INTEGER, "
+                "start_offset INTEGER, end_offset INTEGER, timestamp INTEGER, folio TEXT, "
+                "data BLOB)"
             ),
-            "CREATE INDEX pages_inline ON pages (partition_id, end_offset) WHERE format = 3",
-            "INSERT INTO partitions VALUES (1, 0, 0)",
         ):
             self._database.execute(statement)
         # Its log has its full size from here on, as that of a server that has run for a while: a
         # sync of a file that grows takes longer, and few pages would be far from the end.
-        self._database.execute("INSERT INTO inline VALUES (-1, ?)", (bytes(LOG_BYTES),))
-        self._database.execute("DELETE FROM inline")
+        self._database.execute(
+            "INSERT INTO journal VALUES (-1, 0, 0, 0, 0, '', ?)", (bytes(LOG_BYTES),)
+        )
+        self._database.execute("DELETE FROM journal")
         self._number = 0
 
-    def commit(self) -> None:
-        """Insert the bytes of a page; blocks until they are durable."""
-        self._database.execute("BEGIN IMMEDIATE")
-        self._insert()
-        self._database.execute("COMMIT")
-
-    def commit_least(self) -> None:
-        """Insert the bytes of a page, where they lie in the log, and its partition's end."""
-        self._database.execute("BEGIN IMMEDIATE")
-        self._insert_place(self._insert(), 1)
-        self._database.execute("COMMIT")
-
-    def commit_indexed(self, page: bytes = bytes(ROW_BYTES)) -> int:
-        """Insert as `commit_least`, a folio with its name, and an entry for the drain.
+    def commit(self, page: bytes = bytes(ROW_BYTES)) -> tuple[int, int]:
+        """Insert a page and where it lies in the log; blocks until it is durable.
 
         Returns:
-            The number of the commit.
+            Its offset, and its time in microseconds.
         """
+        number = self._number = self._number + 1
+        now = time.time_ns() // 1000
+        row = (number, 1, number, number, now, f"{now:016x}-{number:x}.inline", page)
         self._database.execute("BEGIN IMMEDIATE")
-        number = self._insert(page)
-        self._insert_place(number, 3)
-        name = f"{time.time_ns():016x}-{number:x}.inline"
-        self._database.execute("INSERT INTO folios VALUES (?, ?, 1)", (number, name))
+        self._database.execute("INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         self._database.execute("COMMIT")
-        return number
+        return number, now
 
     def commit_owed(self, schema: pa.Schema) -> Callable[[pa.RecordBatch], bytes]:
         """Return what does all that a push is owed: a check, a page with checksums, an answer."""
@@ -136,8 +119,8 @@ class Database:
 
         def commit(batch: pa.RecordBatch) -> bytes:
             check(batch)
-            number = self.commit_indexed(b"".join(encoder.encode(batch).parts))
-            committed = CommittedRange(UNPARTITIONED, number, number, time.time_ns() // 1000)
+            number, now = self.commit(b"".join(encoder.encode(batch).parts))
+            committed = CommittedRange(UNPARTITIONED, number, number, now)
             return result_to_json(number, Accepted((committed,)))
 
         return commit
@@ -145,20 +128,6 @@ class Database:
     def close(self) -> None:
         """Close it."""
         self._database.close()
-
-    def _insert(self, page: bytes = bytes(ROW_BYTES)) -> int:
-        self._number += 1
-        self._database.execute("INSERT INTO inline VALUES (?, ?)", (self._number, page))
-        return self._number
-
-    def _insert_place(self, number: int, page_format: int) -> None:
-        self._database.execute(
-            "UPDATE partitions SET next_offset = ?, bytes = bytes + ? WHERE id = 1",
-            (number, ROW_BYTES),
-        )
-        self._database.execute(
-            "INSERT INTO pages VALUES (1, ?, ?, 0, ?, ?)", (number, number, ROW_BYTES, page_format)
-        )
 
 
 class Records:
@@ -205,21 +174,18 @@ class AckServer(flight.FlightServerBase):
             commit = {
                 ANSWERED: lambda: None,
                 RECORDED: records.commit,
-                LEAST: database.commit_least,
-                INDEXED: database.commit_indexed,
             }.get(how, database.commit)
 
+            commit_owed = database.commit_owed(reader.schema)
+
             def answer(batch: pa.RecordBatch) -> None:
-                del batch
+                if how == OWED:
+                    writer.write(pa.py_buffer(commit_owed(batch)))
+                    return
                 commit()
                 writer.write(pa.py_buffer(b"{}"))
 
-            if how == OWED:
-                commit_owed = database.commit_owed(reader.schema)
-                for batch in batches(reader):
-                    writer.write(pa.py_buffer(commit_owed(batch)))
-                return
-            if how != HANDED_OVER:
+            if how not in (HANDED_OVER, OWED):
                 for batch in batches(reader):
                     answer(batch)
                 return
@@ -279,11 +245,10 @@ def measure(rounds: int) -> None:
             f"{name:12} {median * 1e3:8.3f} {acks.cpu_us[name]:8.0f} {pages.get(name, 0):6.1f} "
             f"{median / parts:6.2f}  {HOWS.get(name, '')}"
         )
-    least, indexed, owed, own = (medians[name] / parts for name in (LEAST, INDEXED, OWED, WINGS))
+    least, owed, own = (medians[name] / parts for name in (COMMITTED, OWED, WINGS))
     print(  # noqa: T201
         f"{HOLD} can{'' if owed <= HOLD else 'not'} be held here by Python over SQLite: the least "
-        f"takes {least:.2f} of the sum, with Wings' own rows {indexed:.2f}, with all that is owed "
-        f"to a push {owed:.2f}, Wings {own:.2f}"
+        f"takes {least:.2f} of the sum, with all that is owed to a push {owed:.2f}, Wings {own:.2f}"
     )
 
 

@@ -63,7 +63,7 @@ class RelayServer(flight.FlightServerBase):
             for batch in batches(reader):
                 answer = b"{}"
                 if how == LEAST:
-                    database.commit_least()
+                    database.commit()
                 elif how == OWED:
                     answer = commit_owed(batch)
                 self._sent[how].put(batch)
