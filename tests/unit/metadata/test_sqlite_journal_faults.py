@@ -40,6 +40,8 @@ from wings_core.model import (
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.repair import repair_directory
+from wings_core.repair.journal import take_journal
+from wings_core.repair.salvage import salvage
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.page import encode_page
 
@@ -167,6 +169,36 @@ def test_a_large_page_is_not_journaled(store: Store) -> None:
     assert store.end() == 3
 
 
+@pytest.mark.parametrize(
+    "pages",
+    [
+        [
+            StoredPage(A, 1, PageAddress("f.inline", 0, 10)),
+            StoredPage(B, 1, PageAddress("f.inline", 10, 10)),
+        ],
+        [StoredPage(A, 1, PageAddress("f.inline", 10, 10))],
+        [StoredPage(A, 1, PageAddress("of another flush", 0, 20))],
+        [StoredPage(A, 1, PageAddress("f.inline", 0, 20), first_row=3, slice_bytes=10)],
+    ],
+    ids=["two pages", "a part", "another folio", "a slice"],
+)
+def test_what_is_not_all_of_its_folio_is_not_journaled(
+    store: Store, pages: list[StoredPage]
+) -> None:
+    batch = CommitBatch(0, store.topic.uuid, tuple(pages))
+    (result,) = store.metadata.registry.commit([batch], None, InlineFolio("f.inline", bytes(20)))
+    assert isinstance(result, Accepted)
+    assert store.journaled == 0
+    for page in pages:
+        located = store.metadata.registry.locate(store.topic.uuid, page.partition, 1, 1)
+        ((address, first_row, slice_bytes),) = [
+            (each.address, each.first_row, each.slice_bytes) for each in located.locations
+        ]
+        assert (address, first_row, slice_bytes) == (
+            page.address, page.first_row, page.slice_bytes
+        )  # fmt: skip
+
+
 def test_a_close_leaves_no_journal(store: Store) -> None:
     store.push()
     assert store.journaled == 1
@@ -262,6 +294,36 @@ def test_on_a_full_disk_a_large_journal_is_seen(store: Store, tmp_path: Path) ->
     with SqliteMetadata(tmp_path / "copy") as metadata:
         assert metadata.registry.partition_state(store.topic.uuid, A).next_offset == 601
     assert store.journaled == 600
+
+
+def test_a_start_on_a_full_disk_finds_all_that_was_acknowledged(
+    store: Store, tmp_path: Path
+) -> None:
+    for _ in range(40):
+        store.push()
+    copy = store.killed(tmp_path / "killed")
+    with (
+        files_no_larger_than(copy.with_name("metadata.db-wal").stat().st_size),
+        SqliteMetadata(copy) as metadata,
+    ):
+        assert metadata.registry.partition_state(store.topic.uuid, A).next_offset == 41
+    assert rows_of_journal(copy) == 40
+
+
+def test_an_interrupt_leaves_no_writer_that_keeps_all_in_memory(store: Store) -> None:
+    store.push()
+    seen: list[str] = []
+
+    def interrupt(sql: str) -> None:
+        seen.append(sql)
+        if sql.startswith("PRAGMA cache_spill=") and sql != "PRAGMA cache_spill=1":
+            raise KeyboardInterrupt
+
+    store.fail = lambda sql: sql == "COMMIT"
+    store.after = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        store.end()
+    assert seen[-2:] == ["PRAGMA cache_spill=1", "ROLLBACK"]
 
 
 def test_an_interrupt_leaves_no_writer_without_syncs(store: Store) -> None:
@@ -475,6 +537,13 @@ def test_a_check_tells_of_a_partition_that_is_not_there(written: Written) -> Non
         SqliteMetadata(DataDirectory.open_read_only(written.path).metadata)
 
 
+def test_a_check_reads_the_pages_in_the_version_that_the_journal_says(written: Written) -> None:
+    written.change("UPDATE journal SET schema_version = 2 WHERE start_offset = 4")
+    (problem,) = written.check().problems
+    assert problem.message == "it is of version 2 of the schema, and the topic has 1"
+    assert (problem.start_offset, problem.end_offset) == (4, 5)
+
+
 # What a repair brings of it. ######################################################################
 
 
@@ -517,3 +586,54 @@ def test_a_repair_tells_of_a_damaged_row_of_the_journal(written: Written, tmp_pa
         ("small pushes of the last moment before it was stopped may be lost", None, None),
     ]
     assert report.rows == 8
+
+
+def test_a_repair_takes_no_row_of_the_journal_that_was_applied(store: Store) -> None:
+    store.push(sequence=0)
+    store.push(sequence=1)
+    columns = (
+        "id, partition_id, start_offset, end_offset, timestamp, schema_version, committed_at, "
+        "producer_id, sequence, committed, folio, data"
+    )
+    with closing(sqlite3.connect(store.path)) as connection:
+        rows = connection.execute(f"SELECT {columns} FROM journal").fetchall()
+        store.metadata.close()
+        places = ", ".join("?" * len(rows[0]))
+        connection.executemany(f"INSERT INTO journal ({columns}) VALUES ({places})", rows)
+        connection.commit()
+    salvaged = salvage(store.path)
+    assert len(salvaged.rows("journal")) == 1
+    before = {name: salvaged.rows(name) for name in salvaged.tables}
+    take_journal(salvaged)
+    assert {name: salvaged.rows(name) for name in salvaged.tables} == before
+
+
+@pytest.mark.parametrize("known_by", ["folios", "what is lost of them", "pages"])
+def test_a_repair_gives_no_folio_of_the_journal_the_id_of_another(
+    store: Store, tmp_path: Path, known_by: str
+) -> None:
+    store.push()
+    salvaged = salvage(store.killed(tmp_path / "killed"))
+    folios, pages = salvaged.tables["folios"], salvaged.tables["pages"]
+    used = [row["id"] for row in salvaged.rows("folios")]
+    assert used == [1, 2]
+    if known_by != "folios":
+        folios.lost = salvaged.rows("folios") if known_by == "what is lost of them" else []
+        folios.rows.clear()
+    if known_by != "pages":
+        pages.rows.clear()
+    take_journal(salvaged)
+    assert [row["id"] for row in salvaged.rows("folios") if row["name"] == "000002.inline"] == [3]
+    assert [row["folio_id"] for row in salvaged.rows("pages")][-1] == 3
+
+
+def test_a_repair_brings_where_producers_stand(store: Store, tmp_path: Path) -> None:
+    store.push(sequence=0)
+    store.push(sequence=1)
+    salvaged = salvage(store.killed(tmp_path / "killed"))
+    take_journal(salvaged)
+    assert store.end() == 3
+    applied = salvage(store.killed(tmp_path / "applied"))
+    assert (len(salvaged.rows("journal")), len(applied.rows("journal"))) == (1, 0)
+    for table in ("producers", "producer_results"):
+        assert salvaged.rows(table) == applied.rows(table)

@@ -187,8 +187,8 @@ class SqliteDatabase:
         writer = self._connections.acquire_writer()
         try:
             with writer.transaction(undone=True) as raw:
-                raw.execute(f"PRAGMA cache_spill={LOOK_PAGES_MAX}")  # OFF is too late in one.
                 try:
+                    raw.execute(f"PRAGMA cache_spill={LOOK_PAGES_MAX}")  # OFF is too late in one.
                     connection = Connection(raw, cache)
                     journal.apply(connection)
                     return work(connection)
