@@ -9,6 +9,11 @@ frame's checksum covers those before it, what is left of them is never valid aga
 fence fails as well, the next commit that succeeds does the same. A full disk is harmless: then the
 frame with the mark, which is the last, was not written.
 
+**A sync that failed is not made up for by the next.** Linux takes what it could not write for
+written. That may be a transaction before the failed one, which waited for no sync of its own, and
+without its frames recovery would not come to those after them. So the fence, or the commit in its
+place, writes the whole log again.
+
 If even the rollback fails, the state of the connection is unknown: it is discarded, which ends its
 transaction, and a new one is opened before the next use. Readers stay open meanwhile, so the
 shared index of the log, which does not have the failed frames, stays in force.
@@ -73,6 +78,8 @@ class Writer:
         self._prepare: Callable[[sqlite3.Connection], None] | None = None
         self._transactions = 0
         self._synced = True
+        self._sync_failed = False
+        """Whether one did, and none after it was of all of the log."""
 
     @contextmanager
     def transaction(
@@ -104,6 +111,8 @@ class Writer:
                     connection.execute(f"PRAGMA synchronous={mode}")
                     self._synced = synced
                 connection.execute("BEGIN IMMEDIATE")
+                if self._sync_failed and synced and not undone:
+                    self._write_log_again()
                 yield connection
                 if undone:
                     self._undo()
@@ -111,12 +120,15 @@ class Writer:
                 committing = True
                 connection.execute("COMMIT")
                 committing = False
+                if synced:
+                    self._sync_failed = False
                 self._transactions += 1
                 if self._transactions == LENGTHENED_AFTER:
                     self._lengthen_log(connection)
             except BaseException as error:
                 self._undo()
                 if committing:
+                    self._learn_of_sync(error)
                     self._fence()
                 if isinstance(error, sqlite3.Error):
                     raise translated(error, self._what) from error
@@ -186,6 +198,16 @@ class Writer:
                     os.fsync(log.fileno())
         self._undo()
 
+    def _write_log_again(self) -> None:
+        """Have the next sync write all of the log; within a transaction."""
+        try:
+            with Path(f"{self._path}-wal").open("rb+") as log:
+                data = log.read()
+                log.seek(0)
+                log.write(data)
+        except OSError as error:
+            raise Internal(f"the log of {self._what} cannot be written again: {error}") from error
+
     def _undo(self) -> None:
         try:
             if self._connection is not None and self._connection.in_transaction:
@@ -194,13 +216,22 @@ class Writer:
             _logger.exception("%s could not be rolled back: its connection is replaced", self._what)
             self._disconnect()
 
+    def _learn_of_sync(self, error: BaseException) -> None:
+        code = getattr(error, "sqlite_errorcode", None)
+        self._sync_failed |= code == sqlite3.SQLITE_IOERR_FSYNC
+
     def _fence(self) -> None:
         """Make sure that recovery does not find the transaction whose COMMIT failed."""
         try:
             connection = self._open()
             connection.execute("BEGIN IMMEDIATE")
+            if self._sync_failed:
+                self._write_log_again()
             connection.execute("INSERT OR REPLACE INTO fences (id, mark) VALUES (1, random())")
             connection.execute("COMMIT")
-        except (sqlite3.Error, WingsError):
+            if self._synced:
+                self._sync_failed = False
+        except (sqlite3.Error, WingsError) as error:
+            self._learn_of_sync(error)
             _logger.exception("%s cannot be written: the next commit will be the fence", self._what)
             self._undo()
