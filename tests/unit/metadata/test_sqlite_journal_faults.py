@@ -326,6 +326,17 @@ def test_an_interrupt_leaves_no_writer_that_keeps_all_in_memory(store: Store) ->
     assert seen[-2:] == ["PRAGMA cache_spill=1", "ROLLBACK"]
 
 
+def test_what_waits_for_no_sync_moves_no_log_into_the_database(store: Store) -> None:
+    for _ in range(120):
+        store.push(size=journal.BYTES_MAX)
+    assert store.journaled == 120
+    before = store.path.read_bytes()
+    assert store.end() == 121  # The log has more than its thousand pages with it.
+    assert store.path.read_bytes() == before
+    store.push()
+    assert store.path.read_bytes() != before
+
+
 def test_an_interrupt_leaves_no_writer_without_syncs(store: Store) -> None:
     store.push()
     interrupted = False
@@ -343,7 +354,7 @@ def test_an_interrupt_leaves_no_writer_without_syncs(store: Store) -> None:
     store.after = seen.append
     store.metadata.registry.commit_offsets("consumer", [(store.topic, A, 1)])
     settled = seen.index("COMMIT")
-    assert seen[settled + 1 :][:2] == ["PRAGMA synchronous=FULL", "BEGIN IMMEDIATE"]
+    assert seen[settled + 1 :][:3] == [*writer.SYNCED, "BEGIN IMMEDIATE"]
     assert store.end() == 2
 
 

@@ -51,6 +51,12 @@ WAL_BYTES_MAX = 64 * 1024 * 1024
 WAL_BYTES_AHEAD = 1_000 * (4096 + 24) + 32
 """The length of a log when SQLite begins it again: a thousand frames of a page each."""
 
+SYNCED = ("PRAGMA synchronous=FULL", "PRAGMA wal_autocheckpoint=1000")
+"""How transactions are run that are on the disk when they end."""
+
+UNSYNCED = ("PRAGMA wal_autocheckpoint=0", "PRAGMA synchronous=NORMAL")
+"""And others. SQLite would tell nobody that the sync of a checkpoint has failed."""
+
 LENGTHENED_AFTER = 48
 """Transactions after which the log is written in advance; a short life has no need of it."""
 
@@ -106,10 +112,7 @@ class Writer:
             try:
                 connection = self._open()
                 if synced is not self._synced:
-                    mode = "FULL" if synced else "NORMAL"
-                    self._synced = False  # Ctrl-C may come between the two.
-                    connection.execute(f"PRAGMA synchronous={mode}")
-                    self._synced = synced
+                    self._set_synced(connection, synced)
                 connection.execute("BEGIN IMMEDIATE")
                 if self._sync_failed and synced and not undone:
                     self._write_log_again()
@@ -173,8 +176,7 @@ class Writer:
             ((mode,),) = connection.execute("PRAGMA journal_mode=WAL").fetchall()
             if mode != "wal":
                 raise Internal(f"{self._path} cannot have a write-ahead log, which is needed")
-            connection.execute("PRAGMA synchronous=FULL")
-            self._synced = True
+            self._set_synced(connection, True)
             connection.execute("PRAGMA fullfsync=ON")  # Of macOS: else the disk may lose it.
             connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
             connection.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}").fetchall()
@@ -185,6 +187,12 @@ class Writer:
             raise
         self._connection = connection
         return connection
+
+    def _set_synced(self, connection: sqlite3.Connection, synced: bool) -> None:
+        self._synced = False  # Ctrl-C may come between any two of these.
+        for statement in SYNCED if synced else UNSYNCED:
+            connection.execute(statement).fetchall()
+        self._synced = synced
 
     def _lengthen_log(self, connection: sqlite3.Connection) -> None:
         """Write the log's pages to come; where that fails, the log grows as it would."""
