@@ -55,7 +55,7 @@ SYNCED = ("PRAGMA synchronous=FULL", "PRAGMA wal_autocheckpoint=1000")
 """How transactions are run that are on the disk when they end."""
 
 UNSYNCED = ("PRAGMA wal_autocheckpoint=0", "PRAGMA synchronous=NORMAL")
-"""And others. SQLite would tell nobody that the sync of a checkpoint has failed."""
+"""How others are run. SQLite reports no error where the sync of a checkpoint has failed."""
 
 LENGTHENED_AFTER = 48
 """Transactions after which the log is written in advance; a short life has no need of it."""
