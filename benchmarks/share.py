@@ -17,17 +17,19 @@ import pyarrow as pa
 from benchmarks.harness import Row, at_least, compare, median_seconds
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.model import CommitBatch, PageAddress, StoredPage, Topic
+from wings_core.model import (
+    CommitBatch,
+    LeasedRange,
+    PageAddress,
+    ShareConfig,
+    ShareGroup,
+    StoredPage,
+    Topic,
+)
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator.coordinator import Coordinator
-from wings_core.share.model import (
-    Acknowledgement,
-    AcquireRequest,
-    LeasedRange,
-    ShareConfig,
-    ShareGroup,
-)
+from wings_core.share.model import Acknowledgement, AcquireRequest
 from wings_core.share.remote.link import RemoteLink
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.sqlite_store import SqliteHoldStore

@@ -26,7 +26,7 @@ from wings_core.contracts.share import (
     SeekGroup,
 )
 from wings_core.errors import InvalidArgument, WingsError
-from wings_core.share.model import ShareConfig
+from wings_core.model import ShareConfig
 
 DELIVERY_MESSAGES = 500
 """The most messages that a member acquires at once, by default."""

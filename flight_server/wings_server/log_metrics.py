@@ -10,9 +10,8 @@ from dataclasses import astuple
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from wings_core.log import Log
-from wings_core.model import LargestTopics, PartitionSums
+from wings_core.model import LargestTopics, PartitionSums, ShareGroup, SharePartitionState
 from wings_core.share.counts import GroupCounts
-from wings_core.share.model import ShareGroup, SharePartitionState
 from wings_core.storage.open import Storage
 from wings_core.tables import Tables
 from wings_server.bounded_series import OTHER, Series, bounded

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 
 from wings_core.errors import NotFound, Unavailable
 from wings_core.log import Log
-from wings_core.model import LargestTopics
+from wings_core.model import LargestTopics, ShareGroup, SharePartitionState
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
-from wings_core.share.model import ShareGroup, SharePartitionState
 
 TOPICS_MAX = 100
 """The most topics that have series of their own, one less where others are summed."""

@@ -20,17 +20,12 @@ from wings_core.contracts.share import (
 )
 from wings_core.errors import InvalidArgument, InvalidRecordState, WingsError
 from wings_core.log import Log
+from wings_core.model import ShareGroup
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 from wings_core.security.principal import CALLER, authorize
 from wings_core.security.rights import Right
-from wings_core.share.model import (
-    Acknowledgement,
-    AcknowledgementResult,
-    Acquired,
-    AcquireRequest,
-    ShareGroup,
-)
+from wings_core.share.model import Acknowledgement, AcknowledgementResult, Acquired, AcquireRequest
 from wings_core.share.oldest import oldest_unfinished
 from wings_core.share.shares import Shares
 from wings_server.action import Actions, Json

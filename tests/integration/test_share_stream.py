@@ -18,9 +18,10 @@ from forked_commands import FORKED
 from share_calls import Leased, Member, ShareStreamCall, create_group, offsets_of
 
 from wings_core.errors import Unavailable
+from wings_core.model import ShareGroup
 from wings_core.share.dead_letters import writer
 from wings_core.share.delivery.stream_holds import StreamHolds
-from wings_core.share.model import Acquired, AcquireRequest, ShareGroup
+from wings_core.share.model import Acquired, AcquireRequest
 from wings_core.share.shares import Shares
 from wings_server.flight import share_stream
 from wings_server.flight.share_turns import REQUESTS_WAITING_MAX

@@ -17,6 +17,16 @@ BELOW = {
 }
 """The layers, and those that each may import."""
 
+NEVER = [
+    ("wings_core.metadata", "wings_core.share"),
+    ("wings_core.contracts", "wings_core.share"),
+    ("wings_core.contracts", "wings_core.metadata"),
+    ("wings_core.fetch", "wings_core.share"),
+    ("wings_core.storage", "wings_core.metadata"),
+    ("wings_client", "wings_core.share"),
+]
+"""Packages, and what none of their modules imports, inside functions and for checkers neither."""
+
 
 def source_files(layer: str) -> list[Path]:
     spec = importlib.util.find_spec(layer)
@@ -33,6 +43,11 @@ class Import(NamedTuple):
     names: tuple[str, ...]
     runs: bool
     """Whether it is not for type checkers alone."""
+
+    @property
+    def members(self) -> list[str]:
+        """The names with their module, as some of them are modules themselves."""
+        return [f"{self.module}.{name}" for name in self.names]
 
 
 @cache
@@ -85,6 +100,34 @@ def test_imports_go_down_only(layer: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def modules_of(layer: str) -> dict[str, Path]:
+    """Return the files of a layer by the names of their modules."""
+    files = source_files(layer)
+    top = min(len(file.parts) for file in files) - 2
+    return {
+        ".".join(file.with_suffix("").parts[top:]).removesuffix(".__init__"): file for file in files
+    }
+
+
+def is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+@pytest.mark.parametrize(("package", "never"), NEVER)
+def test_a_layer_within_a_package_does_not_import_what_stands_above(
+    package: str, never: str
+) -> None:
+    modules = modules_of(package.split(".")[0])
+    wrong = [
+        f"{file}:{each.line} imports {each.module}"
+        for module, file in modules.items()
+        if is_within(module, package)
+        for each in imports_of(file)
+        if any(is_within(name, never) for name in (each.module, *each.members))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize("layer", BELOW)
 def test_nothing_private_of_another_package_is_imported(layer: str) -> None:
     wrong = [
@@ -108,19 +151,14 @@ def test_the_layers_are_seen_at_all() -> None:
 
 def import_graph(layer: str) -> dict[str, set[str]]:
     """Return the modules of a layer that each imports when it runs, also inside functions."""
-    files = source_files(layer)
-    top = min(len(file.parts) for file in files) - 2
-    modules = {
-        ".".join(file.with_suffix("").parts[top:]).removesuffix(".__init__"): file for file in files
-    }
+    modules = modules_of(layer)
     graph: dict[str, set[str]] = {}
     for module, file in modules.items():
         found: set[str] = set()
         for each in imports_of(file):
             if each.runs:
-                inner = [f"{each.module}.{name}" for name in each.names]
-                found.update(name if name in modules else each.module for name in inner)
-                if not inner:
+                found.update(name if name in modules else each.module for name in each.members)
+                if not each.names:
                     found.add(each.module)
         graph[module] = {name for name in found if name in modules}
     return graph

@@ -23,10 +23,15 @@ from wings_core.contracts.messages import (
 )
 from wings_core.contracts.offsets import Offset
 from wings_core.errors import WingsError
+from wings_core.model import (
+    HeldRange,
+    LeasedRange,
+    Oldest,
+    ShareConfig,
+    ShareGroup,
+    SharePartitionState,
+)
 from wings_core.partitions import JsonScalar, Partition, partition_value
-from wings_core.share.model import LeasedRange, ShareConfig, ShareGroup, SharePartitionState
-from wings_core.share.oldest import Oldest
-from wings_core.share.replica.interfaces import HeldRange
 from wings_core.times import format_timestamp
 
 ACKNOWLEDGEMENTS_MAX = 10_000

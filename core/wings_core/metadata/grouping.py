@@ -4,8 +4,7 @@ from wings_core.contracts.messages import shortened
 from wings_core.errors import AlreadyExists, GroupNotFound, InvalidArgument, ResourceExhausted
 from wings_core.metadata.interfaces import Groups
 from wings_core.metadata.judge import check_id
-from wings_core.model import Topic
-from wings_core.share.model import ShareGroup
+from wings_core.model import ShareGroup, Topic
 
 GROUPS_PER_TOPIC_MAX = 1_000
 """The most groups of one topic."""

@@ -46,6 +46,8 @@ from wings_core.model import (
     ShardProgress,
     ShardsPruned,
     ShardState,
+    ShareConfig,
+    ShareGroup,
     Stage,
     Staged,
     StageEntry,
@@ -71,7 +73,6 @@ from wings_core.schema_changes import SchemaChange
 from wings_core.security.quotas import Quotas
 from wings_core.security.rights import Grant
 from wings_core.security.tokens import Token
-from wings_core.share.model import ShareConfig, ShareGroup
 
 _INT64_MAX = (1 << 63) - 1
 

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 
 from wings_core.metadata.interfaces import Groups
 from wings_core.metadata.maintenance import Finished
-from wings_core.model import Topic
+from wings_core.model import ShareGroup, SharePartitionState, Topic
 from wings_core.partitions import Partition
-from wings_core.share.model import ShareGroup, SharePartitionState
 
 
 def finished_by_all(

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from wings_core.share.model import ShareGroup
+from wings_core.model import ShareGroup
 
 GROUPS_MAX = 1_000
 """Groups that are counted at once; of more, the one that was counted longest begins again."""

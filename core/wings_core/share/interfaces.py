@@ -12,6 +12,7 @@ from typing import Protocol
 
 from wings_core.errors import StorageCorrupt, WingsError
 from wings_core.fetch.fetcher import Cancel
+from wings_core.model import HeldRange, LeasedRange, ShareGroup, SharePartitionState
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.starts import Position
 from wings_core.share.counts import ShareCounts
@@ -21,11 +22,7 @@ from wings_core.share.model import (
     Acquired,
     AcquireRequest,
     DeadLetter,
-    LeasedRange,
-    ShareGroup,
-    SharePartitionState,
 )
-from wings_core.share.replica.interfaces import HeldRange
 from wings_core.share.replica.store import StoredPartition
 from wings_core.times import Deadline
 

@@ -1,32 +1,18 @@
 """Oldest: the message that a group has left unfinished for longest."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from wings_core.partitions import Partition
-from wings_core.share.model import ShareGroup, SharePartitionState
+import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    # The client imports this module for `Oldest`, and needs none of what the registry does.
-    from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.model import Oldest, ShareGroup, SharePartitionState
 
 PARTITIONS_AT_ONCE = 10_000
 """Partitions that are located in one look."""
 
 
-@dataclass(frozen=True, slots=True)
-class Oldest:
-    """A message that is not finished."""
-
-    partition: Partition
-    offset: int
-    timestamp: int
-    """Of its page's first row where rows have different ones; in microseconds since the epoch."""
-
-
 def oldest_unfinished(
-    registry: "OffsetRegistry", group: ShareGroup, states: Iterable[SharePartitionState]
+    registry: OffsetRegistry, group: ShareGroup, states: Iterable[SharePartitionState]
 ) -> Oldest | None:
     """Return the oldest message that a group has not finished; None: it has finished all.
 
@@ -40,8 +26,6 @@ def oldest_unfinished(
         located = registry.locate_slices(group.topic.uuid, some, 1, PARTITIONS_AT_ONCE)
         slices = located.slices
         if slices.num_rows:
-            import pyarrow.compute as pc  # Slow to import, and a client has no need of it.
-
             times = pc.coalesce(slices["first_timestamp"], slices["timestamp"])
             first = pc.index(times, pc.min(times)).as_py()
             partition, offset = some[slices["place"][first].as_py()]

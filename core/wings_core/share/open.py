@@ -13,14 +13,12 @@ from wings_core.errors import (
 )
 from wings_core.metadata.interfaces import Admin, Groups, OffsetRegistry
 from wings_core.metadata.sqlite.integrity import is_empty
+from wings_core.model import ShareGroup
 from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.coordinator.starts import FindOffsets
 from wings_core.share.coordinator.watchers import FindGroup
 from wings_core.share.counts import ShareCounts
 from wings_core.share.interfaces import DeadLetters, ShareCoordinator
-from wings_core.share.model import (
-    ShareGroup,
-)
 from wings_core.share.replica.copies import PostgresCopies
 from wings_core.share.replica.sqlite_store import SqliteHoldStore, damaged
 from wings_core.share.replica.standby import StandbyReplica

@@ -21,7 +21,14 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
 from wings_core.metadata.grouping import check_name, existing_group
 from wings_core.metadata.interfaces import Admin, Groups
-from wings_core.model import Topic
+from wings_core.model import (
+    HeldRange,
+    LeasedRange,
+    ShareConfig,
+    ShareGroup,
+    SharePartitionState,
+    Topic,
+)
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.starts import Position
@@ -37,13 +44,8 @@ from wings_core.share.model import (
     AcknowledgementResult,
     Acquired,
     AcquireRequest,
-    LeasedRange,
     ReadTimes,
-    ShareConfig,
-    ShareGroup,
-    SharePartitionState,
 )
-from wings_core.share.replica.interfaces import HeldRange
 from wings_core.share.replica.store import StoredPartition
 from wings_core.times import Deadline
 

@@ -17,11 +17,11 @@ from wings_core.contracts.tickets import AcquireTicket
 from wings_core.errors import SchemaMismatch
 from wings_core.fetch.fetcher import Cancel
 from wings_core.log import Log
-from wings_core.model import Topic
+from wings_core.model import ShareGroup, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 from wings_core.share.delivery.delivery import delivery_schema
-from wings_core.share.model import AcquireRequest, ShareGroup
+from wings_core.share.model import AcquireRequest
 from wings_core.times import Deadline
 from wings_server.flight.client_watch import ClientGone, ClientWatch
 from wings_server.metrics import Metrics

@@ -20,7 +20,8 @@ import structlog
 
 from wings_core.contracts.share_stream import AcknowledgeMessage
 from wings_core.errors import WingsError
-from wings_core.share.model import Acquired, AcquireRequest, ShareGroup
+from wings_core.model import ShareGroup
+from wings_core.share.model import Acquired, AcquireRequest
 from wings_core.share.shares import Shares
 from wings_server.share_actions import Settled, settle_entries
 

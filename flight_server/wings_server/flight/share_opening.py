@@ -15,12 +15,12 @@ from wings_core.contracts.share_stream import (
 )
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.log import Log
+from wings_core.model import ShareGroup
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.security.principal import ANYONE, Principal
 from wings_core.security.quotas import CallUsage
 from wings_core.share.delivery.delivery import delivery_schema
-from wings_core.share.model import ShareGroup
 from wings_server.flight.acquire import wanted_partition
 
 CHECK_SECONDS = 1.0

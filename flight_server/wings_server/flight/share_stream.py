@@ -22,9 +22,9 @@ import structlog
 
 from wings_core.contracts.share_stream import AcknowledgeMessage, ShareEnd
 from wings_core.errors import Internal, NotFound, SchemaMismatch, Unavailable, WingsError
+from wings_core.model import HeldRange, LeasedRange
 from wings_core.partitions import Partition
-from wings_core.share.model import Acknowledgement, LeasedRange
-from wings_core.share.replica.interfaces import HeldRange
+from wings_core.share.model import Acknowledgement
 from wings_core.share.shares import GroupMoved
 from wings_server.flight.share_turns import ShareTurns
 from wings_server.flight.share_writer import ClientLeft

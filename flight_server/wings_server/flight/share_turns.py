@@ -17,10 +17,11 @@ from wings_core.contracts.share_stream import (
 from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.log import Log
+from wings_core.model import LeasedRange
 from wings_core.share.delivery.delivery import Delivery
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.interfaces import Watch
-from wings_core.share.model import Acquired, AcquireRequest, LeasedRange
+from wings_core.share.model import Acquired, AcquireRequest
 from wings_core.times import Deadline
 from wings_server.flight.share_flow import ShareFlow, Turn
 from wings_server.flight.share_opening import Admission, Opened

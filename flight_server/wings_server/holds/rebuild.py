@@ -5,7 +5,7 @@ from pathlib import Path
 
 from wings_core.data_directory import DataDirectory
 from wings_core.metadata.open import has_metadata, open_metadata
-from wings_core.share.model import ShareGroup
+from wings_core.model import ShareGroup
 from wings_core.share.open import all_groups
 from wings_core.share.replica.rebuild import Rebuilt, rebuild_holds
 

@@ -16,8 +16,9 @@ from wings_core.errors import SchemaMismatch
 from wings_core.fetch.fetcher import Cancel
 from wings_core.json_rows import encode_rows_within
 from wings_core.log import Log
+from wings_core.model import LeasedRange
 from wings_core.share.delivery.delivery import Delivery
-from wings_core.share.model import AcquireRequest, LeasedRange
+from wings_core.share.model import AcquireRequest
 from wings_core.times import Deadline
 from wings_server.flight.acquire import wanted_partition
 from wings_server.http.bodies import ShareAcquireBody

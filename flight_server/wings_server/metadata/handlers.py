@@ -12,7 +12,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from wings_core.errors import InvalidArgument, NamespaceNotFound
 from wings_core.metadata.interfaces import MANY_LOCATIONS_MAX, POSITIONS_MAX, Metadata
 from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_OFFSET, BY_PARTITION, BY_TEXT
-from wings_core.model import Topic, TopicConfig
+from wings_core.model import ShareConfig, ShareGroup, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition, canonical_partition
 from wings_core.protocol import messages
@@ -26,7 +26,6 @@ from wings_core.protocol.v1 import shards_pb2 as shards_pb
 from wings_core.protocol.v1 import tables_pb2 as tables_pb
 from wings_core.protocol.v1 import tokens_pb2 as tokens_pb
 from wings_core.schemas import check_topic_schema
-from wings_core.share.model import ShareConfig, ShareGroup
 from wings_server.metadata.copies import CopyHandlers
 from wings_server.metadata.maintenance import MaintenanceHandlers
 from wings_server.metadata.paging import (

@@ -19,8 +19,8 @@ from wings_core.contracts.share import (
     parse_acquired_metadata,
 )
 from wings_core.errors import InvalidArgument
+from wings_core.model import LeasedRange, ShareConfig
 from wings_core.partitions import Partition
-from wings_core.share.model import LeasedRange, ShareConfig
 
 ENTRY = {"partition": None, "first": 1, "last": 2, "lease": "l", "type": "accept"}
 GOOD: dict[str, list[Any]] = {

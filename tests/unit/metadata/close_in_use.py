@@ -20,10 +20,11 @@ import pyarrow as pa
 from wings_core.errors import Unavailable
 from wings_core.metadata.sqlite.store import SqliteMetadata
 from wings_core.metadata.sqlite.writer import Writer
+from wings_core.model import Lease
 from wings_core.names import NamespaceName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.queue.sqlite import SqliteQueue
-from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica.postgres_store import PostgresHoldStore
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.sqlite_store import SqliteHoldStore

@@ -20,11 +20,19 @@ from wings_core.errors import (
 )
 from wings_core.metadata.creation import DELETED_KEPT_US
 from wings_core.metadata.store import admin
-from wings_core.model import Namespace, Node, ShardClaim, StageEntry, Topic, TopicConfig
+from wings_core.model import (
+    Namespace,
+    Node,
+    ShardClaim,
+    ShareConfig,
+    ShareGroup,
+    StageEntry,
+    Topic,
+    TopicConfig,
+)
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.schema_changes import SchemaChange
-from wings_core.share.model import ShareConfig, ShareGroup
 
 ORDERS = DEFAULT_NAMESPACE.topic("orders")
 ELSEWHERE = NamespaceName("acme", "elsewhere")

@@ -14,8 +14,7 @@ from wings_core.errors import (
     TopicNotFound,
 )
 from wings_core.metadata import grouping
-from wings_core.model import Topic
-from wings_core.share.model import ShareConfig, ShareGroup
+from wings_core.model import ShareConfig, ShareGroup, Topic
 
 
 def config(**keys: object) -> ShareConfig:

@@ -10,10 +10,9 @@ from tables import each
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.remote.paging import key_of, token_of
-from wings_core.model import Topic
+from wings_core.model import ShareConfig, ShareGroup, Topic
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.partitions import Partition, partition_sort_key
-from wings_core.share.model import ShareConfig, ShareGroup
 
 if TYPE_CHECKING:
     from _typeshed import SupportsRichComparison

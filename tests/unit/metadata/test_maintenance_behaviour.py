@@ -7,9 +7,8 @@ from fix_metadata import SECOND, A, B, MetadataUnderTest, batch_of, offsets_of
 
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.maintenance import Finished
-from wings_core.model import Expired, Topic
+from wings_core.model import Expired, ShareConfig, ShareGroup, Topic
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share.model import ShareConfig, ShareGroup
 
 
 def expire(

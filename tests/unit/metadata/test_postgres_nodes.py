@@ -35,12 +35,13 @@ from wings_core.model import (
     Position,
     ShardClaim,
     ShardProgress,
+    ShareConfig,
+    ShareGroup,
     StageEntry,
     Topic,
 )
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share.model import ShareConfig, ShareGroup
 from wings_core.times import Deadline, now_us
 
 NAME = DEFAULT_NAMESPACE.topic("orders")

@@ -14,11 +14,10 @@ from fix_metadata import NOON, SCHEMA, Clock, RemoteOverSqlite
 
 from wings_core.errors import GroupNotFound, NamespaceNotFound, TopicNotFound, Unavailable
 from wings_core.metadata.remote import RemoteMetadata, channel
-from wings_core.model import Namespace, Topic, TopicConfig
+from wings_core.model import Namespace, ShareConfig, ShareGroup, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.protocol.v1 import admin_pb2
 from wings_core.protocol.v1.stubs import AdminServiceStub
-from wings_core.share.model import ShareConfig, ShareGroup
 
 LONG = 60.0
 TOPIC = DEFAULT_NAMESPACE.topic("topic")

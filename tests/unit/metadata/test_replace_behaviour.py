@@ -14,13 +14,14 @@ from wings_core.model import (
     PageAddress,
     PageFormat,
     PartitionSums,
+    ShareConfig,
+    ShareGroup,
     TierState,
     Topic,
     TopicState,
     TopicSums,
 )
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share.model import ShareConfig, ShareGroup
 
 MERGED = "segments/merged.arrow"
 

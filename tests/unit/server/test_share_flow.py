@@ -11,18 +11,10 @@ import pytest
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.contracts.share_stream import AcknowledgeMessage
 from wings_core.errors import GroupNotFound, Unavailable, WingsError
-from wings_core.model import Topic, TopicConfig
+from wings_core.model import LeasedRange, ShareConfig, ShareGroup, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.model import (
-    Acknowledgement,
-    AcknowledgementResult,
-    Acquired,
-    AcquireRequest,
-    LeasedRange,
-    ShareConfig,
-    ShareGroup,
-)
+from wings_core.share.model import Acknowledgement, AcknowledgementResult, Acquired, AcquireRequest
 from wings_core.share.shares import GroupMoved, Shares
 from wings_server.flight.share_flow import ShareFlow, ShareFlows, Turn
 from wings_server.flight.unread import UNREAD_BYTES_MAX, Unread

@@ -8,9 +8,9 @@ import pytest
 
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.contracts.share_stream import AcknowledgeMessage
+from wings_core.model import LeasedRange
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.delivery.delivery import Delivery
-from wings_core.share.model import LeasedRange
 from wings_server.flight.share_stream import ShareStream
 from wings_server.flight.unread import UNREAD_BYTES_MAX
 from wings_server.share_actions import Settled

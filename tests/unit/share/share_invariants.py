@@ -24,9 +24,10 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from wings_core.errors import InvalidRecordState, WingsError
+from wings_core.model import LeasedRange
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator.core import CoordinatorCore
-from wings_core.share.model import Acknowledgement, AcknowledgeType, LeasedRange, ShareKey
+from wings_core.share.model import Acknowledgement, AcknowledgeType, ShareKey
 from wings_core.share.replica.interfaces import Outcome, Part
 from wings_core.share.replica.requests import Answer, Request, TombstoneRequest
 

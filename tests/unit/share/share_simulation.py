@@ -22,21 +22,20 @@ import pyarrow as pa
 from share_invariants import Observer
 
 from wings_core.errors import Unavailable, WingsError
-from wings_core.model import PartitionState, Topic, TopicConfig
+from wings_core.model import (
+    LeasedRange,
+    PartitionState,
+    ShareConfig,
+    ShareGroup,
+    Topic,
+    TopicConfig,
+)
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.coordinator.acquiring import Acquiring
 from wings_core.share.coordinator.core import Bounds, CoordinatorCore
 from wings_core.share.interfaces import PendingDeadLetters
-from wings_core.share.model import (
-    Acknowledgement,
-    AcknowledgeType,
-    AcquireRequest,
-    DeadLetter,
-    LeasedRange,
-    ShareConfig,
-    ShareGroup,
-)
+from wings_core.share.model import Acknowledgement, AcknowledgeType, AcquireRequest, DeadLetter
 from wings_core.share.quorum.effects import (
     ANSWERS_SECONDS_MAX,
     Broadcast,

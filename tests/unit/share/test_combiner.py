@@ -11,8 +11,9 @@ from fix_metadata import A, B
 from fix_share import ShareUnderTest, entry_of
 
 from wings_core.errors import GroupNotFound, Internal, InvalidRecordState, WingsError
+from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica.interfaces import LeaseEntry, Outcome
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import HoldRequest, TombstoneRequest

@@ -15,19 +15,9 @@ from tables import each
 
 from wings_core.errors import GroupNotFound, InvalidArgument, InvalidRecordState, Unavailable
 from wings_core.fetch.fetcher import Cancel
-from wings_core.model import PartitionState
+from wings_core.model import Lease, LeasedRange, PartitionState, ShareConfig, ShareGroup, member_tag
 from wings_core.share.coordinator import acquires, finalize
-from wings_core.share.model import (
-    Acknowledgement,
-    AcknowledgeType,
-    AcquireRequest,
-    Lease,
-    LeasedRange,
-    ShareConfig,
-    ShareGroup,
-    ShareKey,
-    member_tag,
-)
+from wings_core.share.model import Acknowledgement, AcknowledgeType, AcquireRequest, ShareKey
 from wings_core.share.replica.interfaces import ReleaseEntry
 from wings_core.share.replica.requests import Answer, HoldRequest, ReadRequest, Request
 from wings_core.times import Deadline, format_timestamp

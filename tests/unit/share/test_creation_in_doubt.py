@@ -13,8 +13,9 @@ from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.log import Log
 from wings_core.metadata.store.groups import DatabaseGroups
+from wings_core.model import ShareConfig, ShareGroup
 from wings_core.names import TopicName
-from wings_core.share.model import AcquireRequest, ShareConfig, ShareGroup
+from wings_core.share.model import AcquireRequest
 from wings_core.times import Deadline
 
 ORDERS = TopicName.parse("orders")

@@ -14,16 +14,10 @@ from wings_core.fetch.selection import Selection
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.log import Log
+from wings_core.model import LeasedRange, ShareConfig, ShareGroup
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.model import (
-    Acknowledgement,
-    AcknowledgementResult,
-    AcquireRequest,
-    LeasedRange,
-    ShareConfig,
-    ShareGroup,
-)
+from wings_core.share.model import Acknowledgement, AcknowledgementResult, AcquireRequest
 from wings_core.share.replica.interfaces import Part
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import TombstoneRequest

@@ -15,7 +15,7 @@ from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log
-from wings_core.model import Topic
+from wings_core.model import ShareConfig, ShareGroup, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.dead_letters import writer as dead_letters
@@ -26,7 +26,7 @@ from wings_core.share.dead_letters.writer import (
     open_dead_letter_topic,
 )
 from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher, RecordSource
-from wings_core.share.model import DeadLetter, ShareConfig, ShareGroup
+from wings_core.share.model import DeadLetter
 
 SCHEMA = pa.schema([pa.field("key", pa.string()), pa.field("n", pa.int64())])
 DLQ = TopicName.parse("dead")

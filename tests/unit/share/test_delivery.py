@@ -9,12 +9,11 @@ import pytest
 
 from wings_core.errors import OffsetOutOfRange, StorageCorrupt, Unavailable
 from wings_core.limits import Limits
-from wings_core.model import Topic, TopicConfig
+from wings_core.model import LeasedRange, Topic, TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.delivery.delivery import Delivery, Undelivered, deliveries
 from wings_core.share.delivery.record_fetcher import RecordFetcher, RecordSource
-from wings_core.share.model import LeasedRange
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
 TOPIC = Topic(TopicName.parse("orders"), "uuid", SCHEMA, None, TopicConfig(), 0)

@@ -9,11 +9,11 @@ import pytest
 from fix_share import ShareUnderTest, spans
 
 from wings_core.errors import InvalidArgument, Unavailable
-from wings_core.model import Topic, TopicConfig
+from wings_core.model import ShareGroup, Topic, TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.delivery.times import LogTimes, check_column, microseconds
-from wings_core.share.model import AcquireRequest, ShareGroup
+from wings_core.share.model import AcquireRequest
 from wings_core.share.state import record_states
 from wings_core.share.state.partition import SharePartition, State
 

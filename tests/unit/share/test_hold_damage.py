@@ -11,8 +11,9 @@ import pytest
 from property_examples import examples
 
 from wings_core.errors import AlreadyExists, StorageCorrupt, Unavailable
+from wings_core.model import Lease, ShareConfig, ShareGroup
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share.model import Lease, OffsetRange, ShareConfig, ShareGroup, ShareKey
+from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.open import open_replica
 from wings_core.share.replica.interfaces import HoldReplica, LeaseEntry, ReplicaState
 from wings_core.share.replica.rebuild import rebuild_holds

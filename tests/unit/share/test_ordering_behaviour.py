@@ -7,16 +7,9 @@ import pytest
 from fix_metadata import A, B
 from fix_share import HandClock, ShareUnderTest, spans
 
+from wings_core.model import Lease, LeasedRange, ShareConfig, ShareGroup
 from wings_core.share.coordinator import finalize
-from wings_core.share.model import (
-    AcquireRequest,
-    Lease,
-    LeasedRange,
-    OffsetRange,
-    ShareConfig,
-    ShareGroup,
-    ShareKey,
-)
+from wings_core.share.model import AcquireRequest, OffsetRange, ShareKey
 from wings_core.share.replica.interfaces import Outcome, Part
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import HoldRequest

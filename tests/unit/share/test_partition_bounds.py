@@ -2,7 +2,7 @@
 
 import pytest
 
-from wings_core.share.model import Lease
+from wings_core.model import Lease
 from wings_core.share.state import record_states as module
 from wings_core.share.state.partition import SharePartition
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from property_examples import examples
 
-from wings_core.share.model import Lease
+from wings_core.model import Lease
 from wings_core.share.state.partition import Pick, SharePartition, State
 
 LOCK = 10.0

@@ -8,6 +8,7 @@ import pytest
 from share_simulation import MemoryStore, Parts, World
 
 from wings_core.errors import WingsError
+from wings_core.model import Lease, LeasedRange, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.acknowledge import Acknowledge
 from wings_core.share.coordinator.acquirer import Acquirer
@@ -20,10 +21,7 @@ from wings_core.share.model import (
     Acknowledgement,
     AcquireRequest,
     DeadLetter,
-    Lease,
-    LeasedRange,
     OffsetRange,
-    ShareGroup,
     ShareKey,
 )
 from wings_core.share.quorum.effects import Procedure

@@ -17,8 +17,9 @@ from pydantic import SecretStr
 from wings_core.errors import Internal, InvalidArgument, Unavailable
 from wings_core.metadata.postgres import watchdog
 from wings_core.metadata.postgres.connections import Connection
+from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica import postgres_lease, postgres_store, standby
 from wings_core.share.replica.interfaces import LeaseEntry, Outcome
 from wings_core.share.replica.postgres_store import PostgresHoldStore

@@ -8,9 +8,9 @@ import pytest
 from fix_metadata import open_sqlite
 from fix_share import PostgresHolds, ShareUnderTest, spans
 
-from wings_core.model import Topic
+from wings_core.model import ShareGroup, Topic
 from wings_core.partitions import Partition
-from wings_core.share.model import AcquireRequest, ShareGroup
+from wings_core.share.model import AcquireRequest
 from wings_core.share.replica.replica import Replica
 
 LOCK_MS = 10_000

@@ -12,8 +12,9 @@ from fix_metadata import A, B
 from fix_share import ShareUnderTest, spans
 
 from wings_core.errors import GroupNotFound, InvalidArgument, Unavailable, WingsError
+from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.remote.link import RemoteLink, parse_targets
 from wings_core.share.replica.interfaces import LeaseEntry, Outcome, Part, ReplicaState
 from wings_core.share.replica.requests import (

@@ -12,8 +12,9 @@ import pytest
 from fix_share import HandClock, PostgresHolds
 
 from wings_core.errors import GroupNotFound, Internal, Unavailable
+from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica import postgres_store, replica
 from wings_core.share.replica.interfaces import (
     CountedRange,

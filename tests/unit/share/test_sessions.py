@@ -12,9 +12,10 @@ import grpc
 import pytest
 
 from wings_core.errors import InvalidArgument, Unavailable, WingsError
+from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED
 from wings_core.security.peers import PeerAccess
-from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.remote.link import RemoteLink
 from wings_core.share.remote.session import Asked, Session
 from wings_core.share.replica.replica import Replica

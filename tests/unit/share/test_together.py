@@ -11,17 +11,10 @@ from fix_metadata import A, B
 from fix_share import ShareUnderTest, entry_of, open_share
 
 from wings_core.errors import InvalidRecordState, Unavailable, WingsError
+from wings_core.model import Lease, LeasedRange, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.group_table import GroupTable
-from wings_core.share.model import (
-    Acknowledgement,
-    Acquired,
-    AcquireRequest,
-    Lease,
-    LeasedRange,
-    ShareGroup,
-    ShareKey,
-)
+from wings_core.share.model import Acknowledgement, Acquired, AcquireRequest, ShareKey
 from wings_core.share.quorum.effects import Broadcast
 from wings_core.share.quorum.links import Runner
 from wings_core.share.quorum.quorum import TRIES_MAX

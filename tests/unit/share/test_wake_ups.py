@@ -12,11 +12,12 @@ from fix_share import ShareUnderTest, entry_of, open_share, spans
 from wings_core.errors import GroupNotFound, Internal, InvalidRecordState, Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.wake import Wake
+from wings_core.model import LeasedRange, ShareGroup
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator import wake_ups
 from wings_core.share.delivery import stream_holds
 from wings_core.share.delivery.stream_holds import StreamHolds
-from wings_core.share.model import Acknowledgement, AcquireRequest, LeasedRange, ShareGroup
+from wings_core.share.model import Acknowledgement, AcquireRequest
 from wings_core.share.replica.combiner import Combiner
 from wings_core.share.replica.requests import (
     Answer,

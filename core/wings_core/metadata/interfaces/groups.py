@@ -2,8 +2,7 @@
 
 from typing import Protocol
 
-from wings_core.model import Topic
-from wings_core.share.model import ShareConfig, ShareGroup
+from wings_core.model import ShareConfig, ShareGroup, Topic
 
 
 class Groups(Protocol):

@@ -8,11 +8,10 @@ from wings_core.metadata.grouping import no_group
 from wings_core.metadata.interfaces import Groups
 from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.paging import BY_TEXT, listed
-from wings_core.model import Topic
+from wings_core.model import ShareConfig, ShareGroup, Topic
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import groups_pb2 as pb
 from wings_core.protocol.v1.stubs import GroupServiceStub
-from wings_core.share.model import ShareConfig, ShareGroup
 
 GROUPS_CACHED_MAX = 4_096
 """How many groups a node remembers; then the one remembered longest is dropped."""

@@ -9,8 +9,7 @@ from wings_core.metadata.judge import check_id, check_text
 from wings_core.metadata.store.database import C, Connection, Database
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.topics import require_topic_id
-from wings_core.model import Topic
-from wings_core.share.model import ShareConfig, ShareGroup
+from wings_core.model import ShareConfig, ShareGroup, Topic
 
 _SELECT = (
     "SELECT share_groups.name, share_groups.uuid, share_groups.config "

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 
 from wings_core.errors import InvalidRecordState, WingsError
+from wings_core.model import ShareGroup, member_tag
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
 from wings_core.share.coordinator.entries import (
@@ -23,7 +24,7 @@ from wings_core.share.coordinator.entries import (
 )
 from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.partition_table import Bounds, PartitionTable, TrackedPartition
-from wings_core.share.model import Acknowledgement, ShareGroup, member_tag
+from wings_core.share.model import Acknowledgement
 from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import TRIES_MAX
 from wings_core.share.quorum.votes import Verdict

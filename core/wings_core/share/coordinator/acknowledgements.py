@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from wings_core.errors import WingsError
+from wings_core.model import LeasedRange, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.coordinator.entries import not_held
 from wings_core.share.coordinator.group_table import GroupTable
 from wings_core.share.coordinator.partition_table import Bounds
 from wings_core.share.counts import ShareCounts
-from wings_core.share.model import Acknowledgement, AcknowledgementResult, LeasedRange, ShareGroup
+from wings_core.share.model import Acknowledgement, AcknowledgementResult
 from wings_core.share.quorum.effects import Procedure, T
 from wings_core.share.quorum.links import Runner
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from wings_core.errors import WingsError
-from wings_core.model import PartitionState
+from wings_core.model import Lease, LeasedRange, PartitionState, ShareConfig, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
 from wings_core.share.coordinator.finalize import Finalizer
@@ -20,14 +20,7 @@ from wings_core.share.coordinator.partition_table import (
     TrackedPartition,
     learn,
 )
-from wings_core.share.model import (
-    AcquireRequest,
-    Lease,
-    LeasedRange,
-    OffsetRange,
-    ShareConfig,
-    ShareGroup,
-)
+from wings_core.share.model import AcquireRequest, OffsetRange
 from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import Held

@@ -8,7 +8,7 @@ from typing import Any
 from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
 from wings_core.errors import InvalidArgument, OffsetOutOfRange, Unavailable, WingsError
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.model import PartitionState
+from wings_core.model import LeasedRange, PartitionState, ShareGroup
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.coordinator.acquiring import Acquiring, Leased, all_of
 from wings_core.share.coordinator.core import CoordinatorCore
@@ -16,7 +16,7 @@ from wings_core.share.coordinator.group_table import GroupTable
 from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX, Bounds
 from wings_core.share.coordinator.ready import ReadyPartitions
 from wings_core.share.counts import ShareCounts
-from wings_core.share.model import Acquired, AcquireRequest, LeasedRange, ShareGroup
+from wings_core.share.model import Acquired, AcquireRequest
 from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.links import Runner
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wings_core.errors import WingsError
-from wings_core.model import PartitionState
+from wings_core.model import LeasedRange, PartitionState, ShareGroup
 from wings_core.share.coordinator.acquirer import BatchEnd
 from wings_core.share.coordinator.core import CoordinatorCore
-from wings_core.share.model import AcquireRequest, LeasedRange, ShareGroup
+from wings_core.share.model import AcquireRequest
 from wings_core.share.quorum.effects import Procedure
 
 Leased = Sequence[LeasedRange] | WingsError

@@ -16,7 +16,14 @@ from wings_core.errors import (
 )
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.model import PartitionState
+from wings_core.model import (
+    HeldRange,
+    Lease,
+    LeasedRange,
+    PartitionState,
+    ShareGroup,
+    SharePartitionState,
+)
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock, MonotonicClock
 from wings_core.share.coordinator.acknowledgements import Acknowledgements
@@ -41,16 +48,12 @@ from wings_core.share.model import (
     AcknowledgementResult,
     Acquired,
     AcquireRequest,
-    Lease,
-    LeasedRange,
-    ShareGroup,
     ShareKey,
-    SharePartitionState,
 )
 from wings_core.share.quorum.links import LocalLink, ReplicaLink, Runner
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import UNTOUCHED, Known
-from wings_core.share.replica.interfaces import HeldRange, HoldReplica, LeaseEntry
+from wings_core.share.replica.interfaces import HoldReplica, LeaseEntry
 from wings_core.share.replica.store import StoredPartition
 from wings_core.times import Deadline
 

@@ -10,6 +10,7 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 
+from wings_core.model import HeldRange, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
 from wings_core.share.coordinator.acknowledge import Acknowledge
@@ -18,11 +19,10 @@ from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.fresh import FreshAcquirer
 from wings_core.share.coordinator.partition_table import Bounds, PartitionTable, key_of
 from wings_core.share.interfaces import DeadLetters
-from wings_core.share.model import OffsetRange, ShareGroup
+from wings_core.share.model import OffsetRange
 from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import Known
-from wings_core.share.replica.interfaces import HeldRange
 
 __all__ = ["Bounds", "CoordinatorCore"]
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
-from wings_core.share.model import Acknowledgement, Lease, member_tag
+from wings_core.model import Lease, member_tag
+from wings_core.share.model import Acknowledgement
 from wings_core.share.quorum.votes import Verdict
 from wings_core.share.replica.interfaces import CountedRange
 

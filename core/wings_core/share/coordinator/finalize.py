@@ -11,17 +11,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from wings_core.errors import WingsError
+from wings_core.model import Lease, ShareGroup
 from wings_core.share.clock import Clock
 from wings_core.share.coordinator.entries import Entry, not_held, unknown
 from wings_core.share.coordinator.partition_table import PartitionTable, TrackedPartition
 from wings_core.share.interfaces import DeadLetters, PendingDeadLetters
-from wings_core.share.model import (
-    Acknowledgement,
-    DeadLetter,
-    Lease,
-    OffsetRange,
-    ShareGroup,
-)
+from wings_core.share.model import Acknowledgement, DeadLetter, OffsetRange
 from wings_core.share.quorum.effects import FinishDeadLetters, Procedure
 from wings_core.share.quorum.quorum import TRIES_MAX, HoldQuorum
 from wings_core.share.quorum.votes import Verdict

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from wings_core.errors import WingsError
-from wings_core.model import PartitionState
+from wings_core.model import LeasedRange, PartitionState, ShareGroup
 from wings_core.share.clock import Clock
 from wings_core.share.coordinator.acquirer import Acquirer
 from wings_core.share.coordinator.finalize import Finalizer
@@ -19,7 +19,7 @@ from wings_core.share.coordinator.partition_table import (
     PartitionTable,
     TrackedPartition,
 )
-from wings_core.share.model import AcquireRequest, LeasedRange, OffsetRange, ShareGroup
+from wings_core.share.model import AcquireRequest, OffsetRange
 from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import Held

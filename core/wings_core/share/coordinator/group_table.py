@@ -6,13 +6,12 @@ from functools import partial
 
 from wings_core.errors import GroupNotFound, Unavailable, WingsError
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.model import PartitionState
+from wings_core.model import PartitionState, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
 from wings_core.share.coordinator.partition_table import Bounds, PartitionTable
 from wings_core.share.coordinator.ready import ReadyPartitions
 from wings_core.share.coordinator.watchers import FindGroup, Watchers
-from wings_core.share.model import ShareGroup
 
 UNUSED_SECONDS = 60.0
 """The index of a group that no member has asked for in so long is dropped."""

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from wings_core.errors import GroupNotFound
+from wings_core.model import Lease, LeasedRange, ShareGroup, member_tag
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
-from wings_core.share.model import Lease, LeasedRange, ShareGroup, ShareKey, member_tag
+from wings_core.share.model import ShareKey
 from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import Known

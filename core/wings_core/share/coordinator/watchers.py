@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from wings_core.errors import NotFound, ResourceExhausted, WingsError
-from wings_core.share.model import ShareGroup
+from wings_core.model import ShareGroup
 
 WATCHES_MAX = 16_384
 """How many may wait at once; further ones are refused."""

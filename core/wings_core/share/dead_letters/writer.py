@@ -31,14 +31,14 @@ from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import Admin
-from wings_core.model import Rejected, Topic
+from wings_core.model import Rejected, ShareGroup, Topic
 from wings_core.model import Sequence as ProducerSequence
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.dead_letters.payloads import payload_of
 from wings_core.share.delivery.record_fetcher import RecordFetcher, Records, rows_of
 from wings_core.share.interfaces import DeadLetters, PendingDeadLetters
-from wings_core.share.model import DeadLetter, ShareGroup, dead_letter_id
+from wings_core.share.model import DeadLetter, dead_letter_id
 from wings_core.times import now_us
 
 PIECE_MESSAGES = 500

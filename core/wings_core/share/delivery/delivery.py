@@ -12,11 +12,11 @@ from wings_core.errors import WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.fetch.selection import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD
 from wings_core.limits import Limits
-from wings_core.model import Topic
+from wings_core.model import LeasedRange, ShareGroup, Topic
 from wings_core.partitions import Partition
 from wings_core.share.delivery.record_fetcher import RecordFetcher
 from wings_core.share.interfaces import ShareCoordinator
-from wings_core.share.model import Acknowledgement, LeasedRange, ShareGroup
+from wings_core.share.model import Acknowledgement
 
 DELIVERY_COUNT_FIELD = pa.field("__delivery_count", pa.int32(), nullable=False)
 LEASE_FIELD = pa.field("__lease", pa.string(), nullable=False)

@@ -7,8 +7,9 @@ tells the time, and calls from one thread.
 import heapq
 from typing import NamedTuple
 
+from wings_core.model import LeasedRange
 from wings_core.partitions import Partition
-from wings_core.share.model import Acknowledgement, LeasedRange
+from wings_core.share.model import Acknowledgement
 from wings_core.share.state.ranges import RangeMap
 
 STALE_MAX = 1_024

@@ -13,9 +13,10 @@ from contextlib import suppress
 from typing import Any, cast
 
 from wings_core.errors import Unavailable, WingsError
+from wings_core.model import HeldRange, Lease
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
-from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.quorum.effects import Broadcast, Pause, Procedure
 from wings_core.share.quorum.votes import (
     Held,
@@ -35,7 +36,6 @@ from wings_core.share.quorum.votes import (
 )
 from wings_core.share.replica.interfaces import (
     CountedRange,
-    HeldRange,
     LeaseEntry,
     Outcome,
     Part,

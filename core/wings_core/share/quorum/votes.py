@@ -8,8 +8,9 @@ from operator import attrgetter
 from typing import cast
 
 from wings_core.errors import GroupNotFound, Unavailable, WingsError
+from wings_core.model import HeldRange
 from wings_core.share.model import OffsetRange
-from wings_core.share.replica.interfaces import CountedRange, HeldRange, Outcome, Part, ReplicaState
+from wings_core.share.replica.interfaces import CountedRange, Outcome, Part, ReplicaState
 from wings_core.share.replica.requests import Answers
 from wings_core.share.state.ranges import RangeMap
 

@@ -8,12 +8,12 @@ from typing import Any, cast
 from google.protobuf.message import Message
 
 from wings_core.errors import InvalidArgument, WingsError, error_from_json
+from wings_core.model import HeldRange, Lease
 from wings_core.protocol.codec import Codec, convert
 from wings_core.protocol.v1 import holds_pb2 as pb
-from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica.interfaces import (
     CountedRange,
-    HeldRange,
     LeaseEntry,
     Outcome,
     Part,

@@ -9,7 +9,7 @@ from wings_core.errors import Unavailable
 from wings_core.metadata.sqlite import copies
 from wings_core.metadata.sqlite.copies import new_copy
 from wings_core.metadata.sqlite.integrity import is_empty
-from wings_core.share.model import ShareGroup
+from wings_core.model import ShareGroup
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_core.share.replica.store import PartitionWrite, StoredPartition
 

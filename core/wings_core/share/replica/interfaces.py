@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from wings_core.model import HeldRange, Lease
 from wings_core.partitions import Partition
-from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.model import OffsetRange, ShareKey
 
 if TYPE_CHECKING:
     from wings_core.share.replica.requests import Answer, Request
@@ -71,22 +72,6 @@ class CountedRange:
     first: int
     last: int
     count: int
-
-
-@dataclass(frozen=True, slots=True)
-class HeldRange:
-    """A range that is held, and by whom."""
-
-    first: int
-    last: int
-    lease: Lease
-    member: str
-    """What the member calls itself; empty where its coordinator does not tell."""
-    count: int
-    """Deliveries made, this one included."""
-    held_ms: int
-    left_ms: int
-    """Until its lock ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from wings_core.errors import GroupNotFound
+from wings_core.model import HeldRange, Lease
 from wings_core.partitions import Partition
-from wings_core.share.model import Lease, OffsetRange, ShareKey
-from wings_core.share.replica.interfaces import CountedRange, HeldRange, Outcome, Part, ReplicaState
+from wings_core.share.model import OffsetRange, ShareKey
+from wings_core.share.replica.interfaces import CountedRange, Outcome, Part, ReplicaState
 from wings_core.share.replica.partition import Hold, Piece, ReplicaPartition, part_of
 from wings_core.share.replica.requests import (
     Answer,

@@ -8,7 +8,8 @@ delays     in memory: what is not held again, until when
 
 from typing import NamedTuple
 
-from wings_core.share.model import Lease, ShareKey
+from wings_core.model import Lease
+from wings_core.share.model import ShareKey
 from wings_core.share.replica.interfaces import Outcome, Part
 from wings_core.share.replica.store import PartitionWrite, StoredPartition
 from wings_core.share.state.ranges import Change, RangeMap, V

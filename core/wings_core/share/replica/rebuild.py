@@ -13,7 +13,7 @@ from pathlib import Path
 from wings_core.data_directory import sync_directory
 from wings_core.errors import AlreadyExists
 from wings_core.metadata.sqlite.integrity import FAULTS, is_empty, open_to_check
-from wings_core.share.model import ShareGroup
+from wings_core.model import ShareGroup
 from wings_core.share.replica.sqlite_store import (
     MIGRATIONS,
     SqliteHoldStore,

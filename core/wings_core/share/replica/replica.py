@@ -19,9 +19,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from wings_core.errors import Unavailable, WingsError
+from wings_core.model import Lease
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock, MonotonicClock
-from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica.combiner import Combiner
 from wings_core.share.replica.interfaces import (
     LeaseEntry,

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from wings_core.errors import WingsError
+from wings_core.model import Lease
 from wings_core.partitions import Partition
-from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica.interfaces import (
     LeaseEntry,
     Part,

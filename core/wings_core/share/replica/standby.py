@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from wings_core.errors import StorageCorrupt, Unavailable, WingsError
+from wings_core.model import Lease
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
-from wings_core.share.model import Lease, OffsetRange, ShareKey
+from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica.interfaces import LeaseEntry, Part, ReleaseEntry, ReplicaState
 from wings_core.share.replica.replica import LOCK_WAIT_SECONDS, Replica
 from wings_core.share.replica.requests import Answer, Request

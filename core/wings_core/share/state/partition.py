@@ -15,7 +15,7 @@ after it was never looked at, and costs nothing, however much it is.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wings_core.share.model import Lease
+from wings_core.model import Lease
 from wings_core.share.state.record_states import (
     ACKNOWLEDGED,
     ARCHIVED,

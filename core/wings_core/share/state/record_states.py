@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from wings_core.share.model import Lease
+from wings_core.model import Lease
 from wings_core.share.state.ranges import Change, RangeMap
 from wings_core.share.state.schedule import SCHEDULED_MAX, Schedule, runs_of
 
