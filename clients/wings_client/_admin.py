@@ -30,7 +30,7 @@ from wings_core.contracts.actions import (
     TopicBody,
 )
 from wings_core.contracts.commits import CommitOffsets
-from wings_core.contracts.many import ALL
+from wings_core.contracts.reads import ALL
 from wings_core.errors import InvalidArgument, InvalidTicket
 from wings_core.model import TopicConfig
 from wings_core.partitions import JsonScalar

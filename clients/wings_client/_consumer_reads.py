@@ -11,7 +11,7 @@ from wings_client._messages import build
 from wings_client._model import ConsumedBatch, RangesBatch, Topic
 from wings_client._stream import Chunks, Resumed
 from wings_client._transport import Transport
-from wings_core.contracts.many import ALL, ENTRIES_MAX
+from wings_core.contracts.reads import ALL, ENTRIES_MAX
 from wings_core.contracts.tickets import FollowTicket, ScanTicket
 from wings_core.errors import InvalidTicket
 from wings_core.partitions import JsonScalar

@@ -192,7 +192,7 @@ def resolve_offset(
     )
     tickets = [parse_ticket(found.ticket.ticket) for found in transport.info(command).endpoints]
     # Without a partition, a topic with a key responds with all its partitions.
-    if len(tickets) != 1 or tickets[0].partition != command.partition:
+    if len(tickets) != 1 or getattr(tickets[0], "partition", None) != command.partition:
         raise PartitionRequired("the topic is partitioned: give a partition value")
     (ticket,) = tickets
     assert isinstance(ticket, ScanTicket)

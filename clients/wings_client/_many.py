@@ -9,7 +9,7 @@ from wings_client._stream import Resumed
 from wings_client._transport import Transport
 from wings_core.contracts.chunks import ManyEnd, reached
 from wings_core.contracts.info import InfoCommand
-from wings_core.contracts.many import ALL, PartitionEntry
+from wings_core.contracts.reads import ALL, PartitionEntry
 from wings_core.contracts.tickets import FollowTicket, ScanTicket, parse_ticket
 from wings_core.errors import InvalidArgument, OffsetOutOfRange, Unavailable, WingsError
 from wings_core.partitions import JsonScalar

@@ -14,7 +14,7 @@ from wings_client._sql import SqlParameters, SqlRead, SqlTables
 from wings_client._sql import ticket_of as ticket_of_sql
 from wings_client._stream import Chunks
 from wings_client.arrow import RecordBatchReader, Schema
-from wings_core.contracts.many import ALL
+from wings_core.contracts.reads import ALL
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import InvalidTicket, PartitionRequired, SchemaMismatch
 from wings_core.partitions import any_partition_value

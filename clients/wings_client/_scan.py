@@ -17,7 +17,7 @@ from wings_client._stream import Chunks, Resumed
 from wings_client._transport import Transport
 from wings_client.arrow import RecordBatch, RecordBatchReader, Schema
 from wings_core.contracts.info import InfoCommand
-from wings_core.contracts.many import PartitionEntry
+from wings_core.contracts.reads import PartitionEntry
 from wings_core.contracts.tickets import ScanTicket, parse_ticket
 from wings_core.errors import InvalidArgument
 

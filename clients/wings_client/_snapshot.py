@@ -16,7 +16,7 @@ from wings_client._stream import Resumed
 from wings_client._transport import Transport
 from wings_client.arrow import RecordBatch, Schema
 from wings_client.cold import open_cold_file, paths_of
-from wings_core.contracts.many import ALL, PartitionEntry
+from wings_core.contracts.reads import ALL, PartitionEntry
 from wings_core.partitions import JsonScalar, Partition, partition_of_value
 
 Span = tuple[int, int]

@@ -8,7 +8,7 @@ from wings_client._messages import build
 from wings_client._scan import plan
 from wings_client.arrow import RecordBatchReader
 from wings_core.contracts.actions import TopicBody
-from wings_core.contracts.many import ALL
+from wings_core.contracts.reads import ALL
 from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, WingsError
 from wings_core.storage.objects.open import s3_properties
 

@@ -5,7 +5,7 @@ from collections.abc import Generator
 from wings_client._client import Client
 from wings_client._many import ManyChunks
 from wings_client._model import RangesBatch
-from wings_core.contracts.many import ALL
+from wings_core.contracts.reads import ALL
 from wings_core.contracts.tickets import ScanTicket
 
 __all__ = ["RangesBatch", "read_ranges"]

@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from wings_core.contracts.messages import INT64_MAX, problem_of, sentence, shortened, shown
-from wings_core.contracts.tickets import Columns
+from wings_core.contracts.reads import Columns
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.times import parse_timestamp

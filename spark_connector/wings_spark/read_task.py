@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from wings_client import Client
 from wings_client.ranges import read_ranges
-from wings_core.contracts.many import PartitionEntry
+from wings_core.contracts.reads import PartitionEntry
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.partitions import JsonScalar, partition_of_value, partition_value

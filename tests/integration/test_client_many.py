@@ -14,7 +14,7 @@ from fix_server import Trim
 
 from wings_client import Client, EndReason, RangesBatch, Topic
 from wings_client.ranges import read_ranges
-from wings_core.contracts.many import PartitionEntry
+from wings_core.contracts.reads import PartitionEntry
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import InvalidTicket, OffsetOutOfRange, PartitionNotAllowed
 from wings_core.partitions import Partition

@@ -15,7 +15,7 @@ import pytest
 from flight_calls import Json, act, chunks, create_topic, error_of, push, ticket_of
 from many_calls import get_many, read_many
 
-from wings_core.contracts.tickets import ReadTicket, parse_ticket
+from wings_core.contracts.tickets import AnyRead, parse_ticket
 from wings_core.errors import TopicNotFound
 from wings_core.fetch.fetcher import Cancel
 from wings_core.fetch.many import reader
@@ -380,7 +380,7 @@ def test_a_partition_is_born_meanwhile_once_the_request_has_come(
     ticket = ticket_of(
         topic=topic, partitions=partitions, offset=offset, min_messages=2, timeout_ms=20_000
     )
-    opened = open_get(server.server.log, cast("ReadTicket", parse_ticket(ticket.ticket)))
+    opened = open_get(server.server.log, cast("AnyRead", parse_ticket(ticket.ticket)))
     push(client, topic, keyed({4: [10, 11]}))
     found = [chunk.batch.select(["n"]) for some in opened.chunks(Cancel()) for chunk in some]
     assert pa.Table.from_batches(found).to_pydict() == {"n": [10, 11]}
@@ -394,7 +394,7 @@ def test_latest_is_where_the_log_ends_when_the_request_comes(
     ticket = ticket_of(
         topic=topic, partitions=partitions, offset="latest", min_messages=3, timeout_ms=150_000
     )
-    opened = open_get(server.server.log, cast("ReadTicket", parse_ticket(ticket.ticket)))
+    opened = open_get(server.server.log, cast("AnyRead", parse_ticket(ticket.ticket)))
     push(client, topic, keyed({3: [2], 4: [0, 1]}))
     found = [chunk.batch.select(["n"]) for some in opened.chunks(Cancel()) for chunk in some]
     assert pa.Table.from_batches(found).sort_by("n").to_pydict() == {"n": [0, 1, 2]}

@@ -24,7 +24,7 @@ from wings_client.cli.values import (
     printable,
 )
 from wings_client.gather import EMPTY, Gather, GatherEnd, Reply, Request, Sentinel
-from wings_core.contracts.many import ALL
+from wings_core.contracts.reads import ALL
 
 Kind = Literal["fetch", "scan", "follow"]
 

@@ -14,7 +14,7 @@ from wings_client.cli.endpoint import short_name
 from wings_client.cli.output import Format, Writer, stream_writer
 from wings_client.cli.values import partition_text, printable
 from wings_client.gather import GatherEnd, GatherReason, Reply, Request
-from wings_core.contracts.many import ALL
+from wings_core.contracts.reads import ALL
 from wings_core.errors import Unavailable, WingsError
 from wings_core.partitions import JsonScalar
 

@@ -4,38 +4,28 @@ from collections.abc import Sequence
 from typing import Annotated, Self
 
 import pyarrow as pa
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, model_validator
 
-from wings_core.contracts.many import Partitions, check_partitions
 from wings_core.contracts.messages import INT64_MAX, Message, OffsetNumber, to_bytes
-from wings_core.contracts.offsets import Offset
 from wings_core.contracts.put import topic_of_path
-from wings_core.contracts.tickets import Columns, SchemaVersion
+from wings_core.contracts.reads import PartitionOptions
 from wings_core.errors import InvalidArgument
 
 
-class InfoCommand(Message):
-    """The command of GetFlightInfo, answered with `scan` tickets; its keys are as in a ticket."""
+class InfoCommand(PartitionOptions):
+    """The command of GetFlightInfo, answered with `scan` tickets; its keys are as in a ticket.
 
-    topic: str
-    partition: JsonValue = None
-    """None: every partition."""
-    partitions: Partitions | None = None
-    """Endpoints that read many partitions each; None: an endpoint for each partition."""
-    offset: Offset = "earliest"
+    Without `partition` and `partitions`, each partition has endpoints of its own.
+    """
+
     end_offset: OffsetNumber | None = None
     splits: Annotated[int, Field(ge=1, le=INT64_MAX)] = 1
     """Cut each partition into min(splits, rows) near-equal ranges; with `partitions`, all of them
     together into that many endpoints."""
-    columns: Columns | None = None
-    filter: str | None = None
-    system_columns: bool = False
-    schema_version: SchemaVersion | None = None
-    """The version that the tickets name; None: the last."""
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:
-        check_partitions(self.model_fields_set, self.partitions, self.offset, self.end_offset)
+        self.check_partitions(self.end_offset)
         return self
 
 

@@ -92,6 +92,15 @@ class Message(BaseModel):
         return dump(self.model_dump(mode="json", by_alias=True, exclude_defaults=True))
 
 
+class Ticket(Message):
+    """A ticket of DoGet; each model of one has a `kind`."""
+
+    def to_bytes(self) -> bytes:
+        """Return the ticket, from which `tickets.parse_ticket` makes an equal one."""
+        found = self.model_dump(mode="json", exclude_defaults=True)
+        return dump({"kind": type(self).model_fields["kind"].default, **found})
+
+
 def load_object(raw: bytes, error: type[InvalidArgument], what: str) -> dict[str, Any]:
     """Load a JSON object strictly.
 

@@ -6,8 +6,8 @@ Each part is what one ticket reads, of an endpoint of GetFlightInfo or of a task
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from wings_core.contracts.many import ENTRIES_MAX
 from wings_core.contracts.messages import JSON_BYTES_MAX
+from wings_core.contracts.reads import ENTRIES_MAX
 from wings_core.partitions import Partition
 
 TEXT_BYTES_MAX = JSON_BYTES_MAX // 2

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from wings_core.contracts.actions import ActionBody
-from wings_core.contracts.messages import Message, dump, load_object
-from wings_core.errors import InvalidArgument, InvalidTicket
+from wings_core.contracts.messages import Message, Ticket
+from wings_core.errors import InvalidArgument
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 
 TIMEOUT_MS_MAX = 86_400_000
@@ -121,28 +121,7 @@ class SqlBody(Message):
         return None if self.timeout_ms is None else self.timeout_ms / 1000
 
 
-class SqlTicket(SqlBody):
+class SqlTicket(SqlBody, Ticket):
     """Run a statement, and stream its rows; the batches carry no metadata."""
 
     kind: Literal["sql"] = "sql"
-
-    def to_bytes(self) -> bytes:
-        """Return the ticket, from which `parse_ticket` makes an equal one."""
-        return dump({**self.model_dump(mode="json", exclude_defaults=True), "kind": "sql"})
-
-
-def parse_sql_ticket(raw: bytes) -> SqlTicket | None:
-    """Parse a ticket of kind `sql`; None of any other.
-
-    Args:
-        raw: JSON in UTF-8.
-
-    Raises:
-        InvalidTicket: The message names the key and the problem.
-    """
-    if b'"sql"' not in raw:
-        return None  # So that other tickets are parsed once.
-    found = load_object(raw, InvalidTicket, "ticket")
-    if found.get("kind") != "sql":
-        return None
-    return SqlTicket.parse_object(found, raw, InvalidTicket, "ticket")

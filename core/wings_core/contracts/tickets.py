@@ -1,39 +1,28 @@
 """DoGet tickets: one model for each kind, which refuses the keys of other kinds.
 
-The handler that opens a read checks `topic` and `partition` against the log; they keep their own
-error codes.
+The handler checks `topic` and `partition` against the log; they keep their own error codes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-import pyarrow as pa
-from pydantic import (
-    AfterValidator,
-    Field,
-    JsonValue,
-    model_validator,
-)
+from pydantic import Field, JsonValue, model_validator
 
-from wings_core.contracts.many import Partitions, Positions, check_partitions
+from wings_core.contracts.backup import BackupFiles, BackupRead
 from wings_core.contracts.messages import (
-    INT64_MAX,
     Identifier,
     MemberName,
-    Message,
     OffsetNumber,
+    Ticket,
     Timestamp,
-    check_distinct,
-    dump,
     load_object,
     problem_of,
     shortened,
     shown,
 )
-from wings_core.contracts.offsets import Offset
+from wings_core.contracts.reads import PartitionOptions, Positions
+from wings_core.contracts.sql import SqlTicket
 from wings_core.errors import InvalidTicket
-from wings_core.schemas import FIELDS_MAX
 from wings_core.times import Deadline, parse_timestamp
 
 MESSAGES_MAX = 100_000
@@ -46,51 +35,7 @@ FETCH_TIMEOUT_SECONDS = 0.5
 """How long a fetch or acquire without `deadline` and `timeout_ms` waits."""
 
 
-Columns = Annotated[
-    tuple[str, ...],
-    Field(strict=False, min_length=1, max_length=FIELDS_MAX),
-    AfterValidator(check_distinct),
-]
-"""Names of columns, in the order wanted."""
-
-
-SchemaVersion = Annotated[int, Field(ge=1, le=INT64_MAX)]
-"""The number of a version of a topic's schema, from 1 on."""
-
-
-class _Ticket(Message):
-    """The keys of all tickets."""
-
-    topic: str
-    """A full name or a bare id."""
-    partition: JsonValue = None
-    """The partition value; None for a topic without a key."""
-
-    def to_bytes(self) -> bytes:
-        """Return the ticket, from which `parse_ticket` makes an equal one."""
-        found = self.model_dump(mode="json", exclude_defaults=True)
-        return dump({"kind": type(self).model_fields["kind"].default, **found})
-
-
-class _Read(_Ticket):
-    """The keys of tickets that read a partition, or many."""
-
-    partitions: Partitions | None = None
-    """Many partitions in one stream; None: `partition` alone."""
-    positions: Positions = ()
-    """Of all partitions: where to begin in these, instead of at `offset`."""
-    columns: Columns | None = None
-    """The columns wanted; None for all."""
-    filter: str | None = None
-    """A SQL predicate over the topic's columns."""
-    system_columns: bool = False
-    """Append `__offset` and `__timestamp`."""
-    schema_version: SchemaVersion | None = None
-    """Read as an earlier version of the topic's schema had the columns; None: as the last has
-    them."""
-
-
-class _Waiting(_Ticket, ABC):
+class WaitingTicket(Ticket, ABC):
     """A ticket that may wait, until `deadline` or for `timeout_ms`."""
 
     deadline: Timestamp | None = None
@@ -115,12 +60,17 @@ class _Waiting(_Ticket, ABC):
         """Return when waiting ends where the ticket does not say."""
 
 
-class FetchTicket(_Read, _Waiting):
+class ReadTicket(PartitionOptions, Ticket):
+    """A ticket that reads a partition, or many."""
+
+    positions: Positions = ()
+    """Where to begin in some of all partitions, instead of at `offset`."""
+
+
+class FetchTicket(ReadTicket, WaitingTicket):
     """Read from an offset, and wait while there are fewer than `min_messages`."""
 
     kind: Literal["fetch"] = "fetch"
-    offset: Offset | None = None
-    """None, which only many partitions may have: `"earliest"`."""
     min_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 1
     max_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 10_000
 
@@ -128,7 +78,7 @@ class FetchTicket(_Read, _Waiting):
     def _check_limits(self) -> Self:
         if self.offset is None and self.partitions is None:
             raise problem_of("key 'offset' is required")
-        check_partitions(self.model_fields_set, self.partitions, self.offset, bounded=False)
+        self.check_partitions(has_positions="positions" in self.model_fields_set, bounded=False)
         if self.min_messages > self.max_messages:
             raise problem_of(
                 f"key 'min_messages': must be at most max_messages ({self.max_messages}); "
@@ -140,38 +90,40 @@ class FetchTicket(_Read, _Waiting):
         return Deadline.after(FETCH_TIMEOUT_SECONDS)
 
 
-class FollowTicket(_Read, _Waiting):
+class FollowTicket(ReadTicket, WaitingTicket):
     """Read from an offset and go on as messages are committed."""
 
     kind: Literal["follow"] = "follow"
-    offset: Offset = "earliest"
 
     @model_validator(mode="after")
-    def _check_partitions(self) -> Self:
-        check_partitions(self.model_fields_set, self.partitions, self.offset, bounded=False)
+    def _check_range(self) -> Self:
+        self.check_partitions(has_positions="positions" in self.model_fields_set, bounded=False)
         return self
 
     def _default_deadline(self) -> Deadline:
         return Deadline.never()
 
 
-class ScanTicket(_Read):
+class ScanTicket(ReadTicket):
     """Read the range `[offset, end_offset)` of what is committed; never waits."""
 
     kind: Literal["scan"] = "scan"
-    offset: Offset = "earliest"
     end_offset: OffsetNumber | None = None
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:
-        check_partitions(self.model_fields_set, self.partitions, self.offset, self.end_offset)
+        self.check_partitions(self.end_offset, has_positions="positions" in self.model_fields_set)
         return self
 
 
-class AcquireTicket(_Waiting):
+class AcquireTicket(WaitingTicket):
     """Acquire messages of a share group's topic for a member, and wait where there are none."""
 
     kind: Literal["acquire"] = "acquire"
+    topic: str
+    """A full name or a bare id."""
+    partition: JsonValue = None
+    """The partition value; None for a topic without a key."""
     group: Identifier
     member: MemberName
     """The member that holds them, by its own name."""
@@ -186,19 +138,22 @@ class AcquireTicket(_Waiting):
         return Deadline.after(FETCH_TIMEOUT_SECONDS)
 
 
-ReadTicket = FetchTicket | ScanTicket | FollowTicket
-Ticket = ReadTicket | AcquireTicket
+AnyRead = FetchTicket | ScanTicket | FollowTicket
+AnyTicket = AnyRead | AcquireTicket | SqlTicket | BackupFiles | BackupRead
 
-_KINDS: dict[str, type[Ticket]] = {
+_KINDS: dict[str, type[AnyTicket]] = {
     "fetch": FetchTicket,
     "scan": ScanTicket,
     "follow": FollowTicket,
     "acquire": AcquireTicket,
+    "sql": SqlTicket,
+    "backup-files": BackupFiles,
+    "backup-read": BackupRead,
 }
-"""The models by `kind`; a kind of read is added here."""
+"""The models by `kind`; a new kind is a line here, and one in the handler's `match`."""
 
 
-def parse_ticket(raw: bytes) -> Ticket:
+def parse_ticket(raw: bytes) -> AnyTicket:
     """Parse a ticket.
 
     Args:
@@ -219,22 +174,7 @@ def parse_ticket(raw: bytes) -> Ticket:
     return model.parse_object(found, raw, InvalidTicket, "ticket")
 
 
-def resolve_columns(schema: pa.Schema, columns: Sequence[str]) -> tuple[int, ...]:
-    """Return the indices of columns in a topic's schema, in the order of `columns`.
-
-    Raises:
-        InvalidTicket: The topic has no such column.
-    """
-    indices = tuple(schema.get_field_index(name) for name in columns)
-    for name, index in zip(columns, indices, strict=True):
-        if index < 0:
-            raise InvalidTicket(
-                shortened(f"key 'columns': the topic has no column {name!r:.80}"), column=name
-            )
-    return indices
-
-
-def _check_keys(found: dict[str, Any], kind: str, model: type[Ticket]) -> None:
+def _check_keys(found: dict[str, Any], kind: str, model: type[AnyTicket]) -> None:
     """Refuse a key of another kind, and one of no kind, each with its own message."""
     for key in found:
         if key in model.model_fields:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from wings_core.contracts.tickets import resolve_columns
+from wings_core.contracts.messages import shortened
+from wings_core.errors import InvalidTicket
 from wings_core.fetch.engines import Allowance
 from wings_core.fetch.filter import RowFilter
 from wings_core.fetch.timestamps import timestamp_column
@@ -27,6 +28,21 @@ def _wish(*wanted: Hashable) -> object:
     """Return an object that stands for a selection, so that it is compared only once."""
     del wanted
     return object()
+
+
+def resolve_columns(schema: pa.Schema, columns: Sequence[str]) -> tuple[int, ...]:
+    """Return the indices of columns in a topic's schema, in the order of `columns`.
+
+    Raises:
+        InvalidTicket: The topic has no such column.
+    """
+    indices = tuple(schema.get_field_index(name) for name in columns)
+    for name, index in zip(columns, indices, strict=True):
+        if index < 0:
+            raise InvalidTicket(
+                shortened(f"key 'columns': the topic has no column {name!r:.80}"), column=name
+            )
+    return indices
 
 
 @dataclass(frozen=True, slots=True)

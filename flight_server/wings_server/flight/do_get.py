@@ -18,12 +18,7 @@ import pyarrow.flight as flight
 from wings_core.batches import empty_batch
 from wings_core.contracts.chunks import EndReason, chunk_metadata, end_metadata
 from wings_core.contracts.offsets import Offset, TimestampOffset
-from wings_core.contracts.tickets import (
-    FetchTicket,
-    FollowTicket,
-    ReadTicket,
-    ScanTicket,
-)
+from wings_core.contracts.tickets import AnyRead, FetchTicket, FollowTicket, ScanTicket
 from wings_core.errors import Unavailable
 from wings_core.fetch.chunks import Chunk
 from wings_core.fetch.engines import Allowance
@@ -81,7 +76,7 @@ class Get:
         return end_metadata(end, self.cursor.offset, self.cursor.log_end_offset)
 
 
-def open_get(log: Log, ticket: ReadTicket) -> Get | ManyGet:
+def open_get(log: Log, ticket: AnyRead) -> Get | ManyGet:
     """Resolve a ticket against the log.
 
     Raises:
@@ -107,12 +102,11 @@ def open_get(log: Log, ticket: ReadTicket) -> Get | ManyGet:
 def _open_one(
     log: Log,
     topic: Topic,
-    ticket: ReadTicket,
+    ticket: AnyRead,
     state: FetchState | None,
     deadline: Deadline,
     arrived_at: float,
 ) -> Get:
-    assert ticket.offset is not None
     partition = partition_of(ticket.partition, topic.key_type)
     selection = Selection.of(
         topic,
@@ -121,9 +115,9 @@ def _open_one(
         system_columns=ticket.system_columns,
         allowance=Allowance(deadline),
     )
-    offset = resolve_offset(log, topic, partition, ticket.offset)
+    offset = resolve_offset(log, topic, partition, ticket.begin)
     # Raises at once for an offset below the log's start, and finds what is committed at arrival.
-    cursor = Cursor(topic, partition, offset, selection, clamps=ticket.offset == "earliest")
+    cursor = Cursor(topic, partition, offset, selection, clamps=ticket.begin == "earliest")
     located = log.fetcher.locate(cursor, 1)
     cursor.log_end_offset = located.log_end_offset
     if isinstance(ticket, ScanTicket):

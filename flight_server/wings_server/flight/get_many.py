@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from wings_core.contracts.chunks import EndReason, many_end_metadata
-from wings_core.contracts.many import ALL
-from wings_core.contracts.tickets import ReadTicket, ScanTicket
+from wings_core.contracts.reads import ALL
+from wings_core.contracts.tickets import AnyRead, ScanTicket
 from wings_core.fetch.engines import Allowance
 from wings_core.fetch.fetcher import Cancel
 from wings_core.fetch.many import ManyChunk, ManyRead, Rotation, cursors_of, named_partitions
@@ -28,7 +28,7 @@ class ManyGet:
     """A validated DoGet of many partitions, ready to be streamed."""
 
     log: Log
-    ticket: ReadTicket
+    ticket: AnyRead
     many: ManyRead
     state: FetchState | None
     """None for a scan."""
@@ -79,7 +79,7 @@ class ManyGet:
         )
 
 
-def open_many(log: Log, topic: Topic, ticket: ReadTicket, state: FetchState | None) -> ManyGet:
+def open_many(log: Log, topic: Topic, ticket: AnyRead, state: FetchState | None) -> ManyGet:
     """Resolve a ticket with `partitions`.
 
     Args:
@@ -118,9 +118,7 @@ def open_many(log: Log, topic: Topic, ticket: ReadTicket, state: FetchState | No
     return ManyGet(log, ticket, many, state, positions, has_begun)
 
 
-def _begin(
-    log: Log, many: ManyRead, ticket: ReadTicket, positions: Mapping[Partition, int]
-) -> None:
+def _begin(log: Log, many: ManyRead, ticket: AnyRead, positions: Mapping[Partition, int]) -> None:
     """Look where the partitions stand, and where to begin and end in each."""
     assert ticket.partitions is not None
     states = log.many.states(many.topic, many.wanted)

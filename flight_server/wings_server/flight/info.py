@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from wings_core.contracts.info import InfoCommand, info_path, parse_criteria, parse_info_command
-from wings_core.contracts.many import ALL, PartitionEntry
 from wings_core.contracts.parts import divide
+from wings_core.contracts.reads import ALL, PartitionEntry
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import InvalidArgument, InvalidTicket
 from wings_core.fetch.many import cursors_of, named_partitions

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from wings_core import tracing
-from wings_core.contracts.backup import parse_backup_ticket
+from wings_core.contracts.backup import BackupFiles, BackupRead
 from wings_core.contracts.put import PutCommand
-from wings_core.contracts.sql import SqlTicket, parse_sql_ticket
+from wings_core.contracts.sql import SqlTicket
 from wings_core.contracts.tickets import AcquireTicket, parse_ticket
 from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
 from wings_core.fetch.fetcher import Cancel
@@ -27,7 +27,7 @@ from wings_server import flight_sql
 from wings_server.action import encoded
 from wings_server.actions import ACTIONS
 from wings_server.descriptors import RPC_SHARE, connections_max
-from wings_server.flight.acquire import Acquire, open_acquire, stream_acquired
+from wings_server.flight.acquire import open_acquire, stream_acquired
 from wings_server.flight.authentication import (
     MIDDLEWARE,
     Authentication,
@@ -41,9 +41,8 @@ from wings_server.flight.backup import open_backup
 from wings_server.flight.boundary import flight_errors
 from wings_server.flight.client_watch import ClientGone, ClientWatch
 from wings_server.flight.connections import FlightConnections
-from wings_server.flight.do_get import Get, open_get, stream
+from wings_server.flight.do_get import open_get, stream
 from wings_server.flight.do_put import Put, parse_descriptor, read
-from wings_server.flight.get_many import ManyGet
 from wings_server.flight.info import get_info, get_schema, list_flights, parse_info_descriptor
 from wings_server.flight.put_turns import Lookout
 from wings_server.flight.running import Running
@@ -114,24 +113,27 @@ class FlightService(flight.FlightServerBase):
         with flight_errors("do_get"), self._call(context) as (principal, _):
             if is_flight_sql(ticket.ticket):
                 return self._run_flight_sql(ticket, context, principal)
-            asked = parse_sql_ticket(ticket.ticket)
-            if asked is not None:
-                return self._run_sql(asked, context, principal)
-            backup = parse_backup_ticket(ticket.ticket)
-            if backup is not None:
-                self._gate.allow_backup(principal)
-                schema, parts = open_backup(self._log, backup)
-                chunks = self._stream(parts, principal, refuses=False)
-                return flight.GeneratorStream(schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
-            parsed = parse_ticket(ticket.ticket)
-            call = "acquire" if isinstance(parsed, AcquireTicket) else "read"
-            self._gate.allow(principal, call, parsed.topic)
-            if isinstance(parsed, AcquireTicket):
-                get = open_acquire(self._log, parsed)
-            else:
-                get = open_get(self._log, parsed)
-            chunks = tracing.spread("stream", self._stream_get(get, context, principal))
-            return flight.GeneratorStream(get.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
+            match parse_ticket(ticket.ticket):
+                case SqlTicket() as asked:
+                    return self._run_sql(asked, context, principal)
+                case BackupFiles() | BackupRead() as asked:
+                    self._gate.allow_backup(principal)
+                    schema, opened = open_backup(self._log, asked)
+                    chunks = self._stream(opened, principal, refuses=False)
+                case AcquireTicket() as asked:
+                    self._gate.allow(principal, "acquire", asked.topic)
+                    acquire = open_acquire(self._log, asked)
+                    schema = acquire.schema
+                    opened = stream_acquired(acquire, context, self._watch, self._metrics)
+                    # What was leased is sent, or its holder would wait for its lock to expire.
+                    chunks = self._spread(opened, principal, refuses=False)
+                case asked:
+                    self._gate.allow(principal, "read", asked.topic)
+                    get = open_get(self._log, asked)
+                    schema = get.schema
+                    opened = stream(get, context, self._watch, self._metrics)
+                    chunks = self._spread(opened, principal, refuses=True)
+            return flight.GeneratorStream(schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
 
     def do_put(
         self,
@@ -307,7 +309,7 @@ class FlightService(flight.FlightServerBase):
         with self._planning(context) as cancel:
             query = open_sql(self._log, asked, allow, principal, cancel)
         opened = stream_sql(query, cancel, context, self._watch, self._metrics)
-        chunks = tracing.spread("stream", self._stream(opened, principal, refuses=True))
+        chunks = self._spread(opened, principal, refuses=True)
         return flight.GeneratorStream(query.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
 
     def _run_flight_sql(
@@ -321,18 +323,14 @@ class FlightService(flight.FlightServerBase):
         chunks = self._stream(rows, principal, refuses=True)
         return flight.GeneratorStream(opened.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
 
-    def _stream_get(
+    def _spread(
         self,
-        get: Get | ManyGet | Acquire,
-        context: flight.ServerCallContext,
+        opened: Generator[tuple[pa.RecordBatch, bytes]],
         principal: Principal,
+        *,
+        refuses: bool,
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        if isinstance(get, Acquire):
-            # What was leased is sent, or its holder would wait for its lock to expire.
-            opened = stream_acquired(get, context, self._watch, self._metrics)
-            return self._stream(opened, principal, refuses=False)
-        opened = stream(get, context, self._watch, self._metrics)
-        return self._stream(opened, principal, refuses=True)
+        return tracing.spread("stream", self._stream(opened, principal, refuses=refuses))
 
     def _stream(
         self,

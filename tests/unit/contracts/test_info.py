@@ -37,7 +37,7 @@ def parse(found: object) -> InfoCommand:
 def test_a_command_needs_a_topic_alone() -> None:
     command = parse({"topic": "t"})
     assert command == info_path([b"t"]) == InfoCommand(topic="t")
-    assert (command.offset, command.end_offset, command.splits) == ("earliest", None, 1)
+    assert (command.begin, command.end_offset, command.splits) == ("earliest", None, 1)
     with pytest.raises(InvalidArgument, match="key 'topic' is required"):
         parse({})
 

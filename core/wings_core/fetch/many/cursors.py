@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from wings_core.contracts.many import ALL, Partitions
 from wings_core.contracts.offsets import Offset, TimestampOffset
+from wings_core.contracts.reads import ALL, Partitions
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.fetch.many.reader import below_start
 from wings_core.fetch.many.rotation import PartitionCursor

@@ -1,0 +1,233 @@
+"""What a reader may say: columns, filter, version, the partitions, and where to begin in each.
+
+Tickets of DoGet and commands of GetFlightInfo have these keys, and the client, gather, the command
+line and Spark pass them on as one `ReadOptions`.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NamedTuple, cast
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+)
+
+from wings_core.contracts.messages import (
+    INT64_MAX,
+    Message,
+    check_distinct,
+    problem_of,
+    sentence,
+    shown,
+)
+from wings_core.contracts.offsets import Offset, TimestampOffset, check_range
+from wings_core.schemas import FIELDS_MAX
+
+ENTRIES_MAX = 10_000
+"""Most entries of a list of partitions."""
+
+ALL: Literal["all"] = "all"
+"""Every partition of the topic."""
+
+Columns = Annotated[
+    tuple[str, ...],
+    Field(strict=False, min_length=1, max_length=FIELDS_MAX),
+    AfterValidator(check_distinct),
+]
+"""Names of columns, in the order wanted."""
+
+SchemaVersion = Annotated[int, Field(ge=1, le=INT64_MAX)]
+"""The number of a version of a topic's schema, from 1 on."""
+
+_OFFSET: TypeAdapter[Offset] = TypeAdapter(Offset)
+
+_ENTRY_KEYS = frozenset({"partition", "offset", "end_offset"})
+
+
+class PartitionEntry(NamedTuple):  # Not a model: a list may have ten thousand.
+    """One partition of a list, and its range."""
+
+    partition: JsonValue
+    """The value as it came; the handler checks it against the topic's key."""
+    offset: Offset | None = None
+    """Where to begin; None: the ticket's offset."""
+    end_offset: int | None = None
+    """Where a scan ends, exclusive; None: the ticket's."""
+
+
+def _parse_partitions(found: object) -> object:
+    """Return the partitions of a key: "all", or the entries of a list."""
+    if found == ALL:
+        return ALL
+    if not isinstance(found, (list, tuple)):
+        raise problem_of(f'must be "all" or a list of partitions; got {shown(found)}')
+    items = cast("Sequence[object]", found)
+    if not items:
+        raise problem_of("must not be empty")
+    if len(items) > ENTRIES_MAX:
+        raise problem_of(f"must have at most {ENTRIES_MAX} entries; got {len(items)}")
+    entries = tuple(_entry(index, item) for index, item in enumerate(items))
+    seen: set[object] = set()
+    for entry in entries:
+        key = _identity(entry.partition)
+        if key in seen:
+            raise problem_of(f"holds the partition {shown(entry.partition)} twice")
+        seen.add(key)
+    return entries
+
+
+def _entry(index: int, item: object) -> PartitionEntry:
+    if isinstance(item, PartitionEntry):
+        return item
+    if not isinstance(item, dict):
+        return PartitionEntry(cast("JsonValue", item))
+    entry = cast("dict[str, Any]", item)
+    if not entry.keys() <= _ENTRY_KEYS:
+        unknown = next(key for key in entry if key not in _ENTRY_KEYS)
+        raise problem_of(f"entry {index}: unknown key {unknown!r:.80}")
+    if "partition" not in entry:
+        raise problem_of(f"entry {index}: key 'partition' is required")
+    offset, end_offset = entry.get("offset"), entry.get("end_offset")
+    if "offset" in entry and not _is_number(offset):
+        try:
+            offset = _OFFSET.validate_python(offset, strict=True)
+        except ValidationError as problem:
+            raise problem_of(f"entry {index}: key 'offset': {sentence(problem)}") from None
+    if "end_offset" in entry and not _is_number(end_offset):
+        raise problem_of(
+            f"entry {index}: key 'end_offset': must be an integer from 0 to {INT64_MAX}; "
+            f"got {shown(end_offset)}"
+        )
+    return PartitionEntry(entry["partition"], offset, end_offset)
+
+
+def _is_number(offset: object) -> bool:
+    return type(offset) is int and 0 <= offset <= INT64_MAX
+
+
+def _dump_partitions(partitions: Literal["all"] | tuple[PartitionEntry, ...]) -> object:
+    return ALL if partitions == ALL else [_dump_entry(entry) for entry in partitions]
+
+
+def _dump_entry(entry: PartitionEntry) -> object:
+    value, offset, end_offset = entry
+    if offset is None and end_offset is None and not isinstance(value, dict):
+        return value
+    found: dict[str, object] = {"partition": value}
+    if offset is not None:
+        found["offset"] = offset.model_dump() if isinstance(offset, TimestampOffset) else offset
+    if end_offset is not None:
+        found["end_offset"] = end_offset
+    return found
+
+
+Partitions = Annotated[
+    Literal["all"] | tuple[PartitionEntry, ...],
+    PlainValidator(_parse_partitions),
+    PlainSerializer(_dump_partitions),
+]
+"""The partitions of a read: all, or a list without repeats."""
+
+
+def _parse_positions(found: object) -> object:
+    """Return the pairs of `positions`, each partition once."""
+    if not isinstance(found, (list, tuple)):
+        raise problem_of(f"must be a list of partitions with offsets; got {shown(found)}")
+    pairs = tuple(map(_pair, cast("Sequence[object]", found)))
+    seen = {_identity(value) for value, _ in pairs}
+    if len(seen) < len(pairs):
+        raise problem_of("holds a partition twice")
+    return pairs
+
+
+def _pair(item: object) -> tuple[JsonValue, int]:
+    if isinstance(item, (list, tuple)) and len(pair := cast("Sequence[Any]", item)) == 2:
+        value, offset = pair
+        if _is_number(offset):
+            return value, offset
+    raise problem_of(f"must hold pairs of a partition and its next offset; got {shown(item)}")
+
+
+def _identity(value: JsonValue) -> object:
+    """Return a key that tells values apart by type too, since Python holds True and 1 equal."""
+    return json.dumps(value) if isinstance(value, (list, dict)) else (type(value), value)
+
+
+Positions = Annotated[
+    tuple[tuple[JsonValue, int], ...], PlainValidator(_parse_positions), PlainSerializer(list)
+]
+"""Where to begin in some of all partitions: pairs of a partition value and an offset."""
+
+
+class ReadOptions(Message):
+    """The rows and columns wanted of a topic, and where to begin: the keys of all reads."""
+
+    columns: Columns | None = None
+    """The columns wanted, in order; None: all."""
+    filter: str | None = None
+    """A SQL predicate over the topic's columns."""
+    system_columns: bool = False
+    """Append `__offset` and `__timestamp`; of many partitions, `__partition` before them."""
+    schema_version: SchemaVersion | None = None
+    """Read the columns as an earlier version of the topic's schema has them; None: the last."""
+    offset: Offset | None = None
+    """Where to begin; None: `"earliest"`."""
+
+    @property
+    def begin(self) -> Offset:
+        """Where to begin."""
+        return "earliest" if self.offset is None else self.offset
+
+    @property
+    def selection(self) -> dict[str, Any]:
+        """The keys that say what is wanted of each row, for another message of this reader."""
+        return {key: getattr(self, key) for key in _SELECTION if key in self.model_fields_set}
+
+
+_SELECTION = ("columns", "filter", "system_columns", "schema_version")
+
+
+class PartitionOptions(ReadOptions):
+    """The keys of a read that names its topic and partitions."""
+
+    topic: str
+    """A full name or a bare id."""
+    partition: JsonValue = None
+    """The partition value; None for a topic without a key."""
+    partitions: Partitions | None = None
+    """Many partitions in one stream; None: `partition` alone."""
+
+    def check_partitions(
+        self, end_offset: int | None = None, *, has_positions: bool = False, bounded: bool = True
+    ) -> None:
+        """Validate the keys that say which partitions are read, and from where.
+
+        Args:
+            end_offset: Of entries without one.
+            has_positions: Whether the message has the key `positions`.
+            bounded: Whether reads of this kind have an end.
+        """
+        partitions = self.partitions
+        if has_positions and partitions != ALL:
+            raise problem_of("key 'positions' needs \"all\" partitions; a list has its own offsets")
+        if partitions is not None and "partition" in self.model_fields_set:
+            raise problem_of("keys 'partition' and 'partitions' exclude each other")
+        if partitions is None or partitions == ALL:
+            check_range(self.offset, end_offset)
+            return
+        for entry in partitions:
+            if entry.end_offset is not None and not bounded:
+                raise problem_of(
+                    f"key 'partitions': key 'end_offset' of partition {shown(entry.partition)} "
+                    "belongs to scans alone"
+                )
+            check_range(
+                self.offset if entry.offset is None else entry.offset,
+                end_offset if entry.end_offset is None else entry.end_offset,
+            )
