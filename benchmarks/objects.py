@@ -31,6 +31,7 @@ from benchmarks.harness import (
     wide,
 )
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.fetch.fetcher import Cancel, Cursor
 from wings_core.fetch.selection import Selection
 from wings_core.ingest.pending import PushStream
@@ -52,7 +53,7 @@ def run() -> Iterator[Row]:
     """Measure reading from an object store."""
     with tempfile.TemporaryDirectory() as directory, _s3_server(Path(directory, "s3")):
         with DataDirectory.open(Path(directory, "data")) as opened:
-            log = Log.open(opened, hot_url=f"s3://{_BUCKET}/log")
+            log = Log.open(OneDirectory(opened, hot=f"s3://{_BUCKET}/log"))
             with closing(log):
                 yield from _scan(log)
                 yield _pruned(log)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from benchmarks.harness import Row, compare
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.fetch.fetcher import Cancel, Cursor
 from wings_core.fetch.selection import Selection
 from wings_core.ingest.pending import PushStream
@@ -36,7 +37,7 @@ def run() -> Iterator[Row]:
     with (
         tempfile.TemporaryDirectory() as directory,
         DataDirectory.open(Path(directory)) as opened,
-        closing(Log.open(opened, Limits(maintenance_seconds=1e6))) as log,
+        closing(Log.open(OneDirectory(opened), Limits(maintenance_seconds=1e6))) as log,
     ):
         for shape, batches in (("events", _events), ("wide", _wide)):
             arrow, parquet = (_filled(log, shape, each, batches) for each in ("arrow", "parquet"))

@@ -22,12 +22,14 @@ import pyarrow as pa
 import wings_client
 from benchmarks.harness import Row, at_most, compare, compare_in_turn, cpu_seconds, wide
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log
 from wings_core.model import Topic
 from wings_core.names import TopicName
+from wings_core.sql import Sql
 from wings_server.process import collect_rarely
 from wings_server.testing import server_process
 
@@ -67,8 +69,8 @@ def run() -> Iterator[Row]:
 
 
 @contextmanager
-def _log(*, hot: bool = False) -> Generator[Log]:
-    """Open a log in this process, which does not maintain itself meanwhile.
+def _log(*, hot: bool = False) -> Generator[tuple[Log, Sql]]:
+    """Open a log in this process, and SQL over it, which does not maintain itself meanwhile.
 
     Cycles are collected as in a server's process: as Python does by itself, all that was ever
     imported is looked at again for each hundred thousand partitions' states, which takes as long.
@@ -79,11 +81,12 @@ def _log(*, hot: bool = False) -> Generator[Log]:
         limits = Limits(maintenance_seconds=1e6, page_cache_bytes_max=1)
         with (
             DataDirectory.open(Path(directory, "data")) as opened,
-            closing(Log.open(opened, limits, hot_url=url)) as log,
+            closing(Log.open(OneDirectory(opened, hot=url), limits)) as log,
+            closing(Sql(log)) as sql,
         ):
             collect_rarely()
             try:
-                yield log
+                yield log, sql
             finally:
                 gc.unfreeze()
                 gc.set_threshold(*thresholds)
@@ -112,7 +115,7 @@ def _numbers(rows: int) -> list[pa.RecordBatch]:
 
 
 def _aggregates() -> Iterator[Row]:
-    with _log() as log, duckdb.connect() as memory:
+    with _log() as (log, sql), duckdb.connect() as memory:
         batches = _numbers(ROWS)
         _filled(log, "numbers", batches)
         memory.register("numbers", pa.Table.from_batches(batches))
@@ -121,7 +124,7 @@ def _aggregates() -> Iterator[Row]:
                 f"SQL, {name} over {ROWS / 1e6:g} M rows, against DuckDB",
                 "M rows/s",
                 0.7,
-                partial(_rate, partial(_answer, log, text)),
+                partial(_rate, partial(_answer, sql, text)),
                 partial(_rate, lambda text=text: memory.sql(text).to_arrow_table()),
                 runs=5,
                 times=4,
@@ -134,13 +137,13 @@ def _rate(ask: Callable[[], object]) -> float:
     return ROWS / (time.perf_counter() - started) / 1e6
 
 
-def _answer(log: Log, text: str) -> list[pa.RecordBatch]:
-    return list(log.sql.open(text, lambda _: None).batches())
+def _answer(sql: Sql, text: str) -> list[pa.RecordBatch]:
+    return list(sql.open(text, lambda _: None).batches())
 
 
 def _columns() -> Row:
     """Compare the bytes that are read for two columns with those of all."""
-    with _log(hot=True) as log:
+    with _log(hot=True) as (log, sql):
         _filled(log, "wide", [wide(WIDE_ROWS)] * WIDE_BATCHES)
         counts = log.storage.objects["hot"].counts
 
@@ -148,7 +151,7 @@ def _columns() -> Row:
             log.storage.cache.clear()
             before = counts.snapshot()
             shown = ", ".join(f"max(c{index})" for index in columns)
-            _answer(log, f"select {shown} from wide")
+            _answer(sql, f"select {shown} from wide")
             first = before["read"].bytes if "read" in before else 0
             return (counts.snapshot()["read"].bytes - first) / MIB
 
@@ -194,7 +197,7 @@ def _lookups() -> Iterator[Row]:
 
 def _system_tables() -> Iterator[Row]:
     """Measure what metadata tells of very many partitions."""
-    with _log() as log:
+    with _log() as (log, sql):
         batches: list[pa.RecordBatch] = []
         for first in range(0, PARTITIONS, PARTITIONS_PUSHED):
             numbers: Any = cast("Any", pa).arange(first, first + PARTITIONS_PUSHED)
@@ -210,7 +213,7 @@ def _system_tables() -> Iterator[Row]:
             ("system.topics", 50.0, "select count(*) from system.topics"),
             ("a look-up by key", 5.0, "select * from many where k = 77777"),
         ):
-            values = [_cpu_ms(partial(_answer, log, text)) for _ in range(6)][1:]
+            values = [_cpu_ms(partial(_answer, sql, text)) for _ in range(6)][1:]
             title = f"SQL, {name} of {PARTITIONS:,} partitions: CPU"
             yield at_most(title, "ms", bound, values)
 

@@ -30,6 +30,7 @@ from benchmarks.harness import (
     wide,
 )
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.fetch.fetcher import Cancel, Cursor
 from wings_core.fetch.selection import Selection
 from wings_core.log import Log
@@ -64,7 +65,7 @@ def run() -> Iterator[Row]:
             flight.FlightClient(server.flight) as client,
         ):
             yield from _measure(client, server.pid, remote)
-        with DataDirectory.open(data) as opened, closing(Log.open(opened)) as log:
+        with DataDirectory.open(data) as opened, closing(Log.open(OneDirectory(opened))) as log:
             yield from _in_process(log, remote)
     with tempfile.TemporaryDirectory() as directory:
         yield _memory(Path(directory))

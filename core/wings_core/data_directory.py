@@ -69,6 +69,7 @@ class DataDirectory:
         segments: The directory of the segment files.
         holds: The file of a replica of share groups' holds.
         reserve: Room for deletes on a full disk; see `storage.disk`.
+        iceberg: The file of the SQL catalog of tables.
         notes: The file of notes of where pages lie; see `metadata.sqlite.notes`.
     """
 
@@ -78,6 +79,7 @@ class DataDirectory:
         self.segments = path / "segments"
         self.holds = path / "holds.sqlite"
         self.reserve = path / "RESERVE"
+        self.iceberg = path.absolute() / "iceberg.sqlite"
         self.notes = path / "NOTES"
         self._locks = tuple(locks)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from wings_core.contracts.actions import ActionBody
-from wings_core.log import Log
+from wings_server.served_log import ServedLog
 
 Body = TypeVar("Body", bound=ActionBody)
 Json = dict[str, Any] | list[dict[str, Any]]
@@ -27,7 +27,7 @@ class Action(Generic[Body]):
     """An action: the model of its body, its function, and its sentence in `list_actions`."""
 
     body: type[Body]
-    run: Callable[[Log, Body], Answer]
+    run: Callable[[ServedLog, Body], Answer]
     description: str
 
 
@@ -36,10 +36,10 @@ class Actions(dict[str, Action[Any]]):
 
     def add(
         self, name: str, body: type[Body]
-    ) -> Callable[[Callable[[Log, Body], Answer]], Callable[[Log, Body], Answer]]:
+    ) -> Callable[[Callable[[ServedLog, Body], Answer]], Callable[[ServedLog, Body], Answer]]:
         """Return a decorator that adds a function; its docstring is the action's description."""
 
-        def added(run: Callable[[Log, Body], Answer]) -> Callable[[Log, Body], Answer]:
+        def added(run: Callable[[ServedLog, Body], Answer]) -> Callable[[ServedLog, Body], Answer]:
             assert name not in self
             assert run.__doc__ is not None
             self[name] = Action(body, run, run.__doc__)

@@ -50,6 +50,7 @@ from wings_core.partitions import Partition, partition_of, partitions_of
 from wings_core.security.principal import CALLER
 from wings_server.action import Actions, Json
 from wings_server.backup_actions import BACKUP_ACTIONS
+from wings_server.served_log import ServedLog
 from wings_server.share_actions import SHARE_ACTIONS
 from wings_server.token_actions import TOKEN_ACTIONS
 from wings_server.totals_actions import TOTALS_ACTIONS
@@ -62,7 +63,7 @@ _TOPICS_AT_ONCE = 1_000
 
 
 @ACTIONS.add("create-topic", CreateTopic)
-def create_topic(log: Log, body: CreateTopic) -> Json:
+def create_topic(log: ServedLog, body: CreateTopic) -> Json:
     """Create a topic with an Arrow schema; returns its description."""
     _check_table(log, body.config)
     topic = log.admin.create_topic(
@@ -76,7 +77,7 @@ def create_topic(log: Log, body: CreateTopic) -> Json:
 
 
 @ACTIONS.add("describe-topic", TopicBody)
-def describe(log: Log, body: TopicBody) -> Json:
+def describe(log: ServedLog, body: TopicBody) -> Json:
     """Return a topic's description."""
     topic = _topic(log, body.topic)
     description = describe_topic(topic)
@@ -86,7 +87,7 @@ def describe(log: Log, body: TopicBody) -> Json:
 
 
 @ACTIONS.add("alter-topic", AlterTopic)
-def alter_topic(log: Log, body: AlterTopic) -> Json:
+def alter_topic(log: ServedLog, body: AlterTopic) -> Json:
     """Replace a topic's configuration, change its schema, or both; returns its description."""
     name = TopicName.parse(body.topic)
     topic: Topic | None = None
@@ -99,7 +100,7 @@ def alter_topic(log: Log, body: AlterTopic) -> Json:
     return describe_topic(topic)
 
 
-def _check_table(log: Log, config: TopicConfig | None) -> None:
+def _check_table(log: ServedLog, config: TopicConfig | None) -> None:
     if config is not None and config.table is not None and log.tables is None:
         raise InvalidArgument(
             "topics cannot be tables here: that takes the extra `iceberg`, and of nodes of a "
@@ -286,7 +287,7 @@ def tier_states(log: Log, body: TopicBody) -> Json:
 
 
 @ACTIONS.add("sql-live", LiveBody)
-def sql_live(log: Log, body: LiveBody) -> Json:
+def sql_live(log: ServedLog, body: LiveBody) -> Json:
     """Return the topic, columns and filter that a follow serves a SELECT by; nothing is read."""
     namespace = DEFAULT_NAMESPACE if body.namespace is None else NamespaceName.parse(body.namespace)
     view = log.sql.live(body.sql, namespace)

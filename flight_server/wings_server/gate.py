@@ -7,7 +7,6 @@ import structlog
 
 from wings_core.contracts.actions import ActionBody
 from wings_core.errors import PermissionDenied, Unauthenticated
-from wings_core.log import Log
 from wings_core.names import TopicName
 from wings_core.security.authenticator import Authenticator
 from wings_core.security.principal import CALLER, Principal, authorize
@@ -18,6 +17,7 @@ from wings_server.actions import ACTIONS
 from wings_server.hidden_stages import by_their_ids
 from wings_server.quotas import PlaceQuotas, PushQuotas
 from wings_server.rights import ACTION_RULES, CALL_RIGHTS, OTHER_ACTIONS
+from wings_server.served_log import ServedLog
 from wings_server.token_actions import TOKEN_ACTIONS
 
 _logger = structlog.get_logger("wings.access")
@@ -33,7 +33,7 @@ class Gate:
         authenticator: Knows the tokens; closed by the caller.
     """
 
-    def __init__(self, log: Log, authenticator: Authenticator) -> None:
+    def __init__(self, log: ServedLog, authenticator: Authenticator) -> None:
         self._log = log
         self._places = PlaceQuotas(log)
         self.authenticator = authenticator

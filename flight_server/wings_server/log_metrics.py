@@ -9,13 +9,13 @@ from dataclasses import astuple
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from wings_core.log import Log
 from wings_core.model import LargestTopics, PartitionSums, ShareGroup, SharePartitionState
 from wings_core.share.counts import GroupCounts
 from wings_core.storage.open import Storage
 from wings_core.tables import Tables
 from wings_server.bounded_series import OTHER, Series, bounded
 from wings_server.log_standing import TOPICS_MAX, Standing, Standings
+from wings_server.served_log import ServedLog
 
 PARTITIONS_MAX = 100
 """Series of the partitions of a topic, those with most messages, and of a consumer, by lag."""
@@ -48,7 +48,7 @@ _MAINTENANCE = {
 class LogCollector:
     """Reads the gauges of a log at each scrape."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: ServedLog) -> None:
         self._log = log
         self._standings = Standings(log)
 
@@ -121,7 +121,7 @@ class LogCollector:
         )
 
 
-def _of_machine(log: Log) -> Iterator[Metric]:
+def _of_machine(log: ServedLog) -> Iterator[Metric]:
     """Yield what the log holds of its machine, and whether that keeps it from anything."""
     yield GaugeMetricFamily(
         "wings_memory_held_bytes", "Memory that requests hold of their budget.", log.memory.held

@@ -27,10 +27,10 @@ from prometheus_client.metrics_core import (
 
 from wings_core.errors import Internal, StorageCorrupt
 from wings_core.ingest.group_commit import FlushReport
-from wings_core.log import Log
 from wings_core.names import TopicName
 from wings_core.traffic import Traffic
 from wings_server.log_metrics import LogCollector
+from wings_server.served_log import ServedLog
 
 Transport = Literal["flight", "http"]
 _TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
@@ -188,7 +188,7 @@ class Metrics:
         """Count an error response, of a whole call or of one part of it."""
         self._errors.labels(transport, code).inc()
 
-    def observe(self, log: Log) -> None:
+    def observe(self, log: ServedLog) -> None:
         """Register the gauges of a log; every later scrape reads them."""
         self.traffic = log.traffic
         self._registry.register(LogCollector(log))

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
@@ -17,15 +17,15 @@ import prometheus_client
 import structlog
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import Deployment, OneDirectory, PostgresAndObjects
 from wings_core.errors import InvalidArgument, Unavailable
-from wings_core.log import Log
 from wings_core.metadata.open import open_postgres
 from wings_core.model import Node
 from wings_core.security.authenticator import Authenticator
-from wings_core.security.peers import PeerAccess
 from wings_core.share.open import open_remote
 from wings_core.share.remote.link import parse_targets
-from wings_core.tables import open_catalog
+from wings_core.share.replica.copies import FileCopies, HoldsCopies
+from wings_core.tables import Catalog, open_catalog
 from wings_core.times import now_us
 from wings_core.tracing import setup as traces
 from wings_server import logs
@@ -40,6 +40,7 @@ from wings_server.http.listener import HttpListener, bind
 from wings_server.http.service import HttpService
 from wings_server.membership import Membership
 from wings_server.metrics import Metrics
+from wings_server.served_log import ServedLog
 from wings_server.settings import Address, Settings
 from wings_server.tls import Tls, peer_access
 
@@ -75,7 +76,7 @@ class Server:
         tls: The certificate of both listeners, from `start` on; None: they have none.
     """
 
-    log: Log
+    log: ServedLog
     service: FlightService
     http_service: HttpService
     flight: Address
@@ -202,79 +203,61 @@ class Server:
         self._stop.close()
 
 
-def _open_log(settings: Settings, started: ExitStack, metrics: Metrics, tls: Tls | None) -> Log:
-    """Open the log of an embedded server, or of a node."""
-    access = peer_access(settings)
+def _open_log(
+    settings: Settings, started: ExitStack, metrics: Metrics, tls: Tls | None
+) -> ServedLog:
+    """Open the log of a server that is alone, or of a node.
+
+    Args:
+        settings: The settings of the server.
+        started: Ends the parts that are begun beside the log.
+        metrics: Counts flushes.
+        tls: The server's certificate.
+    """
     replicas = [] if settings.hold_replicas is None else parse_targets(settings.hold_replicas)
+    if settings.is_node and settings.metadata is not None:
+        replicas = replicas or [str(settings.metadata)]  # The service has one beside the metadata.
+    coordinator = partial(open_remote, replicas, peer_access(settings)) if replicas else None
+    hot, remote = settings.hot, settings.remote
+    url = settings.metadata_url
+    postgres = None if url is None else url.get_secret_value()
+    holds: HoldsCopies | None = None
+    directory: DataDirectory | None = None
+    deployment: Deployment
     if not settings.is_node:
         directory = started.enter_context(DataDirectory.open(settings.data_dir))
-        url = settings.metadata_url
-        secret = None if url is None else url.get_secret_value()
-        return Log.open(
-            directory,
-            settings.limits,
-            metrics.flushed,
-            secret,
-            settings.hot,
-            replicas,
-            settings.remote,
-            access,
-            with_tables=True,
-            iceberg_catalog=settings.iceberg_catalog,
-        )
-    if settings.metadata is None:
-        return _share_log(settings, started, metrics, tls, access, replicas)
-    if settings.metadata_url is not None:
-        raise InvalidArgument("metadata is at a service or in PostgreSQL: give one of the two")
-    from wings_core.metadata.remote import RemoteMetadata
+        deployment = OneDirectory(directory, postgres, hot, remote, coordinator)
+        holds = None if replicas else FileCopies(directory.holds)
+    elif settings.metadata is not None:
+        if postgres is not None:
+            raise InvalidArgument("metadata is at a service or in PostgreSQL: give one of the two")
+        from wings_core.metadata.remote import RemoteMetadata
 
-    directory = started.enter_context(DataDirectory.open(settings.data_dir, "pages"))
-    metadata = RemoteMetadata(str(settings.metadata), access=access)
-    started.enter_context(closing(metadata))
-    replicas = replicas or [str(settings.metadata)]  # The service has one beside the metadata.
-    return Log.join(
-        directory,
-        metadata,
-        settings.limits,
-        metrics.flushed,
-        settings.hot,
-        replicas,
-        settings.remote,
-        access,
-        iceberg_catalog=settings.iceberg_catalog,
-    )
-
-
-def _share_log(
-    settings: Settings,
-    started: ExitStack,
-    metrics: Metrics,
-    tls: Tls | None,
-    access: PeerAccess,
-    replicas: Sequence[str],
-) -> Log:
-    """Open the log of a node whose metadata and messages are in PostgreSQL and an object store."""
-    assert settings.metadata_url is not None
-    url = settings.metadata_url.get_secret_value()
-    # Closed with the log, and here where that is not opened.
-    metadata = started.enter_context(closing(open_postgres(url)))
-    store_id = metadata.claim_for_nodes()  # Before anything is written to it.
-    holds = None
-    if replicas:
-        open_coordinator = partial(open_remote, replicas, access)
+        directory = started.enter_context(DataDirectory.open(settings.data_dir, "pages"))
+        service = RemoteMetadata(str(settings.metadata), access=peer_access(settings))
+        started.enter_context(closing(service))
+        deployment = OneDirectory(directory, service, hot, remote, coordinator)
     else:
-        open_coordinator, holds = serve_holds(settings, started, url, metadata.node_token(), tls)
-    return Log.share(
-        metadata,
-        store_id,
-        settings.limits,
-        metrics.flushed,
-        settings.hot,
-        open_coordinator,
-        settings.remote,
-        partial(open_catalog, postgres=url, rest=settings.iceberg_catalog),
-        holds,
-    )
+        assert postgres is not None
+        # Closed with the log, and here where that is not opened.
+        metadata = started.enter_context(closing(open_postgres(postgres)))
+        store_id = metadata.claim_for_nodes()  # Before anything is written to it.
+        if coordinator is None:
+            token = metadata.node_token()
+            coordinator, holds = serve_holds(settings, started, postgres, token, tls)
+        deployment = PostgresAndObjects(metadata, store_id, hot, remote, coordinator)
+    parts = deployment.open(settings.limits)
+    catalog: Catalog | None = None
+    # With an object store, the directories of a service's nodes may be each their own.
+    if settings.metadata is None or settings.iceberg_catalog or "hot" not in parts.storage.objects:
+        catalog = open_catalog(
+            parts.storage.remote.objects.url,
+            sqlite=None if directory is None else directory.iceberg,
+            postgres=postgres,
+            rest=settings.iceberg_catalog,
+        )
+    scratch = None if settings.is_node or directory is None else directory.path
+    return ServedLog(parts, settings.limits, metrics.flushed, catalog, holds, scratch)
 
 
 def _advertised(settings: Settings, flight: Address) -> Address:
@@ -293,7 +276,7 @@ def _advertised(settings: Settings, flight: Address) -> Address:
 
 
 def _serve_flight(
-    log: Log,
+    log: ServedLog,
     gate: Gate,
     address: Address,
     metrics: Metrics,

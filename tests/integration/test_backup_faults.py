@@ -159,8 +159,8 @@ def test_files_that_a_table_alone_refers_to_are_not_missed(
     client.delete_topic("table")
     log.reclaimer.run()
     # Until the table is dropped it refers to a file whose pages the log has forgotten.
-    (topic_uuid,) = log.table_states.tables()
-    assert log.table_states.segments(topic_uuid)
+    (topic_uuid,) = log.metadata.tables.tables()
+    assert log.metadata.tables.segments(topic_uuid)
     before = seen(client)
     back_up(client, dest)
     assert seen_in(restored(dest, tmp_path / "restored")) == before

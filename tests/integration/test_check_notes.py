@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from wings_core.check import check_directory
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
@@ -28,12 +29,12 @@ def push(log: Log, topic: Topic, keys: str) -> None:
 def test_transactions_that_are_gone_with_the_log_of_metadata_are_found(tmp_path: Path) -> None:
     path, before = tmp_path / "data", tmp_path / "before"
     with DataDirectory.open(path) as directory:
-        log = Log.open(directory, LIMITS)
+        log = Log.open(OneDirectory(directory), LIMITS)
         topic = log.admin.create_topic(NAME, SCHEMA, "k")
         push(log, topic, "aab")
         log.close()
         shutil.copy(directory.metadata, before)
-        log = Log.open(directory, LIMITS)
+        log = Log.open(OneDirectory(directory), LIMITS)
         push(log, topic, "acc")
         assert check_directory(path).ok, "its notes come after what they are of"
         log.close()
@@ -48,7 +49,7 @@ def test_transactions_that_are_gone_with_the_log_of_metadata_are_found(tmp_path:
 def test_notes_of_a_topic_that_was_deleted_are_none_of_the_next_one(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with DataDirectory.open(path) as directory:
-        log = Log.open(directory, LIMITS)
+        log = Log.open(OneDirectory(directory), LIMITS)
         for keys in ("aaabbb", "a"):
             topic = log.admin.create_topic(NAME, SCHEMA, "k")
             push(log, topic, keys)

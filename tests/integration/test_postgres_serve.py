@@ -14,6 +14,7 @@ from fix_postgres import PASSWORD, PostgresServer
 from flight_calls import create_topic, get, numbers, push
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.log import Log
 from wings_server.testing import ServerProcess, server_process
 
@@ -118,7 +119,7 @@ def test_a_node_says_why_it_cannot_start_over_postgres(
 ) -> None:
     own = tmp_path / "own"
     with DataDirectory.open(own) as directory:
-        Log.open(directory).close()
+        Log.open(OneDirectory(directory)).close()
     wrong = f"mysql://wings:{PASSWORD}@127.0.0.1/db"
     for url, data_dir, reason in (
         (wrong, tmp_path / "new", "expected postgresql://"),

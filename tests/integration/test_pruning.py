@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.errors import StorageCorrupt
 from wings_core.fetch.fetcher import Cancel, Cursor
 from wings_core.fetch.selection import Selection
@@ -34,10 +35,8 @@ TIERS = ["hot", "remote"]
 def log(tmp_path: Path) -> Iterator[Log]:
     with DataDirectory.open(tmp_path / "data") as opened:
         log = Log.open(
-            opened,
+            OneDirectory(opened, hot=str(tmp_path / "hot"), remote=str(tmp_path / "remote")),
             Limits(maintenance_seconds=3_600),
-            hot_url=str(tmp_path / "hot"),
-            remote_url=str(tmp_path / "remote"),
         )
         with closing(log):
             yield log

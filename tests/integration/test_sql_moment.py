@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
@@ -21,7 +22,7 @@ from wings_core.maintain import drain
 from wings_core.model import Rejected, StageEntry, Topic, TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
-from wings_core.sql import Query
+from wings_core.sql import Query, Sql
 
 NEVER = 1e6
 PARTITIONS = 4
@@ -46,8 +47,16 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
         patched.setattr(drain, "IDLE_SECONDS", NEVER)
         with DataDirectory.open(root / "data") as directory:
             limits = Limits(maintenance_seconds=NEVER, sql_queries_max=64)
-            with closing(Log.open(directory, limits, remote_url=str(root / "remote"))) as log:
+            with closing(
+                Log.open(OneDirectory(directory, remote=str(root / "remote")), limits)
+            ) as log:
                 yield log
+
+
+@pytest.fixture(scope="module")
+def sql(log: Log) -> Iterator[Sql]:
+    with closing(Sql(log)) as sql:
+        yield sql
 
 
 @dataclass
@@ -63,8 +72,9 @@ class Asked:
 class Story:
     """A topic whose partitions grow together: row `n` of each is its offset."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, sql: Sql) -> None:
         self.log = log
+        self.sql = sql
         config = TopicConfig(tier_after_ms=0, segment_bytes=1_000)
         name = TopicName.parse(f"t{next(_numbers)}")
         self.topic: Topic = log.admin.create_topic(name, SCHEMA, "k", config)
@@ -114,7 +124,7 @@ class Story:
 
     def ask(self, text: str) -> None:
         table = f'"{self.topic.name.topic}"'
-        query = self.log.sql.open(text.format(table), lambda _: None)
+        query = self.sql.open(text.format(table), lambda _: None)
         self.asked.append(Asked(query, self.end, self.start))
 
     def answer(self) -> None:
@@ -151,9 +161,9 @@ class Story:
     )
 )
 def test_a_query_sees_each_partition_up_to_where_it_ended_at_its_start(
-    log: Log, steps: list[str]
+    log: Log, sql: Sql, steps: list[str]
 ) -> None:
-    story = Story(log)
+    story = Story(log, sql)
     story.push()
     for step in steps:
         if step in STATEMENTS:
@@ -165,16 +175,18 @@ def test_a_query_sees_each_partition_up_to_where_it_ended_at_its_start(
 
 
 @pytest.mark.parametrize("turns", [4, pytest.param(40, marks=pytest.mark.soak)])
-def test_pushes_and_stages_are_whole_in_a_query_that_runs_meanwhile(log: Log, turns: int) -> None:
+def test_pushes_and_stages_are_whole_in_a_query_that_runs_meanwhile(
+    log: Log, sql: Sql, turns: int
+) -> None:
     """All partitions of a topic are looked at as one."""
-    story = Story(log)
+    story = Story(log, sql)
     story.push()
     text = "select k, count(*), max(n) from {} group by 1".format(f'"{story.topic.name.topic}"')
     with ThreadPoolExecutor(1) as threads:
         for _ in range(turns):
             written = threads.submit(write, story)
             while not written.done():
-                query = log.sql.open(text, lambda _: None)
+                query = sql.open(text, lambda _: None)
                 ends = {
                     (row["count_star()"], row["max(n)"] + 1)
                     for batch in query.batches()

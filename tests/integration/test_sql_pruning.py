@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.fetch import chunks
 from wings_core.fetch.fetcher import Cancel, Cursor
 from wings_core.fetch.many import chunks as many_chunks
@@ -28,7 +29,7 @@ from wings_core.model import Location, Topic, TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.schema_changes import SchemaChange
-from wings_core.sql import large_pages
+from wings_core.sql import Sql, large_pages
 from wings_core.sql.topic_table import FEW_PARTITIONS
 
 NEVER = 1e6
@@ -60,8 +61,16 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
         patched.setattr(drain, "IDLE_SECONDS", NEVER)
         with DataDirectory.open(root / "data") as directory:
             limits = Limits(maintenance_seconds=NEVER)
-            with closing(Log.open(directory, limits, remote_url=str(root / "remote"))) as log:
+            with closing(
+                Log.open(OneDirectory(directory, remote=str(root / "remote")), limits)
+            ) as log:
                 yield log
+
+
+@pytest.fixture(scope="module")
+def sql(log: Log) -> Iterator[Sql]:
+    with closing(Sql(log)) as sql:
+        yield sql
 
 
 pushes = st.lists(
@@ -216,7 +225,7 @@ def conditions(rows: pa.Table, key: str | None) -> st.SearchStrategy[Condition]:
 @settings(max_examples=examples(3, 200))
 @given(st.data())
 def test_made_up_conditions_read_what_they_allow_and_answer_as_duckdb(
-    log: Log, data: st.DataObject
+    log: Log, sql: Sql, data: st.DataObject
 ) -> None:
     key = data.draw(st.sampled_from(["key", "key", None]), "key")
     topic = Topics(log, key)
@@ -231,11 +240,11 @@ def test_made_up_conditions_read_what_they_allow_and_answer_as_duckdb(
         there.execute("SET TimeZone = 'UTC'")
         there.register("t", everything)
         for _ in range(3):
-            check(log, topic, there, data.draw(made_up, "conditions"))
+            check(sql, topic, there, data.draw(made_up, "conditions"))
 
 
 def check(
-    log: Log, topic: Topics, there: duckdb.DuckDBPyConnection, joined: Sequence[Condition]
+    sql: Sql, topic: Topics, there: duckdb.DuckDBPyConnection, joined: Sequence[Condition]
 ) -> None:
     """Ask here and there, and hold what was read here against what the conditions allow."""
     where = " and ".join(each.text for each in joined)
@@ -250,15 +259,15 @@ def check(
     with pytest.MonkeyPatch.context() as patched:
         for module in (chunks, large_pages, many_chunks):
             patched.setattr(module, "read_pages", _noting(module.read_pages, read))
-        query = log.sql.open(ordered.format(f'"{topic.name}"'), lambda _: None)
+        query = sql.open(ordered.format(f'"{topic.name}"'), lambda _: None)
         found = pa.Table.from_batches(list(query.batches()), query.schema)
         # Without an order, it may be plain.
-        other = log.sql.open(text.format(f'"{topic.name}"'), lambda _: None)
+        other = sql.open(text.format(f'"{topic.name}"'), lambda _: None)
         mixed = pa.Table.from_batches(list(other.batches()), other.schema)
         # Without the time, pages may be handed on whole.
         patched.setattr(large_pages, "LARGE_ROWS_MIN", 1)
         columns = ", ".join(name for name in found.column_names if name != "__timestamp")
-        untimed = log.sql.open(
+        untimed = sql.open(
             ordered.format(f'"{topic.name}"').replace("*", columns, 1), lambda _: None
         )
         whole = pa.Table.from_batches(list(untimed.batches()), untimed.schema)
@@ -270,7 +279,7 @@ def check(
     assert mixed.sort_by([("__partition", "ascending"), ("__offset", "ascending")]) == found
     assert other.count.rows <= len(passed)
     assert {_page(location) for location in read} <= topic.pages(passed)
-    query = log.sql.open(
+    query = sql.open(
         f'select count(*), max(__offset) from "{topic.name}" where {where}', lambda _: None
     )
     (counted,) = (row for batch in query.batches() for row in batch.to_pylist())

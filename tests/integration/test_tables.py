@@ -533,7 +533,7 @@ def test_a_table_that_metadata_has_forgotten_is_taken_over_as_it_is(tmp_path: Pa
             act(client, "maintain", topic="t")
         log = server.server.log
         topic = log.admin.list_topics(DEFAULT_NAMESPACE)[0]
-        states = log.table_states
+        states = log.metadata.tables
         assert states is not None
         states.forget(topic.uuid)
         push(client, "t", numbers(3))

@@ -32,6 +32,7 @@ from flight_calls import (
 )
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory, Parts
 from wings_core.errors import OffsetOutOfRange
 from wings_core.fetch import fetcher
 from wings_core.fetch.fetcher import Cancel, Cursor
@@ -388,7 +389,7 @@ STEPS = {
 @contextmanager
 def opened(directory: Path) -> Generator[Log]:
     with DataDirectory.open(directory) as locked:
-        log = Log.open(locked, SMALL)
+        log = Log.open(OneDirectory(locked), SMALL)
         try:
             yield log
         finally:
@@ -483,7 +484,7 @@ def test_two_nodes_that_maintain_a_partition_do_it_once(tmp_path: Path) -> None:
         push_small(client, "t", 400)
         act(client, "alter-topic", topic="t", config={"tier_after_ms": 0})
         log = server.server.log
-        other = Log(log._metadata, log.storage, SMALL)  # pyright: ignore[reportPrivateUsage]
+        other = Log(Parts(log.metadata, log.storage), SMALL)
         with ThreadPoolExecutor(2) as both:
             reports = list(both.map(Maintainer.run, (log.maintainer, other.maintainer)))
         other.maintainer.close()
@@ -501,7 +502,7 @@ def test_a_partition_that_a_node_works_on_is_left_to_it(tmp_path: Path) -> None:
         push_small(client, "t", 40)
         act(client, "alter-topic", topic="t", config={"tier_after_ms": 0})
         log = server.server.log
-        other = Log(log._metadata, log.storage, SMALL)  # pyright: ignore[reportPrivateUsage]
+        other = Log(Parts(log.metadata, log.storage), SMALL)
         put, reports = log.storage.remote.objects.put, list[MaintenanceReport]()
 
         def put_while_the_other_looks(name: str, parts: Any) -> None:
@@ -618,7 +619,7 @@ def test_a_put_that_takes_longer_than_the_lease_is_committed_all_the_same(
     metadata.maintenance.acquire_lease = acquire_later
     with DataDirectory.open(tmp_path / "data") as opened:
         storage = open_storage(opened, SMALL, store_id=lambda: metadata.store_id)
-        with closing(Log(metadata, storage, SMALL)) as log:
+        with closing(Log(Parts(metadata, storage), SMALL)) as log:
             config = TopicConfig(tier_after_ms=0)
             name = TopicName.parse("t")
             topic = log.admin.create_topic(name, SCHEMA, config=config)

@@ -32,6 +32,7 @@ from hypothesis.stateful import (
 )
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import Parts
 from wings_core.errors import Internal, OffsetOutOfRange
 from wings_core.fetch import fetcher
 from wings_core.fetch.chunks import Chunk
@@ -265,7 +266,7 @@ class TiersMachine(RuleBasedStateMachine):
                 inline=InlineFolios(metadata.registry.read_inline, INLINE_BYTES),
                 store_id=lambda: self.store_id,
             )
-            self.log = Log(metadata, storage, LIMITS)
+            self.log = Log(Parts(metadata, storage), LIMITS)
             stack.callback(self.log.close)
             self.drains = [self._drain_of(metadata) for _ in range(2)]
             for each in self.drains:

@@ -18,6 +18,10 @@ BELOW = {
 """The layers, and those that each may import."""
 
 NEVER = [
+    *(
+        ("wings_core.log", f"wings_core.{beside}")
+        for beside in ("sql", "sql_process", "tables", "backup", "check", "repair", "queue")
+    ),
     ("wings_core.metadata", "wings_core.share"),
     ("wings_core.contracts", "wings_core.share"),
     ("wings_core.contracts", "wings_core.metadata"),

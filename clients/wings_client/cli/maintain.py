@@ -72,7 +72,7 @@ def maintain(
 def _maintain_stopped(data_dir: Path, metadata_url: str | None, names: Sequence[str]) -> None:
     """Maintain the topics of a data directory that no server has open."""
     try:
-        from wings_core.maintain.offline import open_offline
+        from wings_core.offline import open_offline
     except ImportError as error:
         raise InvalidArgument(
             f"--data-dir needs the server: pip install 'wings-flight[server]' ({error})"

@@ -10,9 +10,9 @@ with much to do nor one whose store is slow keeps the others from being maintain
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from wings_core.errors import NotFound, OffsetOutOfRange, Unavailable, WingsError
 from wings_core.maintain import leases
@@ -27,9 +27,6 @@ from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition
 from wings_core.storage.parquet_file import is_table_file
 from wings_core.times import now_us
-
-if TYPE_CHECKING:
-    from wings_core.tables import Tables
 
 TURN_SECONDS = 60.0
 """A partition begins nothing more after this; what is left is due again after the others."""
@@ -47,6 +44,53 @@ DRAIN_PAUSE_SECONDS = 0.1
 _logger = logging.getLogger(__name__)
 
 
+class TableCommits(Protocol):
+    """Commits of segments to the tables of topics, as maintenance asks for them."""
+
+    def is_due(self, topic: Topic) -> bool:
+        """Tell whether the last commit of this process to a topic's table is long enough ago."""
+        ...
+
+    def commit(self, topic: Topic, *, at_once: bool = True) -> bool:
+        """Bring the table of a topic up to the segments of the log.
+
+        Args:
+            topic: As metadata has it.
+            at_once: Commit also where the table's last snapshot is younger than `table_commit_ms`.
+
+        Returns:
+            False where another node commits, or it has lost its lease, or the topic is another.
+
+        Raises:
+            Unavailable: The catalog or the storage cannot be reached.
+        """
+        ...
+
+    def release(self, topic: Topic, folios: Collection[str]) -> bool:
+        """Take segments out of a table, before retention drops them; tell whether they are out.
+
+        Raises:
+            Unavailable: The catalog or the storage cannot be reached.
+        """
+        ...
+
+    def forget_deleted(self) -> None:
+        """Drop the tables of topics that were deleted, or are tables no longer.
+
+        Raises:
+            Unavailable: The catalog cannot be reached.
+        """
+        ...
+
+    def ask_again(self) -> None:
+        """Ask the catalog again, even if it could not be reached a moment ago."""
+        ...
+
+    def close(self) -> None:
+        """Let commits under way end, and make no more."""
+        ...
+
+
 class Maintainer:
     """Drops messages that retention keeps no longer, and moves old ones to the remote store.
 
@@ -61,7 +105,8 @@ class Maintainer:
         drain: Moves what is inline to storage, before a pass that is asked for; None: nothing is.
         finished: Returns what all share groups of a topic have finished, by partition; None: share
             groups are not asked.
-        tables: Commits segments to the tables of topics; None: topics are no tables.
+        tables: Commits segments to the tables of topics, closed with the maintainer; None: topics
+            are no tables.
     """
 
     def __init__(
@@ -73,7 +118,7 @@ class Maintainer:
         clock: Callable[[], int] = now_us,
         drain: Callable[[], object] | None = None,
         finished: Callable[[Topic], Mapping[Partition, Finished]] | None = None,
-        tables: "Tables | None" = None,
+        tables: TableCommits | None = None,
     ) -> None:
         self._tables = tables
         self._drain = drain
@@ -140,6 +185,8 @@ class Maintainer:
         # Queued tasks are not cancelled, as their waiters would not be told: each ends at once by
         # itself.
         self._workers.shutdown(wait=True)
+        if self._tables is not None:
+            self._tables.close()
 
     def _loop(self) -> None:
         while not self._closing.wait(self._seconds):
@@ -291,7 +338,9 @@ class Maintainer:
         if tiering is not None:
             task.unfinished = tiering.tier(topic, state, held, task.report, until)
 
-    def _retain_table(self, tables: "Tables", task: PartitionTask, state: PartitionState) -> None:
+    def _retain_table(
+        self, tables: TableCommits, task: PartitionTask, state: PartitionState
+    ) -> None:
         """Drop what a partition of a table keeps no longer: whole files, once out of the table."""
         topic = task.topic
         found = self._registry.locate(

@@ -181,7 +181,7 @@ def _groups(log: "Log", principal: Principal) -> Columns:
 
 
 def _files(log: "Log", principal: Principal) -> Columns:
-    known = log.table_states.tables()
+    known = log.metadata.tables.tables()
     rows: list[tuple[Any, ...]] = []
     for topic in _topics_of(log, principal, (Right.READ,)):
         if topic.uuid in known:
@@ -196,7 +196,7 @@ def _files(log: "Log", principal: Principal) -> Columns:
                     file.added,
                     file.removed,
                 )
-                for file in log.table_states.segments(topic.uuid)
+                for file in log.metadata.tables.segments(topic.uuid)
             ]
     return _turned(rows)
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,7 +22,7 @@ ANSWER_SECONDS_MAX = 30.0
 def open_catalog(
     warehouse: str,
     *,
-    sqlite: str | None = None,
+    sqlite: Path | None = None,
     postgres: str | None = None,
     rest: str | None = None,
 ) -> Catalog | None:

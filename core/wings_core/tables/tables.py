@@ -81,17 +81,14 @@ class Tables:
 
     Args:
         metadata: Of the log.
-        states: Remembers commits.
         catalog: Has the tables.
         objects: Where segments are.
     """
 
-    def __init__(
-        self, metadata: Metadata, states: TableStates, catalog: Catalog, objects: ObjectStore
-    ) -> None:
+    def __init__(self, metadata: Metadata, catalog: Catalog, objects: ObjectStore) -> None:
         self._registry = metadata.registry
         self._admin = metadata.admin
-        self._states = states
+        self._states: TableStates = metadata.tables
         self.catalog = catalog
         self._objects = objects
         self._leases = LeaseKeeper(metadata.maintenance, leases.LEASE_SECONDS)

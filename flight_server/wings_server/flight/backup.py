@@ -6,11 +6,11 @@ from contextlib import closing
 import pyarrow as pa
 
 from wings_core.contracts.backup import DATA_SCHEMA, FILES_SCHEMA, BackupFiles, BackupRead
-from wings_core.log import Log
+from wings_server.served_log import ServedLog
 
 
 def open_backup(
-    log: Log, ticket: BackupFiles | BackupRead
+    log: ServedLog, ticket: BackupFiles | BackupRead
 ) -> tuple[pa.Schema, Generator[tuple[pa.RecordBatch, bytes]]]:
     """Return the schema of what a ticket reads, and what yields it, without metadata."""
     if isinstance(ticket, BackupFiles):

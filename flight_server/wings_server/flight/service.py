@@ -20,7 +20,6 @@ from wings_core.contracts.sql import SqlTicket
 from wings_core.contracts.tickets import AcquireTicket, parse_ticket
 from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
 from wings_core.fetch.fetcher import Cancel
-from wings_core.log import Log
 from wings_core.security.principal import Principal
 from wings_core.security.quotas import CallUsage
 from wings_server import flight_sql
@@ -53,6 +52,7 @@ from wings_server.flight_sql import FlightSql, is_flight_sql
 from wings_server.gate import Gate
 from wings_server.metrics import Metrics
 from wings_server.quotas import counted, using
+from wings_server.served_log import ServedLog
 from wings_server.tls import Tls
 
 SHUTDOWN_SECONDS_MAX = 1.0
@@ -75,7 +75,7 @@ class FlightService(flight.FlightServerBase):
 
     def __init__(
         self,
-        log: Log,
+        log: ServedLog,
         gate: Gate,
         host: str,
         port: int,

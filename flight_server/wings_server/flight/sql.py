@@ -8,15 +8,19 @@ import pyarrow.flight as flight
 
 from wings_core.contracts.sql import SqlBody
 from wings_core.fetch.fetcher import Cancel
-from wings_core.log import Log
 from wings_core.security.principal import Principal
 from wings_core.sql import Query
 from wings_server.flight.client_watch import ClientWatch
 from wings_server.metrics import Metrics
+from wings_server.served_log import ServedLog
 
 
 def open_sql(
-    log: Log, asked: SqlBody, allow: Callable[[str], None], principal: Principal, cancel: Cancel
+    log: ServedLog,
+    asked: SqlBody,
+    allow: Callable[[str], None],
+    principal: Principal,
+    cancel: Cancel,
 ) -> Query:
     """Return a query, planned and not begun; see `Sql.open`.
 

@@ -16,7 +16,6 @@ import pyarrow.flight as flight
 from wings_core.contracts.put import PutCommand
 from wings_core.errors import InvalidArgument, InvalidSql, ResourceExhausted, Unavailable
 from wings_core.fetch.fetcher import Cancel
-from wings_core.log import Log
 from wings_core.names import NamespaceName
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.security.principal import Principal
@@ -29,6 +28,7 @@ from wings_server.flight_sql.ingest import CountedRows, creation_of, ingest_topi
 from wings_server.flight_sql.messages import pack, unpack, unpack_as
 from wings_server.flight_sql.parameters import sample_of, sent_as
 from wings_server.gate import Gate
+from wings_server.served_log import ServedLog
 
 ACTIONS: Mapping[str, str] = {
     "CreatePreparedStatement": "Flight SQL: prepare a statement.",
@@ -49,7 +49,7 @@ class FlightSql:
         gate: Decides what each caller may do.
     """
 
-    def __init__(self, log: Log, gate: Gate) -> None:
+    def __init__(self, log: ServedLog, gate: Gate) -> None:
         self._log = log
         self._gate = gate
         self._runs: WeakValueDictionary[str, Cancel] = WeakValueDictionary()

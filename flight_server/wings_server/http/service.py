@@ -11,12 +11,12 @@ from typing import TypeVar
 from wings_core import tracing
 from wings_core.errors import Unavailable
 from wings_core.fetch.fetcher import Fetcher
-from wings_core.log import Log
 from wings_server.flight.running import Running
 from wings_server.gate import Gate
 from wings_server.http.waiting import Waiting
 from wings_server.http.wire import Budget
 from wings_server.metrics import Metrics
+from wings_server.served_log import ServedLog
 
 READERS = 4
 """Threads that read and encode; none ever waits for messages."""
@@ -48,7 +48,7 @@ class HttpService:
         waiting: The calls that wait.
     """
 
-    def __init__(self, log: Log, metrics: Metrics, gate: Gate) -> None:
+    def __init__(self, log: ServedLog, metrics: Metrics, gate: Gate) -> None:
         self.log = log
         self.gate = gate
         self.metrics = metrics

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from wings_core.backup.cut import cut_log
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
@@ -38,12 +39,12 @@ def push(log: Log, numbers: range, timestamp: int) -> list[CommitResult]:
 
 def test_a_producer_goes_on_with_the_first_batch_of_a_series_that_went(tmp_path: Path) -> None:
     with closing(DataDirectory.open(tmp_path / "data")) as directory:
-        with closing(Log.open(directory, Limits())) as log:
+        with closing(Log.open(OneDirectory(directory), Limits())) as log:
             log.admin.create_topic(NAME, SCHEMA)
             push(log, range(4), 1_000)
             push(log, range(4, 9), 2_000)
         assert cut_log(directory, 1_000) == 5
-        with closing(Log.open(directory, Limits())) as log:
+        with closing(Log.open(OneDirectory(directory), Limits())) as log:
             results = push(log, range(2, 6), 3_000)
     got: list[tuple[int, int, bool]] = []
     for result in results:

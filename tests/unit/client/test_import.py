@@ -35,12 +35,13 @@ def test_importing_the_client_imports_the_errors_alone() -> None:
     assert ours == {"wings_client", "wings_core", "wings_core.errors"}
 
 
-def test_connecting_imports_no_event_loop_and_none_of_the_command_line() -> None:
+def test_connecting_imports_no_event_loop_no_files_and_no_command_line() -> None:
     found = loaded_by("import wings_client; wings_client.connect('grpc://127.0.0.1:1').close()")
     assert not (HEAVY - {"numpy", "pyarrow", "pydantic"}) & found
     assert "pyarrow.flight" in found
     assert "pyarrow.compute" not in found
-    assert not [name for name in found if name.startswith("wings_client.cli")]
+    lazily = ("wings_client.cli", "wings_client.files")
+    assert not [name for name in found if name.startswith(lazily)]
 
 
 def test_names_are_loaded_from_where_type_checkers_see_them() -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.errors import Unavailable
 from wings_core.fetch.fetcher import Cancel, Fetcher
 from wings_core.fetch.state import FetchState
@@ -29,7 +30,7 @@ SCHEMA = pa.schema([("n", pa.int64()), ("key", pa.int32())])
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
     with DataDirectory.open(tmp_path / "data") as directory:
-        opened = Log.open(directory)
+        opened = Log.open(OneDirectory(directory))
         yield opened
         opened.close()
 

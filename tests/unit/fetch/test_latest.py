@@ -16,6 +16,7 @@ from arrow_strategies import batches
 from hypothesis import given
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.fetch.chunks import Chunk
 from wings_core.fetch.fetcher import UNLIMITED, Cancel, Cursor, Fetcher
 from wings_core.fetch.selection import Selection
@@ -81,7 +82,10 @@ class Process:
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
     path: Path = tmp_path_factory.mktemp("log")
-    with DataDirectory.open(path / "data") as directory, closing(Log.open(directory)) as opened:
+    with (
+        DataDirectory.open(path / "data") as directory,
+        closing(Log.open(OneDirectory(directory))) as opened,
+    ):
         yield opened
 
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
@@ -27,7 +28,7 @@ def directory(tmp_path: Path) -> DataDirectory:
 
 @pytest.fixture
 def log(directory: DataDirectory) -> Iterator[Log]:
-    log = Log.open(directory, Limits(maintenance_seconds=1e6, inline_bytes_max=0))
+    log = Log.open(OneDirectory(directory), Limits(maintenance_seconds=1e6, inline_bytes_max=0))
     yield log
     log.close()
 

@@ -12,6 +12,7 @@ import pytest
 
 from wings_core.check import check_directory
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.errors import ResourceExhausted, StorageCorrupt, Unavailable
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import SMALL_ROWS_MAX, Preparer, PushOptions
@@ -40,7 +41,7 @@ def log(directory: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> Iterator[L
     """A log that is drained when a test says so."""
     monkeypatch.setattr(drain, "DRAIN_SECONDS", NEVER)
     monkeypatch.setattr(drain, "IDLE_SECONDS", NEVER)
-    log = Log.open(directory, LIMITS)
+    log = Log.open(OneDirectory(directory), LIMITS)
     yield log
     log.close()
 
@@ -200,7 +201,7 @@ def test_what_a_crash_left_is_drained_after_the_next_start(
     log.close()
     monkeypatch.undo()
     pause = threading.Event()
-    with closing(Log.open(directory, LIMITS)) as again:
+    with closing(Log.open(OneDirectory(directory), LIMITS)) as again:
         until = time.monotonic() + 60
         while formats(again, topic) != [PageFormat.DRAINED]:
             assert time.monotonic() < until
@@ -237,7 +238,7 @@ def test_a_drain_that_ends_at_any_step_loses_and_doubles_nothing(
             drained(log)
         assert rows_of(log, topic) == before
     log.close()
-    with closing(Log.open(directory, LIMITS)) as again:
+    with closing(Log.open(OneDirectory(directory), LIMITS)) as again:
         assert rows_of(again, topic) == before
         assert drained(again)
         assert formats(again, topic) == [PageFormat.DRAINED]
@@ -310,7 +311,7 @@ def test_where_storage_takes_nothing_small_pushes_go_on_to_a_bound_and_all_recov
     monkeypatch.setattr(drain, "DRAIN_SECONDS", 0.01)
     monkeypatch.setattr(drain, "RETRY_SECONDS", 0.01)
     limits = LIMITS.model_copy(update={"inline_bytes_max": 10_000})
-    with closing(Log.open(directory, limits)) as log:
+    with closing(Log.open(OneDirectory(directory), limits)) as log:
         topic = topic_of(log)
         full = ResourceExhausted("the disk is full")
 

@@ -7,6 +7,7 @@ from fix_metadata import SCHEMA
 from fix_postgres import PASSWORD, PostgresServer
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.errors import InvalidArgument
 from wings_core.log import Log
 from wings_core.metadata.open import open_metadata
@@ -23,7 +24,7 @@ def url(postgres: PostgresServer) -> str:
 def test_a_directory_served_with_postgres_is_served_with_it_again(url: str, tmp_path: Path) -> None:
     for number in range(2):
         with DataDirectory.open(tmp_path) as directory:
-            log = Log.open(directory, metadata_url=url)
+            log = Log.open(OneDirectory(directory, metadata=url))
             topic = log.admin.create_topic(NAME, SCHEMA, if_not_exists=True)
             log.close()
             assert not directory.metadata.exists()
@@ -36,7 +37,7 @@ def test_a_directory_with_metadata_of_its_own_is_not_served_with_postgres(
     url: str, tmp_path: Path
 ) -> None:
     with DataDirectory.open(tmp_path) as directory:
-        Log.open(directory).close()
+        Log.open(OneDirectory(directory)).close()
         for read_only in (False, True):
             with pytest.raises(InvalidArgument, match="has its metadata in"):
                 open_metadata(directory, url, read_only=read_only)
@@ -46,7 +47,7 @@ def test_a_directory_whose_metadata_is_in_postgres_is_not_served_without(
     url: str, tmp_path: Path
 ) -> None:
     with DataDirectory.open(tmp_path) as directory:
-        Log.open(directory, metadata_url=url).close()
+        Log.open(OneDirectory(directory, metadata=url)).close()
         for read_only in (False, True):
             with pytest.raises(InvalidArgument, match="has its metadata in PostgreSQL"):
                 open_metadata(directory, read_only=read_only)
@@ -57,13 +58,13 @@ def test_another_directory_or_other_metadata_is_refused_and_takes_nothing(
     url: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     with DataDirectory.open(tmp_path / "one") as one, DataDirectory.open(tmp_path / "two") as two:
-        Log.open(one, metadata_url=url).close()
+        Log.open(OneDirectory(one, metadata=url)).close()
         with pytest.raises(InvalidArgument, match="belongs to the data directory"):
-            Log.open(two, metadata_url=url)
+            Log.open(OneDirectory(two, metadata=url))
         other = postgres.new_database()
         with pytest.raises(InvalidArgument, match="belongs to the metadata"):
-            Log.open(one, metadata_url=other)
-        Log.open(one, metadata_url=url).close()
+            Log.open(OneDirectory(one, metadata=other))
+        Log.open(OneDirectory(one, metadata=url)).close()
 
 
 def test_nodes_are_refused_the_directory_of_another_server_also_one_without_messages(
@@ -71,7 +72,7 @@ def test_nodes_are_refused_the_directory_of_another_server_also_one_without_mess
 ) -> None:
     """Else that server would take their messages for garbage when it is started again."""
     with DataDirectory.open(tmp_path) as directory:
-        Log.open(directory, metadata_url=url).close()
+        Log.open(OneDirectory(directory, metadata=url)).close()
         assert not any(directory.segments.iterdir())
         with pytest.raises(InvalidArgument, match="belong to metadata"):
             directory.bind("that of a service")
@@ -81,18 +82,18 @@ def test_a_server_is_refused_the_directory_of_nodes(url: str, tmp_path: Path) ->
     with DataDirectory.open(tmp_path) as directory:
         directory.bind("that of a service")
         with pytest.raises(InvalidArgument, match="belong to metadata that of a service"):
-            Log.open(directory, metadata_url=url)
+            Log.open(OneDirectory(directory, metadata=url))
 
 
 def test_a_start_cut_short_is_finished_by_the_next(url: str, tmp_path: Path) -> None:
     with DataDirectory.open(tmp_path) as directory:
-        Log.open(directory, metadata_url=url).close()
+        Log.open(OneDirectory(directory, metadata=url)).close()
         file = tmp_path / "METADATA"
         whole = file.read_text()
         file.write_text(whole.partition(" metadata=")[0] + "\n")
-        Log.open(directory, metadata_url=url).close()
+        Log.open(OneDirectory(directory, metadata=url)).close()
         assert file.read_text() == whole
         assert PASSWORD not in whole
         file.write_text("nonsense\n")
         with pytest.raises(InvalidArgument, match="cannot be understood"):
-            Log.open(directory, metadata_url=url)
+            Log.open(OneDirectory(directory, metadata=url))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
@@ -20,7 +21,7 @@ SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 def test_pages_that_metadata_keeps_itself_are_read_and_tell_their_partition(tmp_path: Path) -> None:
     rows = pa.record_batch({"k": ["a", "a"], "n": [1, 2]}, schema=SCHEMA)
     with DataDirectory.open(tmp_path / "data") as directory:
-        with closing(Log.open(directory, Limits(maintenance_seconds=1e6))) as log:
+        with closing(Log.open(OneDirectory(directory), Limits(maintenance_seconds=1e6))) as log:
             topic = log.admin.create_topic(TopicName.parse("t"), SCHEMA, "k")
             prepared = Preparer(topic, log.limits).prepare(rows, PushOptions())
             log.group_commit.submit(PushStream(), prepared, awaited=True).accepted()

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.errors import AlreadyExists, GroupNotFound, Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.ingest.pending import PushStream
@@ -39,7 +40,7 @@ def test_a_group_that_metadata_may_have_taken_is_served_where_it_has_from_its_st
         raise Unavailable("no answer", in_doubt=True)
 
     with DataDirectory.open(tmp_path) as directory:
-        log = Log.open(directory)
+        log = Log.open(OneDirectory(directory))
         try:
             log.admin.create_topic(ORDERS, pa.schema([pa.field("n", pa.int64())]))
             push(log, 0, 1, 2)

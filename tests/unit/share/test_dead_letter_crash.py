@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.errors import Unavailable
 from wings_core.fetch.fetcher import Cancel, Cursor
 from wings_core.fetch.selection import Selection
@@ -31,7 +32,7 @@ LOCK_MS = 6_000
 @contextmanager
 def opened(path: Path) -> Generator[Log]:
     with DataDirectory.open(path) as directory:
-        log = Log.open(directory)
+        log = Log.open(OneDirectory(directory))
         try:
             yield log
         finally:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.errors import InvalidArgument, InvalidFilter, SchemaMismatch, Unavailable
 from wings_core.fetch.fetcher import Cancel, Cursor
 from wings_core.fetch.selection import Selection
@@ -84,7 +85,7 @@ class Setting:
 @pytest.fixture
 def setting(tmp_path: Path) -> Generator[Setting]:
     with DataDirectory.open(tmp_path / "data") as directory:
-        log = Log.open(directory, Limits())
+        log = Log.open(OneDirectory(directory), Limits())
         opened = Setting(log)
         try:
             yield opened

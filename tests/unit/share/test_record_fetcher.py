@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.errors import (
     Internal,
     OffsetOutOfRange,
@@ -223,7 +224,7 @@ def test_a_fault_of_the_source_is_no_fault_of_the_next_fetch() -> None:
 
 def test_a_log_is_read_across_its_pages(tmp_path: Path) -> None:
     with DataDirectory.open(tmp_path / "data") as directory:
-        log = Log.open(directory, Limits(wire_rows_max=4))
+        log = Log.open(OneDirectory(directory), Limits(wire_rows_max=4))
         try:
             topic = log.admin.create_topic(TopicName.parse("orders"), SCHEMA)
             preparer = Preparer(topic, log.limits)
@@ -255,7 +256,7 @@ def test_rows_are_near_that_metadata_keeps(
     monkeypatch.setattr(record_fetcher, "NEAR_ROWS_MAX", 6)
     limits = Limits() if is_inline else Limits(inline_bytes_max=0)
     with DataDirectory.open(tmp_path / "data") as directory:
-        log = Log.open(directory, limits)
+        log = Log.open(OneDirectory(directory), limits)
         assert log.drain is not None
         log.drain.close()  # What is inline stays so.
         source = LogSource(log.fetcher, log.registry, store=log.store, latest=log.latest)
@@ -324,7 +325,7 @@ def test_a_fetcher_that_is_closed_ends_what_waits_and_takes_nothing_more(
 
 def test_a_log_that_is_closed_is_an_error_of_what_is_read_from_it(tmp_path: Path) -> None:
     with DataDirectory.open(tmp_path / "data") as directory:
-        log = Log.open(directory)
+        log = Log.open(OneDirectory(directory))
         topic = log.admin.create_topic(TopicName.parse("orders"), SCHEMA)
         batch = pa.record_batch({"n": pa.array(range(3), pa.int64())})
         prepared = Preparer(topic, log.limits).prepare(batch, PushOptions())

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.errors import ResourceExhausted, StorageCorrupt
 from wings_core.fetch import fetcher
 from wings_core.fetch.fetcher import Cancel, Cursor
@@ -21,7 +22,7 @@ from wings_core.model import Location, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.schema_changes import SchemaChange
-from wings_core.sql import large_pages
+from wings_core.sql import Sql, large_pages
 from wings_core.storage.codecs import Wanted, read_pages
 
 NAME = TopicName.parse("numbers")
@@ -32,7 +33,7 @@ LARGE = large_pages.LARGE_ROWS_MIN
 def log(tmp_path: Path) -> Iterator[Log]:
     with (
         DataDirectory.open(tmp_path / "data") as directory,
-        closing(Log.open(directory, Limits(maintenance_seconds=1e6))) as log,
+        closing(Log.open(OneDirectory(directory), Limits(maintenance_seconds=1e6))) as log,
     ):
         log.admin.create_topic(NAME, pa.schema([("n", pa.int64()), ("text", pa.string())]))
         yield log
@@ -68,8 +69,9 @@ def large(log: Log, topic: Topic, offset: int, stop: int) -> list[tuple[int, int
 
 
 def total(log: Log) -> int:
-    query = log.sql.open("select sum(n) as total from numbers", lambda _: None)
-    (row,) = (row for batch in query.batches() for row in batch.to_pylist())
+    with closing(Sql(log)) as sql:
+        query = sql.open("select sum(n) as total from numbers", lambda _: None)
+        (row,) = (row for batch in query.batches() for row in batch.to_pylist())
     return int(row["total"])
 
 

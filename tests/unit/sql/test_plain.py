@@ -10,13 +10,14 @@ import pytest
 from tables import each
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.errors import ResourceExhausted, Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.log import Log
 from wings_core.names import TopicName
-from wings_core.sql import Query
+from wings_core.sql import Query, Sql
 from wings_core.sql import query as queries
 from wings_core.sql.plain import PlainRun
 
@@ -58,21 +59,22 @@ def pushed(log: Log, name: str, batch: pa.RecordBatch, key: str | None = None) -
 
 
 @pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
+def sql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sql]:
     root = tmp_path_factory.mktemp("plain")
     with (
         DataDirectory.open(root / "data") as directory,
-        closing(Log.open(directory)) as log,
+        closing(Log.open(OneDirectory(directory))) as log,
+        closing(Sql(log)) as sql,
     ):
         arrays = [pa.array(values, data_type) for data_type, values in TYPES.values()]
         pushed(log, "types", pa.RecordBatch.from_arrays(arrays, names=list(TYPES)))
         numbers = {"n": [5, None, 7, 5], "N": [1, 2, 3, 4], "types": ["a", "b", "b", "c"]}
         pushed(log, "keyed", pa.record_batch({**numbers, "k": ["x", "y", "x", "z"]}), "k")
-        yield log
+        yield sql
 
 
-def opened(log: Log, text: str, parameters: Any = (), cancel: Cancel | None = None) -> Query:
-    return log.sql.open(text, lambda _: None, parameters, cancel=cancel)
+def opened(sql: Sql, text: str, parameters: Any = (), cancel: Cancel | None = None) -> Query:
+    return sql.open(text, lambda _: None, parameters, cancel=cancel)
 
 
 def is_plain(query: Query) -> bool:
@@ -87,18 +89,18 @@ def _never(*_: object) -> None:
     """Find no statement plain."""
 
 
-def by_duckdb(log: Log, text: str, parameters: Any = ()) -> pa.Table:
+def by_duckdb(sql: Sql, text: str, parameters: Any = ()) -> pa.Table:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(queries, "plain_run", _never)
-        query = opened(log, text, parameters)
+        query = opened(sql, text, parameters)
         assert not is_plain(query)
         return table_of(query)
 
 
 @each("column", [*TYPES, "__partition", "__offset", "__timestamp"])
-def test_a_column_has_the_type_and_the_values_that_duckdb_gives_it(log: Log, column: str) -> None:
+def test_a_column_has_the_type_and_the_values_that_duckdb_gives_it(sql: Sql, column: str) -> None:
     text = f"select {column} from types where __offset >= 0"
-    found, expected = table_of(opened(log, text)), by_duckdb(log, text)
+    found, expected = table_of(opened(sql, text)), by_duckdb(sql, text)
     assert found.schema.equals(expected.schema, check_metadata=True)
     assert str(found.to_pylist()) == str(expected.to_pylist())  # NaN is not equal to NaN.
 
@@ -122,10 +124,10 @@ def test_a_column_has_the_type_and_the_values_that_duckdb_gives_it(log: Log, col
         ("select int8 from types where large_text = ?", ("é'x",)),
     ],
 )
-def test_what_is_plain_has_the_rows_of_duckdb(log: Log, text: str, parameters: Any) -> None:
-    query = opened(log, text, parameters)
+def test_what_is_plain_has_the_rows_of_duckdb(sql: Sql, text: str, parameters: Any) -> None:
+    query = opened(sql, text, parameters)
     assert is_plain(query)
-    found, expected = table_of(query), by_duckdb(log, text, parameters)
+    found, expected = table_of(query), by_duckdb(sql, text, parameters)
     assert found.schema == expected.schema
     assert sorted(found.to_pylist(), key=str) == sorted(expected.to_pylist(), key=str)
 
@@ -162,28 +164,28 @@ def test_what_is_plain_has_the_rows_of_duckdb(log: Log, text: str, parameters: A
     ],
 )
 def test_what_is_not_known_to_mean_the_same_is_left_to_duckdb(
-    log: Log, text: str, parameters: Any
+    sql: Sql, text: str, parameters: Any
 ) -> None:
-    with closing(opened(log, text, parameters)) as query:
+    with closing(opened(sql, text, parameters)) as query:
         assert not is_plain(query)
 
 
 def test_batches_are_no_longer_than_those_of_duckdb(
-    log: Log, monkeypatch: pytest.MonkeyPatch
+    sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "BATCH_ROWS", 2)
-    query = opened(log, "select int8 from types")
+    query = opened(sql, "select int8 from types")
     assert [batch.num_rows for batch in query.batches()] == [2, 1]
 
 
-def test_a_plain_query_ends_with_its_time_and_its_client(log: Log) -> None:
-    query = log.sql.open("select int8 from types", lambda _: None, seconds_max=0)
+def test_a_plain_query_ends_with_its_time_and_its_client(sql: Sql) -> None:
+    query = sql.open("select int8 from types", lambda _: None, seconds_max=0)
     assert is_plain(query)
     with pytest.raises(ResourceExhausted, match="stopped after"):
         list(query.batches())
     cancel = Cancel()
-    query = opened(log, "select int8 from types", cancel=cancel)
+    query = opened(sql, "select int8 from types", cancel=cancel)
     cancel.cancel(Unavailable("gone"))
     with pytest.raises(Unavailable, match="gone"):
         list(query.batches())
-    assert log.sql.running == 0
+    assert sql.running == 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
 from wings_core.log import Log
@@ -113,7 +114,7 @@ def open_offline(path: Path, metadata_url: str | None) -> Generator[OfflineLog]:
     limits = Limits(maintenance_seconds=_NEVER_SECONDS)
     with (
         DataDirectory.open(path) as directory,
-        closing(Log.open(directory, limits, metadata_url=metadata_url)) as log,
+        closing(Log.open(OneDirectory(directory, metadata_url), limits)) as log,
     ):
         _check_whole(directory, log)
         yield OfflineLog(log)
