@@ -1,11 +1,10 @@
 """Check a data directory: its databases, and the log in it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from wings_core.check.journal import Journal, read_journal
 from wings_core.check.log import FAULTS, check_log
 from wings_core.check.noted import Ends, missing, noted_ends
 from wings_core.check.report import PROBLEMS_MAX, CheckReport, Problem
@@ -83,17 +82,9 @@ def _check_log(
 ) -> tuple[CheckReport, int, list[Problem]]:
     """Check the log; return also how many share groups there are, and what only notes know."""
     with closing(open_metadata(directory, metadata_url, read_only=True)) as metadata:
-        journal = Journal()
-        with suppress(*FAULTS):  # What is wrong with the file was told.
-            journal = Journal() if metadata_url else read_journal(directory.metadata)
-
-        def read_inline(folios: Sequence[str]) -> dict[str, bytes]:
-            stored = metadata.registry.read_inline(folios)
-            return {f: journal.data[f] for f in folios if f in journal.data} | stored
-
-        inline = InlineFolios(read_inline)
+        inline = InlineFolios(metadata.registry.read_inline)
         with closing(open_storage(directory, Limits(), inline=inline).store) as store:
-            report = check_log(metadata, store, progress, journal)
+            report = check_log(metadata, store, progress)
         groups = len(all_groups(metadata.admin, metadata.groups))
         lost: list[Problem] = []
         with suppress(*FAULTS):  # The report has what keeps metadata from being read.

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from wings_core.batches import check_batch
 from wings_core.check.extents import Extents
-from wings_core.check.journal import Journal
 from wings_core.check.report import PROBLEMS_MAX, CheckReport, Page, Problem
 from wings_core.check.walk import Walk
 from wings_core.errors import StorageCorrupt, TopicNotFound, WingsError
@@ -35,10 +34,7 @@ PAGES_LISTED = 1_000
 
 
 def check_log(
-    metadata: Metadata,
-    store: FolioStore,
-    progress: Callable[[int], None] | None = None,
-    journal: Journal | None = None,
+    metadata: Metadata, store: FolioStore, progress: Callable[[int], None] | None = None
 ) -> CheckReport:
     """Read every page of a log and compare it with what metadata says of it.
 
@@ -56,20 +52,15 @@ def check_log(
         metadata: May be open for reading only.
         store: Where the pages are.
         progress: Called after each page with the number of pages done.
-        journal: What metadata is to be told yet, read before.
     """
-    return _Check(metadata, store, progress, journal or Journal()).run()
+    return _Check(metadata, store, progress).run()
 
 
 class _Check:
     """One run, and what it has found so far."""
 
     def __init__(
-        self,
-        metadata: Metadata,
-        store: FolioStore,
-        progress: Callable[[int], None] | None,
-        journal: Journal,
+        self, metadata: Metadata, store: FolioStore, progress: Callable[[int], None] | None
     ) -> None:
         self._admin = metadata.admin
         self._registry = metadata.registry
@@ -77,7 +68,6 @@ class _Check:
         self._maintenance = metadata.maintenance
         self._store = store
         self._progress = progress
-        self._journal = journal
         self._problems: list[Problem] = []
         self._problems_total = 0
         self._topics = self._partitions = self._pages = self._rows = self._bytes = 0
@@ -85,10 +75,6 @@ class _Check:
         self._extents = Extents()
 
     def run(self) -> CheckReport:
-        for folio in self._journal.strays:
-            self._report(
-                Problem("the journal has it for a partition that is not there", folio=folio)
-            )
         for namespace in self._namespaces():
             for topic in self._topics_of(namespace):
                 self._topics += 1
@@ -194,24 +180,6 @@ class _Check:
             return
         for problem in walk.finish():
             self._report(problem)
-        start = max(walk.next_offset, state.next_offset)
-        self._check_journaled(topic, state._replace(log_start_offset=start))
-
-    def _check_journaled(self, topic: Topic, state: PartitionState) -> None:
-        """Check the pages of a partition from its log's start on that its tables lack."""
-        pages = [
-            page
-            for page in self._journal.pages.get((topic.uuid, state.partition), ())
-            # What a server has told the tables meanwhile was there.
-            if page.end_offset >= state.log_start_offset
-        ]
-        if not pages:
-            return
-        walk = Walk(topic, state._replace(next_offset=pages[-1].end_offset + 1))
-        for page in pages:
-            for problem in walk.step(page):
-                self._report(problem)
-            self._check_page(Page.of_location(topic, state.partition, page))
 
     def _locations(self, topic: Topic, state: PartitionState) -> Iterator[Location]:
         """Yield the partition's pages as metadata has them, in steps of one `locate` each."""

@@ -17,7 +17,6 @@ from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import LOST_FOLIO, STORE_MESSAGES
 from wings_core.repair.catalog import Catalog, read_catalog
 from wings_core.repair.evidence import Evidence
-from wings_core.repair.journal import take_journal
 from wings_core.repair.log import LogRepair, read_folios, read_inline
 from wings_core.repair.noted import Noted
 from wings_core.repair.pages import PageSource
@@ -71,7 +70,6 @@ def repair_directory(
         with ExitStack() as opened:
             report("reading metadata", 0)
             salvaged = salvage(directory.metadata)
-            take_journal(salvaged)
             names, ids = read_inline(salvaged)
             source = PageSource(directory, names)
             opened.callback(source.close)

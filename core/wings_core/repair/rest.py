@@ -10,7 +10,7 @@ from wings_core.repair.catalog import Catalog, as_int
 from wings_core.repair.salvage import Salvaged
 from wings_core.repair.shapes import Row
 
-OF_THE_LOG = {"namespaces", "topics", "partitions", "pages", "folios", "inline_folios", "journal"}
+OF_THE_LOG = {"namespaces", "topics", "partitions", "pages", "folios", "inline_folios"}
 """Tables that the others of this package put together."""
 
 OF_STAGES = {"stages", "staged_pages"}

@@ -1,5 +1,6 @@
 """SQLite's faults: whatever fails, nothing of the transaction is visible and the next one works."""
 
+import resource
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_files import files_no_larger_than
 from fix_metadata import SCHEMA, A, B, C, Clock, MetadataUnderTest, batch_of, offsets_of
 
 from wings_core.errors import Internal, ResourceExhausted, TopicNotFound, Unavailable
@@ -325,6 +325,17 @@ def test_on_a_full_disk_a_commit_is_refused_and_readers_go_on(
     writer.execute(f"PRAGMA max_page_count={1 << 30}").fetchall()
     metadata.registry.commit([batch_of(topic, {A: 1, B: 1})])
     assert offsets_of(metadata.registry, topic, A)[-1] == (pushed, pushed)
+
+
+@contextmanager
+def files_no_larger_than(size: int) -> Generator[None]:
+    """Let the system refuse writes beyond a size, in all files of this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_commit_whose_write_the_system_refuses_leaves_nothing(

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -119,18 +118,8 @@ def test_a_changed_number_names_its_row(path: Path, table: str) -> None:
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (plain, table))
         connection.commit()
-    column = {
-        "pages": "position",
-        "partitions": "next_offset",
-        "consumer_offsets": "offset",
-        "journal": "end_offset",
-    }[table]
+    column = {"pages": "position", "partitions": "next_offset", "consumer_offsets": "offset"}[table]
     with closing(sqlite3.connect(file)) as connection:
-        connection.execute(
-            "INSERT INTO journal (partition_id, start_offset, end_offset, timestamp, "
-            "schema_version, committed_at, folio, data) "
-            "SELECT id, next_offset, next_offset, 1, 1, 1, 'a', x'00' FROM partitions LIMIT 1"
-        )
         connection.execute(f"UPDATE {table} SET {column} = {column} + 256")
         connection.commit()
     problems = [str(problem) for problem in check_directory(path).problems]
@@ -160,7 +149,6 @@ def test_rows_of_before_get_checksums(path: Path, monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as before:
         released = migrations.MIGRATIONS
         before.setattr(migrations, "MIGRATIONS", released[: released.index(from_17.ROW_CHECKSUMS)])
-        before.setattr(SqliteMetadata, "_settle_all", Mock())  # There was no journal.
         file = path / "old.sqlite"
         with SqliteMetadata(file) as metadata:
             topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("t"), SCHEMA)
@@ -178,7 +166,7 @@ def test_rows_of_before_get_checksums(path: Path, monkeypatch: pytest.MonkeyPatc
         assert metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 9).log_end_offset == 4
     assert not list(metadata_problems(file))
     with closing(sqlite3.connect(file)) as connection:
-        for table in CHECKSUMS.keys() - {"journal"}:
+        for table in CHECKSUMS:
             rows = connection.execute(f"SELECT checksum FROM {table}").fetchall()
             assert rows
             assert all(checksum > 0 for (checksum,) in rows)

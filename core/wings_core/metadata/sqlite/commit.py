@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 
 from wings_core.metadata.judge import Judge, PartitionDraft
 from wings_core.metadata.results import RESULTS_KEPT_MAX, Series
-from wings_core.metadata.sqlite import journal
 from wings_core.metadata.sqlite.database import Connection, insert_rows
 from wings_core.metadata.sqlite.pages import (
     PageRow,
@@ -30,9 +29,6 @@ def commit_batches(
     inline: InlineFolio | None = None,
 ) -> Committed:
     """Judge the batches and write the accepted ones, within the transaction of `connection`."""
-    journaled = inline is not None and journal.takes(connection, batches, inline)
-    if not journaled and connection.cache.journal:
-        journal.apply(connection)
     stored = _SqliteState(connection)
     stored.find_ahead(batches)
     judge = Judge(stored, now)
@@ -44,11 +40,6 @@ def commit_batches(
         if draft.next_offset != draft.stored_next_offset:
             changed.append(draft)
             ends[uuids[draft.topic_id], draft.partition] = draft.next_offset
-    if journaled and changed:
-        assert inline is not None
-        journal.add(connection, judge, inline, now)
-        connection.cache.learn(stored.topic_ids, {}, judge.partitions, judge.producers, judge.pages)
-        return Committed(results, ends)
     write_partitions(connection, changed)
     folio_ids = _write_pages(connection, judge)
     if inline is not None:

@@ -23,7 +23,7 @@ class CommitCache:
 
     Right because one process at a time writes to a database, and every transaction of it that is
     not a commit makes the cache forget. Touched only while its thread holds the writer, but for
-    `tail` and `journal`.
+    `tail`.
     """
 
     def __init__(self) -> None:
@@ -36,13 +36,6 @@ class CommitCache:
         changed, so any thread may look: it sees the log as it was after that commit."""
         self.sink: Callable[[Sequence[tuple[str, Sequence[Any]]]], None] | None = None
         """Is given what was noted of a transaction once that is durable; see `notes`."""
-        self.journal: set[str] = set()
-        """Folios that the journal may have and the tables lack; see `journal`. Any thread may look
-        whether there are some: none that was acknowledged is missing."""
-        self.journal_applied = False
-        """Whether the transaction writes all of the journal into the tables."""
-        self.without_journal = 0
-        """How many commits do without it from now on."""
         self._noted: list[tuple[str, Sequence[Any]]] = []
         self._partitions: dict[tuple[int, Partition], PartitionDraft] = {}
         self._learnt: (
@@ -83,9 +76,6 @@ class CommitCache:
 
     def confirm(self) -> None:
         """Keep what was learnt; call it once the transaction is durable."""
-        if self.journal_applied:
-            self.journal_applied = False
-            self.journal.clear()
         if self._noted and self.sink is not None:
             self.sink(self._noted)
             self._noted = []
@@ -115,7 +105,6 @@ class CommitCache:
 
     def forget(self) -> None:
         """Start anew: after a transaction that failed, and before one that is not a commit."""
-        self.journal_applied = False
         self._noted = []
         self._learnt = None
         self.tail = ({}, ())

@@ -1,9 +1,8 @@
 """The connections to one SQLite database: one that writes and a few that read.
 
 Thousands of threads call in. They wait for a connection in the order in which they came, and no
-longer than a named bound. A reader sees what was committed to the tables when its statement
-began, and neither waits for the writer nor holds it up: where the journal has rows, it is
-`SqliteDatabase.read` that waits, before.
+longer than a named bound. A reader sees what was committed when its statement began, and neither
+waits for the writer nor holds it up.
 """
 
 import sqlite3
@@ -60,7 +59,7 @@ class Connections:
         connection_type: type[sqlite3.Connection] = sqlite3.Connection,
     ) -> None:
         self.commit_cache = CommitCache()
-        """Touched only by the thread that has the writer, but for its `tail` and `journal`."""
+        """Touched only by the thread that has the writer, but for its `tail`."""
         self._read_only = read_only
         self._connection_type = connection_type
         self._reader_uri = f"{path.absolute().as_uri()}?mode=ro"

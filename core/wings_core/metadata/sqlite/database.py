@@ -2,18 +2,13 @@
 
 import re
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeVar
 
-from wings_core.errors import Internal, ResourceExhausted
-from wings_core.metadata.sqlite import journal
 from wings_core.metadata.sqlite.commit_cache import CommitCache
 from wings_core.metadata.sqlite.connections import Connections
-from wings_core.metadata.sqlite.writer import Writer
 from wings_core.metadata.store.database import no_notification
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.notifications import Notification
@@ -24,13 +19,6 @@ STATEMENTS_MAX = 1_024
 
 STATEMENT_ROWS = 50
 """Rows that one statement inserts, where there are so many; see `insert_rows`."""
-
-SETTLE_AGAIN_SECONDS = 1.0
-"""How long looks do without telling the tables after that failed, as on a full disk."""
-
-LOOK_PAGES_MAX = 65_536
-"""Pages of the database that a look which cannot tell the tables keeps in memory: the journal, and
-what it changes in the tables, is less."""
 
 _NOT_OF_SQLITE = re.compile(
     r"""
@@ -108,32 +96,6 @@ def insert_rows(
     raw.executemany(f"{into} VALUES {values}", rows[whole:] if whole else rows)
 
 
-class _UnsettledError(Exception):
-    """The tables lack what the journal has."""
-
-
-class _Looking(Connection):
-    """A connection that looks: at the cache as it is, at tables if they lack nothing.
-
-    Raises:
-        _UnsettledError: From its first look at tables, that they do.
-    """
-
-    __slots__ = ("_has_looked", "_raw")
-
-    def __init__(self, raw: sqlite3.Connection, cache: CommitCache) -> None:
-        self.cache = cache
-        self._raw = raw
-        self._has_looked = False
-
-    @property
-    def raw(self) -> sqlite3.Connection:  # pyright: ignore[reportIncompatibleVariableOverride] - it is only read
-        if self.cache.journal and not self._has_looked:
-            raise _UnsettledError
-        self._has_looked = True  # What comes from now on need not be seen.
-        return self._raw
-
-
 class SqliteDatabase:
     """A `Database` in SQLite, of one process.
 
@@ -149,8 +111,6 @@ class SqliteDatabase:
         self._connections = connections
         self._waiters = waiters
         self._clock = clock
-        self._settle_from = 0.0
-        """When a look tries to tell the tables again, after one could not; monotonic seconds."""
 
     def now(self) -> int:
         """Return the time, in microseconds since the epoch."""
@@ -162,65 +122,9 @@ class SqliteDatabase:
         return self._clock()
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run statements that need not see the same state; see `Database.read`.
-
-        Waits for the writer where the journal has rows, which the tables are told of first.
-        """
+        """Run statements that need not see the same state; see `Database.read`."""
         cache = self._connections.commit_cache
-        with suppress(_UnsettledError):
-            return self._connections.read(lambda raw: work(_Looking(raw, cache)))
-        if time.monotonic() < self._settle_from:
-            return self._look_within(work)
-        try:
-            self.settle()
-        except (ResourceExhausted, Internal):
-            self._settle_from = time.monotonic() + SETTLE_AGAIN_SECONDS
-            return self._look_within(work)
         return self._connections.read(lambda raw: work(Connection(raw, cache)))
-
-    def _look_within(self, work: Callable[[Connection], T]) -> T:
-        """Run statements in a transaction that tells the tables, and is undone.
-
-        Where nothing can be written, as on a full disk: that is not until a transaction ends.
-        """
-        cache = self._connections.commit_cache
-        writer = self._connections.acquire_writer()
-        try:
-            with writer.transaction(undone=True) as raw:
-                try:
-                    raw.execute(f"PRAGMA cache_spill={LOOK_PAGES_MAX}")  # OFF is too late in one.
-                    connection = Connection(raw, cache)
-                    journal.apply(connection)
-                    return work(connection)
-                finally:
-                    raw.execute("PRAGMA cache_spill=1")
-        finally:
-            cache.forget()
-            self._connections.release_writer(writer)
-
-    def settle(self) -> None:
-        """Tell the tables what the journal has, without a sync; see `journal`.
-
-        Raises:
-            WingsError: The database cannot be written. Nothing was lost.
-        """
-        writer = self._connections.acquire_writer()
-        try:
-            self._settle(writer)
-        finally:
-            self._connections.release_writer(writer)
-
-    def _settle(self, writer: Writer) -> None:
-        cache = self._connections.commit_cache
-        if not cache.journal:
-            return  # Another thread has, meanwhile.
-        try:
-            with writer.transaction(synced=False) as raw:
-                journal.apply(Connection(raw, cache))
-            cache.confirm()
-        except BaseException:
-            cache.forget()
-            raise
 
     def write(
         self,
@@ -235,7 +139,6 @@ class SqliteDatabase:
         cache = self._connections.commit_cache
         try:
             if not keeps_cache:
-                self._settle(writer)  # By itself: who looks meanwhile need not wait for `work`.
                 cache.forget()
             try:
                 with writer.transaction() as raw:

@@ -32,11 +32,6 @@ _LOG_MAGIC = {0x377F0682: "<", 0x377F0683: ">"}
 """By the byte order of the log's checksums."""
 
 
-UNSYNCED_MAX = 2
-"""Transactions that a power cut may leave in part: one that was being synced, and before it one
-that applied the journal, which waits for the next one's sync."""
-
-
 class DatabaseFile:
     """One file, open for reading; a context manager.
 
@@ -178,7 +173,7 @@ class DatabaseFile:
 
     def _lose(self, message: str, commits: int) -> None:
         self.losses.append(message)
-        if commits > UNSYNCED_MAX:
+        if commits > 1:  # One may be of a transaction that was not synced when power was lost.
             self.log_problems = self.losses
 
 

@@ -61,16 +61,6 @@ _COLUMNS = {
         "merged_bytes",
     ),
     "consumer_offsets": ("topic_id", "offset", "committed_at"),
-    "journal": (
-        "id",
-        "partition_id",
-        "start_offset",
-        "end_offset",
-        "timestamp",
-        "schema_version",
-        "committed_at",
-        "sequence?",
-    ),
 }
 
 CHECKSUMS = {table: _checksum(*columns) for table, columns in _COLUMNS.items()}
@@ -95,7 +85,6 @@ _KEYS = {
     "pages": "partition_id || ', end ' || end_offset",
     "partitions": "id",
     "consumer_offsets": "quote(consumer) || ', partition ' || partition",
-    "journal": "id",
 }
 
 PROBLEMS_MAX = 100

@@ -156,7 +156,7 @@ def locate_many(
         return _states(connection, topic_uuid, positions)
     found: list[LocatedPartition] = []
     locations_left = locations_max
-    connection.execute("SAVEPOINT look")  # All look-ups see the same log.
+    connection.execute("BEGIN")  # All look-ups see the same log.
     topic_id = require_topic_id(connection, topic_uuid)
     folios = _FolioNames(connection)
     # Each statement ends the one before it. Closed before its end: see `locate`.
@@ -183,7 +183,7 @@ def locate_many(
                 locations_left -= len(locations)
             state = PartitionState(partition, start, end, size, last_timestamp)
             found.append(LocatedPartition(state, tuple(locations)))
-    connection.execute("RELEASE look")
+    connection.execute("COMMIT")
     return found
 
 
@@ -199,11 +199,11 @@ def _states(
     connection: Connection, topic_uuid: str, positions: Sequence[tuple[Partition, int]]
 ) -> list[LocatedPartition]:
     """Return where partitions stand, in the order of their positions."""
-    connection.execute("SAVEPOINT look")  # All look-ups see the same log.
+    connection.execute("BEGIN")  # All look-ups see the same log.
     topic_id = require_topic_id(connection, topic_uuid)
     wanted = json.dumps(dict(positions), ensure_ascii=False)
     rows = connection.raw.execute(_STATES, (wanted, topic_id)).fetchall()
-    connection.execute("RELEASE look")
+    connection.execute("COMMIT")
     return [LocatedPartition(PartitionState(*row), ()) for row in rows]
 
 
@@ -256,7 +256,7 @@ def locate_slices(
     wanted = dict(positions)
     if min(wanted.values()) < 0 or max(wanted.values()) > OFFSET_MAX:
         wanted = {partition: max(0, min(offset, OFFSET_MAX)) for partition, offset in positions}
-    connection.execute("SAVEPOINT look")  # All look-ups see the same log.
+    connection.execute("BEGIN")  # All look-ups see the same log.
     arguments = {
         "positions": json.dumps(wanted, ensure_ascii=False),
         "topic": require_topic_id(connection, topic_uuid),
@@ -274,7 +274,7 @@ def locate_slices(
     ids = found.column("folio").unique().sort()
     known = _FolioNames(connection)
     folios = [known[each] for each in integers(ids)]
-    connection.execute("RELEASE look")
+    connection.execute("COMMIT")
     columns = found.columns
     columns[SLICES.get_field_index("folio")] = pc.index_in(columns[4], value_set=ids).cast(_INT)
     return ManyLocated(
@@ -341,11 +341,11 @@ def offsets_for_timestamps(
     Timestamps never decrease along a partition, so the first page that is late enough is found by
     halving the range of offsets: at most 64 look-ups of each, and no index by time to keep.
     """
-    connection.execute("SAVEPOINT look")  # All look-ups see the same log.
+    connection.execute("BEGIN")  # All look-ups see the same log.
     topic_id = require_topic_id(connection, topic_uuid)
     with closing(connection.raw.cursor()) as cursor:
         offsets = [_halve(cursor, topic_id, *position) for position in positions]
-    connection.execute("RELEASE look")
+    connection.execute("COMMIT")
     return offsets
 
 

@@ -12,10 +12,10 @@ for a pool's turn waits on another.
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsError
+from wings_core.errors import Internal
 from wings_core.metadata.sqlite import dialect
 from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.sqlite.copies import copying
@@ -38,8 +38,7 @@ class SqliteMetadata(DatabaseMetadata[Connection]):
             must be.
         clock: Microseconds since the epoch.
         read_only: Read beside a server, or a database at rest, and write nothing. One at rest is
-            read without locks: start no server on it meanwhile. Nothing wakes waiters, and what its
-            journal has is not seen: it is as before the last small pushes; see `journal`.
+            read without locks: start no server on it meanwhile. Nothing wakes waiters.
         connection_type: The class of the connections, for tests that inject faults.
         notes: The file of notes for a repair; None, or `read_only`: none are written.
 
@@ -60,14 +59,11 @@ class SqliteMetadata(DatabaseMetadata[Connection]):
         if read_only and not path.exists():
             raise Internal(f"there is no metadata at {path}")
         self._connections = Connections(path, read_only=read_only, connection_type=connection_type)
-        waiters = Waiters()
-        self._database = SqliteDatabase(self._connections, waiters, clock)
         try:
             if read_only:
                 check_version(self._connections)
             else:
                 migrate(self._connections, clock)
-                self._settle_all()
         except BaseException:
             self._connections.close()
             raise
@@ -75,6 +71,8 @@ class SqliteMetadata(DatabaseMetadata[Connection]):
         self._notes: Notes | None = None
         if notes is not None and not read_only:
             self._notes = Notes(notes, self._connections)
+        waiters = Waiters()
+        self._database = SqliteDatabase(self._connections, waiters, clock)
         topics = TopicCache(0 if read_only else TOPICS_CACHED_MAX)
         super().__init__(self._database, dialect, waiters, topics)
 
@@ -86,26 +84,12 @@ class SqliteMetadata(DatabaseMetadata[Connection]):
         )
         return row[0]
 
-    def _settle_all(self) -> None:
-        """Apply what a process that was killed has left in the journal."""
-        rows: list[tuple[str]] = self._connections.read(
-            lambda raw: raw.execute("SELECT folio FROM journal").fetchall()
-        )
-        self._connections.commit_cache.journal.update(folio for (folio,) in rows)
-        # On a full disk, say, it is done later; see `SqliteDatabase.read`.
-        with suppress(ResourceExhausted, Unavailable, Internal):
-            self._database.settle()
-
     def copying(self) -> AbstractContextManager[Callable[[Path], None]]:
         """Fix the state of the file at one moment; see `Metadata.copying`."""
         return copying(self._path, "metadata")
 
     def close(self) -> None:
         """Close the database, once calls under way have ended; later calls raise `Unavailable`."""
-        try:
-            with suppress(WingsError):  # The next start does it.
-                self._database.settle()
-        finally:
-            if self._notes is not None:
-                self._notes.close()
-            self._connections.close()
+        if self._notes is not None:
+            self._notes.close()
+        self._connections.close()

@@ -10,9 +10,8 @@ fence fails as well, the next commit that succeeds does the same. A full disk is
 frame with the mark, which is the last, was not written.
 
 **A sync that failed is not made up for by the next.** Linux takes what it could not write for
-written. That may be a transaction before the failed one, which waited for no sync of its own, and
-without its frames recovery would not come to those after them. So the fence, or the commit in its
-place, writes the whole log again.
+written, and recovery does not come to the frames after one that is missing. So the fence, or the
+commit in its place, writes the whole log again.
 
 If even the rollback fails, the state of the connection is unknown: it is discarded, which ends its
 transaction, and a new one is opened before the next use. Readers stay open meanwhile, so the
@@ -51,12 +50,6 @@ WAL_BYTES_MAX = 64 * 1024 * 1024
 WAL_BYTES_AHEAD = 1_000 * (4096 + 24) + 32
 """The length of a log when SQLite begins it again: a thousand frames of a page each."""
 
-SYNCED = ("PRAGMA synchronous=FULL", "PRAGMA wal_autocheckpoint=1000")
-"""How transactions are run that are on the disk when they end."""
-
-UNSYNCED = ("PRAGMA wal_autocheckpoint=0", "PRAGMA synchronous=NORMAL")
-"""How others are run. SQLite reports no error where the sync of a checkpoint has failed."""
-
 LENGTHENED_AFTER = 48
 """Transactions after which the log is written in advance; a short life has no need of it."""
 
@@ -83,22 +76,14 @@ class Writer:
         self._closed = False
         self._prepare: Callable[[sqlite3.Connection], None] | None = None
         self._transactions = 0
-        self._synced = True
         self._sync_failed = False
         """Whether one did, and none after it was of all of the log."""
 
     @contextmanager
-    def transaction(
-        self, *, synced: bool = True, undone: bool = False
-    ) -> Generator[sqlite3.Connection]:
+    def transaction(self) -> Generator[sqlite3.Connection]:
         """Run the block in one durable transaction, which is undone if anything raises.
 
         Waits for the transaction of another thread; the block must not begin a second one.
-
-        Args:
-            synced: Whether it is on the disk when the block has ended; else a crash may undo all of
-                it, until the next that is.
-            undone: Whether it is undone in any case, so that nothing is written.
 
         Raises:
             ResourceExhausted: The disk is full.
@@ -111,20 +96,14 @@ class Writer:
             committing = False
             try:
                 connection = self._open()
-                if synced is not self._synced:
-                    self._set_synced(connection, synced)
                 connection.execute("BEGIN IMMEDIATE")
-                if self._sync_failed and synced and not undone:
+                if self._sync_failed:
                     self._write_log_again()
                 yield connection
-                if undone:
-                    self._undo()
-                    return
                 committing = True
                 connection.execute("COMMIT")
                 committing = False
-                if synced:
-                    self._sync_failed = False
+                self._sync_failed = False
                 self._transactions += 1
                 if self._transactions == LENGTHENED_AFTER:
                     self._lengthen_log(connection)
@@ -176,7 +155,7 @@ class Writer:
             ((mode,),) = connection.execute("PRAGMA journal_mode=WAL").fetchall()
             if mode != "wal":
                 raise Internal(f"{self._path} cannot have a write-ahead log, which is needed")
-            self._set_synced(connection, True)
+            connection.execute("PRAGMA synchronous=FULL")
             connection.execute("PRAGMA fullfsync=ON")  # Of macOS: else the disk may lose it.
             connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
             connection.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}").fetchall()
@@ -187,12 +166,6 @@ class Writer:
             raise
         self._connection = connection
         return connection
-
-    def _set_synced(self, connection: sqlite3.Connection, synced: bool) -> None:
-        self._synced = False  # Ctrl-C may come between any two of these.
-        for statement in SYNCED if synced else UNSYNCED:
-            connection.execute(statement).fetchall()
-        self._synced = synced
 
     def _lengthen_log(self, connection: sqlite3.Connection) -> None:
         """Write the log's pages to come; where that fails, the log grows as it would."""
@@ -237,8 +210,7 @@ class Writer:
                 self._write_log_again()
             connection.execute("INSERT OR REPLACE INTO fences (id, mark) VALUES (1, random())")
             connection.execute("COMMIT")
-            if self._synced:
-                self._sync_failed = False
+            self._sync_failed = False
         except (sqlite3.Error, WingsError) as error:
             self._learn_of_sync(error)
             _logger.exception("%s cannot be written: the next commit will be the fence", self._what)

@@ -203,8 +203,8 @@ _SERIES: Sequence[str] = ()
 earlier versions, which would answer one of them with the range of all, do not open it."""
 
 _JOURNAL = (
-    f"""
-    -- Commits of one inline page that the tables are not told of yet; see journal.py.
+    """
+    -- Commits of one inline page each that the other tables lacked, for a while.
     CREATE TABLE journal (
         id INTEGER PRIMARY KEY,
         partition_id INTEGER NOT NULL,
@@ -214,13 +214,55 @@ _JOURNAL = (
         schema_version INTEGER NOT NULL,
         committed_at INTEGER NOT NULL,
         producer_id TEXT,
-        sequence INTEGER, -- Of the producer's last batch in it.
-        committed TEXT, -- As of `producer_results`.
+        sequence INTEGER,
+        committed TEXT,
         folio TEXT NOT NULL,
-        data BLOB NOT NULL, -- The page, which is all of its folio.
-        checksum INTEGER NOT NULL GENERATED ALWAYS AS ({CHECKSUMS["journal"]}) STORED
+        data BLOB NOT NULL
     ) STRICT
     """,
+)
+
+_WITHOUT_JOURNAL = (
+    "INSERT INTO folios (name, pages) SELECT folio, 1 FROM journal ORDER BY id",
+    """
+    INSERT INTO inline_folios (folio_id, data)
+    SELECT folios.id, data FROM journal JOIN folios ON folios.name = folio
+    """,
+    """
+    INSERT INTO pages (
+        partition_id, end_offset, start_offset, timestamp, folio_id, position, length, format,
+        schema_version
+    )
+    SELECT partition_id, end_offset, start_offset, timestamp, folios.id, 0, length(data), 3,
+        schema_version
+    FROM journal JOIN folios ON folios.name = folio
+    """,
+    """
+    UPDATE partitions SET
+        next_offset = came.next_offset, bytes = bytes + came.size,
+        last_timestamp = came.last_timestamp, pages = pages + came.count
+    FROM (
+        SELECT partition_id, max(end_offset) + 1 AS next_offset, sum(length(data)) AS size,
+            max(timestamp) AS last_timestamp, count(*) AS count
+        FROM journal GROUP BY partition_id
+    ) AS came
+    WHERE id = came.partition_id
+    """,
+    """
+    INSERT INTO producers (topic_id, producer_id, next_sequence)
+    SELECT topic_id, producer_id, max(sequence) + 1
+    FROM journal JOIN partitions ON partitions.id = partition_id
+    WHERE producer_id IS NOT NULL GROUP BY topic_id, producer_id
+    ON CONFLICT DO UPDATE SET next_sequence = excluded.next_sequence
+    """,
+    """
+    INSERT OR REPLACE INTO producer_results
+        (topic_id, producer_id, slot, sequence, committed, committed_at)
+    SELECT topic_id, producer_id, sequence % 64, sequence, committed, committed_at
+    FROM journal JOIN partitions ON partitions.id = partition_id
+    WHERE producer_id IS NOT NULL ORDER BY journal.id
+    """,
+    "DROP TABLE journal",
 )
 
 MIGRATIONS: Sequence[Sequence[str]] = (
@@ -233,4 +275,5 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _CHECKED,
     _SERIES,
     _JOURNAL,
+    _WITHOUT_JOURNAL,
 )
