@@ -90,7 +90,6 @@ from wings_core.errors import (
 
 if TYPE_CHECKING:
     from wings_client import arrow as arrow
-    from wings_client import cast as cast
     from wings_client import files as files
     from wings_client import gather as gather
     from wings_client._async._client import AsyncClient, connect_async
@@ -302,7 +301,7 @@ _MODULES = {
 }
 """The names that are loaded when first used, by their modules."""
 
-_SUBMODULES = ("arrow", "cast", "files", "gather")
+_SUBMODULES = ("arrow", "files", "gather")
 
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -1,17 +1,17 @@
 """Converts a caller's data to batches of a topic's schema, cut to a size."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
 
 from wings_client._model import Topic
+from wings_client._pandas import frame_table, is_pandas
 from wings_client._rows import Row, batch_of_columns, batch_of_rows, mapping_of_object
 from wings_client.arrow import RecordBatch
-from wings_client.cast import Caster, present_columns
-from wings_core.arrow_types import fields_of
+from wings_core.cast import Caster
 
 BATCH_ROWS = 65_536
 """Rows of one batch by default."""
@@ -34,8 +34,6 @@ class Cut:
     bytes_max: int = BATCH_BYTES_MAX
     key: str | None = None
     """The column whose values are counted as partitions; None where all rows go to one."""
-    grown: bool = False
-    """Whether columns at the end that may be null may be missing; see `Caster`."""
 
     @classmethod
     def of(cls, topic: Topic, rows_max: int, *, routed: bool) -> "Cut":
@@ -52,7 +50,6 @@ class Cut:
             rows_max=rows_max,
             bytes_max=min(BATCH_BYTES_MAX, bytes_max),
             key=topic.partition_key if routed else None,
-            grown=topic.schema_version > 1,
         )
 
 
@@ -81,23 +78,21 @@ def _conform(data: Data, schema: pa.Schema, cut: Cut, argument: str) -> Iterator
     """Yield data as batches of the schema, of any size."""
     data = _collected(data)
     if isinstance(data, pa.RecordBatch):
-        yield Caster(data.schema, schema, grown=cut.grown).cast(data)
+        yield Caster(data.schema, schema).cast(data)
     elif isinstance(data, pa.Table):
         yield from _conform_table(data, schema, cut)
-    elif _is_pandas(data):
-        # The index is no column; pandas' NaN is null.
-        table = pa.Table.from_pandas(cast("Any", data), preserve_index=False)
-        yield from _conform_table(table, schema, cut)
+    elif is_pandas(data, "DataFrame"):
+        yield from _conform_table(frame_table(data, schema), schema, cut)
     elif hasattr(data, "__arrow_c_stream__"):
         with _opened(data, argument) as reader:
-            caster = Caster(reader.schema, schema, grown=cut.grown)
+            caster = Caster(reader.schema, schema)
             for batch in reader:
                 yield caster.cast(batch)
     elif hasattr(data, "__arrow_c_array__"):
         batch = pa.record_batch(cast("Any", data))
-        yield Caster(batch.schema, schema, grown=cut.grown).cast(batch)
+        yield Caster(batch.schema, schema).cast(batch)
     elif isinstance(data, Mapping):
-        yield _of_columns(cast("Mapping[str, object]", data), schema, cut, argument)
+        yield _of_columns(cast("Mapping[str, object]", data), schema, argument)
     elif (row := mapping_of_object(data)) is not None:
         yield batch_of_rows([row], schema)
     elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, bytearray, type)):
@@ -128,9 +123,7 @@ def _not_pushed(data: object, argument: str) -> TypeError:
     )
 
 
-def _of_columns(
-    given: Mapping[str, object], schema: pa.Schema, cut: Cut, argument: str
-) -> pa.RecordBatch:
+def _of_columns(given: Mapping[str, object], schema: pa.Schema, argument: str) -> pa.RecordBatch:
     for name, values in given.items():
         # A str is of characters, so a row would become as many rows as it has of them.
         if isinstance(values, (str, bytes, bytearray)) or not isinstance(values, Iterable):
@@ -138,17 +131,12 @@ def _of_columns(
                 f"{argument}[{name!r:.80}]: expected the values of a column, got a "
                 f"{type(values).__name__}; push one row as a list of it: [row]"
             )
-    columns = cast("Mapping[str, Sequence[Any]]", given)
-    if not cut.grown:
-        return batch_of_columns(columns, schema)
-    there = pa.schema(fields_of(schema)[: present_columns(list(columns), schema)])
-    batch = batch_of_columns(columns, there)
-    return Caster(there, schema, grown=True).cast(batch)
+    return batch_of_columns(cast("Mapping[str, Iterable[Any]]", given), schema)
 
 
 def _conform_table(table: pa.Table, schema: pa.Schema, cut: Cut) -> Iterator[pa.RecordBatch]:
     """Yield a table in full batches, joining small chunks."""
-    caster = Caster(table.schema, schema, grown=cut.grown)
+    caster = Caster(table.schema, schema)
     for start in range(0, table.num_rows, cut.rows_max):
         for batch in table.slice(start, cut.rows_max).combine_chunks().to_batches():
             yield caster.cast(batch)
@@ -207,12 +195,6 @@ def _fits(batch: pa.RecordBatch, cut: Cut) -> bool:
 
     partitions = cast("Any", pc).count_distinct(batch.column(cut.key), mode="all").as_py()
     return partitions <= BATCH_PARTITIONS_MAX
-
-
-def _is_pandas(data: object) -> bool:
-    # While another thread is still importing it, no data frame can exist.
-    frame = getattr(sys.modules.get("pandas"), "DataFrame", None)
-    return frame is not None and isinstance(data, frame)
 
 
 def _collected(data: Data) -> Data:

@@ -15,7 +15,9 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
+from wings_client._pandas import is_pandas, series_values
 from wings_core.arrow_types import children, fields_of
+from wings_core.cast import Caster, wanted_fields
 from wings_core.contracts.messages import shortened
 from wings_core.errors import SchemaMismatch
 from wings_core.type_names import type_name
@@ -152,8 +154,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def batch_of_columns(columns: Mapping[str, Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch from the values of each column.
+def batch_of_columns(columns: Mapping[str, Iterable[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch from the values of each column, Python's or an array of Arrow's.
+
+    A column that may be null may be missing, and becomes null.
 
     Raises:
         SchemaMismatch: A key that is no column, a column that is missing or of another length, or
@@ -162,18 +166,40 @@ def batch_of_columns(columns: Mapping[str, Sequence[Any]], schema: pa.Schema) ->
     for name in columns:
         if name not in schema.names:
             raise _mismatch(f"{name!r:.80} is not a column of the topic", str(name))
+    fields = wanted_fields(columns, schema)
     arrays: list[ArrowArray] = []
-    for field in fields_of(schema):
+    for field in fields:
         if field.name not in columns:
             raise _mismatch(f"column {field.name!r:.80} is missing", field.name)
-        arrays.append(_column(list(columns[field.name]), field, 0))
+        values = _arrow_or_python(columns[field.name])
+        as_arrow = isinstance(values, pa.Array)
+        arrays.append(_cast(values, field) if as_arrow else _column(values, field, 0))
         if len(arrays[-1]) != len(arrays[0]):
             raise _mismatch(
                 f"column {field.name!r:.80} has {len(arrays[-1])} values, the first column has "
                 f"{len(arrays[0])}",
                 field.name,
             )
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    there = pa.schema(fields)
+    return Caster(there, schema).cast(pa.RecordBatch.from_arrays(arrays, schema=there))
+
+
+def _arrow_or_python(values: Any) -> Any:
+    """Return the values of a column as an array of Arrow's, or as a list of Python's."""
+    if is_pandas(values, "Series"):
+        values = series_values(values)
+    elif hasattr(values, "__arrow_c_stream__"):
+        values = cast("Any", pa).chunked_array(values)
+    elif hasattr(values, "__arrow_c_array__"):
+        values = cast("Any", pa).array(values)
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks()
+    return values if isinstance(values, (pa.Array, list)) else list(values)
+
+
+def _cast(array: "ArrowArray", field: "ArrowField") -> "ArrowArray":
+    found = pa.RecordBatch.from_arrays([array], [field.name])
+    return Caster(found.schema, pa.schema([field])).cast(found).column(0)
 
 
 def _column(values: list[Any], field: "ArrowField", first_row: int) -> "ArrowArray":
@@ -316,6 +342,11 @@ def _converts(value: Any, data_type: pa.DataType) -> bool:
 
 def _same(given: Any, back: Any) -> bool:
     """Return whether a value read back from Arrow equals the one given."""
+    if isinstance(given, pa.Scalar):
+        try:
+            given = given.as_py()
+        except (ValueError, OverflowError):  # Of a time that Python has not.
+            return False
     if isinstance(back, float) and isinstance(given, float):
         # A float column can only round 0.1; what overflows it is lost.
         return math.isinf(given) or not math.isinf(back)

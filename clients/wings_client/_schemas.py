@@ -15,9 +15,10 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Required, U
 
 import pyarrow as pa
 
-from wings_client._plain import plain_schema
+from wings_client._pandas import frame_table, is_pandas
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidSchema
+from wings_core.plain_types import plain_schema
 from wings_core.type_names import parse_type
 
 SchemaLike = object
@@ -118,10 +119,10 @@ def _arrow_schema(given: Any) -> pa.Schema | None:
 
 def _frame_schema(given: Any) -> pa.Schema | None:
     """Return the schema of a data frame of pandas or Polars, or of what says its types."""
-    pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
-    if pandas is not None and isinstance(given, pandas.DataFrame):
+    polars = sys.modules.get("polars")
+    if is_pandas(given, "DataFrame"):
         return _pandas_schema(given)
-    if pandas is not None and isinstance(given, pandas.Series):  # The dtypes of a data frame.
+    if is_pandas(given, "Series"):  # The dtypes of a data frame.
         return pa.schema([_named(str(name), each) for name, each in given.items()])
     if polars is not None and isinstance(given, polars.LazyFrame):
         return _polars_schema(given.collect_schema())
@@ -131,8 +132,8 @@ def _frame_schema(given: Any) -> pa.Schema | None:
 
 
 def _pandas_schema(frame: Any) -> pa.Schema:
-    """Return the schema of a frame as it is pushed: without its index."""
-    found = pa.Schema.from_pandas(frame, preserve_index=False)
+    """Return the schema of a frame as it is pushed."""
+    found = frame_table(frame).schema
     for field in fields_of(found):
         if pa.types.is_null(field.type):
             raise _unsupported(field.name, "a column of which every value is missing")

@@ -14,6 +14,7 @@ from wings_client._errors import CALL_ERRORS, client_closed, typed_error
 from wings_client._handover import Handover, HandoverClosed
 from wings_client._interrupt import interruptible
 from wings_client._messages import build
+from wings_client._pandas import frame_table, is_pandas
 from wings_client._stream import OpenStream, Reading, StreamCancelled
 from wings_client._transport import Transport
 from wings_client.arrow import RecordBatch, RecordBatchReader, Schema
@@ -173,6 +174,8 @@ def _stream(name: str, table: Any) -> str:
     try:
         if isinstance(table, Mapping):
             table = pa.table(cast("Any", table))
+        elif is_pandas(table, "DataFrame"):
+            table = frame_table(table)
         elif isinstance(table, list):
             table = pa.Table.from_pylist(cast("Any", table))
         reader = RecordBatchReader.from_stream(table)

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from wings_client.cast import Conversion, cast_column, conversion
 from wings_core.arrow_types import children, fields_of
+from wings_core.cast import Conversion, cast_column, conversion
 from wings_core.contracts.messages import shortened
 from wings_core.errors import SchemaMismatch, WingsError
 from wings_core.type_names import type_name

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from wings_client import Topic
-from wings_client.cast import Conversion, conversion, present_columns
 from wings_core.arrow_types import fields_of
+from wings_core.cast import Conversion, conversion, wanted_fields
 from wings_core.contracts.messages import shortened
 from wings_core.errors import SchemaMismatch
 from wings_core.type_names import type_name
@@ -24,9 +24,8 @@ def check_write_schema(schema: pa.Schema, topic: Topic) -> None:
         SchemaMismatch: They cannot; the message names every column at fault, the fact `column`
             the first.
     """
-    names, wanted = list(schema.names), list(topic.schema.names)
-    if topic.schema_version > 1:  # What came later is null where it is missing.
-        wanted = wanted[: present_columns(names, topic.schema)]
+    names: list[str] = schema.names
+    wanted = [field.name for field in wanted_fields(names, topic.schema)]
     twice = sorted({name for name in names if names.count(name) > 1})
     missing = [name for name in wanted if name not in names]
     extra = [name for name in names if name not in wanted]
@@ -43,7 +42,7 @@ def check_write_schema(schema: pa.Schema, topic: Topic) -> None:
     ]
     if not problems:
         return
-    if {name.lower() for name in missing} & {name.lower() for name in extra}:
+    if {name.lower() for name in topic.schema.names} & {name.lower() for name in extra}:
         problems.append("upper and lower case differ")
     raise SchemaMismatch(
         shortened(f"the rows do not fit topic {topic.id}: {'; '.join(problems)}"),

@@ -5,6 +5,7 @@
 
 import base64
 import json
+import struct
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
@@ -380,6 +381,110 @@ def test_rows_are_ingested_in_bulk(cursor: Any, wings: Client, numbers: str) -> 
     assert wings.partitions(made)[0].next_offset == 4
     with pytest.raises(TopicNotFound):
         wings.topic("never-made")
+
+
+ENCODED: dict[str, Any] = {
+    "text": pa.array(["a", None], pa.string_view()),
+    "binary": pa.array([b"x", b"y"], pa.binary_view()),
+    "category": pa.array(["u", "v"]).dictionary_encode(),
+    "run": cast("Any", pa.RunEndEncodedArray).from_arrays([2], ["z"]),
+    "list": pa.array([["q"], None], pa.list_(pa.string_view())),
+    "uuid": cast("Any", pa.array([bytes(16), None], cast("Any", pa).uuid())),
+}
+PLAIN = {
+    "text": pa.string(),
+    "binary": pa.binary(),
+    "category": pa.string(),
+    "run": pa.string(),
+    "list": pa.list_(pa.string()),
+    "uuid": pa.binary(16),
+}
+
+
+def test_encoded_columns_are_ingested_as_plain_ones(
+    cursor: Any, wings: Client, new_topic_id: str
+) -> None:
+    rows = pa.table(ENCODED)
+    assert cursor.adbc_ingest(new_topic_id, rows, mode="create") == 2
+    assert cursor.adbc_ingest(new_topic_id, rows, mode="append") == 2
+    assert wings.topic(new_topic_id).schema.equals(pa.schema(PLAIN))
+    expected = {name: column.to_pylist() for name, column in ENCODED.items()}
+    expected["uuid"] = [bytes(16), None]
+    assert wings.fetch(new_topic_id, offset=2).table.to_pydict() == expected
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_data_frames_are_written(
+    connection: Any, wings: Client, new_topic_id: str, times: int
+) -> None:
+    of_polars = pl.DataFrame(
+        {"name": ["x", "y"], "kind": pl.Series(["a", "b"], dtype=pl.Categorical)}
+    )
+    of_pandas = pd.DataFrame({"name": ["x", "y"], "kind": pd.Categorical(["a", None])})
+    for _ in range(times):
+        of_polars.write_database(new_topic_id, connection, if_table_exists="append")
+        of_pandas.to_sql(f"{new_topic_id}-2", connection, index=False, if_exists="append")
+    rows = wings.scan(new_topic_id).read_all().to_pylist()
+    assert rows == times * [{"name": "x", "kind": "a"}, {"name": "y", "kind": "b"}]
+    rows = wings.scan(f"{new_topic_id}-2").read_all().to_pylist()
+    assert rows == times * [{"name": "x", "kind": "a"}, {"name": "y", "kind": None}]
+
+
+def test_ingested_columns_become_the_topics_where_no_value_changes(
+    cursor: Any, wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic("n: int32 not null", "text: string", "at: timestamp[us]")
+    rows = pa.table({"text": pa.array(["a"], pa.large_string()), "n": [7]})
+    assert cursor.adbc_ingest(topic.id, rows, mode="append") == 1
+    assert wings.scan(topic).read_all().to_pylist() == [{"n": 7, "text": "a", "at": None}]
+    for wrong in ({"n": [1 << 40]}, {"text": ["a"]}, {"n": ["7"]}, {"n": [1], "more": [1]}):
+        with pytest.raises(adbc_driver_manager.Error):
+            cursor.adbc_ingest(topic.id, pa.table(wrong), mode="append")
+    assert wings.partitions(topic)[0].next_offset == 1
+
+
+ROWS_UNFOLDED = 200_000
+UNFOLDING: dict[str, Any] = {
+    "dictionary": pa.DictionaryArray.from_arrays(
+        pa.array([0] * ROWS_UNFOLDED, pa.int8()), pa.array(["x" * 1_000_000])
+    ),
+    "runs": cast("Any", pa.RunEndEncodedArray).from_arrays([ROWS_UNFOLDED], ["x" * 1_000_000]),
+    "views": pa.Array.from_buffers(
+        pa.string_view(),
+        ROWS_UNFOLDED,
+        [
+            None,
+            pa.py_buffer(struct.pack("<i4sii", 1_000_000, b"xxxx", 0, 0) * ROWS_UNFOLDED),
+            pa.py_buffer(b"x" * 1_000_000),
+        ],
+    ),
+    "lists": cast("Any", pa.Array).from_buffers(
+        pa.list_view(pa.string()),
+        ROWS_UNFOLDED,
+        [
+            None,
+            pa.py_buffer(bytes(4 * ROWS_UNFOLDED)),
+            pa.py_buffer(struct.pack("<i", 1) * ROWS_UNFOLDED),
+        ],
+        children=[pa.array(["x" * 1_000_000])],
+    ),
+}
+"""Each of a few megabytes, and of 200 GB once it is plain."""
+
+
+@pytest.mark.parametrize("name", UNFOLDING)
+def test_what_would_unfold_to_more_than_a_batch_may_have_is_refused_before_it_does(
+    cursor: Any, wings: Client, new_topic: NewTopic, name: str
+) -> None:
+    topic = new_topic("x: list<item: string>" if name == "lists" else "x: string")
+    column = UNFOLDING[name]
+    assert column.nbytes < 16_000_000
+    pool: Any = pa.default_memory_pool()
+    most = max(pool.max_memory(), pool.bytes_allocated() + 100_000_000)
+    with pytest.raises(adbc_driver_manager.Error, match="once it is unfolded"):
+        cursor.adbc_ingest(topic.id, pa.table({"x": column}), mode="append")
+    assert pool.max_memory() <= most
+    assert wings.partitions(topic)[0].next_offset == 0
 
 
 def test_writes_by_sql_are_refused(cursor: Any, numbers: str) -> None:

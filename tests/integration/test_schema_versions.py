@@ -240,7 +240,11 @@ def test_the_client_fills_in_columns_that_came_later(wings: Client, new_topic: N
     old = {"a": [1]}
     for data in (pa.table(old), pa.record_batch(old), old, [{"a": 1}], iter([pa.table(old)])):
         wings.push(altered, data)
-    assert values(wings.scan(topic)) == 5 * [{"a": 1, "b": None, "c": None}]
+    wings.push(altered, {"a": [1], "c": [0.5]})
+    assert values(wings.scan(topic)) == [
+        *(5 * [{"a": 1, "b": None, "c": None}]),
+        {"a": 1, "b": None, "c": 0.5},
+    ]
 
 
 def test_tickets_of_get_flight_info_name_the_version_they_were_planned_with(

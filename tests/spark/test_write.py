@@ -153,7 +153,7 @@ def test_times_are_the_same_moments_whatever_the_time_zone_of_the_session(
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ("id AS n", "columns that are missing: 'text'"),
+        ("'x' AS text", "columns that are missing: 'n'"),
         ("id AS n, 'x' AS text, 1 AS more", "columns that the topic does not have: 'more'"),
         ("string(id) AS n, 'x' AS text", "'n' \\(string, the topic's int64\\)"),
         ("id AS n, timestamp(id) AS text", "'text' \\(timestamp.*, the topic's string\\)"),

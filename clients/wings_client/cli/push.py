@@ -15,7 +15,7 @@ import typer
 
 from wings_client import Client, Topic
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, TopicArgument, connected, short_name
-from wings_client.cli.push_evolve import Reopen, evolved, inferred, read_as
+from wings_client.cli.push_evolve import Reopen, evolved, inferred
 from wings_client.cli.push_inputs import Input, inputs_of
 from wings_client.cli.push_stream import Aside, StreamPush
 from wings_client.cli.push_whole import WholePush
@@ -268,11 +268,10 @@ def _pushed(client: Client, topic: str, given: Input, options: _Options, stream:
                 return f"{given.name} is in {name} already: {whole.rows:,} rows"
         try:
             with nullcontext() if guessed is None else _deleted_if_empty(client, described, whole):
-                target = read_as(opened, described.schema, has_grown=described.schema_version > 1)
                 if whole is None:
-                    rows = stream.run(client, described, opened, target)
+                    rows = stream.run(client, described, opened, described.schema)
                 else:
-                    rows = whole.run(opened, target)
+                    rows = whole.run(opened, described.schema)
         except SchemaMismatch as error:
             column = error.facts.get("column")
             if isinstance(column, str) and guessed is not None and column in guessed:

@@ -12,7 +12,6 @@ import pyarrow as pa
 import typer
 
 from wings_client import Client, Topic
-from wings_client.cast import present_columns
 from wings_client.cli.endpoint import short_name
 from wings_client.cli.values import columns_text
 from wings_client.files import FileFormat, OpenFile
@@ -86,19 +85,10 @@ def inferred(file: OpenFile, fields: "Mapping[str, ArrowField]") -> pa.Schema:
         raise type(error)(f"{error.message}; nothing was pushed", **error.facts) from None
 
 
-def read_as(file: OpenFile, schema: pa.Schema, *, has_grown: bool) -> pa.Schema:
-    """Return the columns that a file is read as: of a topic that has grown, those that it has."""
-    is_json = file.format in {FileFormat.JSON, FileFormat.JSONL}
-    if not has_grown or is_json:  # In JSON, what is absent is null.
-        return schema
-    return pa.schema(fields_of(schema)[: present_columns(file.rows.schema().names, schema)])
-
-
 def _check(file: OpenFile, schema: pa.Schema, partition_key: str | None) -> None:
-    target = read_as(file, schema, has_grown=True)
-    check = PartCheck(target, partition_key)
+    check = PartCheck(schema, partition_key)
     try:
-        for part in file.rows.parts(target):
+        for part in file.rows.parts(schema):
             check.check(part)
     except WingsError as error:
         raise type(error)(f"{error.message}; nothing was pushed", **error.facts) from None

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from wings_client._plain import plain_schema
-from wings_client.cast import Caster
 from wings_client.files.formats import ARROW_FILE
 from wings_client.files.parts import Part, cast_part
 from wings_client.files.sections import Section
 from wings_client.files.source import Source, SourceFile
+from wings_core.cast import Caster
 from wings_core.errors import InvalidArgument
+from wings_core.plain_types import plain_schema
 
 arrow: Any = pa
 """Untyped, for names that pyarrow's stubs lack."""

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
-from wings_client.cast import Caster
+from wings_core.cast import Caster
 from wings_core.errors import SchemaMismatch
 from wings_core.json_rows.decimals import decimals_of
 from wings_core.type_names import type_name

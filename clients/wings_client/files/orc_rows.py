@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.orc
 
-from wings_client._plain import plain_schema
 from wings_client.files.arrow_batches import cast_parts, gathered
 from wings_client.files.parts import Part
 from wings_client.files.source import Source
 from wings_core.errors import InvalidArgument
+from wings_core.plain_types import plain_schema
 
 orc: Any = pyarrow.orc
 

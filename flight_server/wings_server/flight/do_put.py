@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from copy import copy
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -101,6 +102,19 @@ class Spacing:
         return self._waits > 1 and self._waits % ALONE_MAX > 0
 
 
+class Rows(Protocol):
+    """What a Flight reader is of a stream of batches."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the batches."""
+        ...
+
+    def read_chunk(self) -> Any:
+        """Return the next batch and its metadata; raises StopIteration at the end."""
+        ...
+
+
 class Put:
     """One DoPut call.
 
@@ -144,7 +158,7 @@ class Put:
 
     def run(
         self,
-        reader: flight.MetadataRecordBatchReader,
+        reader: Rows,
         writer: flight.FlightMetadataWriter,
         stopping: threading.Event,
         room: ReadRoom,
@@ -184,7 +198,7 @@ class Put:
 
     def _accept(
         self,
-        reader: flight.MetadataRecordBatchReader,
+        reader: Rows,
         batch: pa.RecordBatch | None,
         app_metadata: pa.Buffer | None,
         size: int,
@@ -330,7 +344,7 @@ class Put:
         self._preparer = Preparer(topic, self._log.limits)
 
 
-def schema_of(reader: flight.MetadataRecordBatchReader) -> pa.Schema:
+def schema_of(reader: Rows) -> pa.Schema:
     """Return the schema of a stream; waits for its first message.
 
     Raises:
@@ -345,7 +359,7 @@ def schema_of(reader: flight.MetadataRecordBatchReader) -> pa.Schema:
 
 
 def read(
-    reader: flight.MetadataRecordBatchReader, room: ReadRoom
+    reader: Rows, room: ReadRoom
 ) -> Iterator[tuple[pa.RecordBatch | None, pa.Buffer | None, int]]:
     """Yield the batches that the client sends; each is read once it has room.
 

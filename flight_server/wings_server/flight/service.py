@@ -49,6 +49,7 @@ from wings_server.flight.share_opening import Admission
 from wings_server.flight.share_streams import ShareStreams
 from wings_server.flight.sql import open_sql, stream_sql
 from wings_server.flight_sql import FlightSql, is_flight_sql
+from wings_server.flight_sql.ingest import PlainRows
 from wings_server.gate import Gate
 from wings_server.metrics import Metrics
 from wings_server.quotas import counted, using
@@ -148,9 +149,9 @@ class FlightService(flight.FlightServerBase):
                 named = schema_name_of(context)
                 quotas = self._gate.push_quotas(principal, usage)
 
-                def pushed(command: PutCommand, answers: Any) -> None:
+                def pushed(command: PutCommand, rows: PlainRows, answers: Any) -> None:
                     put = Put(self._log, command, self._metrics, principal.ended, quotas)
-                    put.run(reader, answers, self._stopping, room_of(context), self._lookout)
+                    put.run(rows, answers, self._stopping, room_of(context), self._lookout)
 
                 sent = (batch for batch, _, _ in read(reader, room_of(context)))
                 batches = (batch for batch in sent if batch is not None)

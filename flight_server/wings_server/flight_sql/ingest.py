@@ -5,14 +5,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from wings_core.arrow_types import children, fields_of
+from wings_core.cast import Caster
 from wings_core.contracts.actions import CreateTopic
-from wings_core.errors import InvalidArgument
+from wings_core.errors import BatchTooLarge, InvalidArgument, SchemaMismatch
 from wings_core.names import NamespaceName, TopicName
+from wings_core.plain_types import plain_bytes, plain_schema
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
-from wings_core.schemas import bare_schema, schema_to_ipc
+from wings_core.schemas import schema_to_ipc
 from wings_core.sql.names import topic_of
 from wings_core.sql.statement import TableName
 from wings_core.sql_process.engine import CATALOG
+from wings_server.flight.do_put import Rows, schema_of
 
 _Options = pb.CommandStatementIngest.TableDefinitionOptions
 
@@ -46,10 +50,72 @@ def creation_of(
         return None
     body: dict[str, Any] = {
         "topic": str(topic),
-        "schema_ipc": schema_to_ipc(bare_schema(schema)),
+        "schema_ipc": schema_to_ipc(plain_schema(schema)),
         "if_not_exists": options.if_exists == _Options.TABLE_EXISTS_OPTION_APPEND,
     }
     return CreateTopic.parse_body(json.dumps(body).encode())
+
+
+class PlainRows:
+    """The stream of an ingest with the types of the topic's columns; read in its place.
+
+    Args:
+        reader: Of the call.
+        topic_schema: The topic's last.
+        batch_bytes_max: Most bytes of a batch, looked at before it is unfolded.
+
+    Raises:
+        SchemaMismatch: The stream has other columns, or types that cannot become the topic's.
+    """
+
+    def __init__(
+        self,
+        reader: Rows,
+        topic_schema: pa.Schema,
+        batch_bytes_max: int,
+    ) -> None:
+        self.schema = topic_schema
+        self._reader = reader
+        self._bytes_max = batch_bytes_max
+        self._caster = Caster(schema_of(reader), topic_schema)
+        self._row_bytes = {field.name: _row_bytes(field.type) for field in fields_of(topic_schema)}
+
+    def read_chunk(self) -> Any:
+        """Return the next batch, and its metadata.
+
+        Raises:
+            StopIteration: There is none.
+            SchemaMismatch: A value would be lost, or is not valid.
+            BatchTooLarge: It is too large once it is unfolded.
+        """
+        batch, metadata = self._reader.read_chunk()
+        if batch is None or batch.schema.equals(self.schema):
+            return batch, metadata
+        try:
+            batch.validate(full=True)
+        except (pa.ArrowInvalid, ValueError) as error:
+            raise SchemaMismatch(f"the batch is not valid Arrow data: {error!s:.300}") from None
+        columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
+        size = sum(
+            max(plain_bytes(columns[name]) if name in columns else 0, batch.num_rows * row_bytes)
+            for name, row_bytes in self._row_bytes.items()
+        )
+        if size > self._bytes_max:
+            raise BatchTooLarge(
+                f"the batch has {size} bytes once it is unfolded, the limit is {self._bytes_max}"
+            )
+        return self._caster.cast(batch), metadata
+
+
+def _row_bytes(data_type: pa.DataType) -> int:
+    """Return how many bytes a row takes at least, null or not."""
+    inner = children(data_type)
+    if pa.types.is_struct(data_type):
+        return sum(_row_bytes(field.type) for field in inner)
+    try:
+        return data_type.bit_width // 8
+    except ValueError:
+        return 0
 
 
 class CountedRows:

@@ -14,9 +14,15 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from wings_core.contracts.put import PutCommand
-from wings_core.errors import InvalidArgument, InvalidSql, ResourceExhausted, Unavailable
+from wings_core.errors import (
+    InvalidArgument,
+    InvalidSql,
+    ResourceExhausted,
+    SchemaMismatch,
+    Unavailable,
+)
 from wings_core.fetch.fetcher import Cancel
-from wings_core.names import NamespaceName
+from wings_core.names import NamespaceName, TopicName
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.security.principal import Principal
 from wings_core.sql import Query
@@ -24,7 +30,7 @@ from wings_core.sql.names import namespace_of
 from wings_server.flight.do_put import schema_of
 from wings_server.flight_sql.catalog import table_of
 from wings_server.flight_sql.handles import Handle
-from wings_server.flight_sql.ingest import CountedRows, creation_of, ingest_topic
+from wings_server.flight_sql.ingest import CountedRows, PlainRows, creation_of, ingest_topic
 from wings_server.flight_sql.messages import pack, unpack, unpack_as
 from wings_server.flight_sql.parameters import sample_of, sent_as
 from wings_server.gate import Gate
@@ -37,8 +43,8 @@ ACTIONS: Mapping[str, str] = {
 }
 """The actions, and what each does."""
 
-PutRows = Callable[[PutCommand, Any], None]
-"""Pushes the rows of the call's stream; the second argument takes the answers."""
+PutRows = Callable[[PutCommand, PlainRows, Any], None]
+"""Pushes rows; the last argument takes the answers."""
 
 
 class FlightSql:
@@ -160,8 +166,16 @@ class FlightSql:
             self._gate.run(principal, "create-topic", creation)
         self._gate.allow(principal, "push", str(topic))
         counted = CountedRows()
-        push(PutCommand(topic=str(topic)), counted)
+        push(PutCommand(topic=str(topic)), self._plain_rows(topic, reader), counted)
         return pb.DoPutUpdateResult(record_count=counted.rows).SerializeToString()
+
+    def _plain_rows(self, name: TopicName, reader: flight.MetadataRecordBatchReader) -> PlainRows:
+        topic, bytes_max = self._log.admin.get_topic(name), self._log.limits.batch_bytes_max
+        try:
+            return PlainRows(reader, topic.schema, bytes_max)
+        except SchemaMismatch:
+            # Another node may have made a later version since this node looked.
+            return PlainRows(reader, self._log.versions.look_again(topic).schema, bytes_max)
 
     def _query(self, handle: Handle, principal: Principal, cancel: Cancel) -> Query:
         allow = partial(self._gate.allow, principal, "sql")

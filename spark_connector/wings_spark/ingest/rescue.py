@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from wings_client.cast import Caster
 from wings_client.files.csv_rows import CsvRows, RaggedRow, text_converter
 from wings_client.files.formats import FileFormat
 from wings_client.files.json_rows import decode_block, line_blocks, object_blocks, values_of
 from wings_client.files.opened import OpenFile
 from wings_core.arrow_types import fields_of
+from wings_core.cast import Caster
 from wings_core.errors import SchemaMismatch, WingsError
 from wings_core.json_rows import decode_rows, encode_lines
 from wings_spark.ingest.columns import FileColumns

@@ -11,6 +11,7 @@ from tables import each
 
 from wings_client._batches import BATCH_PARTITIONS_MAX, Cut, to_batches
 from wings_client._model import Topic
+from wings_client._schemas import schema_of
 from wings_core.errors import SchemaMismatch
 
 SCHEMA = pa.schema([("key", pa.string()), ("n", pa.int64())])
@@ -57,7 +58,11 @@ FORMS: dict[str, Callable[[], Any]] = {
     "iterator of rows": lambda: iter(ROWS),
     "rows and batches": lambda: [ROWS[0], whole().slice(1, 1), ROWS[2]],
     "columns": lambda: {"n": [1, 2, 3], "key": ["a", "b", "a"]},
+    "columns of Arrow": lambda: {"key": whole()["key"], "n": pa.array([1, 2, 3], pa.int8())},
+    "columns of pandas": lambda: dict(pandas_frame().items()),
+    "columns of Polars": lambda: {each.name: each for each in polars_frame()},
     "pandas": pandas_frame,
+    "pandas with a named index": lambda: pandas_frame().set_index("key"),
     "pandas categories": lambda: pandas_frame().astype({"key": "category"}),
     "polars": polars_frame,
     "polars categories": lambda: polars_frame().cast(
@@ -72,11 +77,37 @@ def test_every_form_of_data_becomes_the_same_rows(form: str) -> None:
     assert rows_of(FORMS[form]()) == ROWS
 
 
+def test_columns_of_arrow_are_cast_where_no_value_changes() -> None:
+    encoded: Any = pa.array(["a", None]).dictionary_encode()
+    assert rows_of({"key": encoded, "n": [1, 2]}) == [{"key": "a", "n": 1}, {"key": None, "n": 2}]
+    with pytest.raises(SchemaMismatch, match="'n'"):
+        rows_of({"key": encoded, "n": pa.array([1.5, 2.0])})
+    with pytest.raises(SchemaMismatch, match="'n' is of type string"):
+        rows_of({"key": encoded, "n": pa.array(["1", "2"])})
+
+
+def test_levels_of_an_index_that_have_a_name_are_columns() -> None:
+    pandas = pytest.importorskip("pandas")
+    summed = pandas.DataFrame(ROWS).groupby("key").sum()
+    assert rows_of(summed) == [{"key": "a", "n": 4}, {"key": "b", "n": 2}]
+    levels = pandas.MultiIndex.from_arrays([["a"], [0]], names=["key", None])
+    frame = pandas.DataFrame({"n": [1]}, index=levels)
+    assert schema_of(frame).names == ["n", "key"]
+    assert rows_of(frame) == [{"key": "a", "n": 1}]
+    with pytest.raises(SchemaMismatch, match=r"index 'day' is not a column .*reset_index"):
+        rows_of(frame.rename_axis(["key", "day"]))
+    with pytest.raises(SchemaMismatch, match="index 'n' is a column too"):
+        rows_of(frame.rename_axis(["key", "n"]))
+
+
 def test_missing_values_of_pandas_are_nulls() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"key": ["a", None], "n": [1, float("nan")]})
     assert frame.dtypes["n"] == "float64"
     assert rows_of(frame) == [{"key": "a", "n": 1}, {"key": None, "n": None}]
+    assert rows_of(dict(frame.items())) == [{"key": "a", "n": 1}, {"key": None, "n": None}]
+    objects = {"key": frame["key"].astype(object), "n": pandas.Series([1, None], dtype="Int64")}
+    assert rows_of(objects) == [{"key": "a", "n": 1}, {"key": None, "n": None}]
 
 
 def test_rows_are_taken_while_another_thread_is_importing_pandas(

@@ -48,7 +48,7 @@ def test_names_are_loaded_from_where_type_checkers_see_them() -> None:
     assert set(wings_client.__all__) <= set(dir(wings_client))
     for name in wings_client.__all__:
         assert getattr(wings_client, name) is getattr(wings_client, name)
-    for module in ("arrow", "cast", "files", "gather"):
+    for module in ("arrow", "files", "gather"):
         assert getattr(wings_client, module).__name__ == f"wings_client.{module}"
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         getattr(wings_client, "nothing")  # noqa: B009 - a checker would refuse it otherwise.

@@ -129,6 +129,13 @@ def test_a_mapping_is_a_map() -> None:
     assert one({"k": 1, "l": None}, pa.map_(pa.string(), pa.int64())) == [("k", 1), ("l", None)]
 
 
+def test_a_value_may_be_one_of_arrows() -> None:
+    assert one(pa.scalar(7), pa.int64()) == 7
+    assert one([pa.scalar("a")], pa.list_(pa.string())) == ["a"]
+    with pytest.raises(SchemaMismatch, match="'x'"):
+        one(pa.scalar(1.5), pa.int64())
+
+
 def test_an_array_of_numpy_is_a_list() -> None:
     numpy = pytest.importorskip("numpy")
     assert one(numpy.array([1, 2]), pa.list_(pa.int64())) == [1, 2]
@@ -138,8 +145,9 @@ def test_columns_of_different_lengths_are_refused() -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.int64())])
     with pytest.raises(SchemaMismatch, match="'b' has 1 values, the first column has 2"):
         batch_of_columns({"a": [1, 2], "b": [1]}, schema)
-    with pytest.raises(SchemaMismatch, match="'b' is missing"):
-        batch_of_columns({"a": [1, 2]}, schema)
+    assert batch_of_columns({"b": [1]}, schema).to_pylist() == [{"a": None, "b": 1}]
+    with pytest.raises(SchemaMismatch, match="'a' is missing"):
+        batch_of_columns({}, schema)
     with pytest.raises(SchemaMismatch, match="'c' is not a column"):
         batch_of_columns({"a": [1], "b": [1], "c": [1]}, schema)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import each
 
-from wings_client.cast import Caster
+from wings_core.cast import Caster
 from wings_core.errors import SchemaMismatch
 
 
@@ -218,9 +218,14 @@ def schema(*names: str) -> pa.Schema:
     return pa.schema([pa.field(name, pa.int64()) for name in names])
 
 
-def test_a_missing_column_is_refused() -> None:
-    with pytest.raises(SchemaMismatch, match="'b' is missing"):
-        Caster(schema("a"), schema("a", "b"))
+def test_a_column_that_may_be_null_may_be_missing() -> None:
+    required = pa.schema([pa.field("a", pa.int64(), nullable=False), *schema("b", "c")])
+    batch = pa.record_batch({"c": [3], "a": [1]})
+    assert Caster(batch.schema, required).cast(batch).to_pylist() == [{"a": 1, "b": None, "c": 3}]
+    with pytest.raises(SchemaMismatch, match="'a' is missing"):
+        Caster(schema("b"), required)
+    with pytest.raises(SchemaMismatch, match="'a' is missing"):
+        Caster(schema(), schema("a", "b"))
 
 
 def test_a_column_that_the_topic_does_not_have_is_refused() -> None:

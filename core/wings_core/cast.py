@@ -14,7 +14,7 @@ and those that Arrow does not check are converted back and compared.
     dictionary, run-end, extension: what they stand for; null: any
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, cast
 
@@ -45,28 +45,29 @@ class Conversion(IntEnum):
 class Caster:
     """Casts batches of one schema to a topic's, columns found by name.
 
+    A column that may be null may be missing, and becomes null: a producer that knows an earlier
+    version of the schema pushes without the later ones.
+
     Args:
         source: The schema of the batches.
         target: The topic's schema.
-        grown: Whether the topic's schema has grown: columns at its end that may be null may be
-            missing then, as they are where a producer knows an earlier version; they become null.
 
     Raises:
         SchemaMismatch: A column is missing, duplicate, not the topic's, or of a type that cannot be
             converted to the topic's. Facts `column`, `expected`, `actual`.
     """
 
-    def __init__(self, source: pa.Schema, target: pa.Schema, *, grown: bool = False) -> None:
+    def __init__(self, source: pa.Schema, target: pa.Schema) -> None:
         self._target = target
         self._as_is = source.equals(target)
         if self._as_is:
             return  # Of a topic, so each name is there once.
-        fields = fields_of(target)
-        there = present_columns(source.names, target) if grown else len(fields)
-        self._indices = [_find(source, field) for field in fields[:there]]
-        if len(source) > there:
-            name = next(name for name in source.names if name not in target.names[:there])
-            raise _mismatch(f"column {name!r:.80} is not a column of the topic", name)
+        wanted = {field.name: field for field in wanted_fields(source.names, target)}
+        indices = {name: _find(source, field) for name, field in wanted.items()}
+        for name in source.names:
+            if name not in wanted:
+                raise _mismatch(f"column {name!r:.80} is not a column of the topic", name)
+        self._indices = [indices.get(field.name) for field in fields_of(target)]
 
     def cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch with the topic's schema.
@@ -77,26 +78,23 @@ class Caster:
         if self._as_is:
             return batch
         arrays = [
-            cast_column(cast("Any", batch).column(index), field)
-            for index, field in zip(self._indices, fields_of(self._target), strict=False)
+            pa.nulls(batch.num_rows, field.type)
+            if index is None
+            else cast_column(cast("Any", batch).column(index), field)
+            for index, field in zip(self._indices, fields_of(self._target), strict=True)
         ]
-        absent = fields_of(self._target)[len(arrays) :]
-        arrays += [pa.nulls(batch.num_rows, field.type) for field in absent]
         return pa.RecordBatch.from_arrays(arrays, schema=self._target)
 
 
-def present_columns(names: Sequence[str], target: pa.Schema) -> int:
-    """Return how many of a topic's columns are there, but for those at its end that may be null.
+def wanted_fields(names: Iterable[str], target: pa.Schema) -> "list[ArrowField]":
+    """Return a topic's columns that are there, or must be: at least one.
 
     Args:
         names: Of the columns that are there.
         target: The topic's schema.
     """
-    fields = fields_of(target)
-    count = len(fields)
-    while count > 1 and fields[count - 1].nullable and fields[count - 1].name not in names:
-        count -= 1
-    return count
+    fields, there = fields_of(target), set(names)
+    return [field for field in fields if field.name in there or not field.nullable] or fields[:1]
 
 
 def cast_column(array: "ArrowArray", field: "ArrowField") -> "ArrowArray":

@@ -3,7 +3,7 @@ import pytest
 from arrow_strategies import arrow, schemas
 from hypothesis import given
 
-from wings_client._plain import plain_schema
+from wings_core.plain_types import plain_schema
 from wings_core.schemas import check_topic_schema
 
 ENCODED: list[tuple[pa.DataType, pa.DataType]] = [

@@ -1,0 +1,116 @@
+"""Plain types: the types of a topic's columns for Arrow types that only encode others."""
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from wings_core.arrow_types import children, fields_of, is_list, with_children
+
+if TYPE_CHECKING:
+    from wings_core.arrow_types import ArrowArray
+
+_types = pa.types
+_WITH_OFFSETS = (
+    _types.is_string,
+    _types.is_large_string,
+    _types.is_binary,
+    _types.is_large_binary,
+)
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Return a schema without metadata, and without types that only encode others.
+
+    Dictionary and run-end encodings become their value types, extension types their storage types,
+    views and list views the types with offsets.
+    """
+    return pa.schema(
+        [
+            pa.field(field.name, plain_type(field.type), nullable=field.nullable)
+            for field in fields_of(schema)
+        ]
+    )
+
+
+def plain_type(data_type: pa.DataType) -> pa.DataType:
+    """Return the plain type for a type, at every depth."""
+    found = cast("Any", data_type)
+    if isinstance(data_type, pa.BaseExtensionType):
+        return plain_type(found.storage_type)
+    if _types.is_dictionary(data_type) or _types.is_run_end_encoded(data_type):
+        return plain_type(found.value_type)
+    if _types.is_string_view(data_type):
+        return pa.string()
+    if _types.is_binary_view(data_type):
+        return pa.binary()
+    if _types.is_list_view(data_type):
+        return pa.list_(_plain_field(found.value_field))
+    if _types.is_large_list_view(data_type):
+        return pa.large_list(_plain_field(found.value_field))
+    return with_children(data_type, [_plain_field(child) for child in children(data_type)])
+
+
+def plain_bytes(array: "ArrowArray") -> int:
+    """Return about how many bytes a valid array takes once it is of its plain type, at most.
+
+    Nothing is unfolded for it: each value of a dictionary, of a run and of a view may stand for
+    many rows.
+    """
+    found, data_type = cast("Any", array), array.type
+    if isinstance(array, pa.ExtensionArray):
+        return plain_bytes(found.storage)
+    if _types.is_dictionary(data_type):
+        return _total(_value_bytes(found.dictionary).take(found.indices))
+    if _types.is_run_end_encoded(data_type):
+        ends = found.run_ends.cast(pa.float64())
+        starts = pa.concat_arrays([pa.array([0.0]), ends.slice(0, max(0, len(ends) - 1))])
+        return _total(_pc().multiply(_value_bytes(found.values), _pc().subtract(ends, starts)))
+    if _types.is_list_view(data_type) or _types.is_large_list_view(data_type):
+        most = _pc().max(_value_bytes(found.values)).as_py() or 0
+        return _total(found.sizes.cast(pa.float64())) * int(most)
+    if is_list(data_type):
+        return array.nbytes - found.values.nbytes + plain_bytes(found.values)
+    if _types.is_map(data_type):
+        return 4 * len(array) + plain_bytes(found.keys) + plain_bytes(found.items)
+    if _types.is_struct(data_type):
+        return len(array) + sum(map(plain_bytes, found.flatten()))
+    if _is_view(data_type):
+        return _total(_value_bytes(array))
+    return array.nbytes
+
+
+def _pc() -> Any:
+    import pyarrow.compute  # Few arrays are encoded, and it is slow to import.
+
+    return pyarrow.compute
+
+
+def _total(values: Any) -> int:
+    return int(_pc().sum(values).as_py() or 0)
+
+
+def _value_bytes(array: "ArrowArray") -> Any:
+    """Return how many bytes each value takes once it is plain, as doubles."""
+    data_type = array.type
+    if _is_view(data_type):
+        # A view is of 16 bytes, which begin with the length; nulls may have any.
+        rows = array.offset + len(array)
+        words = pa.Array.from_buffers(pa.int32(), 4 * rows, [None, array.buffers()[1]])
+        views = cast("Any", pa.FixedSizeListArray).from_arrays(words, 4)
+        lengths = _pc().list_element(views, 0).slice(array.offset)
+        lengths = _pc().if_else(array.is_valid(), lengths, 0)
+    elif any(is_kind(data_type) for is_kind in _WITH_OFFSETS):
+        lengths = _pc().binary_length(array)
+    else:  # Of nested types, as many as all of them.
+        is_flat = data_type.num_fields == 0
+        most = data_type.bit_width / 8 if is_flat else float(plain_bytes(array))
+        return cast("Any", pa).repeat(most, len(array))
+    return _pc().add(lengths.fill_null(0).cast(pa.float64()), 8.0)  # And its offset.
+
+
+def _is_view(data_type: pa.DataType) -> bool:
+    return _types.is_string_view(data_type) or _types.is_binary_view(data_type)
+
+
+def _plain_field(field: Any) -> Any:
+    return pa.field(field.name, plain_type(field.type), nullable=field.nullable)
