@@ -28,7 +28,7 @@ import wings_client
 from wings_client import Client, InvalidSql, PermissionDenied, ResourceExhausted, TopicNotFound
 from wings_client.cli.sql_run import SqlFormat
 from wings_core.limits import Limits
-from wings_core.sql import engines, moment, query
+from wings_core.sql import moment, query, workers
 from wings_server.testing import RunningServer, running_server
 
 DAY = "tenants/default/namespaces/day"
@@ -450,7 +450,7 @@ ENDLESS = "with recursive r as (select 1 n union all select n + 1 from r) select
 def test_bounds_are_exhausted_resources(
     subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "WAIT_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(workers, "WAIT_SECONDS_MAX", 0.05)
     with running_server(limits=BOUNDS) as server, wings_client.connect(server.flight) as client:
         for what, text, seconds in (
             ("memory", "select list(i) from range(100000000) r(i)", None),
@@ -470,7 +470,7 @@ def test_bounds_are_exhausted_resources(
             with pytest.raises(ResourceExhausted, match="run already"):
                 client.sql("select 1")
             del held
-        # An engine that was interrupted is not used again.
+        # A worker that was killed is not used again.
         server.wait_for_calls(0)
         assert rows(client, "select 1") == [(1,)]
 

@@ -29,7 +29,7 @@ from wings_core.model import Location, Topic, TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.schema_changes import SchemaChange
-from wings_core.sql import Sql, large_pages
+from wings_core.sql import Sql
 from wings_core.sql.topic_table import FEW_PARTITIONS
 
 NEVER = 1e6
@@ -257,27 +257,16 @@ def check(
     passed: set[tuple[str, int]] = set(there.execute(allowed).fetchall())
     read: list[Location] = []
     with pytest.MonkeyPatch.context() as patched:
-        for module in (chunks, large_pages, many_chunks):
+        for module in (chunks, many_chunks):
             patched.setattr(module, "read_pages", _noting(module.read_pages, read))
         query = sql.open(ordered.format(f'"{topic.name}"'), lambda _: None)
         found = pa.Table.from_batches(list(query.batches()), query.schema)
-        # Without an order, it may be plain.
-        other = sql.open(text.format(f'"{topic.name}"'), lambda _: None)
-        mixed = pa.Table.from_batches(list(other.batches()), other.schema)
-        # Without the time, pages may be handed on whole.
-        patched.setattr(large_pages, "LARGE_ROWS_MIN", 1)
-        columns = ", ".join(name for name in found.column_names if name != "__timestamp")
-        untimed = sql.open(
-            ordered.format(f'"{topic.name}"').replace("*", columns, 1), lambda _: None
-        )
-        whole = pa.Table.from_batches(list(untimed.batches()), untimed.schema)
+        mixed_query = sql.open(text.format(f'"{topic.name}"'), lambda _: None)
+        mixed = pa.Table.from_batches(list(mixed_query.batches()), mixed_query.schema)
     assert found.to_pylist() == expected.to_pylist()
-    assert whole == found.drop_columns(["__timestamp"])
-    assert untimed.count.rows <= len(passed)
     assert query.count.rows <= len(passed)
-    assert other.schema == query.schema
     assert mixed.sort_by([("__partition", "ascending"), ("__offset", "ascending")]) == found
-    assert other.count.rows <= len(passed)
+    assert mixed_query.count.rows <= len(passed)
     assert {_page(location) for location in read} <= topic.pages(passed)
     query = sql.open(
         f'select count(*), max(__offset) from "{topic.name}" where {where}', lambda _: None

@@ -1,4 +1,4 @@
-"""Workers of SQL: statements that take memory which DuckDB does not count, in processes."""
+"""Workers of SQL: the processes that parse and run statements."""
 
 # Newer clients than those of CancelQuery cancel by Flight itself.
 # pyright: reportDeprecated=false
@@ -117,7 +117,6 @@ def peak_bytes(pid: int) -> int:
 @pytest.mark.usefixtures("started_anew")
 def test_memory_that_duckdb_does_not_count_is_bounded(bounded: RunningServer) -> None:
     query = opened(bounded, LARGE)
-    assert not query.is_local
     (worker,) = workers()
     most, done = [0], threading.Event()
 
@@ -313,46 +312,20 @@ def test_no_process_outlives_a_server_that_is_killed() -> None:
         reader = client.sql("select i from range(100000000000) r(i)")
         reader.read_next_batch()
         processes = children_of(server.pid)
-        assert len(processes) == 2, "one parses, and one runs the statement"
+        assert len(processes) == 1
         server.kill()
         until(lambda: not any(map(is_running, processes)))
 
 
-def test_joins_of_topics_run_in_a_worker(bounded: RunningServer) -> None:
+def test_a_join_reads_the_rows_that_its_conditions_leave(bounded: RunningServer) -> None:
     query = opened(
         bounded,
         "select name, sum(n) total from visits join places on place = id "
         "where id in (3, 5) and visits.__offset < 2000 group by 1 order by 1",
     )
-    assert not query.is_local
     (batch,) = query.batches()
     assert batch.to_pylist() == [
         {"name": "p3", "total": sum(range(3, 2_000, 100))},
         {"name": "p5", "total": sum(range(5, 2_000, 100))},
     ]
     assert query.count.rows == 2_100  # Those of `visits` up to the offset, and all places.
-
-
-@pytest.mark.parametrize(
-    ("where", "text"),
-    [
-        ("here", "select n, place from visits where __offset = 7"),
-        ("here", "from visits order by n desc limit 3"),
-        ("here", "select place, count(*), sum(n), max(n + 1) from visits group by 1"),
-        ("here", "select count(*) from visits where place::double > 3 and n in (1, 2)"),
-        ("here", "select n from visits where __offset = ? and place < ?::double"),
-        ("worker", "select n, n from visits"),
-        ("worker", "select n, ? from visits where place = ?"),
-        ("worker", "select place || 'x' from visits"),
-        ("worker", "select string_agg(n::varchar, '') from visits"),
-        ("worker", "select * from visits a, visits b"),
-        ("worker", "select (select max(n) from visits)"),
-        ("worker", "select 'long' from visits"),
-        ("worker", "select n a, a b from visits"),
-    ],
-)
-def test_what_is_bounded_runs_here(bounded: RunningServer, where: str, text: str) -> None:
-    values = [7] * text.count("?")
-    query = bounded.server.log.sql.open(text, lambda _: None, values)
-    assert query.is_local == (where == "here")
-    query.close()

@@ -10,7 +10,7 @@ from wings_core.arrow_types import fields_of
 from wings_core.errors import Internal, InvalidSql, ResourceExhausted, WingsError
 from wings_core.sql.parameters import Bound
 from wings_core.sql.statement import invalid_sql, without_hints
-from wings_core.sql_process.engine import EngineFailed
+from wings_core.sql_process.interface import EngineFailed
 
 MESSAGE_LENGTH_MAX = 400
 
@@ -18,18 +18,17 @@ _EXHAUSTED = frozenset({"Out of Memory", "IO", "Out of Range Memory"})
 _FAULTS = frozenset({"INTERNAL", "FATAL"})
 
 
-def translated(error: BaseException, text: str, bound: Bound | None, shift: int = 0) -> WingsError:
-    """Return the error that tells of one of DuckDB's, or of what it made Arrow raise.
+def translated(error: EngineFailed, text: str, bound: Bound | None) -> WingsError:
+    """Return the error of a query for one of DuckDB, or of Arrow within it.
 
     Args:
-        error: With DuckDB's JSON in its message.
+        error: The failure, with DuckDB's JSON in its message.
         text: The statement, as its caller has it.
         bound: The statement as DuckDB has it.
-        shift: How many bytes DuckDB got before it.
     """
-    if isinstance(error, EngineFailed) and error.kind == "MemoryError":
+    if error.kind == "MemoryError":
         return ResourceExhausted("the query needs more memory than it may use")
-    found = _json_in(str(error))
+    found = _json_in(error.message)
     kind = str(found.get("exception_type", ""))
     message = str(found.get("exception_message", error)).strip()
     # What follows are hints about settings, which are not the caller's, and names of tables.
@@ -41,7 +40,7 @@ def translated(error: BaseException, text: str, bound: Bound | None, shift: int 
         return Internal(f"the query failed in DuckDB: {message}")
     byte = int(found["position"]) if str(found.get("position", "")).isdigit() else None
     if byte is not None and bound is not None:
-        byte = bound.original(byte - shift)
+        byte = bound.original(byte - error.shift)
     return invalid_sql(message, text, byte)
 
 

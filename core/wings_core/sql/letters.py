@@ -22,7 +22,7 @@ from wings_core.partitions import UNPARTITIONED
 from wings_core.share.dead_letters.payloads import read_payload
 from wings_core.share.dead_letters.writer import DEAD_LETTER_SCHEMA
 from wings_core.sql.predicate import Predicate
-from wings_core.sql.topic_table import LogTable, ScanCount, shown
+from wings_core.sql.topic_table import ScanCount, shown
 
 if TYPE_CHECKING:
     from wings_core.log import Log
@@ -55,8 +55,8 @@ def is_of_letters(topic: Topic) -> bool:
     return topic.partition_key is None and topic.schema.equals(DEAD_LETTER_SCHEMA)
 
 
-class LettersTable(LogTable):
-    """What DuckDB scans for dead letters.
+class LettersTable:
+    """The table of dead letters.
 
     Args:
         log: Where they are read.
@@ -83,7 +83,7 @@ class LettersTable(LogTable):
             (topic, log.registry.partition_state(topic.uuid, UNPARTITIONED)) for topic in topics
         ]
         self._held = [] if source is None else _held(source)
-        super().__init__(
+        self.schema = (
             LETTERS_SCHEMA
             if source is None
             else pa.schema([*_OWN, *(each.field for each in self._held)])
@@ -91,7 +91,7 @@ class LettersTable(LogTable):
         self._sources: dict[str, Topic | None] = {}
 
     def batches(self, schema: pa.Schema, predicate: Predicate | None) -> Iterator[pa.RecordBatch]:
-        """See `LogTable.batches`."""
+        """Yield some columns of the rows that pass a predicate."""
         needed = set(schema.names) | (predicate.columns if predicate else set[str]())
         try:
             for topic, state in self._ends:
@@ -116,7 +116,7 @@ class LettersTable(LogTable):
             of_source = pc.call_function("equal", [letters.column(_SOURCE), name])
             letters = letters.filter(of_source)
         arrays: dict[str, Any] = {}
-        for field in self._schema:
+        for field in self.schema:
             if field.name not in needed or field.name in arrays:
                 continue
             if field.name == "topic":
@@ -127,7 +127,7 @@ class LettersTable(LogTable):
                 arrays[field.name] = letters.column(field.name)
             else:
                 arrays |= self._messages(letters)
-        fields = [self._schema.field(name) for name in arrays]
+        fields = [self.schema.field(name) for name in arrays]
         return pa.RecordBatch.from_arrays(list(arrays.values()), schema=pa.schema(fields))
 
     def _messages(self, letters: pa.RecordBatch) -> dict[str, Any]:

@@ -6,11 +6,9 @@ What else a statement has needs the end of the log, or more than one row at a ti
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
-
-import duckdb
 
 from wings_core.contracts.sql import SYSTEM
 from wings_core.errors import InvalidSql
@@ -22,7 +20,8 @@ SYSTEM_COLUMNS = frozenset({"__partition", "__offset", "__timestamp"})
 
 _Node = Mapping[str, Any]
 
-_TEMPLATE = "SELECT * FROM t WHERE true"
+_NOTHING = {"type": "EMPTY", "alias": "", "sample": None, "query_location": 0}
+"""The FROM of a SELECT without one."""
 
 _PARTS = {
     "group_expressions": "GROUP BY needs an end of the log",
@@ -51,13 +50,13 @@ class LiveView:
 
 
 def live_view(
-    statement: Statement, connection: duckdb.DuckDBPyConnection, namespace: NamespaceName
+    statement: Statement, write: Callable[[str], str], namespace: NamespaceName
 ) -> LiveView:
     """Return what a follow is to show for a statement.
 
     Args:
         statement: That may be run.
-        connection: Only its parser is used.
+        write: Returns the text of a syntax tree.
         namespace: Of a name without a schema.
 
     Raises:
@@ -84,7 +83,7 @@ def live_view(
     return LiveView(
         topic_of(table, namespace),
         _columns(root["select_list"], names, text),
-        None if condition is None else _filter(condition, names, text, connection),
+        None if condition is None else _filter(statement, condition, names, write),
     )
 
 
@@ -107,13 +106,13 @@ def _columns(entries: Sequence[_Node], names: set[str], text: str) -> tuple[str,
 
 
 def _filter(
-    condition: _Node, names: set[str], text: str, connection: duckdb.DuckDBPyConnection
+    statement: Statement, condition: _Node, names: set[str], write: Callable[[str], str]
 ) -> str:
     """Return a condition as text, its columns by their own names."""
-    tree = json.loads(_one(connection, "SELECT json_serialize_sql(?::VARCHAR)", _TEMPLATE))
-    tree["statements"][0]["node"]["where_clause"] = _plain(condition, names, text)
-    written = _one(connection, "SELECT json_deserialize_sql(?::JSON)", json.dumps(tree))
-    return written.partition(" WHERE ")[2]
+    cleared = {"select_list": [_plain(condition, names, statement.text)], "where_clause": None}
+    node = {**statement.root, **cleared, "from_table": _NOTHING}
+    tree = {"error": False, "statements": [{"node": node, "named_param_map": []}]}
+    return write(json.dumps(tree)).removeprefix("SELECT ")
 
 
 def _plain(value: Any, names: set[str], text: str) -> Any:
@@ -136,12 +135,6 @@ def _plain(value: Any, names: set[str], text: str) -> Any:
 def _unqualified(path: Sequence[str], names: set[str]) -> list[str]:
     """Return the names of a column and what is in it, without its table's."""
     return list(path[1:] if len(path) > 1 and path[0].lower() in names else path)
-
-
-def _one(connection: duckdb.DuckDBPyConnection, query: str, value: str) -> str:
-    # All rows: one that is left is in the way of the engine's next statement.
-    ((found,),) = connection.execute(query, [value]).fetchall()
-    return str(found)
 
 
 def _refuse(reason: str, text: str, node: _Node | None = None) -> NoReturn:

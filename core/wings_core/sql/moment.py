@@ -4,16 +4,18 @@ Of very many partitions that takes long, so where a statement looks up some by t
 its text before it is planned, it is these alone.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from wings_core.errors import InvalidArgument
 from wings_core.fetch.selection import PARTITION_FIELD
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition, canonical_partition, partition_of
 from wings_core.sql.parameters import Parameters, named
-from wings_core.sql.plain import compared, conditions, is_one_table, value_of
 from wings_core.sql.statement import Statement
 from wings_core.sql.topic_table import shown
 
@@ -25,6 +27,8 @@ LOOKS_MAX = 8
 
 PARTITIONS_MAX = 1_000
 """Of more values all partitions are listed."""
+
+_INTEGER = re.compile(r"-?[0-9]{1,20}")
 
 _Node = Mapping[str, Any]
 
@@ -68,10 +72,13 @@ def looked_up(
         topic: The topic.
     """
     root = statement.root
-    if statement.references != 1 or not is_one_table(root):
+    if statement.references != 1 or root["type"] != "SELECT_NODE" or root["cte_map"]["map"]:
+        return None
+    source = root["from_table"]
+    if source["type"] != "BASE_TABLE" or source["column_name_alias"]:
         return None
     given = named(parameters)
-    for condition in conditions(root["where_clause"]):
+    for condition in _conditions(root["where_clause"]):
         found = _partitions(condition, given, topic)
         if found is not None:
             return found
@@ -96,7 +103,7 @@ def _partitions(
     if len(values) > PARTITIONS_MAX:
         return None
     name = str(column["column_names"][0]).lower()
-    found = [value_of(value, given) for value in values]
+    found = [_value_of(value, given) for value in values]
     if name == PARTITION_FIELD.name:
         texts = [value for value in found if isinstance(value, str)]
         return _of_texts(texts) if len(texts) == len(found) else None
@@ -105,7 +112,7 @@ def _partitions(
         return None
     key_type: Any = topic.key_type
     try:
-        return frozenset(partition_of(compared(each, key_type), key_type) for each in found)
+        return frozenset(partition_of(_compared(each, key_type), key_type) for each in found)
     except InvalidArgument:
         return None
 
@@ -117,3 +124,36 @@ def _of_texts(texts: Sequence[str]) -> frozenset[Partition]:
         with suppress(InvalidArgument):
             partitions.add(canonical_partition(text))
     return frozenset(partitions)
+
+
+def _conditions(node: _Node | None) -> Iterator[_Node]:
+    """Yield the conditions that each row must pass."""
+    if node is not None and node["type"] == "CONJUNCTION_AND":
+        for child in node["children"]:
+            yield from _conditions(child)
+    elif node is not None:
+        yield node
+
+
+def _value_of(node: _Node, given: Mapping[str, Any]) -> Any:
+    """Return the value of a constant or parameter: a text or a whole number; None for others."""
+    if node["class"] == "PARAMETER":
+        return given.get(str(node["identifier"]))
+    if node["class"] != "CONSTANT":
+        return None
+    kind, text = node["literal"]["kind"], node["literal"].get("text")
+    if kind == "STRING":
+        return text
+    return int(text) if kind == "INTEGER" and _INTEGER.fullmatch(text) else None
+
+
+def _compared(value: Any, data_type: pa.DataType) -> int | str | None:
+    """Return a value as a column of a type compares it; None where that is not known."""
+    if isinstance(value, bool):
+        return None
+    if pa.types.is_integer(data_type):
+        if isinstance(value, str):  # SQL casts it; drivers send all values as texts.
+            return int(value) if _INTEGER.fullmatch(value) else None
+        return value if isinstance(value, int) else None
+    is_text = pa.types.is_string(data_type) or pa.types.is_large_string(data_type)
+    return value if is_text and isinstance(value, str) else None

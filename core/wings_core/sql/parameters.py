@@ -15,7 +15,7 @@ from typing import Any
 
 from wings_core.errors import InvalidSql
 from wings_core.sql.statement import Parameter, Statement
-from wings_core.sql_process.engine import CATALOG
+from wings_core.sql_process.interface import CATALOG
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 """Values by position, or by name: None, bool, int, float, str, bytes, Decimal, dates, times

@@ -5,11 +5,9 @@ type of a query's column; so for each parameter there is a query whose one colum
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
-
-import duckdb
 
 from wings_core.sql.statement import Statement
 
@@ -35,17 +33,17 @@ class Peer:
     """Whose one column has its type; None: that is not known."""
 
 
-def peers_of(statement: Statement, connection: duckdb.DuckDBPyConnection) -> list[Peer]:
+def peers_of(statement: Statement, write: Callable[[str], str]) -> list[Peer]:
     """Return the parameters of a statement, each once, in the order of its text.
 
     Args:
         statement: That may be run; the queries may, too.
-        connection: Only writes syntax trees as text.
+        write: Returns the text of a syntax tree.
     """
     queries: dict[str, str] = {}
     for name, node, scope in _compared(statement.root, statement.root):
         if name not in queries:
-            queries[name] = _COUNT if node is None else _written(node, scope, connection)
+            queries[name] = _COUNT if node is None else _written(node, scope, write)
     names = dict.fromkeys(parameter.name for parameter in statement.parameters)
     return [Peer(name, queries.get(name)) for name in names]
 
@@ -97,11 +95,10 @@ def _has_parameter(value: Any) -> bool:
     return isinstance(value, list) and any(map(_has_parameter, cast("list[Any]", value)))
 
 
-def _written(node: _Node, scope: _Node, connection: duckdb.DuckDBPyConnection) -> str:
+def _written(node: _Node, scope: _Node, write: Callable[[str], str]) -> str:
     """Return the query of an expression over what a query reads."""
     cleared = {**dict.fromkeys(_CLAUSES), **{each: [] for each in _LISTS}}
     query = {**scope, **cleared, "select_list": [node]}
-    tree = json.dumps({"error": False, "statements": [{"node": query, "named_param_map": []}]})
-    # All rows: one that is left is in the way of the engine's next statement.
-    ((found,),) = connection.execute("SELECT json_deserialize_sql(?::JSON)", [tree]).fetchall()
-    return str(found)
+    return write(
+        json.dumps({"error": False, "statements": [{"node": query, "named_param_map": []}]})
+    )

@@ -7,11 +7,12 @@ in which Arrow serializes expressions: a list of keys and values in the metadata
 import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from wings_core.sql_process.rows import expression_of
 
 _NEVER_LESS = -(1 << 62)
 _NEVER_MORE = 1 << 62
@@ -126,38 +127,17 @@ _PLAIN = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """A column compared with a value of its own type."""
-
-    function: str
-    """Of Arrow, such as `equal`."""
-    column: str
-    value: "pa.Scalar[Any]"
-
-
-@dataclass(frozen=True, slots=True)
 class Predicate:
     """A condition on the rows of a scan."""
 
     root: _Node
-    expression: pc.Expression | None = None
-    """None: `root` is plain."""
+    serialized: bytes
 
     @classmethod
-    def of(cls, expression: pc.Expression) -> "Predicate":
-        """Read an expression."""
-        buffer = cast("Any", expression).__reduce__()[1][0]
-        reader = pa.ipc.open_file(buffer)
-        return cls(_Reader(reader.schema, reader.get_batch(0)).read(), expression)
-
-    @classmethod
-    def all_of(cls, comparisons: Sequence[Comparison]) -> "Predicate":
-        """Return the predicate of rows that pass each of some comparisons; one at least."""
-        calls = [
-            _Call(each.function, [_Column(each.column), _Literal(each.value)])
-            for each in comparisons
-        ]
-        return cls(reduce(lambda left, right: _Call("and_kleene", [left, right]), calls))
+    def of(cls, serialized: bytes) -> "Predicate":
+        """Read an expression in the form of `rows.serialized`."""
+        reader = pa.ipc.open_file(serialized)
+        return cls(_Reader(reader.schema, reader.get_batch(0)).read(), serialized)
 
     @property
     def columns(self) -> set[str]:
@@ -173,7 +153,7 @@ class Predicate:
         if self._is_plain(self.root):
             # Arrow's engine, which takes any expression, takes a millisecond to start.
             return rows.filter(self._value(self.root, rows))
-        return cast("Any", rows).filter(self.expression)
+        return cast("Any", rows).filter(expression_of(self.serialized))
 
     def _is_plain(self, node: _Node) -> bool:
         if isinstance(node, _Call):

@@ -5,16 +5,15 @@ The tree also says which tables a statement names, and where its parameters stan
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from wings_core.errors import InvalidSql, ResourceExhausted
 from wings_core.fetch.expression import CASTS_NESTED_MAX, CONCATENATIONS_MAX
 from wings_core.fetch.vocabulary import CONCATENATIONS, JSON_FUNCTIONS, PATTERN_FUNCTIONS
-from wings_core.sql.parser import Parse, Parsed
 from wings_core.sql.vocabulary import CLASSES, FUNCTIONS, NODES, SOURCES, TABLE_FUNCTIONS
-from wings_core.sql_process.engine import CATALOG
+from wings_core.sql_process.interface import CATALOG, Parsed
 from wings_core.storage.lru import Lru
 
 STATEMENT_BYTES_MAX = 256 * 1024
@@ -82,11 +81,11 @@ class Statement:
     """Its syntax tree, as DuckDB tells it."""
     references: int
     """How often it names tables."""
-    seconds: float
-    """Processor time that parsing it took, which no interrupt cuts short."""
 
 
-def parse(text: str, parser: Parse, known: frozenset[str] = frozenset()) -> Statement:
+def parse(
+    text: str, parser: Callable[[str], Parsed], known: frozenset[str] = frozenset()
+) -> Statement:
     """Parse one statement and check that it may be run.
 
     Args:
@@ -123,7 +122,6 @@ def parse(text: str, parser: Parse, known: frozenset[str] = frozenset()) -> Stat
         tuple(walk.qualified),
         root,
         walk.references,
-        parsed.seconds,
     )
     if len(parsed.tree) <= TREE_KEPT_BYTES_MAX:
         _kept.put((text, known), statement, len(parsed.tree))

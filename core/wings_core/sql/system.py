@@ -55,8 +55,8 @@ class SystemReader:
     cancel: Cancel
     count: ScanCount
 
-    def table(self, name: str) -> pa.Table:
-        """Return the rows of a table that metadata holds.
+    def table(self, name: str) -> bytes:
+        """Return the rows of a table that metadata holds, as an IPC stream.
 
         Raises:
             InvalidSql: There is no such table.
@@ -64,7 +64,11 @@ class SystemReader:
         table = SYSTEM_TABLES.get(name)
         if table is None:
             raise InvalidSql(f"there is no system table {name!r:.80}: {', '.join(SYSTEM_TABLES)}")
-        return _rows(table, self.log, self.principal)
+        rows = _rows(table, self.log, self.principal)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        return sink.getvalue().to_pybytes()
 
     def dead_letters(self, source: Topic | None) -> LettersTable:
         """Return the dead letters of a topic, or of all."""

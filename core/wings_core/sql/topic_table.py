@@ -14,16 +14,14 @@ import pyarrow as pa
 
 from wings_core.arrow_types import fields_of
 from wings_core.errors import Internal, InvalidArgument, OffsetOutOfRange, WingsError
-from wings_core.fetch.chunks import Chunk
 from wings_core.fetch.fetcher import Cancel, Cursor, Fetcher
 from wings_core.fetch.filter import unreadable
 from wings_core.fetch.many import ManyRead, PartitionCursor, Rotation
 from wings_core.fetch.selection import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD, Selection
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition, partition_of
-from wings_core.sql.large_pages import large_pages
 from wings_core.sql.predicate import ANY_ROW, Bounds, Names, Predicate
-from wings_core.sql_process.engine import EngineFailed, ScannedTable
+from wings_core.sql_process.interface import EngineFailed
 from wings_core.storage.lru import Lru
 
 if TYPE_CHECKING:
@@ -44,6 +42,9 @@ MADE_UP_ROWS = 1 << 20
 """Rows of a batch that no page is read for."""
 
 
+SCAN_ROWS = 131_072
+"""Rows of a batch of a scan, at most."""
+
 COLUMNS_KEPT_MAX = 10_000
 """Columns of topics' tables that are kept."""
 
@@ -63,8 +64,6 @@ class ShownColumn:
     scanned_as: str
     field: "pa.Field[Any]"
     """As DuckDB gets it."""
-    is_kept: bool
-    """Whether DuckDB's rows have it as DuckDB gets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,39 +101,18 @@ def _shown_of(topic: Topic) -> Shown:
         if unreadable(data_type) is None and each.name.encode().lower() not in names:
             names.add(each.name.encode().lower())
             scanned = f"c{index}"
-            columns[each.name] = _column_of(each.name, scanned, data_type)
+            field = pa.field(scanned, data_type)
+            columns[each.name] = ShownColumn(each.name, scanned, field)
     key = columns.get(topic.partition_key or "")
     for name, system in (
         (_PARTITION, PARTITION_FIELD),
         (_OFFSET, OFFSET_FIELD),
         (_TIMESTAMP, TIMESTAMP_FIELD),
     ):
-        columns[system.name] = _column_of(system.name, name, system.type)
+        columns[system.name] = ShownColumn(system.name, name, pa.field(name, system.type))
     fields = [pa.field(ROWS_COLUMN, pa.bool_()), *(column.field for column in columns.values())]
     found = Names(_PARTITION, _OFFSET, _TIMESTAMP, None if key is None else key.scanned_as)
     return Shown(columns, pa.schema(fields), found)
-
-
-def _column_of(name: str, scanned_as: str, data_type: pa.DataType) -> ShownColumn:
-    field = pa.field(scanned_as, data_type)
-    return ShownColumn(name, scanned_as, field, _is_kept(data_type))
-
-
-def _is_kept(data_type: pa.DataType) -> bool:
-    """Tell whether DuckDB's rows have this type where the table's have it."""
-    types = pa.types
-    return (
-        types.is_boolean(data_type)
-        or types.is_integer(data_type)
-        or types.is_float32(data_type)
-        or types.is_float64(data_type)
-        or types.is_string(data_type)
-        or types.is_binary(data_type)
-        or types.is_date32(data_type)
-        or types.is_time64(data_type)
-        or (types.is_timestamp(data_type) and data_type.tz is None)
-        or data_type == pa.timestamp("us", "UTC")
-    )
 
 
 @dataclass(slots=True)
@@ -155,26 +133,8 @@ class ScanCount:
             self.error = error if known else Internal(f"a scan failed: {error!s:.200}")
 
 
-class LogTable(ScannedTable):
-    """What DuckDB scans in the log, by batches."""
-
-    def opening(self, schema: pa.Schema, condition: Any) -> Callable[[], pa.RecordBatchReader]:
-        """See `ScannedTable.opening`."""
-        predicate = None if condition is None else Predicate.of(condition)
-        return lambda: pa.RecordBatchReader.from_batches(schema, self.batches(schema, predicate))
-
-    def batches(self, schema: pa.Schema, predicate: Predicate | None) -> Iterator[pa.RecordBatch]:
-        """Yield some columns of the rows that pass a predicate.
-
-        Raises:
-            StorageCorrupt: And the other errors of a scan.
-            EngineFailed: The query is to end.
-        """
-        raise NotImplementedError
-
-
-class TopicTable(LogTable):
-    """What DuckDB scans for a topic.
+class TopicTable:
+    """The table of a topic.
 
     Args:
         log: Where it is read.
@@ -198,7 +158,7 @@ class TopicTable(LogTable):
     ) -> None:
         self.topic = topic
         self.shown = shown(topic)
-        super().__init__(self.shown.schema)
+        self.schema = self.shown.schema
         self._log = log
         self._fetcher = fetcher
         self._states: Mapping[Partition, PartitionState] = {each.partition: each for each in states}
@@ -207,7 +167,12 @@ class TopicTable(LogTable):
         self._ends = ends
 
     def batches(self, schema: pa.Schema, predicate: Predicate | None) -> Iterator[pa.RecordBatch]:
-        """See `LogTable.batches`."""
+        """Yield some columns of the rows that pass a predicate.
+
+        Raises:
+            StorageCorrupt: A page is damaged; and the other errors of a scan.
+            EngineFailed: The query is to end.
+        """
         try:
             names = schema.names
             if predicate is not None:
@@ -255,7 +220,7 @@ class TopicTable(LogTable):
             cursor = Cursor(self.topic, each.partition, each.offset, selection)
             while cursor.offset < each.stop:
                 try:
-                    for chunks in self._chunks(cursor, each.stop):
+                    for chunks in self._fetcher.scan(cursor, each.stop, self._cancel):
                         self._count.bytes += sum([chunk.bytes for chunk in chunks])
                         yield [
                             (batch, [(each.partition, start, end + 1)])
@@ -264,12 +229,6 @@ class TopicTable(LogTable):
                 except OffsetOutOfRange as error:
                     # What retention takes meanwhile is skipped.
                     cursor.offset = max(cursor.offset + 1, int(error.log_start_offset))
-
-    def _chunks(self, cursor: Cursor, stop: int) -> Iterator[list[Chunk]]:
-        log, fetcher = self._log, self._fetcher
-        if not cursor.selection.system_columns:
-            yield from large_pages(fetcher, log.store, log.limits, cursor, stop, self._cancel)
-        yield from fetcher.scan(cursor, stop, self._cancel)
 
     def _read_many(
         self, selection: Selection, cursors: Sequence[PartitionCursor]

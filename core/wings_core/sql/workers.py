@@ -1,83 +1,133 @@
-"""Workers: processes that run statements which may take memory that DuckDB does not count.
+"""Workers: processes that parse and run statements, as DuckDB bounds neither its time nor memory.
 
-    server ── channel ─▶ process: prepare, run        the kernel bounds its memory
-           ◀─ a pipe for each scan of a table ─┐      it is killed when its query is cancelled,
-           ─▶ rows of topics, as Arrow ────────┘      or its time is over, whatever it does
+    server ── channel ─▶ process: parse, prepare, run     the kernel bounds its memory
+           ◀─ a pipe for each scan of a table ─┐          it is killed when its query is cancelled,
+           ─▶ rows of topics, as Arrow ────────┘          or its time is over, whatever it does
            ◀─ a pipe for the rows of the result
 
-A process takes half a second to start, so one is kept warm from the first statement on.
+Processes are fresh interpreters, which know few modules, and no secrets. Starting one takes half a
+second, so they are kept for the next statements.
 """
 
-import contextlib
+import logging
 import os
+import signal
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from wings_core.errors import Internal, ResourceExhausted
+from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import MIB, Limits
-from wings_core.sql.engines import INTERRUPT_SECONDS
-from wings_core.sql.processes import Process
+from wings_core.sql.predicate import Predicate
 from wings_core.sql_process.channel import Channel, Message, readable
-from wings_core.sql_process.engine import EngineFailed, View, spill_directory
-from wings_core.sql_process.rows import expression_of, open_pipe, writer_to
+from wings_core.sql_process.interface import EngineFailed, Parsed, View
+from wings_core.sql_process.rows import open_pipe, writer_to
 
-IDLE_MAX = 2
-"""Processes that are kept for the next statement; each takes about 100 MB."""
+WAIT_SECONDS_MAX = 5.0
+"""How long a query waits for a worker where as many run as may."""
+
+IDLE_SECONDS = 60.0
+"""How long a worker is kept for the next statement, beside the one that is kept in any case."""
 
 BEYOND_BYTES = 512 * MIB
-"""Memory that a process may use beyond what it has at its start and what DuckDB counts."""
+"""Memory that a process may use beyond that at its start and that DuckDB counts."""
+
+SAID_BYTES_MAX = 4_096
+"""Bytes logged of the last that a process said; a pipe keeps 64 KiB."""
+
+LOOK_SECONDS = 0.02
+"""How often a run looks whether its query is to end."""
+
+_WAIT_SECONDS = 0.1
+"""How often a query that waits for a worker looks whether it is cancelled."""
+
+_MODULE = "wings_core.sql_process"
+
+_ENVIRONMENT = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR", "VIRTUAL_ENV")
+"""Variables of the server's environment that a process gets."""
+
+_logger = logging.getLogger(__name__)
+
+
+class LogTable(Protocol):
+    """A table whose rows are read as DuckDB scans it."""
+
+    schema: pa.Schema
+    """The columns that may be asked for."""
+
+    def batches(self, schema: pa.Schema, predicate: Predicate | None) -> Iterator[pa.RecordBatch]:
+        """Yield some columns of the rows that pass a predicate."""
+        ...
 
 
 class Worker:
     """One process; one query at a time uses it.
 
+    What it says on its standard error, such as C++ of memory that it did not get, is logged where
+    it ends by itself.
+
     Args:
-        limits: What it may use.
+        limits: The resources that it may use.
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._spill = spill_directory()
-        ours, theirs = socket.socketpair()
-        life, self._life = os.pipe()
-        numbers = (
-            theirs.fileno(),
-            life,
-            limits.sql_memory_bytes_max,
-            BEYOND_BYTES,
-            limits.sql_spill_bytes_max,
-            limits.sql_threads_max,
-        )
-        try:
-            self._process = Process(
-                "wings_core.sql_process",
-                [*map(str, numbers), self._spill.name],
-                [theirs.fileno(), life],
+        self.idle_since = 0.0
+        """When it was put back last, by the monotonic clock."""
+        self._owned = ExitStack()
+        with ExitStack() as theirs, ExitStack() as failed:
+            failed.callback(self._owned.close)
+            spill = tempfile.TemporaryDirectory(prefix="wings-sql-", ignore_cleanup_errors=True)
+            self._owned.callback(spill.cleanup)
+            ours, end = socket.socketpair()
+            theirs.callback(end.close)
+            self.channel = Channel(ours)
+            self._owned.callback(self.channel.close)
+            life, alive = os.pipe()
+            theirs.callback(os.close, life)
+            self._owned.callback(os.close, alive)
+            self._said, said = os.pipe()
+            theirs.callback(os.close, said)
+            self._owned.callback(os.close, self._said)
+            # A process that says more than the pipe keeps loses it, and does not wait for a reader.
+            os.set_blocking(said, False)
+            numbers = (
+                end.fileno(),
+                life,
+                limits.sql_memory_bytes_max,
+                BEYOND_BYTES,
+                limits.sql_spill_bytes_max,
+                limits.sql_threads_max,
             )
-        except BaseException:
-            ours.close()
-            os.close(self._life)
-            self._spill.cleanup()
-            raise
-        finally:
-            theirs.close()
-            os.close(life)
-        self.channel = Channel(ours)
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _MODULE, *map(str, numbers), spill.name],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                pass_fds=[end.fileno(), life],
+                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+                start_new_session=True,  # A terminal's Ctrl-C is the server's.
+            )
+            failed.pop_all()
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process's id."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
-        return self._process.alive
+        return self._process.poll() is None
 
     def kill(self) -> None:
         """End the process, whatever it does; does not wait for its end."""
@@ -85,113 +135,188 @@ class Worker:
 
     def close(self) -> None:
         """End the process, and delete what it spilled."""
-        self._process.close()
-        self.channel.close()
-        os.close(self._life)
-        self._spill.cleanup()
+        self._process.kill()
+        code = self._process.wait()
+        if code not in (0, -signal.SIGKILL):
+            os.set_blocking(self._said, False)
+            with suppress(BlockingIOError):
+                said = os.read(self._said, 1 << 16)[-SAID_BYTES_MAX:].decode(errors="replace")
+                _logger.warning("%s ended by itself (%d): %s", _MODULE, code, said.strip())
+        self._owned.close()
 
 
 class Workers:
-    """Lends workers; from any thread. How many are lent is bounded by the engines that are.
+    """Lends workers, at most `sql_queries_max` at once; from any thread.
 
     Args:
-        limits: What each may use.
+        limits: The resources that each may use, and how many there are.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         # The garbage of a query may be collected, and put one back, on a thread that holds it.
-        self._lock = threading.RLock()
+        self._changed = threading.Condition(threading.RLock())
         self._idle: list[Worker] = []
+        self._lent = 0
         self._closed = False
 
-    def warm(self) -> None:
-        """Start a process for the next statement that needs one, if none waits; returns at once."""
-        with self._lock:
-            if not self._idle and not self._closed:
-                self._idle.append(Worker(self._limits))
+    @property
+    def lent(self) -> int:
+        """How many are lent."""
+        return self._lent
 
-    def borrow(self) -> Worker:
-        """Return a worker, whose process may yet be starting."""
-        with self._lock:
+    def borrow(self, cancel: Cancel) -> Worker:
+        """Return a worker; blocks while all are lent, at most `WAIT_SECONDS_MAX`.
+
+        Raises:
+            ResourceExhausted: None came free in time.
+            WingsError: The error that the query was cancelled with.
+        """
+        until = time.monotonic() + WAIT_SECONDS_MAX
+        with self._changed:
+            while self._lent >= self._limits.sql_queries_max:
+                cancel.check()
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise ResourceExhausted(
+                        f"{self._limits.sql_queries_max} SQL queries run already; try again later"
+                    )
+                self._changed.wait(min(left, _WAIT_SECONDS))
+            self._lent += 1
             while self._idle:
                 worker = self._idle.pop()
                 if worker.alive:
                     return worker
                 worker.close()
-        return Worker(self._limits)
+        try:
+            return Worker(self._limits)
+        except BaseException:
+            self._returned()
+            raise
 
     def put_back(self, worker: Worker, *, usable: bool) -> None:
         """Take a worker back; one that is not usable is ended, and another one started."""
-        with self._lock:
-            keep = usable and not self._closed and len(self._idle) < IDLE_MAX
-            if keep:
+        worker.idle_since = now = time.monotonic()
+        ended = [] if usable else [worker]
+        with self._changed:
+            if usable:
                 self._idle.append(worker)
-        if not keep:
-            worker.close()
-            self.warm()
+            if self._closed:
+                ended, self._idle = [*ended, *self._idle], []
+            while len(self._idle) > 1 and now - self._idle[0].idle_since > IDLE_SECONDS:
+                ended.append(self._idle.pop(0))
+            self._returned()
+        for each in ended:
+            each.close()
+        if not usable:
+            self._warm()
+
+    def _warm(self) -> None:
+        """Start a process for the next statement, if none waits for it."""
+        with self._changed:
+            if not self._idle and not self._closed:
+                self._idle.append(Worker(self._limits))
+
+    def _returned(self) -> None:
+        with self._changed:
+            self._lent -= 1
+            self._changed.notify()
 
     def close(self) -> None:
         """End the processes; those that are lent, as they come back."""
-        with self._lock:
+        with self._changed:
             self._closed = True
             idle, self._idle = self._idle, []
         for worker in idle:
             worker.close()
 
 
-class RemoteRun:
-    """One statement in a worker; closed by its caller.
+class Run:
+    """One statement in a worker, step by step; closed by its caller.
+
+    Blocks while as many run as may; see `Workers.borrow`.
 
     Args:
-        workers: Where it borrows its worker.
-        tables: Datasets and tables of Arrow, by the names under which views know them.
-        sent: IPC streams of tables that a client has sent, by such names.
-        failed: Told of each error of a scan.
+        workers: Lends the worker.
+        cancel: Ends the wait for a worker.
         ends: Returns whether the query is to end now.
+        failed: Called with each error of a scan.
     """
 
     def __init__(
         self,
         workers: Workers,
-        tables: Mapping[str, Any],
-        sent: Mapping[str, bytes],
-        failed: Callable[[Exception], None],
+        cancel: Cancel,
         ends: Callable[[], bool],
+        failed: Callable[[Exception], None],
     ) -> None:
         self._workers = workers
-        self._tables = tables
-        self._sent = sent
-        self._failed = failed
         self._ends = ends
+        self._failed = failed
+        self._tables: Mapping[str, LogTable] = {}
         self._usable = True
         self._killed = False  # Told apart: it may be killed once it has said that all is done.
         self._fault: BaseException | None = None
-        """Of the thread that listens, which has ended by it."""
+        """The error by which the thread that listens has ended."""
         self._answers: SimpleQueue[Message | None] = SimpleQueue()
         self._scans: list[threading.Thread] = []
+        self._worker = workers.borrow(cancel)
         self._ended, self._end = os.pipe()
-        self._worker = workers.borrow()
-        self._watch = threading.Thread(target=self._listen, name="wings-sql-listen", daemon=True)
-        self._watch.start()
+        self._listener = threading.Thread(target=self._listen, name="wings-sql-listen", daemon=True)
+        self._listener.start()
 
-    def prepare(self, views: Sequence[View], text: str) -> pa.Schema | None:
-        """Plan a statement; see `Engine.prepare`."""
-        parts = [(name, table.schema.serialize(), False) for name, table in self._tables.items()]
-        parts += [(name, pa.py_buffer(raw), True) for name, raw in self._sent.items()]
-        asked = {
-            "tables": [
-                {"name": name, "bytes": part.size, "sent": sent} for name, part, sent in parts
-            ],
-            "views": [(view.create, view.drop) for view in views],
-            "text": text,
-        }
-        self._ask({"prepare": asked}, b"".join(part.to_pybytes() for _, part, _ in parts))
-        answer = self._answer()
+    def parse(self, text: str) -> Parsed:
+        """Return the syntax tree of a text.
+
+        Raises:
+            ResourceExhausted: Parsing takes more time or memory than it may.
+            EngineFailed: The query is to end.
+        """
+        problem = "the statement takes more time or memory to parse than it may"
+        answer = self._asked({"parse": True}, text.encode(), problem)
+        return Parsed(answer.body.decode(), tuple(answer.head["kinds"]))
+
+    def write(self, tree: str) -> str:
+        """Return the text of a syntax tree."""
+        return str(self._asked({"write": True}, tree.encode()).head["written"])
+
+    def prepare(
+        self,
+        tables: Mapping[str, LogTable],
+        sent: Mapping[str, bytes],
+        views: Sequence[View],
+        text: str,
+    ) -> pa.Schema | None:
+        """Make tables and views, and plan a statement over them; nothing is read yet.
+
+        Args:
+            tables: The tables to be scanned, by the names under which views know them.
+            sent: IPC streams of tables that are sent along, by such names.
+            views: Made in this order.
+            text: The statement.
+
+        Returns:
+            The schema of its rows; None: it returns none.
+
+        Raises:
+            EngineFailed: DuckDB refuses the statement.
+        """
+        self._tables = tables
+        parts = [(name, table.schema.serialize().to_pybytes()) for name, table in tables.items()]
+        parts += sent.items()
+        listed = [(name, len(part), name in sent) for name, part in parts]
+        views_made = [(view.create, view.drop) for view in views]
+        asked = {"prepare": {"tables": listed, "views": views_made, "text": text}}
+        answer = self._asked(asked, b"".join(part for _, part in parts))
         return pa.ipc.read_schema(pa.py_buffer(answer.body)) if answer.head["schema"] else None
 
     def batches(self, rows: int) -> Generator[pa.RecordBatch]:
-        """Yield the rows of the statement; see `Engine.batches`."""
+        """Yield the rows of the statement, about so many at a time.
+
+        Raises:
+            EngineFailed: The statement fails on the data, or needs more than it may.
+            ResourceExhausted: The process needed more memory than it may.
+        """
         read, write = open_pipe()
         try:
             self._usable = False  # Until it says that it has done all.
@@ -202,23 +327,34 @@ class RemoteRun:
         finally:
             os.close(write)
         # Where the stream is cut, the process tells why, or that it ended does.
-        cut = contextlib.suppress(OSError, pa.ArrowException)
+        cut = suppress(OSError, pa.ArrowException)
         with os.fdopen(read, "rb", buffering=1 << 16) as pipe, cut:
             yield from _stream(pipe)
         self._answer()
         self._usable = True
 
+    def _asked(
+        self,
+        head: dict[str, Any],
+        body: bytes,
+        problem: str = "the query was stopped: it needs more memory than it may use",
+    ) -> Message:
+        self._ask(head, body)
+        return self._answer(problem)
+
     def _ask(self, head: dict[str, Any], body: bytes = b"", descriptor: int | None = None) -> None:
-        with contextlib.suppress(OSError):  # That it ended comes as its answer.
+        with suppress(OSError):  # That it ended comes as its answer.
             self._worker.channel.send(head, body, descriptor)
 
-    def _answer(self) -> Message:
+    def _answer(
+        self, problem: str = "the query was stopped: it needs more memory than it may use"
+    ) -> Message:
         answer = self._answers.get()
         if answer is None:
             self._usable = False
             if self._fault is not None:
                 raise Internal(f"the query was stopped by a fault of the server: {self._fault!r}")
-            raise ResourceExhausted("the query was stopped: it needs more memory than it may use")
+            raise ResourceExhausted(problem)
         failed = answer.head.get("failed")
         if failed is not None:
             self._usable = bool(answer.head["usable"])
@@ -226,7 +362,7 @@ class RemoteRun:
         return answer
 
     def _listen(self) -> None:
-        """Take what the process says, and end it where the query is to end."""
+        """Take the messages of the process, and end it where the query is to end."""
         try:
             self._hear()
         except BaseException as error:  # noqa: BLE001 - the query waits, and is told why.
@@ -238,7 +374,7 @@ class RemoteRun:
     def _hear(self) -> None:
         channel = self._worker.channel
         while True:
-            ready = readable([channel.fileno(), self._ended], INTERRUPT_SECONDS)
+            ready = readable([channel.fileno(), self._ended], LOOK_SECONDS)
             if self._ended in ready:
                 return
             if self._ends():
@@ -264,12 +400,10 @@ class RemoteRun:
         assert message.descriptor is not None, "the rows go to a pipe"
         try:
             table = self._tables[message.head["scan"]]
-            condition = expression_of(message.body)
-            columns: list[str] = message.head["columns"]
-            scanned = ds.dataset(table) if isinstance(table, pa.Table) else table
-            rows = scanned.scanner(columns=columns, filter=condition).to_reader()
-            with writer_to(message.descriptor, rows.schema) as writer:
-                for batch in rows:
+            schema = pa.schema([table.schema.field(name) for name in message.head["columns"]])
+            predicate = Predicate.of(message.body) if message.body else None
+            with writer_to(message.descriptor, schema) as writer:
+                for batch in table.batches(schema, predicate):
                     writer.write_batch(batch)
         except BrokenPipeError:
             pass  # The process needs no more of it.
@@ -281,7 +415,7 @@ class RemoteRun:
     def close(self) -> None:
         """Return the worker; one whose statement has begun and not ended is killed."""
         os.close(self._end)
-        self._watch.join()
+        self._listener.join()
         os.close(self._ended)
         usable = self._usable and not self._killed
         if not usable:

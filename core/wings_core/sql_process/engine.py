@@ -2,25 +2,25 @@
 
 Each is a database in memory of its own, so that memory, threads and spilled bytes are bounded for
 each query. Files, extensions and Python's variables are out of reach, and its configuration is
-locked. It takes 20 ms to open, so it is kept for the next query, unless one failed in it.
+locked. Opening one takes 20 ms, so it is kept for the next query, unless one failed in it.
 
-What a statement was given stays by name until another one is given something else: most are about
-the same tables as the one before, and making views takes as long as running a look-up.
+Tables and views stay until a statement is given others: most statements are about the tables of
+the one before, and making views takes as long as running a look-up.
 """
 
-import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-CATALOG = "wings"
-"""The one catalog in which tables are."""
+from wings_core.sql_process.interface import CATALOG, EngineFailed, Parsed, View
 
 _EXPLAIN = "EXPLAIN "
 
@@ -33,63 +33,29 @@ _SETTINGS = (
 )
 
 SCHEMAS_KEPT_MAX = 256
-"""Schemas of results that are known by the columns and types that DuckDB tells of."""
+"""Schemas of results that are cached by their columns and types."""
 
 SCHEMA_LENGTH_MAX = 8_192
-"""Characters of these, of one that is kept."""
+"""Characters of the columns and types of a cached schema."""
 
-_HARMLESS = ("ParserException", "BinderException", "CatalogException")
-"""What is wrong with a statement before it runs."""
+OpenScan = Callable[[str, Sequence[str], "pc.Expression | None"], pa.RecordBatchReader]
+"""Begins a scan of a table, by its name, its columns, and the condition of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineBounds:
-    """What an engine may use."""
+    """The resources that an engine may use."""
 
     memory_bytes: int
-    """As far as DuckDB counts it."""
+    """Memory that DuckDB counts."""
     spill_bytes: int
     threads: int
     """0: one for each core."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """A view to be made for a statement."""
-
-    create: str
-    drop: str
-
-
-class EngineFailed(Exception):  # noqa: N818 - callers see what it is translated into.
-    """What DuckDB, or Arrow within it, refused or failed with.
-
-    Attributes:
-        message: With DuckDB's JSON in it, where it is DuckDB's.
-        kind: The exception's class.
-        shift: How many bytes DuckDB got before the statement.
-    """
-
-    def __init__(self, message: str, kind: str, shift: int = 0) -> None:
-        super().__init__(message)
-        self.message = message
-        self.kind = kind
-        self.shift = shift
-
-    @classmethod
-    def stopped(cls) -> "EngineFailed":
-        """Return what a query fails with that is to end."""
-        return cls("the query was stopped", "InterruptException")
-
-    @property
-    def harmless(self) -> bool:
-        """Whether the engine is as good as before."""
-        return self.kind in _HARMLESS
-
-
 @contextmanager
 def engine_errors(shift: int = 0) -> Generator[None]:
-    """Raise what DuckDB and Arrow raise within the block as `EngineFailed`."""
+    """Raise errors of DuckDB and Arrow within the block as `EngineFailed`."""
     try:
         yield
     except (duckdb.Error, pa.ArrowException, OSError, MemoryError, RuntimeError) as error:
@@ -106,17 +72,20 @@ class Scanner:
 
 
 class ScannedTable(ds.Dataset):
-    """What DuckDB scans: `opening` says how.
+    """A table as DuckDB scans it.
 
-    As the datasets of other formats do, it takes the place of those made by Arrow: DuckDB asks
-    nothing of it but a schema and scanners.
+    It takes the place of a dataset of Arrow, of which DuckDB asks a schema and scanners.
 
     Args:
+        name: The name by which scans are begun.
         schema: The columns that may be asked for.
+        open_scan: Begins a scan.
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, name: str, schema: pa.Schema, open_scan: OpenScan) -> None:
+        self._name = name
         self._schema = schema
+        self._open_scan = open_scan
 
     @property
     def schema(self) -> pa.Schema:
@@ -129,39 +98,23 @@ class ScannedTable(ds.Dataset):
         filter: Any = None,  # noqa: A002 - the name that DuckDB calls it by.
         **_: Any,
     ) -> Scanner:
-        """Return what reads some columns of the rows that pass a filter."""
+        """Return the scan of some columns, of the rows that pass a filter."""
         names = self._schema.names if columns is None else columns
         schema = pa.schema([self._schema.field(name) for name in names])
-        return Scanner(schema, self.opening(schema, filter))
-
-    def opening(self, schema: pa.Schema, condition: Any) -> Callable[[], pa.RecordBatchReader]:
-        """Return what begins a scan of these columns, of the rows that pass a condition."""
-        raise NotImplementedError
-
-
-class _Slot(ScannedTable):
-    """What DuckDB knows by a name: the table of the present statement, as long as that runs."""
-
-    table: Any = None
-
-    def scanner(self, *arguments: Any, **options: Any) -> Any:
-        """Return what reads some columns of the rows that pass a filter."""
-        return self.table.scanner(*arguments, **options)
+        return Scanner(schema, partial(self._open_scan, self._name, names, filter))
 
 
 class Engine:
-    """One instance of DuckDB, and the directory that it spills to; one thread at a time uses it.
+    """One instance of DuckDB; one thread at a time uses it.
 
     Args:
-        bounds: What it may use.
-        directory: Where it spills to; None: to a temporary one of its own.
+        bounds: The resources that it may use.
+        directory: The directory that it spills to.
+        open_scan: Begins scans of tables.
     """
 
-    def __init__(self, bounds: EngineBounds, directory: str | None = None) -> None:
-        self._spill: tempfile.TemporaryDirectory[str] | None = None
-        if directory is None:
-            self._spill = spill_directory()
-            directory = self._spill.name
+    def __init__(self, bounds: EngineBounds, directory: str, open_scan: OpenScan) -> None:
+        self._open_scan = open_scan
         self._config: dict[str, str | bool | int | float | list[str]] = {
             "enable_external_access": "false",
             "autoload_known_extensions": "false",
@@ -175,10 +128,11 @@ class Engine:
         if bounds.threads:
             self._config["threads"] = str(bounds.threads)
         self._relation: duckdb.DuckDBPyRelation | None = None
+        self._tables: dict[str, pa.Schema] = {}
+        self._sent: set[str] = set()
         self._views: list[View] = []
-        self._slots: dict[str, _Slot] = {}
         self._schemas: dict[tuple[tuple[str, ...], ...], pa.Schema] = {}
-        self.connection = self._connected()
+        self._connection = self._connected()
 
     def _connected(self) -> duckdb.DuckDBPyConnection:
         connection = duckdb.connect(":memory:", config=self._config)
@@ -186,13 +140,40 @@ class Engine:
             connection.execute(setting)
         return connection
 
+    def parse(self, text: str) -> Parsed:
+        """Return the syntax tree of a text; for some texts it takes hours."""
+        with engine_errors():
+            tree = self._value("SELECT json_serialize_sql(?::VARCHAR)", text)
+            if '"error_type":"not implemented"' not in tree[:200]:
+                return Parsed(tree, ())
+            try:
+                statements = self._connection.extract_statements(text)
+                return Parsed(tree, tuple(each.type.name for each in statements))
+            except ValueError:  # A kind that DuckDB's Python cannot name: UPDATE EXTENSIONS.
+                return Parsed(tree, ())
+
+    def write(self, tree: str) -> str:
+        """Return the text of a syntax tree."""
+        with engine_errors():
+            return self._value("SELECT json_deserialize_sql(?::JSON)", tree)
+
+    def _value(self, query: str, value: str) -> str:
+        # All rows: one that is left is in the way of the next statement.
+        ((found,),) = self._connection.execute(query, [value]).fetchall()
+        return str(found)
+
     def prepare(
-        self, tables: Mapping[str, Any], views: Sequence[View], text: str
+        self,
+        tables: Mapping[str, pa.Schema],
+        sent: Mapping[str, pa.Table],
+        views: Sequence[View],
+        text: str,
     ) -> pa.Schema | None:
         """Make tables and views, and plan a statement over them; nothing is read yet.
 
         Args:
-            tables: Datasets and tables of Arrow, by the names under which views know them.
+            tables: The schemas of the tables to be scanned, by name.
+            sent: Tables that are here, by name.
             views: Made in this order.
             text: The statement.
 
@@ -202,46 +183,49 @@ class Engine:
         Raises:
             EngineFailed: DuckDB refuses the statement.
         """
-        self.release()
         with engine_errors():
-            self._show(tables, views)
+            self._show(tables, sent, views)
             try:
-                self._relation = cast("duckdb.DuckDBPyRelation | None", self.connection.sql(text))
+                self._relation = cast("duckdb.DuckDBPyRelation | None", self._connection.sql(text))
             except duckdb.Error:
                 self._explain(text)
                 raise
             return None if self._relation is None else self._schema_of(self._relation)
 
-    def _show(self, tables: Mapping[str, Any], views: Sequence[View]) -> None:
-        """Give names to tables, and make views over them; no others are left."""
-        same = self._slots.keys() == tables.keys() and all(
-            slot.schema.equals(tables[name].schema, check_metadata=True)
-            for name, slot in self._slots.items()
+    def _show(
+        self, tables: Mapping[str, pa.Schema], sent: Mapping[str, pa.Table], views: Sequence[View]
+    ) -> None:
+        """Make tables and views; no others are left."""
+        same = self._tables.keys() == tables.keys() and all(
+            schema.equals(tables[name], check_metadata=True)
+            for name, schema in self._tables.items()
         )
-        if not same or views != self._views:
-            self._clear()
-            for name, table in tables.items():
-                self._slots[name] = _Slot(table.schema)
-                self.connection.register(name, self._slots[name])
-            for view in views:
-                self._views.append(view)
-                self.connection.execute(view.create)
-        for name, table in tables.items():
-            self._slots[name].table = ds.dataset(table) if isinstance(table, pa.Table) else table
+        if same and not sent and not self._sent and views == self._views:
+            return
+        self._clear()
+        for name, schema in tables.items():
+            self._tables[name] = schema
+            self._connection.register(name, ScannedTable(name, schema, self._open_scan))
+        for name, table in sent.items():
+            self._sent.add(name)
+            self._connection.register(name, table)
+        for view in views:
+            self._views.append(view)
+            self._connection.execute(view.create)
 
     def _clear(self) -> None:
         """Remove all tables and views; opens a new instance where one is left."""
         views, self._views = self._views, []
-        slots, self._slots = self._slots, {}
+        names, self._tables, self._sent = [*self._tables, *self._sent], {}, set()
         try:
             if views:
-                self.connection.execute("; ".join(view.drop for view in reversed(views)))
-            for name in slots:
-                self.connection.unregister(name)
+                self._connection.execute("; ".join(view.drop for view in reversed(views)))
+            for name in names:
+                self._connection.unregister(name)
         except (duckdb.Error, RuntimeError):
-            # The next statement may not see what this one was given.
-            self.connection.close()
-            self.connection = self._connected()
+            # The next statement may not see the tables of this one.
+            self._connection.close()
+            self._connection = self._connected()
 
     def _schema_of(self, relation: duckdb.DuckDBPyRelation) -> pa.Schema:
         """Return the schema of a relation's rows, which follows from its columns and types."""
@@ -259,7 +243,7 @@ class Engine:
     def _explain(self, text: str) -> None:
         """Raise the error of a statement, with its place: of a relation DuckDB tells none."""
         with engine_errors(len(_EXPLAIN)):
-            self.connection.execute(f"{_EXPLAIN}{text}")
+            self._connection.execute(f"{_EXPLAIN}{text}")
 
     def batches(self, rows: int) -> Generator[pa.RecordBatch]:
         """Yield the rows of the statement, about so many at a time.
@@ -275,28 +259,16 @@ class Engine:
                 try:
                     batch: pa.RecordBatch = reader.read_next_batch()
                 except StopIteration:
-                    return
+                    break
             yield batch
 
-    def interrupt(self) -> None:
-        """Have what runs end soon; from any thread. Before it runs this has no effect."""
-        with suppress(duckdb.Error):  # It was closed just now.
-            self.connection.interrupt()
-
     def release(self) -> None:
-        """Let go of the present statement and its tables."""
+        """Let go of the statement, and of tables that were sent with it."""
         self._relation = None
-        for slot in self._slots.values():
-            slot.table = None
+        if self._sent:
+            self._clear()
 
     def close(self) -> None:
-        """Free its memory, and delete what it spilled."""
-        self.release()
-        self.connection.close()
-        if self._spill is not None:
-            self._spill.cleanup()
-
-
-def spill_directory() -> tempfile.TemporaryDirectory[str]:
-    """Return a directory to spill to."""
-    return tempfile.TemporaryDirectory(prefix="wings-sql-", ignore_cleanup_errors=True)
+        """Free its memory."""
+        self._relation = None
+        self._connection.close()

@@ -1,36 +1,42 @@
-"""A process that runs statements for a server, one after another, until the server ends.
+"""A process that parses and runs statements for a server, one after another, until the server ends.
 
-    server ─▶ prepare: tables, views, text     schema | failed ─▶ server
-           ─▶ run: a pipe for the rows         done | failed   ─▶ server
+    server ─▶ parse: a text               a tree            ─▶ server
+           ─▶ write: a tree               a text            ─▶ server
+           ─▶ prepare: tables, views, text   schema | failed ─▶ server
+           ─▶ run: a pipe for the rows       done | failed   ─▶ server
            ◀─ scan: a pipe for the rows of a table
 
 It ends with the server: the kernel signals it when the last end of the server's pipe is closed. Its
 memory is bounded by the kernel, too.
+
+DuckDB's parser takes hours for some texts of a hundred characters (it tries all ways to read what
+it cannot read), and it heeds no interrupt: the kernel ends the process after some seconds of
+processor time, without an answer.
 """
 
 import fcntl
 import os
+import resource
+import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wings_core.sql_process.channel import Channel, Message, readable
-from wings_core.sql_process.engine import (
-    Engine,
-    EngineBounds,
-    EngineFailed,
-    ScannedTable,
-    View,
-    engine_errors,
-)
-from wings_core.sql_process.memory import bound_memory
+from wings_core.sql_process.engine import Engine, EngineBounds, engine_errors
+from wings_core.sql_process.interface import EngineFailed, View
 from wings_core.sql_process.rows import open_pipe, reader_of, serialized, writer_to
 
+PARSE_SECONDS_MAX = 5.0
+"""Processor time that parsing one text may take; a list of 256 KiB takes one."""
+
 _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryException")
+_TREE_OUT_OF_MEMORY = '{"error":true,"error_type":"out of memory"'
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -44,7 +50,7 @@ def main(arguments: Sequence[str]) -> None:
     channel, life, memory, beyond, spill, threads = map(int, arguments[:6])
     _end_with(life)
     bounds = EngineBounds(memory, spill, threads)
-    process = Process(Channel(socket.socket(fileno=channel)), lambda: Engine(bounds, arguments[6]))
+    process = Process(Channel(socket.socket(fileno=channel)), bounds, arguments[6])
     bound_memory(memory + beyond)
     process.serve()
 
@@ -58,18 +64,30 @@ def _end_with(life: int) -> None:
         sys.exit(0)
 
 
+def bound_memory(more: int) -> None:
+    """Let the kernel refuse memory of this process beyond the present and so many bytes more."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as status:  # noqa: PTH123 - pathlib takes a while to import.
+            kib = next(int(line.split()[1]) for line in status if line.startswith("VmData:"))
+    except OSError:
+        return  # Not Linux: DuckDB's own bound has to do.
+    limit = kib * 1024 + more
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
 class Process:
-    """Runs what a server asks for.
+    """Answers the messages of a server.
 
     Args:
         channel: To the server.
-        open_engine: Opens what runs the statements.
+        bounds: The resources that statements may use.
+        directory: The directory that they spill to.
     """
 
-    def __init__(self, channel: Channel, open_engine: Callable[[], Engine]) -> None:
+    def __init__(self, channel: Channel, bounds: EngineBounds, directory: str) -> None:
         self._channel = channel
-        self._open_engine = open_engine
-        self._engine = open_engine()
+        self._open_engine = partial(Engine, bounds, directory, self._open_scan)
+        self._engine = self._open_engine()
 
     def serve(self) -> None:
         """Answer messages until the server closes the channel, or memory was short."""
@@ -84,16 +102,31 @@ class Process:
                     return
 
     def _answer(self, message: Message) -> None:
-        if "prepare" in message.head:
-            self._prepare(message.head["prepare"], message.body)
-        else:
-            assert message.descriptor is not None, "the rows go to a pipe"
-            try:
-                self._run(message.head["run"], message.descriptor)
-            finally:
-                os.close(message.descriptor)
-            self._engine.release()
-            self._channel.send({"done": True})
+        ((asked, value),) = message.head.items()
+        match asked:
+            case "parse":
+                self._parse(message.body.decode())
+            case "write":
+                self._channel.send({"written": self._engine.write(message.body.decode())})
+            case "prepare":
+                self._prepare(value, message.body)
+            case _:
+                assert message.descriptor is not None, "the rows go to a pipe"
+                try:
+                    self._run(value, message.descriptor)
+                finally:
+                    os.close(message.descriptor)
+                self._engine.release()
+                self._channel.send({"done": True})
+
+    def _parse(self, text: str) -> None:
+        # At its end comes SIGPROF, whose default action is to terminate.
+        signal.setitimer(signal.ITIMER_PROF, PARSE_SECONDS_MAX)
+        parsed = self._engine.parse(text)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        if parsed.tree.startswith(_TREE_OUT_OF_MEMORY):
+            sys.exit(0)  # Memory may be in pieces.
+        self._channel.send({"kinds": parsed.kinds}, parsed.tree.encode())
 
     def _renewed(self, failed: EngineFailed) -> bool:
         """Return whether there is a new engine: none is opened where memory may be in pieces."""
@@ -104,18 +137,18 @@ class Process:
         return True
 
     def _prepare(self, asked: Mapping[str, Any], body: bytes) -> None:
-        tables: dict[str, Any] = {}
+        tables: dict[str, pa.Schema] = {}
+        sent: dict[str, pa.Table] = {}
         raw = memoryview(body)
         with engine_errors():
-            for entry in asked["tables"]:
-                part, raw = pa.py_buffer(raw[: entry["bytes"]]), raw[entry["bytes"] :]
-                name = entry["name"]
-                if entry["sent"]:
-                    tables[name] = sent_table(part)
+            for name, size, is_sent in asked["tables"]:
+                part, raw = pa.py_buffer(raw[:size]), raw[size:]
+                if is_sent:
+                    sent[name] = sent_table(part)
                 else:
-                    tables[name] = _RemoteTable(self._channel, name, pa.ipc.read_schema(part))
+                    tables[name] = pa.ipc.read_schema(part)
         views = [View(create, drop) for create, drop in asked["views"]]
-        schema = self._engine.prepare(tables, views, asked["text"])
+        schema = self._engine.prepare(tables, sent, views, asked["text"])
         found = b"" if schema is None else schema.serialize().to_pybytes()
         self._channel.send({"schema": schema is not None}, found)
 
@@ -128,32 +161,20 @@ class Process:
         if writer is not None:
             writer.close()
 
-
-class _RemoteTable(ScannedTable):
-    """A table whose rows the server reads, each time that DuckDB scans it."""
-
-    def __init__(self, channel: Channel, name: str, schema: pa.Schema) -> None:
-        super().__init__(schema)
-        self._channel = channel
-        self._name = name
-
-    def opening(self, schema: pa.Schema, condition: Any) -> Callable[[], pa.RecordBatchReader]:
-        """See `ScannedTable.opening`."""
-        return partial(self._open, schema, serialized(condition))
-
-    def _open(self, schema: pa.Schema, condition: bytes) -> pa.RecordBatchReader:
-        """Return the rows as they come."""
+    def _open_scan(
+        self, name: str, columns: Sequence[str], condition: "pc.Expression | None"
+    ) -> pa.RecordBatchReader:
+        """Return the rows of a table, which the server reads."""
         read, write = open_pipe()
         try:
-            scan = {"scan": self._name, "columns": schema.names}
-            self._channel.send(scan, condition, write)
+            self._channel.send({"scan": name, "columns": columns}, serialized(condition), write)
         finally:
             os.close(write)
         return reader_of(read)
 
 
 def sent_table(raw: pa.Buffer) -> pa.Table:
-    """Return a table that a client has sent, as an IPC stream; its buffers are checked."""
+    """Return a table that was sent as an IPC stream; its buffers are checked."""
     with pa.ipc.open_stream(raw) as reader:
         table = reader.read_all()
     table.validate(full=True)

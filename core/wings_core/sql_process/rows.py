@@ -79,6 +79,6 @@ def serialized(expression: pc.Expression | None) -> bytes:
     return bytes(cast("Any", expression).__reduce__()[1][0])
 
 
-def expression_of(raw: bytes) -> pc.Expression | None:
-    """Return the condition that bytes are."""
-    return cast("Any", pc.Expression)._deserialize(pa.py_buffer(raw)) if raw else None
+def expression_of(raw: bytes) -> pc.Expression:
+    """Return the condition that `serialized` returned as bytes."""
+    return cast("Any", pc.Expression)._deserialize(pa.py_buffer(raw))

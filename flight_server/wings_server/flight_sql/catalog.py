@@ -16,7 +16,7 @@ from wings_core.security.principal import Principal
 from wings_core.security.rights import Right
 from wings_core.sql.system import SYSTEM_TABLES
 from wings_core.sql.topic_table import shown
-from wings_core.sql_process.engine import CATALOG
+from wings_core.sql_process.interface import CATALOG
 from wings_server.flight_sql.sql_info import sql_info
 from wings_server.reach import topics_in_reach
 

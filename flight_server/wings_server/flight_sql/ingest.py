@@ -15,7 +15,7 @@ from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.schemas import schema_to_ipc
 from wings_core.sql.names import topic_of
 from wings_core.sql.statement import TableName
-from wings_core.sql_process.engine import CATALOG
+from wings_core.sql_process.interface import CATALOG
 from wings_server.flight.do_put import Rows, schema_of
 
 _Options = pb.CommandStatementIngest.TableDefinitionOptions

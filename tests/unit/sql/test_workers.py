@@ -4,6 +4,7 @@ import logging
 import os
 import resource
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
@@ -14,17 +15,30 @@ from typing import TypeVar
 import pyarrow as pa
 import pytest
 
-from wings_core.errors import Internal
+from wings_core.errors import Internal, Unavailable
+from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
-from wings_core.sql.parser import Parser
-from wings_core.sql.processes import SAID_BYTES_MAX, Process
-from wings_core.sql.workers import RemoteRun, Worker, Workers
+from wings_core.sql.workers import SAID_BYTES_MAX, Run, Worker, Workers
 from wings_core.sql_process.channel import Message
-from wings_core.sql_process.engine import View
+from wings_core.sql_process.interface import View
 
 pytestmark = pytest.mark.programs
 
 Found = TypeVar("Found")
+
+
+class Numbers:
+    """A table of two numbers."""
+
+    schema = pa.schema([("n", pa.int64())])
+
+    def batches(self, schema: pa.Schema, predicate: object) -> Iterator[pa.RecordBatch]:
+        del predicate
+        yield pa.record_batch({"n": [1, 2]}, schema=schema)
+
+
+def opened(workers: Workers, ends: Callable[[], bool] = lambda: False) -> Run:
+    return Run(workers, Cancel(), ends, lambda _: None)
 
 
 @pytest.fixture
@@ -54,29 +68,30 @@ def test_a_worker_that_is_killed_as_it_ends_is_not_lent_again(
         killed.set()  # The kernel takes its time.
 
     monkeypatch.setattr("wings_core.sql.workers.SimpleQueue", Late)
-    worker = workers.borrow()
+    worker = workers.borrow(Cancel())
     pid = worker.pid
     workers.put_back(worker, usable=True)
-    run = RemoteRun(workers, {}, {}, lambda _: None, gone.is_set)
-    assert run.prepare([], "select 1 as n") is not None
+    run = opened(workers, gone.is_set)
+    assert run.prepare({}, {}, [], "select 1 as n") is not None
     with monkeypatch.context() as patched:
         patched.setattr(Worker, "kill", kill)
         assert [batch.to_pylist() for batch in run.batches(10)] == [[{"n": 1}]]
         run.close()
-    worker = workers.borrow()
+    worker = workers.borrow(Cancel())
     assert worker.pid != pid
     workers.put_back(worker, usable=False)
 
 
 @pytest.mark.usefixtures("started_anew")
-def test_what_a_process_says_as_it_ends_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    life, theirs = os.pipe()
-    process = Process("wings_core.sql_process", ["x" * 2 * SAID_BYTES_MAX], [theirs])
-    os.close(theirs)
-    with os.fdopen(life, "rb") as pipe:
-        assert pipe.read() == b"", "it has ended"
+def test_what_a_process_says_as_it_ends_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wings_core.sql.workers.BEYOND_BYTES", "x" * 2 * SAID_BYTES_MAX)
+    worker = Worker(Limits())
+    assert worker.channel.receive() is None, "it has ended"
     with caplog.at_level(logging.WARNING):
-        process.close()
+        until(lambda: not worker.alive)
+        worker.close()
     (told,) = caplog.messages
     assert told.startswith("wings_core.sql_process ended by itself (1): ")
     assert "ValueError" in told
@@ -84,11 +99,18 @@ def test_what_a_process_says_as_it_ends_is_logged(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_process_that_is_ended_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    process = Process("wings_core.sql_process.parsing", ["0"], [])
+    worker = Worker(Limits())
     with caplog.at_level(logging.WARNING):
-        process.close()
-    assert not process.alive
+        worker.close()
+    assert not worker.alive
     assert not caplog.messages
+
+
+def until(holds: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < ends_at, "it does not come to hold"
+        time.sleep(0.01)
 
 
 def ended(call: Callable[[], Found]) -> Found:
@@ -124,13 +146,12 @@ def many_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("many_files", "started_anew")
 def test_statements_are_parsed_and_run_by_a_server_with_many_open_files() -> None:
-    with closing(Parser()) as parser:
-        assert "SELECT" in parser.parse("select 1 as n", lambda: False).tree
     with (
         closing(Workers(Limits(sql_memory_bytes_max=64 << 20))) as workers,
-        closing(RemoteRun(workers, {}, {}, lambda _: None, lambda: False)) as run,
+        closing(opened(workers)) as run,
     ):
-        assert ended(lambda: run.prepare([], "select 1 as n")) is not None
+        assert "SELECT" in ended(lambda: run.parse("select 1 as n")).tree
+        assert ended(lambda: run.prepare({}, {}, [], "select 1 as n")) is not None
         assert [batch.to_pylist() for batch in run.batches(10)] == [[{"n": 1}]]
 
 
@@ -147,15 +168,15 @@ def test_a_statement_whose_scan_gets_no_thread_fails(
 
     monkeypatch.setattr(threading.Thread, "start", fail)
     failures: list[Exception] = []
-    table = pa.table({"n": [1, 2]})
-    run = RemoteRun(workers, {"rows": table}, {}, failures.append, lambda: False)
+    run = Run(workers, Cancel(), lambda: False, failures.append)
     try:
-        assert run.prepare([View("CREATE VIEW t AS FROM rows", "DROP VIEW t")], "FROM t")
+        view = View("CREATE VIEW t AS FROM rows", "DROP VIEW t")
+        assert run.prepare({"rows": Numbers()}, {}, [view], "FROM t")
         with pytest.raises(Internal, match="can't start new thread"):
             ended(lambda: list(run.batches(10)))
     finally:
         run.close()
-    other = workers.borrow()
+    other = workers.borrow(Cancel())
     assert other.alive
     workers.put_back(other, usable=False)
 
@@ -164,7 +185,7 @@ def test_a_worker_may_come_back_while_another_is_started(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On one thread: where that collects the garbage of a query."""
-    first = workers.borrow()
+    first, second = workers.borrow(Cancel()), workers.borrow(Cancel())
 
     def start(limits: Limits) -> Worker:
         workers.put_back(first, usable=True)
@@ -172,8 +193,31 @@ def test_a_worker_may_come_back_while_another_is_started(
 
     with monkeypatch.context() as patched:
         patched.setattr("wings_core.sql.workers.Worker", start)
-        ended(workers.warm)
-    lent = [workers.borrow(), workers.borrow()]
+        ended(lambda: workers.put_back(second, usable=False))
+    lent = [workers.borrow(Cancel()), workers.borrow(Cancel())]
     assert first in lent
     for each in lent:
-        workers.put_back(each, usable=False)
+        workers.put_back(each, usable=True)
+
+
+def test_workers_that_are_idle_for_long_end_but_one(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lent = [workers.borrow(Cancel()) for _ in range(3)]
+    for each in lent:
+        workers.put_back(each, usable=True)
+    assert all(each.alive for each in lent)
+    monkeypatch.setattr("wings_core.sql.workers.IDLE_SECONDS", 0.0)
+    workers.put_back(workers.borrow(Cancel()), usable=True)
+    assert [each.alive for each in lent] == [False, False, True]
+
+
+def test_a_query_waits_for_a_worker_until_it_is_cancelled() -> None:
+    with closing(Workers(Limits(sql_queries_max=1))) as workers:
+        only = workers.borrow(Cancel())
+        cancel = Cancel()
+        cancel.cancel(Unavailable("gone"))
+        with pytest.raises(Unavailable, match="gone"):
+            workers.borrow(cancel)
+        assert workers.lent == 1
+        workers.put_back(only, usable=True)
