@@ -22,6 +22,7 @@ from wings_client._cancellation import woken_by_cancellation
 from wings_client._errors import client_closed, copy_of
 from wings_client._interrupt import LOOK_SECONDS
 from wings_client._model import Appended
+from wings_client._threads import Work
 from wings_client._window import full
 from wings_core.errors import Internal, InvalidArgument, WingsError
 from wings_core.times import Deadline
@@ -111,7 +112,7 @@ class Accumulator:
         self._closed = False
         self._refusing = False
         """Whether `append` must raise: a bad row, a failure or a close. Read once a row."""
-        self._thread: threading.Thread | None = None
+        self._sending = Work(self._run, "wings-accumulator")
         self._lock = threading.Lock()
         self._due = threading.Condition(self._lock)
         self._changed = threading.Condition(self._lock)
@@ -156,8 +157,10 @@ class Accumulator:
             ResourceExhausted: Not before the deadline.
             Unavailable: The call was cancelled.
         """
-        if self._thread is None:
-            return  # The first row starts it.
+        if self._rows:
+            self._sending.start()  # Ctrl-C may have come before it was.
+        elif not self._sending.is_started:
+            return
         with woken_by_cancellation(self._wake) as cancelled, self._lock:
             wanted = self._taken + len(self._rows)
             if self._sent < wanted > self._wanted:
@@ -169,6 +172,11 @@ class Accumulator:
                 if deadline.passed:
                     raise full(0)
                 self._changed.wait(min(LOOK_SECONDS, deadline.remaining() or LOOK_SECONDS))
+
+    @property
+    def rows_waiting(self) -> int:
+        """How many rows are not in the window yet, and were not left out."""
+        return self._taken + len(self._rows) - self._sent
 
     def learn_row_bytes(self, row_bytes: float) -> None:
         """Set the bytes assumed of a row."""
@@ -263,15 +271,8 @@ class Accumulator:
         """Notify the thread of a first row or a full batch; the first row of all starts it."""
         with self._lock:
             self._due.notify()
-            if self._thread is None and self._failure is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="wings-accumulator", daemon=True
-                )
-                try:
-                    self._thread.start()
-                except RuntimeError:  # There are too many; the next row tries again.
-                    self._thread = None
-                    raise
+            if self._failure is None:
+                self._sending.start()
 
     def _run(self) -> None:
         """Send what is due, until it is closed and empty, or a send failed."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pyarrow.flight as flight
 
-from wings_client._errors import CALL_ERRORS, lost, typed_error
+from wings_client._errors import call_errors, lost, typed_error
 from wings_client._interrupt import interruptible
 from wings_client._messages import build, wire_partition
 from wings_client._model import PartitionValue
@@ -56,7 +56,7 @@ def acquire(
     found: list[Delivery] = []
     try:
         _read(stream.reader, found, wait, transport.endpoint)
-    except CALL_ERRORS as error:
+    except call_errors() as error:
         if reading.is_cancelled:
             raise StreamCancelled from None
         if not found:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from wings_client._errors import CALL_ERRORS, typed_error
+from wings_client._errors import call_errors, ignored_call_errors, typed_error
 from wings_client._stream import Reading
 from wings_client._transport import Transport
 from wings_core.backup.manifest import Manifest, Part, StoredFile
@@ -66,7 +66,7 @@ def take_backup(
     try:
         return _Copy(transport, repository, begun, progress or _silent).run()
     finally:
-        with suppress(WingsError, *CALL_ERRORS):  # The server ends it by itself, later.
+        with suppress(WingsError), ignored_call_errors():  # The server ends it by itself, later.
             transport.act("backup-end", BackupEnd(backup=begun["backup"]), repeatable=True)
 
 
@@ -212,7 +212,7 @@ class _Copy:
         try:
             opened = reading.open(ticket, seconds, self._endpoint)
             yield (chunk.data for chunk in opened.reader if chunk.data is not None)
-        except CALL_ERRORS as error:
+        except call_errors() as error:
             raise typed_error(error, self._endpoint) from error
         finally:
             reading.done()

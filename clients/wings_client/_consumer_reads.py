@@ -1,8 +1,8 @@
 """The reads of a consumer: one stream over all its partitions, by a thread, into a queue."""
 
-import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from wings_client._handover import Handover, HandoverClosed
@@ -10,6 +10,7 @@ from wings_client._many import ManyChunks, wire_partitions
 from wings_client._messages import build
 from wings_client._model import ConsumedBatch, RangesBatch, Topic
 from wings_client._stream import Chunks, Resumed
+from wings_client._threads import Work
 from wings_client._transport import Transport
 from wings_core.contracts.reads import ALL, ENTRIES_MAX
 from wings_core.contracts.tickets import FollowTicket, ScanTicket
@@ -69,13 +70,10 @@ class ConsumerReads:
             for first in range(0, len(partitions), ENTRIES_MAX):
                 some = partitions[first : first + ENTRIES_MAX]
                 self._add_many(partitions=wire_partitions(some, starts))
-        self._threads = [
-            threading.Thread(target=self._read, args=(read,), name="wings-consumer", daemon=True)
-            for read in self._reads
-        ]
+        self._threads = [Work(partial(self._read, read), "wings-consumer") for read in self._reads]
 
     def start(self) -> None:
-        """Start the threads; called once."""
+        """Start the threads, unless they are."""
         for thread in self._threads:
             thread.start()
 
@@ -83,8 +81,7 @@ class ConsumerReads:
         """Stop reading; waits for the threads, at most `JOIN_SECONDS` each."""
         self.cancel()
         for thread in self._threads:
-            if thread.is_alive():  # One that is about to start will find it closed.
-                thread.join(JOIN_SECONDS)
+            thread.join(JOIN_SECONDS)  # One that is about to start will find it closed.
 
     def cancel(self) -> None:
         """Stop reading; does not block."""

@@ -7,6 +7,7 @@ dies during a call as "unavailable" (measured), so they are distinguished by its
 """
 
 import json
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -52,11 +53,36 @@ _UNREACHABLE_TEXTS = (
 _OTHER_PROTOCOL_TEXT = "trying to connect an http1.x server"
 """gRPC's text on an HTTP/1.1 response."""
 
-CALL_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
-"""The errors that pyarrow raises when a call fails."""
+_CALL_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
+_NO_ERRORS: tuple[type[Exception], ...] = ()
 
 _NOISE_BEFORE = "with message: "
 _NOISE_AFTER = ". gRPC client debug context"
+
+
+def call_errors() -> tuple[type[Exception], ...]:
+    """Return the errors that pyarrow raises when a call fails, for an `except` to catch.
+
+    None where the present one was raised elsewhere: a handler of a signal may raise any error where
+    the main thread makes a call, and such a one, of a time-out say, is the program's own.
+    """
+    error = sys.exception()
+    if isinstance(error, OSError):
+        traceback = error.__traceback__
+        while traceback is not None and traceback.tb_next is not None:
+            traceback = traceback.tb_next
+        module = "" if traceback is None else traceback.tb_frame.f_globals.get("__name__", "")
+        return _CALL_ERRORS if module.startswith("pyarrow.") else _NO_ERRORS
+    return _CALL_ERRORS
+
+
+@contextmanager
+def ignored_call_errors() -> Generator[None]:
+    """Ignore that a call fails in the block."""
+    try:
+        yield
+    except call_errors():
+        return
 
 
 @contextmanager
@@ -68,7 +94,7 @@ def typed_errors(endpoint: str) -> Generator[None]:
     """
     try:
         yield
-    except CALL_ERRORS as error:
+    except call_errors() as error:
         raise typed_error(error, endpoint) from error
 
 

@@ -12,12 +12,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
+
+from wings_client._threads import start_thread
 
 T = TypeVar("T")
 
@@ -45,14 +47,6 @@ def interruptible(
     if not waits_long or threading.current_thread() is not threading.main_thread():
         yield reader.read_chunk
         return
-    handed_over: ThreadPoolExecutor | None = None
-
-    def read_on_a_thread() -> flight.FlightStreamChunk:
-        nonlocal handed_over
-        if handed_over is None:
-            handed_over = ThreadPoolExecutor(1, thread_name_prefix="wings-read")
-        return _result(handed_over.submit(reader.read_chunk))
-
     main = threading.get_ident()
     watch = _Watch.of_process() if _only_interrupts() else None
 
@@ -61,22 +55,24 @@ def interruptible(
             return reader.read_chunk()  # The stream was handed on.
         if watch is not None and watch.begin(reader):
             return watch.run(reader)
-        return read_on_a_thread()
+        return _on_a_thread(reader.read_chunk)
 
-    try:
-        yield read
-    finally:
-        if handed_over is not None:
-            handed_over.shutdown(wait=False)
+    yield read
 
 
-def _result(future: "Future[T]") -> T:
-    while True:
+def _on_a_thread(call: Callable[[], T]) -> T:
+    found: Future[T] = Future()
+
+    def run() -> None:
         try:
-            return future.result(LOOK_SECONDS)
-        except TimeoutError:
-            if future.done():  # Just now, or it is what the call itself raised.
-                return future.result()
+            found.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for.
+            found.set_exception(error)
+
+    start_thread(run, "wings-read")
+    while not found.done():  # Not by `result`, whose time-out looks like one of a signal handler.
+        wait((found,), LOOK_SECONDS)
+    return found.result()
 
 
 def _only_interrupts() -> bool:

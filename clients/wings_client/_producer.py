@@ -16,8 +16,11 @@ that is committed already the server returns its first result. It remembers the 
 a producer, so a window holds at most that many.
 """
 
+import atexit
 import threading
 import time
+import warnings
+import weakref
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -30,12 +33,13 @@ from wings_client._accumulator import Accumulator, Acked, Taken
 from wings_client._appended import RowConverter, resolve_acks
 from wings_client._batches import BATCH_ROWS, Cut, Data, to_batches
 from wings_client._errors import client_closed, is_passing, lost, timed_out
-from wings_client._forks import inherited_error
+from wings_client._forks import inherited_error, living
 from wings_client._messages import TimeValue, build, wire_partition, wire_time
 from wings_client._model import Appended, Committed, CommittedRange, PartitionValue, Topic
 from wings_client._put import PutStream
 from wings_client._retry import Backoff
 from wings_client._rows import snapshot, values_getter
+from wings_client._threads import Work
 from wings_client._transport import Transport
 from wings_client._window import Send, Window, full
 from wings_client.arrow import RecordBatch
@@ -67,6 +71,9 @@ APPENDED_BYTES = 1024 * 1024
 
 JOIN_SECONDS = 1.0
 """How long `close` waits for the stream to end, once everything is durable."""
+
+EXIT_SECONDS = 5.0
+"""How long the end of the process waits for all producers that were left open."""
 
 
 class Producer:
@@ -132,7 +139,7 @@ class Producer:
             batch_rows=batch_rows,
             endpoint=transport.endpoint,
         )
-        self._thread: threading.Thread | None = None
+        self._writing: Work | None = None
         self._stream: PutStream | None = None
         """The present one; of the writer's thread, or of a sender whom the window lets write."""
         self._refusal: WingsError | None = None
@@ -152,6 +159,11 @@ class Producer:
     def batches_committed(self) -> int:
         """How many batches were committed since the producer was opened."""
         return self._window.answers
+
+    @property
+    def rows_waiting(self) -> int:
+        """How many rows were appended or sent and are not committed yet, as far as is known."""
+        return self._accumulator.rows_waiting + self._window.rows_waiting
 
     @property
     def rows_in_doubt(self) -> int:
@@ -331,8 +343,8 @@ class Producer:
             raise
         finally:
             self._window.close()
-        if self._thread is not None:
-            self._thread.join(JOIN_SECONDS)
+        if self._writing is not None:
+            self._writing.join(JOIN_SECONDS)
         self._accumulator.raise_reported()
 
     def cancel(self) -> None:
@@ -394,7 +406,10 @@ class Producer:
         self, send: Send, batch: pa.RecordBatch, metadata: bytes | None, deadline: Deadline
     ) -> None:
         """Put a batch into the window, and write it where that is this thread's."""
-        self._start()
+        if self._writing is None:
+            # Its streams belong to the span in which the first batch is sent.
+            self._writing = Work(tracing.bound(self._run), "wings-producer")
+        self._writing.start()
         succeeded = False
         try:
             if self._window.put(send, batch, metadata, deadline):
@@ -403,18 +418,6 @@ class Producer:
         finally:
             # Ctrl-C may come when it is this thread's already, and `put` has not returned.
             self._window.written(succeeded)
-
-    def _start(self) -> None:
-        """Start the writer's thread with the first batch."""
-        if self._thread is None:
-            # Its streams belong to the span in which the first batch is sent.
-            run = tracing.bound(self._run)
-            self._thread = threading.Thread(target=run, name="wings-producer", daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError:  # There are too many; the next send tries again.
-                self._thread = None
-                raise
 
     # The writer's thread.
 
@@ -493,6 +496,28 @@ class Producer:
             self._refusal = error
         finally:
             self._window.end_stream()
+
+
+_left_open: weakref.WeakKeyDictionary[Producer, None] = weakref.WeakKeyDictionary()
+
+
+def close_at_exit(producer: Producer) -> None:
+    """Close a producer at the end of the process, if that was not done before."""
+    _left_open[producer] = None
+    atexit.unregister(_close_left_open)  # Before the end of servers that run in this process.
+    atexit.register(_close_left_open)
+
+
+def _close_left_open() -> None:
+    deadline = Deadline.after(EXIT_SECONDS)
+    for producer in living(_left_open):
+        rows = producer.rows_committed + producer.rows_waiting
+        try:
+            producer.close(deadline.remaining())
+        except WingsError as error:
+            lost_rows = rows - producer.rows_committed
+            message = f"{lost_rows} rows of {producer!r} have no answer as the process ends: "
+            warnings.warn(message + error.message, ResourceWarning, stacklevel=2)
 
 
 def _partition_of(topic: Topic, partition: object) -> Partition | None:

@@ -108,7 +108,13 @@ def _push(
             if in_notebook():
                 data = counted(producer.batches(data), f"push to {topic.id}", rows_known(data))
             sent = producer.send(data, timestamp=timestamp, expected_offset=expected_offset)
-            committed = sent.result()
+            try:
+                committed = sent.result()
+            except WingsError:
+                raise
+            except BaseException:  # Of a signal's handler, which ends the wait.
+                producer.cancel()
+                raise
     except WingsError as error:
         # Complete only now that every batch has a response.
         error.facts.update(

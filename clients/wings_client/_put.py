@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from wings_client._errors import typed_errors
+from wings_client._errors import call_errors, typed_errors
 from wings_client._transport import Transport
 from wings_core.contracts.put import PutCommand, put_answer
 from wings_core.errors import WingsError, error_from_json
@@ -43,7 +43,7 @@ class PutStream:
                 self._writer.write_batch(batch)
             else:
                 self._writer.write_with_metadata(batch, pa.py_buffer(metadata))
-        except (pa.ArrowException, OSError):
+        except call_errors():
             return False
         return True
 
@@ -58,7 +58,7 @@ class PutStream:
         """
         try:
             raw = self._reader.read()
-        except (pa.ArrowException, OSError):
+        except call_errors():
             return None
         if raw is None:
             return None
@@ -71,7 +71,7 @@ class PutStream:
         """Half-close: the server responds to the batches it has and ends the stream."""
         try:
             self._writer.done_writing()
-        except (pa.ArrowException, OSError):
+        except call_errors():
             return  # `close` returns it.
 
     def close(self) -> WingsError | None:

@@ -111,7 +111,7 @@ class Locks:
         """
         try:
             start_thread(self._renew, "wings-renew")
-        except RuntimeError:
+        except BaseException:  # Ctrl-C, too: the next delivery starts it.
             with self._lock:
                 self._renewing = False
             raise

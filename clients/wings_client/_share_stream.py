@@ -18,9 +18,10 @@ from typing import Any
 import pyarrow as pa
 
 from wings_client._errors import (
-    CALL_ERRORS,
     Connection,
+    call_errors,
     copy_of,
+    ignored_call_errors,
     lost,
     timed_out,
     typed_error,
@@ -324,7 +325,7 @@ class ShareStream:
                     self.cancel()  # A signal handler's: the request is not to come later.
                 elif not is_ended:
                     self._writer.done_writing()
-            except CALL_ERRORS:
+            except call_errors():
                 self.cancel()
         if self._caller == threading.get_ident():
             self.read(self._closed.is_set)
@@ -344,7 +345,7 @@ class ShareStream:
         """Send a message; the lock is held."""
         try:
             self._writer.write_metadata(pa.py_buffer(message))
-        except CALL_ERRORS:
+        except call_errors():
             # The reader's error says more; it comes now.
             self.cancel()
 
@@ -457,7 +458,7 @@ class ShareStream:
         try:
             error = self._take_one()
         except Exception as failed:
-            if isinstance(failed, CALL_ERRORS) and not (self._inbox or self._is_handing_on):
+            if isinstance(failed, call_errors()) and not (self._inbox or self._is_handing_on):
                 error = typed_error(failed, self.endpoint)
                 self.is_served = not isinstance(failed, pa.ArrowNotImplementedError)
             elif self._caller == threading.main_thread().ident or not (
@@ -497,7 +498,7 @@ class ShareStream:
                     self._tell(number, results)
             case ShareEnd(code, message):
                 self._end = _error_of(code, message, self.endpoint)
-                with self._lock, suppress(*CALL_ERRORS):  # The next read says more.
+                with self._lock, ignored_call_errors():  # The next read says more.
                     self._is_closing = True
                     self._writer.done_writing()
             case chunk:
@@ -534,7 +535,7 @@ class ShareStream:
         for each in unanswered:
             each.tell(_in_doubt(error, self.endpoint))
         self._unanswered.clear()
-        with suppress(*CALL_ERRORS):  # Told already.
+        with ignored_call_errors():  # Told already.
             self._writer.close()
         self._closed.set()
         self.interrupt()

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
-from wings_client._errors import CALL_ERRORS, client_closed, typed_error
+from wings_client._errors import call_errors, client_closed, typed_error
 from wings_client._handover import Handover, HandoverClosed
 from wings_client._interrupt import interruptible
 from wings_client._messages import build
@@ -84,7 +84,7 @@ class SqlRead:
                         return
                     if batch is not None:
                         yield batch
-        except CALL_ERRORS as error:
+        except call_errors() as error:
             if self._reading.is_cancelled:
                 raise client_closed(self._stream.endpoint) from None
             raise typed_error(error, self._stream.endpoint) from error

@@ -21,6 +21,7 @@ from wings_client._errors import client_closed, copy_of, lost, timed_out
 from wings_client._messages import TimeValue, build, wire_partition, wire_time
 from wings_client._model import PartitionValue, Staged, Topic
 from wings_client._put import PutStream
+from wings_client._threads import Work
 from wings_client._transport import Transport
 from wings_core.batches import empty_batch
 from wings_core.contracts.actions import StageAbort
@@ -96,7 +97,9 @@ class Stage:
         """Whether no more answers come."""
         self._ended = False
         self._failure: WingsError | None = None
-        self._thread: threading.Thread | None = None
+        self._is_empty = True
+        """Whether nothing was put in."""
+        self._writing = Work(self._run, "wings-stage")
 
     @property
     def rows(self) -> int:
@@ -132,12 +135,11 @@ class Stage:
             WingsError: As `write`.
         """
         self._transport.check_process()
-        with self._changed:
-            empty = self._thread is None
-        if empty and not self._complete:
+        if self._is_empty and not self._complete:
             # A stage is created by its first batch, and an empty one may be published too.
             self._put(empty_batch(self.topic.schema))
         with self._changed:
+            self._start()  # Ctrl-C may have come before it was.
             self._complete = True
             self._changed.notify_all()
             self._wait_until_ended()
@@ -174,15 +176,17 @@ class Stage:
             self._unwritten.append(batch)
             self._unanswered.append(batch.nbytes)
             self._bytes_unanswered += batch.nbytes
+            self._is_empty = False
             self._changed.notify_all()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="wings-stage", daemon=True)
-                try:
-                    self._thread.start()
-                except RuntimeError as error:  # There are too many.
-                    self._thread = None
-                    self._fail(Internal(f"the stage's thread does not start: {error}"))
-                    raise
+            self._start()
+
+    def _start(self) -> None:
+        """Start the writer's thread; called with the lock held."""
+        try:
+            self._writing.start()
+        except RuntimeError as error:  # There are too many.
+            self._fail(Internal(f"the stage's thread does not start: {error}"))
+            raise
 
     def _wait_for_room(self, size: int) -> None:
         while True:
@@ -227,9 +231,9 @@ class Stage:
         with self._changed:
             self._fail(InvalidArgument(f"stage {self.id!r} was left by an error"))
             self._complete = True
-        if self._thread is None:
+        if self._is_empty:
             return
-        self._thread.join(ABANDON_SECONDS)
+        self._writing.join(ABANDON_SECONDS)
         if isinstance(self._failure, AlreadyExists):
             return  # The stage of this id belongs to another writer.
         body = StageAbort(writer=self.id, stages=(self.id,))

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar, cast
 
 import pyarrow.flight as flight
 
-from wings_client._errors import CALL_ERRORS, client_closed, is_passing, lost, typed_error
+from wings_client._errors import call_errors, client_closed, is_passing, lost, typed_error
 from wings_client._interrupt import interruptible
 from wings_client._model import Chunk, RangesBatch
 from wings_client._retry import Backoff
@@ -185,7 +185,7 @@ class OpenStream:
                         lost("a stream ended before its end chunk", self.endpoint)
                     ) from None
                 return
-            except CALL_ERRORS as error:
+            except call_errors() as error:
                 if self.reading.is_cancelled:
                     raise StreamCancelled from None
                 raise self.failed(typed_error(error, self.endpoint)) from error

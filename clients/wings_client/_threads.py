@@ -1,6 +1,7 @@
-"""Threads that are reused: to start one takes several times as long as to wake one.
+"""Threads that are reused, and threads that start for sure, whenever Ctrl-C comes.
 
-Their number is bounded by the callers, not here.
+To start a thread takes several times as long as to wake one. Their number is bounded by the
+callers, not here.
 """
 
 import os
@@ -90,10 +91,55 @@ def start_thread(call: Callable[[], None], name: str) -> None:
         RuntimeError: There is no idle thread, and none more can be started.
     """
     worker = _idle.take()
-    if worker is None:
-        worker = _Worker()
-        worker.start()
-    worker.calls.put((call, name))
+    if worker is not None:
+        worker.calls.put((call, name))
+        return
+    worker = _Worker()
+    worker.calls.put((call, name))  # Before Ctrl-C may come, for which the start has room.
+    worker.start()
+
+
+class Work:
+    """A call that runs once, on a daemon thread, however often it is started.
+
+    Ctrl-C may end `start` on the main thread, and then nothing tells whether the call will run: the
+    next `start` makes sure of it. What needs the call starts it each time.
+
+    Args:
+        call: Must not raise.
+        name: Of the thread.
+    """
+
+    def __init__(self, call: Callable[[], None], name: str) -> None:
+        self._call = call
+        self._name = name
+        self._begun = threading.Lock()
+        """Held from the beginning of the call on."""
+        self._ended = threading.Event()
+        self.is_started = False
+        """Whether `start` has succeeded."""
+
+    def start(self) -> None:
+        """Start the thread, unless that was done.
+
+        Raises:
+            RuntimeError: There are too many threads; the next call tries again.
+        """
+        if not self.is_started:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            self.is_started = True
+
+    def join(self, seconds: float) -> None:
+        """Wait for the end of the call, if it has begun."""
+        if self._begun.locked():
+            self._ended.wait(seconds)
+
+    def _run(self) -> None:
+        if self._begun.acquire(blocking=False):
+            try:
+                self._call()
+            finally:
+                self._ended.set()
 
 
 if hasattr(os, "register_at_fork"):  # Not on Windows.

@@ -26,8 +26,9 @@ from wings_client._access import Access
 from wings_client._addresses import ADDRESSES_MAX, Addresses, addresses_of
 from wings_client._cancellation import current_cancellation
 from wings_client._errors import (
-    CALL_ERRORS,
+    call_errors,
     client_closed,
+    ignored_call_errors,
     is_timeout,
     lost,
     typed_error,
@@ -278,7 +279,7 @@ class Transport:
         try:
             client = self._connected(called)
             reader = client.do_get(flight.Ticket(ticket), self.options(seconds))
-        except CALL_ERRORS as error:
+        except call_errors() as error:
             failure = typed_error(error, called)
             if not (is_short and is_timeout(failure)):
                 self.addresses.note(failure, called)
@@ -373,7 +374,7 @@ class Transport:
         try:
             if nodes is None:
                 nodes = [each["flight"] for each in self._ask("list-nodes", deadline)]
-        except (WingsError, *CALL_ERRORS, ValueError, LookupError, TypeError):
+        except (WingsError, *call_errors(), ValueError, LookupError, TypeError):
             return  # An earlier version, or one that tells only its operator.
         others = [each for each in nodes if each not in self.addresses.all]
         if len(nodes) <= 1 or not others:
@@ -383,7 +384,7 @@ class Transport:
         for address in others[:ADDRESSES_MAX]:
             if deadline.passed:
                 break
-            with suppress(WingsError, *CALL_ERRORS):
+            with suppress(WingsError), ignored_call_errors():
                 seconds = min(PROOF_SECONDS_MAX, deadline.remaining() or 0.0)
                 list(self._connected(address).list_actions(self.options(seconds)))
                 answering.append(address)

@@ -206,6 +206,12 @@ class Window:
         with self._lock:
             return self._next_sequence
 
+    @property
+    def rows_waiting(self) -> int:
+        """How many rows have no answer."""
+        with self._lock:
+            return sum(entry.batch.num_rows for entry in self._entries)
+
     def begin(self) -> Send:
         """Begin a send; for one thread at a time."""
         return Send(self._next_sequence, self._next_sequence)

@@ -10,6 +10,7 @@ from wings_client._producer import (
     WINDOW_BATCHES_MAX,
     WINDOW_BYTES,
     Producer,
+    close_at_exit,
 )
 from wings_client._push import Identities, push
 from wings_client._transport import Transport
@@ -83,6 +84,9 @@ class WriteCalls(AdminCalls):
     ) -> Producer:
         """Open a producer: a stream that stays open, for many pushes to one topic.
 
+        One that is left open is closed at the end of the process, within 5 s for all of them; what
+        cannot be sent until then is counted by a `ResourceWarning`.
+
         Args:
             topic: The topic.
             producer_id: The name under which the server counts its batches; None: a random one. To
@@ -112,4 +116,5 @@ class WriteCalls(AdminCalls):
             batch_bytes=batch_bytes,
         )
         self._transport.add(producer)
+        close_at_exit(producer)
         return producer

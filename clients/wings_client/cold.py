@@ -1,7 +1,6 @@
 """The cold part of a topic: files of its Iceberg table, and which offsets each of them holds."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -50,6 +49,7 @@ def cold_files(table: Any, topic_uuid: str) -> list[ColdFile]:
     Reads its manifests, and the footer of each file, several at once. Raises what pyiceberg and
     its file systems raise.
     """
+    from concurrent.futures import ThreadPoolExecutor  # Not once the main thread has ended.
 
     def describe(path: str) -> ColdFile | None:
         opened = open_cold_file(table, path, topic_uuid)

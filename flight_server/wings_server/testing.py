@@ -5,6 +5,7 @@ with running_server() as server:
     client.do_action(...)
 """
 
+import atexit
 import os
 import queue
 import signal
@@ -118,6 +119,8 @@ def running_server(
 ) -> Generator[RunningServer]:
     """Run a server in this process, on free ports, for as long as the `with` lasts.
 
+    Where the process ends before, the server is stopped too.
+
     Args:
         data_dir: Kept afterwards, so that another server can take it up. None: a temporary
             directory that is removed at the end.
@@ -129,7 +132,8 @@ def running_server(
     """
     if not structlog.is_configured():
         logs.route_to_logging()  # Unconfigured, structlog prints on standard output.
-    with _directory(data_dir) as path:
+    with ExitStack() as stack:
+        path = stack.enter_context(_directory(data_dir))
         settings = Settings(
             data_dir=path,
             flight=_ANY_PORT,
@@ -142,12 +146,13 @@ def running_server(
         )
         server = Server(settings)
         server.start()
+        stack.callback(server.stop)
         running = RunningServer(server)
-        try:
-            yield running
-        finally:
-            running.close_clients()
-            server.stop()
+        stack.callback(running.close_clients)
+        # A generator that was left open is closed only when no thread can be started any more.
+        close = atexit.register(stack.close)
+        stack.callback(atexit.unregister, close)
+        yield running
 
 
 class ServerProcess(_Addresses):

@@ -11,17 +11,18 @@ from collections.abc import Callable, Generator
 
 import pyarrow as pa
 import pytest
+from breakable_proxy import BreakableProxy
 from fix_client import Connect, NewTopic
 from forked_commands import FORKED
 
 import wings_client
-from wings_client import Client, Topic
+from wings_client import Client, Retry, Topic
 from wings_client._interrupt import LOOK_SECONDS
 from wings_server.testing import RunningServer
 
 WAIT_SECONDS = 50.0
 
-READERS = ("wings-read", "wings-consumer")
+READERS = ("wings-read", "wings-consumer", "wings-share")
 """Threads that read for a main thread which waits: here always, as the tests' own time limit has a
 handler for a signal."""
 
@@ -31,23 +32,32 @@ WAITS: dict[str, Callable[[Client, Topic], object]] = {
     "consumer": lambda client, topic: next(
         iter(client.consumer("c", topic, timeout=WAIT_SECONDS)), None
     ),
+    "acquire": lambda client, topic: client.acquire_messages("g", topic, "m", timeout=WAIT_SECONDS),
 }
 
 
-def _interrupt_once_it_waits(server: RunningServer, readers: tuple[str, ...] = ("",)) -> None:
-    """Send Ctrl-C when the server holds a long poll, and a thread of this name reads it here."""
+def _interrupt_once_it_waits(
+    server: RunningServer,
+    readers: tuple[str, ...] = ("",),
+    number: signal.Signals = signal.SIGINT,
+) -> None:
+    """Send Ctrl-C, or another signal, once the server holds a long poll.
+
+    And a thread of this name reads it here.
+    """
     end = time.monotonic() + WAIT_SECONDS / 4
     waits = server.server.log.fetcher.waits
     while time.monotonic() < end:
         names = [thread.name for thread in threading.enumerate()]
-        if waits.waiting == 1 and any(name.startswith(readers) for name in names):
+        waiting = waits.waiting or server.server.service.calls_running
+        if waiting == 1 and any(name.startswith(readers) for name in names):
             break
         time.sleep(0.002)
     # To this thread: of a process's signals the kernel now and then gives one to another, and
     # Python hears of that only once the wait is over.
     main = threading.main_thread().ident
     assert main is not None
-    signal.pthread_kill(main, signal.SIGINT)
+    signal.pthread_kill(main, number)
 
 
 @contextlib.contextmanager
@@ -74,10 +84,139 @@ def test_ctrl_c_ends_a_wait(
     server: RunningServer, wings: Client, new_topic: NewTopic, name: str
 ) -> None:
     topic = new_topic()
+    wings.create_share_group("g", topic)
     with _interrupted(server, READERS):
         WAITS[name](wings, topic)
     wings.close()
     server.wait_for_calls(0)
+
+
+@pytest.fixture
+def out_of_time() -> Generator[None]:
+    """Have the program's own handler of a signal raise an error that pyarrow raises too."""
+
+    def handle(*_: object) -> None:
+        raise TimeoutError("the program's own")
+
+    before = signal.signal(signal.SIGUSR2, handle)
+    yield
+    signal.signal(signal.SIGUSR2, before)
+
+
+@pytest.mark.usefixtures("out_of_time")
+@pytest.mark.parametrize("name", WAITS)
+def test_what_a_handler_of_a_signal_raises_ends_a_wait(
+    server: RunningServer, wings: Client, new_topic: NewTopic, name: str
+) -> None:
+    topic = new_topic()
+    wings.create_share_group("g", topic)
+    server.wait_for_calls(0)
+    arguments = (server, READERS, signal.SIGUSR2)
+    interrupting = threading.Thread(target=_interrupt_once_it_waits, args=arguments)
+    started = time.monotonic()
+    interrupting.start()
+    with pytest.raises(TimeoutError, match="the program's own"):
+        WAITS[name](wings, topic)
+    assert time.monotonic() - started < WAIT_SECONDS / 2
+    interrupting.join()
+    wings.close()
+    server.wait_for_calls(0)
+
+
+SILENT: dict[str, Callable[[Client, Topic], object]] = {
+    "action": lambda client, topic: client.topic(topic.name),
+    "fetch": lambda client, topic: client.fetch(topic, offset=0, timeout=0),
+    "push": lambda client, topic: client.push(topic, {"n": [1]}),
+}
+
+
+@pytest.mark.usefixtures("out_of_time")
+@pytest.mark.parametrize("name", SILENT)
+def test_what_a_handler_of_a_signal_raises_during_a_call_is_raised_after_it(
+    wings: Client, proxy: BreakableProxy, new_topic: NewTopic, name: str
+) -> None:
+    topic = new_topic()
+    with wings_client.connect(proxy.endpoint, timeout=1.5, retry=Retry(attempts=1)) as client:
+        assert client.topic(topic.name).uuid == topic.uuid
+        proxy.stall()
+        main = threading.main_thread().ident
+        assert main is not None
+        timer = threading.Timer(0.5, signal.pthread_kill, (main, signal.SIGUSR2))
+        timer.start()
+        with pytest.raises(TimeoutError, match="the program's own"):
+            SILENT[name](client, topic)
+        timer.join()
+        proxy.go_on()
+
+
+@pytest.fixture(params=["before", "after"])
+def interrupted_start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Ctrl-C come while the first thread of each name is started."""
+    names = {"wings-producer", "wings-accumulator", "wings-stage", "wings-consumer"}
+    start = threading.Thread.start
+
+    def start_interrupted(thread: threading.Thread) -> None:
+        interrupts = thread.name in names and threading.current_thread() is threading.main_thread()
+        if not interrupts or request.param == "after":
+            start(thread)
+        if interrupts:
+            names.remove(thread.name)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", start_interrupted)
+
+
+@pytest.mark.usefixtures("interrupted_start")
+def test_a_push_whose_thread_is_being_started_is_interrupted(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    with pytest.raises(KeyboardInterrupt):
+        wings.push(topic, {"n": [1]})
+    wings.push(topic, {"n": [2]})
+    assert wings.fetch(topic, offset=0).table["n"].to_pylist() == [2]
+
+
+@pytest.mark.usefixtures("interrupted_start")
+def test_a_row_whose_thread_is_being_started_is_sent(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    with wings.producer(topic) as producer:
+        with pytest.raises(KeyboardInterrupt):
+            producer.append({"n": 1})
+        producer.flush(WAIT_SECONDS)
+    assert wings.fetch(topic, offset=0).table["n"].to_pylist() == [1]
+
+
+@pytest.mark.usefixtures("interrupted_start")
+def test_a_stage_whose_thread_is_being_started_is_interrupted(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    with pytest.raises(KeyboardInterrupt), wings.stage(topic, f"{topic.id}-1") as stage:
+        stage.write({"n": [1]})
+
+
+@pytest.mark.usefixtures("interrupted_start")
+def test_a_stage_that_was_interrupted_may_be_closed(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    stage = wings.stage(topic, f"{topic.id}-1")
+    with pytest.raises(KeyboardInterrupt):
+        stage.write({"n": [1]})
+    assert stage.close().rows == 1
+
+
+@pytest.mark.usefixtures("interrupted_start")
+def test_a_consumer_whose_thread_is_being_started_goes_on(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    with pytest.raises(KeyboardInterrupt):
+        wings.push(topic, {"n": [1]})
+    wings.push(topic, {"n": [1]})
+    with wings.consumer("c", topic, timeout=WAIT_SECONDS) as consumer:
+        with pytest.raises(KeyboardInterrupt):
+            next(consumer)
+        assert len(next(consumer).batch) == 1
 
 
 def test_the_client_goes_on_after_ctrl_c(
@@ -128,7 +267,8 @@ with wings_client.connect(sys.argv[1]) as client:
     try:
         for batch in client.follow(topic, offset="earliest", timeout=50):
             names = [thread.name for thread in threading.enumerate()]
-            print("thread" if any(name.startswith("wings-read") for name in names) else "here",
+            threads = ("wings-read", "wings-idle")
+            print("thread" if any(name.startswith(threads) for name in names) else "here",
                   batch.batch.num_rows, flush=True)
     except KeyboardInterrupt:
         print("interrupted", flush=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from wings_client._errors import CALL_ERRORS, lost, typed_error
+from wings_client._errors import call_errors, lost, typed_error
 from wings_client._stream import OpenStream, Reading
 from wings_client._transport import Transport
 from wings_client.arrow import RecordBatch
@@ -125,7 +125,7 @@ class SourceStream:
                     failure = lost("a stream ended before its end chunk", self._stream.endpoint)
                     raise self._stream.failed(failure) from None
                 return None
-            except CALL_ERRORS as error:
+            except call_errors() as error:
                 failure = typed_error(error, self._stream.endpoint)
                 raise failure if self.is_short else self._stream.failed(failure) from error
             said = _json_of(metadata)

@@ -24,7 +24,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from wings_client._errors import client_closed, is_passing, is_timeout, typed_error
+from wings_client._errors import call_errors, client_closed, is_passing, is_timeout, typed_error
+from wings_client._stream import StreamCancelled
 from wings_client._threads import start_thread
 from wings_client._transport import Transport
 from wings_client.gather._request import Reply, Request
@@ -200,7 +201,7 @@ class Sources:
                 again = self._goes_on(source)
             elif not self._put(source, reply, False):
                 reply = None  # Not delivered, so no later reply may be.
-        except Exception as error:  # noqa: BLE001 - the gather's end has it.
+        except (WingsError, StreamCancelled, *call_errors()) as error:  # The gather's end has it.
             again = self._failed(source, stream, error)
         finally:
             with self._lock:

@@ -6,7 +6,14 @@ import pyarrow.flight as flight
 import pytest
 from tables import each
 
-from wings_client._errors import Connection, copy_of, is_passing, typed_error, typed_errors
+from wings_client._errors import (
+    Connection,
+    copy_of,
+    ignored_call_errors,
+    is_passing,
+    typed_error,
+    typed_errors,
+)
 from wings_core.errors import (
     ERRORS_BY_CODE,
     Internal,
@@ -54,6 +61,17 @@ def test_nobody_there_is_told_from_a_connection_lost() -> None:
     assert cancelled.facts["connection"] == Connection.LOST
     late = typed_error(flight.FlightTimedOutError("Deadline Exceeded"), ENDPOINT)
     assert late.facts["connection"] == Connection.TIMEOUT
+
+
+def test_an_error_that_pyarrow_did_not_raise_is_none_of_a_call() -> None:
+    with pytest.raises(Internal), typed_errors(ENDPOINT):
+        pa.memory_map("/nonexistent")  # One of the system's, raised by pyarrow.
+    for error in (OSError("own"), TimeoutError("own"), ConnectionResetError("own")):
+        with pytest.raises(OSError, match="own") as raised, typed_errors(ENDPOINT):
+            raise error
+        assert raised.value is error
+        with pytest.raises(OSError, match="own"), ignored_call_errors():
+            raise error
 
 
 @each(
