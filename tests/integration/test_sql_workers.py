@@ -155,6 +155,13 @@ def test_a_text_that_takes_hours_to_parse_is_refused(bounded: RunningServer) -> 
     assert answers(bounded)
 
 
+def test_a_result_whose_columns_take_too_much_is_refused(bounded: RunningServer) -> None:
+    text = f'select {", ".join("*" * 400)} from (select 1 as "{"x" * 50_000}")'
+    with pytest.raises(ResourceExhausted, match="columns"):
+        opened(bounded, text)
+    assert answers(bounded)
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> SimpleQueue[str]:
     """What processes are asked to do from now on: to `parse`, to `prepare`, and so on."""

@@ -28,7 +28,7 @@ TABLES_MAX = 16
 """Tables that are sent along with a statement."""
 
 TABLE_NAME = r"[A-Za-z][A-Za-z0-9_]{0,62}"
-"""What one may be called; it hides a topic of that name."""
+"""Names of such tables; one hides a topic of its name."""
 
 Tables = Annotated[
     dict[Annotated[str, Field(pattern=f"^{TABLE_NAME}$")], str], Field(max_length=TABLES_MAX)
@@ -68,7 +68,7 @@ class LiveBody(ActionBody):
 
     sql: Annotated[str, Field(min_length=1)]
     namespace: str | None = None
-    """Of a table without a schema, by its full name; None: the default one."""
+    """The full name of the namespace of a table without a schema; None: the default one."""
 
 
 class SqlBody(Message):

@@ -26,7 +26,7 @@ def translated(error: EngineFailed, text: str, bound: Bound | None) -> WingsErro
         text: The statement, as its caller has it.
         bound: The statement as DuckDB has it.
     """
-    if error.kind == "MemoryError":
+    if error.of_memory:
         return ResourceExhausted("the query needs more memory than it may use")
     found = _json_in(error.message)
     kind = str(found.get("exception_type", ""))

@@ -37,7 +37,7 @@ _OWN = [
 """Where a letter lies, and what it says of its message."""
 
 LETTERS_SCHEMA = pa.schema([*_OWN, pa.field(_PAYLOAD, pa.string())])
-"""Of the letters of any topic."""
+"""The schema of letters of any topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Held:
     name: str
     """In the source."""
     field: "pa.Field[Any]"
-    """As the table has it."""
+    """The column of the table."""
 
 
 def is_of_letters(topic: Topic) -> bool:

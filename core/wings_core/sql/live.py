@@ -13,8 +13,7 @@ from typing import Any, NoReturn, cast
 from wings_core.contracts.sql import SYSTEM
 from wings_core.errors import InvalidSql
 from wings_core.names import NamespaceName, TopicName
-from wings_core.sql.names import topic_of
-from wings_core.sql.statement import Statement, TableName, invalid_sql
+from wings_core.sql.statement import Statement, TableName, invalid_sql, topic_of
 
 SYSTEM_COLUMNS = frozenset({"__partition", "__offset", "__timestamp"})
 
@@ -40,13 +39,13 @@ _MODIFIERS = {
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """What of a topic a follow is to show."""
+    """The part of a topic that a follow is to show."""
 
     topic: TopicName
     columns: tuple[str, ...] | None
     """In order, system columns too; None: all of both."""
     filter: str | None
-    """Of the topic's own columns; None: all rows."""
+    """A predicate over the topic's own columns; None: all rows."""
 
 
 def live_view(

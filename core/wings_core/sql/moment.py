@@ -26,7 +26,7 @@ LOOKS_MAX = 8
 """How often it is looked where the logs of several topics end, until no commit came between."""
 
 PARTITIONS_MAX = 1_000
-"""Of more values all partitions are listed."""
+"""Most values that are looked up one by one; of more, all partitions are listed."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
 

@@ -28,7 +28,7 @@ class Bound:
 
     text: str
     edits: tuple[tuple[int, int], ...]
-    """By where, in bytes of `text`, an edit ends: how much longer the text is up to there."""
+    """Ends of edits in bytes of `text`, each with how much longer the text is up to there."""
 
     def original(self, byte: int) -> int:
         """Return which byte of the statement a byte of the text was."""

@@ -14,7 +14,7 @@ from wings_core.sql.statement import Statement
 _TEMPLATE = "SELECT NULL"
 
 _COUNT = f"{_TEMPLATE}::BIGINT"
-"""Of LIMIT and OFFSET."""
+"""The query of a parameter of LIMIT or OFFSET."""
 
 _CLAUSES = ("where_clause", "having", "qualify", "sample")
 

@@ -27,7 +27,7 @@ class Bounds:
     times: tuple[int, int] = (_NEVER_LESS, _NEVER_MORE)
     """The first and the last, in microseconds since the epoch."""
     partitions: frozenset[str] | None = None
-    """Of `__partition`; None: any."""
+    """Values of `__partition`; None: any."""
     keys: tuple[Any, ...] | None = None
     """Values of the key column; None: any."""
 

@@ -23,10 +23,9 @@ from wings_core.security.principal import ANYONE, Principal
 from wings_core.sql.failures import check_types, translated
 from wings_core.sql.live import LiveView, live_view
 from wings_core.sql.moment import looked_up, states_of
-from wings_core.sql.names import topic_of
 from wings_core.sql.parameters import Bound, Parameters, bind
 from wings_core.sql.peers import Peer, peers_of
-from wings_core.sql.statement import Statement, TableName, parse
+from wings_core.sql.statement import Statement, TableName, parse, topic_of
 from wings_core.sql.system import SystemReader
 from wings_core.sql.topic_table import SCAN_ROWS, ScanCount, TopicTable
 from wings_core.sql.workers import LogTable, Run, Workers

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from wings_core.errors import InvalidSql, ResourceExhausted
-from wings_core.fetch.expression import CASTS_NESTED_MAX, CONCATENATIONS_MAX
-from wings_core.fetch.vocabulary import CONCATENATIONS, JSON_FUNCTIONS, PATTERN_FUNCTIONS
+from wings_core.contracts.sql import RESERVED
+from wings_core.errors import InvalidName, InvalidSql, ResourceExhausted
+from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.sql.vocabulary import CLASSES, FUNCTIONS, NODES, SOURCES, TABLE_FUNCTIONS
 from wings_core.sql_process.interface import CATALOG, Parsed
 from wings_core.storage.lru import Lru
@@ -22,20 +22,11 @@ STATEMENT_BYTES_MAX = 256 * 1024
 TABLES_MAX = 64
 """Tables that a statement may name."""
 
-COLUMNS_MAX = 4096
-"""Entries of all SELECT lists of a statement: planning takes time by their square, unstopped."""
-
-STAR_COLUMNS = 64
-"""How many of them a `*` counts for."""
-
 TREES_KEPT_BYTES_MAX = 1 << 20
-"""Of the syntax trees of the statements parsed last, as JSON: in memory ten times as much."""
+"""Bytes of cached syntax trees as JSON; in memory they take ten times as much."""
 
 TREE_KEPT_BYTES_MAX = 32 * 1024
-"""Of one that is kept."""
-
-PATTERN_LENGTH_MAX = 1024
-"""Characters of a regular expression."""
+"""Bytes of the largest syntax tree that is cached."""
 
 CATALOGS = frozenset({"memory", "system"})
 """Other catalogs, by whose names there may be a schema of ours too."""
@@ -62,7 +53,7 @@ class Parameter:
     name: str
     """Its number, from 1 on, or the name after `$`."""
     start: int
-    """Of its text, in bytes."""
+    """The first byte of its text."""
     end: int
 
 
@@ -186,9 +177,6 @@ class _Walk:
     tables: dict[TableName, None] = field(default_factory=dict[TableName, None])
     parameters: list[Parameter] = field(default_factory=list[Parameter])
     qualified: list[int] = field(default_factory=list[int])
-    concatenations: int = 0
-    casts: int = 0
-    columns: int = 0
     references: int = 0
 
     def visit(self, value: object, known: frozenset[str]) -> None:
@@ -214,7 +202,6 @@ class _Walk:
     def _query(self, node: _Node, known: frozenset[str]) -> None:
         if node["type"] not in NODES:
             self._refuse(node, f"{node['type'].partition('_')[0]} is refused: SQL reads topics")
-        self._count_columns(node.get("select_list", ()))
         for entry in node["cte_map"]["map"]:
             self.visit(entry["value"], known)
             known |= {_folded(entry["key"])}
@@ -223,13 +210,6 @@ class _Walk:
             if key != "cte_map":
                 # To DuckDB the part that a recursion begins with does not know its name.
                 self.visit(value, known - own if key == "left" else known | own)
-
-    def _count_columns(self, entries: Sequence[_Node]) -> None:
-        self.columns += sum(STAR_COLUMNS if each["class"] == "STAR" else 1 for each in entries)
-        if self.columns > COLUMNS_MAX:
-            raise ResourceExhausted(
-                f"a statement selects at most {COLUMNS_MAX} columns, a '*' being {STAR_COLUMNS}"
-            )
 
     def _source(self, node: _Node, known: frozenset[str]) -> None:
         kind = node["type"]
@@ -276,59 +256,13 @@ class _Walk:
             self.parameters.append(Parameter(str(node["identifier"]), start, end))
         elif kind == "TYPE" and (node["schema"] or node["catalog"]):
             self._refuse(node, f"there is no type {node['type_name']!r:.80}")
-        if kind == "CAST":
-            if self.casts == CASTS_NESTED_MAX:
-                self._refuse(node, f"casts may be nested {CASTS_NESTED_MAX} deep")
-            self.casts += 1
-            self._children(node, known)
-            self.casts -= 1
-        else:
-            self._children(node, known)
+        self._children(node, known)
 
     def _function(self, node: _Node) -> None:
         name = str(node["function_name"]).lower()
         if node["schema"] or node["catalog"] or name not in FUNCTIONS:
             path = ".".join(part for part in (node["catalog"], node["schema"], name) if part)
             self._refuse(node, f"the function {path!r:.80} is not one for SQL over topics")
-        if node["class"] == "WINDOW":
-            return
-        arguments: list[_Node] = [entry["expression"] for entry in node["arguments"]]
-        if name in CONCATENATIONS:
-            self.concatenations += max(1, len(arguments) - 1)
-            if self.concatenations > CONCATENATIONS_MAX:
-                self._refuse(node, f"a statement joins at most {CONCATENATIONS_MAX} strings")
-        if name in PATTERN_FUNCTIONS:
-            self._check_pattern(node, name, arguments)
-        if name == "replace":
-            self._check_replacement(node, arguments)
-        if name in JSON_FUNCTIONS:
-            for path in arguments[1:]:
-                text = _constant(path)
-                if text is None or "*" in text or ".." in text:
-                    self._refuse(
-                        node, f"the path of {name} must be a constant without '*' and '..'"
-                    )
-
-    def _check_pattern(self, node: _Node, name: str, arguments: list[_Node]) -> None:
-        """A regular expression for each row would be compiled for each row."""
-        pattern = arguments[1] if len(arguments) > 1 else {}
-        if pattern.get("class") == "PARAMETER":
-            return
-        text = _constant(pattern)
-        if text is None:
-            self._refuse(node, f"the regular expression of {name} must be a constant")
-        elif len(text) > PATTERN_LENGTH_MAX:
-            raise ResourceExhausted(
-                f"a regular expression has at most {PATTERN_LENGTH_MAX} characters"
-            )
-
-    def _check_replacement(self, node: _Node, arguments: list[_Node]) -> None:
-        """Or nested calls would grow without end."""
-        texts = [_constant(argument) for argument in arguments[1:]]
-        if len(texts) != 2 or texts[0] is None or texts[1] is None:
-            self._refuse(node, "the second and third arguments of replace must be constants")
-        elif len(texts[1].encode()) > len(texts[0].encode()):
-            self._refuse(node, "replace may not make a text longer")
 
     def _refuse(self, node: _Node, message: str) -> None:
         byte = node.get("query_location", _NOWHERE)
@@ -340,6 +274,38 @@ def _folded(name: object) -> str:
     return str(name).encode().lower().decode()
 
 
-def _constant(node: _Node) -> str | None:
-    """Return the text of a constant, None of anything else."""
-    return str(node["literal"].get("text", "")) if node.get("class") == "CONSTANT" else None
+def namespace_of(schema: str) -> NamespaceName:
+    """Return the namespace that a schema is.
+
+    A namespace of the tenant `default` is the schema of its id, of another tenant
+    `TENANT/NAMESPACE`, and one whose id means something else to SQL, `/NAME`.
+
+    Raises:
+        InvalidSql: It can be none.
+    """
+    if schema in RESERVED:
+        raise InvalidSql(f"there is no schema {schema!r}; a namespace of that name is '/{schema}'")
+    tenant, slash, name = schema.rpartition("/")
+    if not slash or not tenant:
+        tenant = DEFAULT_NAMESPACE.tenant
+    try:
+        return NamespaceName.parse(f"tenants/{tenant}/namespaces/{name}")
+    except InvalidName:
+        raise InvalidSql(f"there is no schema {schema!r:.80}") from None
+
+
+def topic_of(table: TableName, namespace: NamespaceName) -> TopicName:
+    """Return the topic that a table is.
+
+    Args:
+        table: As a statement names it.
+        namespace: Of names without a schema.
+
+    Raises:
+        InvalidSql: It can be none.
+    """
+    found = namespace_of(table.schema) if table.schema else namespace
+    try:
+        return found.topic(table.table)
+    except InvalidName:
+        raise InvalidSql(f"there is no table {table.table!r:.80}: it is no topic's id") from None

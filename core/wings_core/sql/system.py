@@ -270,4 +270,4 @@ SYSTEM_TABLES: Mapping[str, _Table] = {
     ),
     "nodes": _Table(_schema(flight=_TEXT, http=_TEXT, since=_TIME), _nodes),
 }
-"""By name; a `partition` is the value's JSON text."""
+"""The system tables by name; a `partition` is the value's JSON text."""

@@ -60,10 +60,10 @@ class ShownColumn:
     """A column of a table: its name in the dataset is one of ours, so that no two are alike."""
 
     name: str
-    """As the topic names it."""
+    """The topic's name for it."""
     scanned_as: str
     field: "pa.Field[Any]"
-    """As DuckDB gets it."""
+    """The field that DuckDB gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class Shown:
     """The columns of a topic's table."""
 
     columns: Mapping[str, ShownColumn]
-    """By name, in order."""
+    """The columns by name, in order."""
     schema: pa.Schema
-    """What DuckDB may ask for."""
+    """The columns that DuckDB may ask for."""
     names: Names
     """Columns by which rows are found."""
 
@@ -89,7 +89,7 @@ def shown(topic: Topic) -> Shown:
 
 
 _shown: Lru[tuple[str, int], Shown] = Lru(COLUMNS_KEPT_MAX)
-"""By the UUID of the topic and the version of its schema: look-ups ask again and again."""
+"""Tables by the UUID of the topic and the version of its schema: each look-up asks for one."""
 
 
 def _shown_of(topic: Topic) -> Shown:
@@ -117,17 +117,17 @@ def _shown_of(topic: Topic) -> Shown:
 
 @dataclass(slots=True)
 class ScanCount:
-    """What a query has read so far."""
+    """The rows and bytes that a query has read so far."""
 
     rows: int = 0
-    """Of pages, before filters."""
+    """Rows of pages, before filters."""
     bytes: int = 0
-    """Of pages, as stored."""
+    """Bytes of pages, as stored."""
     error: WingsError | None = None
-    """What ended a scan."""
+    """The error that ended the first scan that failed."""
 
     def failed(self, error: Exception) -> None:
-        """Keep what ended the first scan that failed."""
+        """Keep the error of a scan, if it is the first."""
         if self.error is None:
             known = isinstance(error, WingsError)
             self.error = error if known else Internal(f"a scan failed: {error!s:.200}")

@@ -57,7 +57,7 @@ SOURCES = frozenset(
         "TABLE_FUNCTION",
     }
 )
-"""What may stand after FROM."""
+"""Kinds of sources after FROM."""
 
 CLASSES = frozenset(
     {
@@ -80,4 +80,4 @@ CLASSES = frozenset(
         "WINDOW",
     }
 )
-"""Of expressions."""
+"""Classes of expressions."""

@@ -42,6 +42,9 @@ IDLE_SECONDS = 60.0
 BEYOND_BYTES = 512 * MIB
 """Memory that a process may use beyond that at its start and that DuckDB counts."""
 
+SCHEMA_BYTES_MAX = 16 * MIB
+"""Bytes of the schema of a result."""
+
 SAID_BYTES_MAX = 4_096
 """Bytes logged of the last that a process said; a pipe keeps 64 KiB."""
 
@@ -300,6 +303,7 @@ class Run:
 
         Raises:
             EngineFailed: DuckDB refuses the statement.
+            ResourceExhausted: Its rows have too many columns.
         """
         self._tables = tables
         parts = [(name, table.schema.serialize().to_pybytes()) for name, table in tables.items()]
@@ -308,6 +312,10 @@ class Run:
         views_made = [(view.create, view.drop) for view in views]
         asked = {"prepare": {"tables": listed, "views": views_made, "text": text}}
         answer = self._asked(asked, b"".join(part for _, part in parts))
+        if len(answer.body) > SCHEMA_BYTES_MAX:
+            raise ResourceExhausted(
+                f"the columns of a result take at most {SCHEMA_BYTES_MAX} bytes"
+            )
         return pa.ipc.read_schema(pa.py_buffer(answer.body)) if answer.head["schema"] else None
 
     def batches(self, rows: int) -> Generator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ _PREFIX = struct.Struct("<II")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What was received."""
+    """A message that was received."""
 
     head: dict[str, Any]
     body: bytes

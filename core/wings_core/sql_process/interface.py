@@ -5,6 +5,8 @@ from dataclasses import dataclass
 CATALOG = "wings"
 """The one catalog in which tables are."""
 
+_OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryException")
+
 _HARMLESS = ("ParserException", "BinderException", "CatalogException")
 """Errors in a statement that DuckDB finds before it runs."""
 
@@ -46,6 +48,11 @@ class EngineFailed(Exception):  # noqa: N818 - callers see what it is translated
     def stopped(cls) -> "EngineFailed":
         """Return the failure of a query that is to end."""
         return cls("the query was stopped", "InterruptException")
+
+    @property
+    def of_memory(self) -> bool:
+        """Whether memory was short, of which the rest may be in pieces."""
+        return self.kind in _OUT_OF_MEMORY
 
     @property
     def harmless(self) -> bool:

@@ -35,7 +35,6 @@ from wings_core.sql_process.rows import open_pipe, reader_of, serialized, writer
 PARSE_SECONDS_MAX = 5.0
 """Processor time that parsing one text may take; a list of 256 KiB takes one."""
 
-_OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryException")
 _TREE_OUT_OF_MEMORY = '{"error":true,"error_type":"out of memory"'
 
 
@@ -130,7 +129,7 @@ class Process:
 
     def _renewed(self, failed: EngineFailed) -> bool:
         """Return whether there is a new engine: none is opened where memory may be in pieces."""
-        if failed.kind in _OUT_OF_MEMORY:
+        if failed.of_memory:
             return False
         self._engine.close()
         self._engine = self._open_engine()

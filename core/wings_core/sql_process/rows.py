@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 PIPE_BYTES = 1 << 20
-"""What a pipe holds, where the kernel lets it."""
+"""Bytes that a pipe holds, where the kernel lets it."""
 
 _READ_BYTES = 1 << 16
 
@@ -35,7 +35,7 @@ def writer_to(descriptor: int, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
 
 
 class _Pipe:
-    """What an IPC writer writes a stream to: each buffer whole, without a copy.
+    """The file of an IPC writer: each buffer goes to a pipe whole, without a copy.
 
     Args:
         descriptor: Of the end to write to; closed by the caller.

@@ -1,10 +1,13 @@
-"""Handles of statements: all that is known of one, so that any process of the log can run it."""
+"""Handles of statements: all that is known of one, so that any process of the log can run it.
+
+Among that are the values of its parameters, and before these the types that drivers send them as.
+"""
 
 import base64
 import secrets
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, cast
 
@@ -34,7 +37,7 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "timedelta": lambda text: int(text) * _MICROSECOND,
     "UUID": uuid.UUID,
 }
-"""By the name of a parameter's type in Python, what makes the value of its text."""
+"""Functions from a parameter's text to its value, by the name of its type in Python."""
 
 
 class Handle(Message):
@@ -136,3 +139,56 @@ def _in_microseconds(column: Any) -> Any:
     if pa.types.is_time(kind):
         return column.cast(pa.time64("us"))
     return column.cast(pa.duration("us")) if pa.types.is_duration(kind) else column
+
+
+_DAY = date(2000, 1, 1)
+
+_SAMPLES: dict[str, Any] = {
+    "int64": 0,
+    "double": 0.0,
+    "bool": False,
+    "string": "",
+    "binary": b"",
+    "date32[day]": _DAY,
+    "time32[ms]": time(),
+}
+
+
+def sent_as(compared: pa.DataType) -> pa.DataType:
+    """Return the type that drivers send values as which are compared with a column of some type.
+
+    Arrow's driver of JDBC makes what it is told: of a long an int32 without a word if that is the
+    type, and of milliseconds microseconds. So the types lose nothing of what JDBC has.
+    """
+    of = pa.types
+    if of.is_integer(compared):
+        return pa.int64()
+    if of.is_decimal(compared):
+        return compared if compared.scale else pa.int64()
+    if of.is_floating(compared):
+        return pa.float64()
+    if of.is_boolean(compared):
+        return pa.bool_()
+    if of.is_binary(compared) or of.is_large_binary(compared):
+        return pa.binary()
+    if of.is_date(compared):
+        return pa.date32()
+    if of.is_time(compared):
+        return pa.time32("ms")
+    return pa.timestamp("ms", compared.tz) if of.is_timestamp(compared) else pa.string()
+
+
+def sample_of(parameters: pa.Schema) -> pa.RecordBatch:
+    """Return a row of some values for these parameters."""
+    values = [[_sample(field.type)] for field in parameters]
+    arrays = [pa.array(each, field.type) for each, field in zip(values, parameters, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=parameters)
+
+
+def _sample(kind: Any) -> Any:
+    if pa.types.is_decimal(kind):
+        return Decimal(0).scaleb(-kind.scale)
+    if pa.types.is_timestamp(kind):
+        zone = None if kind.tz is None else UTC
+        return datetime.combine(_DAY, time(), zone)
+    return _SAMPLES[str(kind)]

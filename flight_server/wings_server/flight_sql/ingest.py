@@ -13,8 +13,7 @@ from wings_core.names import NamespaceName, TopicName
 from wings_core.plain_types import plain_bytes, plain_schema
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.schemas import schema_to_ipc
-from wings_core.sql.names import topic_of
-from wings_core.sql.statement import TableName
+from wings_core.sql.statement import TableName, topic_of
 from wings_core.sql_process.interface import CATALOG
 from wings_server.flight.do_put import Rows, schema_of
 

@@ -26,13 +26,12 @@ from wings_core.names import NamespaceName, TopicName
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.security.principal import Principal
 from wings_core.sql import Query
-from wings_core.sql.names import namespace_of
+from wings_core.sql.statement import namespace_of
 from wings_server.flight.do_put import schema_of
 from wings_server.flight_sql.catalog import table_of
-from wings_server.flight_sql.handles import Handle
+from wings_server.flight_sql.handles import Handle, sample_of, sent_as
 from wings_server.flight_sql.ingest import CountedRows, PlainRows, creation_of, ingest_topic
 from wings_server.flight_sql.messages import pack, unpack, unpack_as
-from wings_server.flight_sql.parameters import sample_of, sent_as
 from wings_server.gate import Gate
 from wings_server.served_log import ServedLog
 
@@ -59,7 +58,7 @@ class FlightSql:
         self._log = log
         self._gate = gate
         self._runs: WeakValueDictionary[str, Cancel] = WeakValueDictionary()
-        """What ends a run, as long as its call knows it: from before it is planned."""
+        """The cancellations of runs, as long as their calls know them: also of planned ones."""
 
     def info(
         self,

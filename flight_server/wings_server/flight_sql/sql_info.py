@@ -1,4 +1,4 @@
-"""What drivers ask about the server: a value for every number of Flight SQL's enum `SqlInfo`."""
+"""Facts about the server for drivers: a value for every number of Flight SQL's enum `SqlInfo`."""
 
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
@@ -130,7 +130,7 @@ _INFO: Mapping[int, tuple[int, Any]] = {
     )
     for number, value in values.items()
 }
-"""By number: the index of the kind, and the value."""
+"""The index of the kind and the value, by number."""
 
 
 def sql_info(numbers: Iterable[int]) -> pa.Table:
