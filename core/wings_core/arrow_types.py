@@ -3,7 +3,7 @@
 Walks over types go through here, so that the kinds of nesting that Wings knows stand in one place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -71,6 +71,21 @@ def map_entries(array: "ArrowArray") -> Any:
     return cast("Any", pa.Array).from_buffers(
         pa.list_(entries.type), len(maps), buffers, offset=maps.offset, children=[entries]
     )
+
+
+def leaves(column: Any) -> Iterator[Any]:
+    """Yield the columns of values inside a column, at every depth; one that is flat, itself."""
+    waiting: list[Any] = list(column.chunks) if isinstance(column, pa.ChunkedArray) else [column]
+    while waiting:
+        array = waiting.pop()
+        if pa.types.is_map(array.type):
+            array = map_entries(array)
+        if is_list(array.type):
+            waiting.append(array.flatten())
+        elif pa.types.is_struct(array.type):
+            waiting += reversed(array.flatten())
+        else:
+            yield array
 
 
 def with_children(data_type: pa.DataType, fields: "Sequence[ArrowField]") -> pa.DataType:

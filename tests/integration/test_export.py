@@ -66,6 +66,21 @@ def test_each_format_holds_all_messages(export: Export, tmp_path: Path) -> None:
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_values_that_json_has_no_form_for_are_counted(
+    export: Export, client: Client, tmp_path: Path
+) -> None:
+    odd = [float("nan"), float("inf"), None, 1.5]
+    maps = pa.array([[("k", value)] for value in odd], pa.map_(pa.string(), pa.float32()))
+    client.create_topic("odd", pa.schema([("x", pa.float64()), ("m", maps.type)]))
+    client.push("odd", pa.table({"x": odd, "m": maps}))
+    status, _, err = export("odd", tmp_path / "a.jsonl")
+    assert (status, err) == (0, "4 values are NaN or infinite: null, as JSON has no such number\n")
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [line["x"] for line in lines] == [None, None, None, 1.5]
+    assert export("odd", tmp_path / "b.jsonl", "--columns", "m")[2].startswith("2 values are NaN")
+    assert export("odd", tmp_path / "a.csv")[2] == ""
+
+
 def test_a_part_is_exported(export: Export, tmp_path: Path) -> None:
     file = tmp_path / "part.parquet"
 

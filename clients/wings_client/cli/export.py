@@ -19,6 +19,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from wings_client import Client, Topic
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, TopicArgument, connected
 from wings_client.cli.fetch import ColumnsOption, FilterOption, SystemColumnsOption
+from wings_client.cli.output import NotFinite
 from wings_client.cli.values import Offset, chosen_columns, parse_offset, parse_partition
 from wings_core.csv_text import csv_head, csv_rows
 from wings_core.errors import InvalidArgument
@@ -185,9 +186,15 @@ def _writer(
 ) -> Generator[Callable[[pa.Table], None]]:
     """Yield what writes rows of a schema; the end of the format comes with the block's."""
     if wanted is FileFormat.JSONL:
-        yield lambda table: sink.writelines(
-            part for batch in table.to_batches() for part in encode_lines(batch)
-        )
+        not_finite = NotFinite()
+
+        def write(table: pa.Table) -> None:
+            for batch in table.to_batches():
+                not_finite.add(batch)
+                sink.writelines(encode_lines(batch))
+
+        yield write
+        not_finite.tell()
     elif wanted is FileFormat.CSV:
         sink.write(csv_head(schema))
         yield lambda table: sink.writelines(csv_rows(batch) for batch in table.to_batches())

@@ -10,7 +10,7 @@ import typer
 
 from wings_client.cli.tables import TableWriter, render_table, terminal_width
 from wings_core.csv_text import csv_head, csv_rows
-from wings_core.json_rows import encode_lines, encode_rows_within
+from wings_core.json_rows import count_not_finite, encode_lines, encode_rows_within
 
 
 class Format(StrEnum):
@@ -83,11 +83,30 @@ class _Table:
         return
 
 
+class NotFinite:
+    """Counts the values that JSON has no form for: NaN and infinities, which become null."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count those of a batch."""
+        self._count += count_not_finite(batch)
+
+    def tell(self) -> None:
+        """Say on standard error how many there were, if any."""
+        if self._count:
+            values = "1 value is" if self._count == 1 else f"{self._count:,} values are"
+            typer.echo(f"{values} NaN or infinite: null, as JSON has no such number", err=True)
+
+
 class _JsonArray:
     def __init__(self) -> None:
         self._before = b"["
+        self._not_finite = NotFinite()
 
     def write(self, batch: pa.RecordBatch) -> None:
+        self._not_finite.add(batch)
         if batch.num_rows:
             _binary().write(self._before + encode_rows_within(batch, None).text)
             self._before = b",\n"
@@ -95,16 +114,21 @@ class _JsonArray:
     def close(self) -> None:
         _binary().write(b"]\n" if self._before != b"[" else b"[]\n")
         _binary().flush()
+        self._not_finite.tell()
 
 
 class _JsonLines:
+    def __init__(self) -> None:
+        self._not_finite = NotFinite()
+
     def write(self, batch: pa.RecordBatch) -> None:
+        self._not_finite.add(batch)
         for part in encode_lines(batch):
             _binary().write(part)
         _binary().flush()
 
     def close(self) -> None:
-        return
+        self._not_finite.tell()
 
 
 class _Csv:

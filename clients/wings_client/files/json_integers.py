@@ -11,7 +11,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute
 
-from wings_core.arrow_types import children, fields_of, is_list, with_children
+from wings_core.arrow_types import children, fields_of, is_list, leaves, with_children
 
 pc: Any = pyarrow.compute
 
@@ -74,19 +74,12 @@ def first_changed(
 
 def has_large(column: Any) -> bool:
     """Return whether a column has floats, at any depth, beyond `EXACT_MAX`."""
-    if isinstance(column, pa.ChunkedArray):
-        return any(has_large(chunk) for chunk in column.chunks)
-    data_type = column.type
-    if pa.types.is_float32(data_type) or pa.types.is_float64(data_type):
-        ends = pc.min_max(column)
-        low, high = ends["min"].as_py(), ends["max"].as_py()
-        return low is not None and max(-low, high) >= EXACT_MAX
-    if pa.types.is_map(data_type):
-        return has_large(column.keys) or has_large(column.items)
-    if is_list(data_type):
-        return has_large(column.flatten())
-    if pa.types.is_struct(data_type):
-        return any(has_large(part) for part in column.flatten())
+    for array in leaves(column):
+        if pa.types.is_float32(array.type) or pa.types.is_float64(array.type):
+            ends = pc.min_max(array)
+            low, high = ends["min"].as_py(), ends["max"].as_py()
+            if low is not None and max(-low, high) >= EXACT_MAX:
+                return True
     return False
 
 

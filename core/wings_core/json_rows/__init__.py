@@ -31,9 +31,17 @@ no faster, merges names that differ in case alone, and would need every column i
 from wings_core.json_rows.decode import decode_rows
 from wings_core.json_rows.encode import (
     EncodedRows,
+    count_not_finite,
     encode_lines,
     encode_rows,
     encode_rows_within,
 )
 
-__all__ = ["EncodedRows", "decode_rows", "encode_lines", "encode_rows", "encode_rows_within"]
+__all__ = [
+    "EncodedRows",
+    "count_not_finite",
+    "decode_rows",
+    "encode_lines",
+    "encode_rows",
+    "encode_rows_within",
+]

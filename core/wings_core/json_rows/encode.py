@@ -6,6 +6,7 @@ from typing import cast
 
 import pyarrow as pa
 
+from wings_core.arrow_types import leaves
 from wings_core.errors import BatchTooLarge
 from wings_core.json_rows.kernels import Column, arrow, pc
 from wings_core.json_rows.sizes import text_bytes_max
@@ -81,6 +82,16 @@ def encode_lines(batch: pa.RecordBatch) -> Iterator[bytes]:
     for step in _steps(batch):
         text, _ = _step_text(step, "\n")
         yield text
+
+
+def count_not_finite(batch: pa.RecordBatch) -> int:
+    """Return how many values of a batch are NaN or infinite, at every depth: null in JSON."""
+    return sum(
+        len(array) - array.null_count - pc.sum(pc.is_finite(array), min_count=0).as_py()
+        for column in batch.columns
+        for array in leaves(column)
+        if pa.types.is_floating(array.type)
+    )
 
 
 def _steps(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
