@@ -425,7 +425,7 @@ def test_a_file_of_another_encoding_is_pushed_and_its_lines_are_named(
         {"prénom": "Zoé", "n": 2},
     ]
     path.write_bytes('prénom;n\n"a\nb";1\nZoé;x\n'.encode("utf-16"))
-    assert "line 4: column 'n': 'x'" in wings(*push, "--encoding", "utf-16").err
+    assert ":4: column 'n': 'x'" in wings(*push, "--encoding", "utf-16").err
     assert "not ascii, near byte" in wings(*push, "--encoding", "ascii").err
     for wrong in ("klingon", "hex"):
         assert wings(*push, "--encoding", wrong).status == 2
@@ -442,7 +442,7 @@ def test_a_bad_row_keeps_what_came_before_only_where_that_is_asked_for(
     path.write_text("a\n" + "\n".join(values) + "\n")
     wings("topic", "create", new_topic_id, "--field", "a:int64")
     whole = wings("push", new_topic_id, path)
-    problem = "line 900002: column 'a': 'many' is not a value of type int64"
+    problem = ":900002: column 'a': 'many' is not a value of type int64"
     assert (whole.status, whole.out) == (1, "")
     assert f"{problem}; nothing was pushed" in whole.err
     result = wings("push", new_topic_id, path, "--partial")
@@ -457,10 +457,10 @@ def test_a_bad_row_keeps_what_came_before_only_where_that_is_asked_for(
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
-        (['{"k": "a", "v": 1}', '{"v": 2}'], "line 2: column 'k': a row without a value"),
-        (['{"k": "a", "v": 1}', '{"k": "b"}'], "line 2: column 'v'"),
-        (['{"k": "a", "v": 1, "x": 1}'], "line 1: "),
-        (['{"k": "a", "v": 1}', "{"], "line 2: "),
+        (['{"k": "a", "v": 1}', '{"v": 2}'], ":2: column 'k': a row without a value"),
+        (['{"k": "a", "v": 1}', '{"k": "b"}'], ":2: column 'v'"),
+        (['{"k": "a", "v": 1, "x": 1}'], ":1: "),
+        (['{"k": "a", "v": 1}', "{"], ":2: "),
     ],
 )
 def test_a_row_that_a_server_would_refuse_is_named(
@@ -482,7 +482,7 @@ def test_types_that_the_first_rows_gave_are_told_from_those_that_were_set(
     path.write_bytes(gzip.compress(b"zip\n" + b"100010001000100\n" * 1_200_000 + b"SW1A\n", 1))
     inferred = wings("push", new_topic_id, path, "--create")
     assert inferred.status == 1
-    assert "line 1200002: column 'zip': 'SW1A'" in inferred.err
+    assert ":1200002: column 'zip': 'SW1A'" in inferred.err
     assert "--field zip:TYPE" in inferred.err
     wings("topic", "delete", new_topic_id, "--yes")
     pushed = wings("push", new_topic_id, path, "--create", "--field", "zip:string")

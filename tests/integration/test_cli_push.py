@@ -5,9 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -17,7 +20,7 @@ from forked_commands import FORKED
 import wings_client
 from wings_client import Client
 from wings_client.cli import main, push_whole
-from wings_client.files import csv_rows, json_rows, source
+from wings_client.files import json_rows, source
 from wings_core.errors import Unavailable
 from wings_server.testing import RunningServer
 
@@ -27,8 +30,8 @@ BLOCK_BYTES = 64 * 1024
 
 SMALL_STAGES = f"""{FORKED}
 from wings_client.cli import main, push_whole
-from wings_client.files import csv_rows
-csv_rows.BLOCK_BYTES = {BLOCK_BYTES}
+from wings_client.files import source
+source.BLOCK_BYTES = {BLOCK_BYTES}
 push_whole.STAGE_BYTES = 1
 main()
 """
@@ -102,7 +105,7 @@ def test_each_of_many_files_goes_in_on_its_own(
         f"2 rows pushed to {topic} from {tmp_path}/files/a.jsonl",
         f"2 rows pushed to {topic} from {below}/c.jsonl",
     ]
-    assert f"{bad}: line 2: " in err
+    assert f"{bad}:2: " in err
     assert "1 of 3 files were not pushed" in err
     assert numbers(client, topic) == [0, 1, 2, 3]
     write_lines(bad, 4, 6)
@@ -118,12 +121,12 @@ def test_a_file_is_not_visible_before_all_of_it_is_read(
     push: Push, client: Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push_whole, "STAGE_BYTES", 1)
-    monkeypatch.setattr(csv_rows, "BLOCK_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(source, "BLOCK_BYTES", BLOCK_BYTES)
     path = tmp_path / "rows.csv"
     path.write_text("n\n" + "1\n" * BLOCK_BYTES + "x\n")
     status, _, err = push(topic, path)
     assert status == 1
-    assert f"line {BLOCK_BYTES + 2}: " in err
+    assert f":{BLOCK_BYTES + 2}: " in err
     assert "nothing was pushed" in err
     assert committed(client, topic) == 0
     assert not list((tmp_path / "state").rglob("*.json"))
@@ -255,43 +258,96 @@ def test_an_object_of_s3_is_pushed(
 def test_an_unknown_topic_is_told_before_anything_is_read(
     server: RunningServer, new_topic_id: str
 ) -> None:
-    child = standing(server, new_topic_id)
-    try:
-        assert child.stderr is not None
-        assert b"did you mean" in child.stderr.readline() or child.wait(60) == 1
-    finally:
-        child.kill()
-        child.communicate()
+    with standing(server, new_topic_id, "jsonl") as child:
+        assert b"wings: there is no topic" in child.errors()
+        assert child.process.wait(60) == 1
 
 
-@pytest.mark.parametrize("given", [b'{"n": 1}\n', b'{"n": 1}\n{"n": '])
+@pytest.mark.parametrize(
+    ("ending", "given"),
+    [
+        ("jsonl", b'{"n": 1}\n'),
+        ("jsonl", b'{"n": 1}\n{"n": '),
+        ("csv", b"n\n1\n"),
+        ("csv", b'n\n1\n"2'),
+    ],
+)
+@pytest.mark.parametrize("is_named", [False, True])
 def test_ctrl_c_ends_a_push_whose_input_stands_still(
-    server: RunningServer, client: Client, topic: str, given: bytes
+    server: RunningServer,
+    client: Client,
+    topic: str,
+    tmp_path: Path,
+    ending: str,
+    given: bytes,
+    is_named: bool,
 ) -> None:
-    child = standing(server, topic)
-    try:
-        assert child.stdin is not None
-        child.stdin.write(given)
-        child.stdin.flush()
+    with standing(server, topic, ending, tmp_path / f"a.{ending}" if is_named else None) as child:
+        child.give(given)
         assert client.fetch(topic, offset=0, timeout=60).num_rows == 1
-        child.send_signal(signal.SIGINT)
-        assert child.wait(60) == 130  # With its input still open.
-        assert child.stderr is not None
-        assert b"wings: stopped; " in child.stderr.read()
-    finally:
-        child.kill()
-        child.communicate()
+        child.process.send_signal(signal.SIGINT)
+        assert child.process.wait(60) == 130  # With its input still open.
+        assert b"wings: stopped; " in child.errors()
 
 
-def standing(server: RunningServer, topic: str) -> "subprocess.Popen[bytes]":
-    """Start a push of standard input, which stays open."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "wings_client.cli", "push", topic, "-", "--format", "jsonl"],
+@pytest.mark.parametrize(
+    ("ending", "given", "bad"),
+    [("jsonl", b'{"n": 1}\n', b'{"n": "x"}\n'), ("csv", b"n\n1\n", b"x\n")],
+)
+def test_a_bad_row_of_a_pipe_that_stays_open_is_refused_when_it_comes(
+    server: RunningServer, client: Client, topic: str, ending: str, given: bytes, bad: bytes
+) -> None:
+    with standing(server, topic, ending) as child:
+        child.give(given)
+        assert client.fetch(topic, offset=0, timeout=60).num_rows == 1
+        child.give(bad)
+        assert child.process.wait(60) == 1
+        line = 2 if ending == "jsonl" else 3
+        assert f"wings: standard input:{line}: column 'n': ".encode() in child.errors()
+
+
+@dataclass
+class Standing:
+    """A push whose input stays open."""
+
+    process: "subprocess.Popen[bytes]"
+    input: IO[bytes]
+
+    def give(self, data: bytes) -> None:
+        self.input.write(data)
+        self.input.flush()
+
+    def errors(self) -> bytes:
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+
+@contextmanager
+def standing(
+    server: RunningServer, topic: str, ending: str, fifo: Path | None = None
+) -> Generator[Standing]:
+    """Start a push of standard input, or of a pipe with a name, which stays open."""
+    if fifo is not None:
+        os.mkfifo(fifo)
+    named = ["-", "--format", ending] if fifo is None else [str(fifo)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wings_client.cli", "push", topic, *named],
         env={**os.environ, "WINGS_ENDPOINT": server.flight},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+    try:
+        assert process.stdin is not None
+        opened = process.stdin if fifo is None else fifo.open("wb")
+        yield Standing(process, opened)
+        opened.close()
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            assert stream is not None
+            stream.close()
 
 
 def test_types_come_from_samples_of_all_of_a_file(
@@ -301,7 +357,7 @@ def test_types_come_from_samples_of_all_of_a_file(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (csv_rows, json_rows, source):
+    for module in (json_rows, source):
         monkeypatch.setattr(module, "HEAD_BYTES", 100_000)
     monkeypatch.setattr(source, "SAMPLE_BYTES", 4_000)
     late = tmp_path / "late.csv"
@@ -366,7 +422,7 @@ def test_a_topic_does_not_evolve_for_a_file_that_does_not_fit(
     bad = tmp_path / "bad.csv"
     bad.write_text("n,later\n1,x\n2,y\nmany,z\n")
     status, _, err = push(topic, bad, "--evolve")
-    assert (status, "line 4" in err, "nothing was pushed" in err) == (1, True, True)
+    assert (status, ":4" in err, "nothing was pushed" in err) == (1, True, True)
     assert (client.topic(topic).schema_version, committed(client, topic)) == (1, 0)
     bad.write_text("n,later\n1,x\n2,y\n3,z\n")
     assert push(topic, bad, "--evolve")[0] == 0
@@ -385,3 +441,131 @@ def test_a_type_is_not_widened_for_a_file_that_does_not_fit(
     pyarrow.parquet.write_table(pa.table({"n": [1, 1 << 40], "m": ["a", "b"]}), path)
     assert push(new_topic_id, path, "--evolve")[0] == 0
     assert numbers(client, new_topic_id) == [1, 1 << 40]
+
+
+def test_a_file_that_is_refused_was_read_by_no_thread_of_arrow_s(
+    push: Push, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "BLOCK_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(source, "HEAD_BYTES", BLOCK_BYTES)
+    path = tmp_path / "rows.csv"
+    path.write_text("n\n" + "1\n" * BLOCK_BYTES + "x\n" + "1\n" * 4 * BLOCK_BYTES)
+    threads: set[threading.Thread] = set()
+    read = source.Source.read
+
+    def noted(self: source.Source, *arguments: Any) -> bytes:
+        threads.add(threading.current_thread())
+        return read(self, *arguments)
+
+    monkeypatch.setattr(source.Source, "read", noted)
+    assert push(topic, path)[0] == 1
+    assert threads == {threading.current_thread()}  # One that is left would abort Python's end.
+
+
+def test_a_late_value_does_not_change_in_a_column_of_inferred_type(
+    push: Push, client: Client, new_topic_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "HEAD_BYTES", 1_000)
+    monkeypatch.setattr(source, "SAMPLE_BYTES", 100)
+    below = tmp_path / "files"
+    below.mkdir()
+    rows = "1,12\n" * 3_000
+    (below / "a.csv").write_text(f"i,n\n{rows[:2_500]}-1,007\n{rows}")
+    (below / "b.csv").write_text("i,n\n2,12\n")
+    (below / "c.csv").write_text("i,n\n3,007\n")
+    status, _, err = push(new_topic_id, below / "a.csv", "--create")
+    assert status == 1
+    assert f"wings: {below}/a.csv:502: column 'n': '007' would be 7; nothing was pushed" in err
+    assert "--field n:TYPE" in err
+    status, _, err = push(new_topic_id, below / "b.csv", below / "c.csv", "--create")
+    assert status == 1
+    assert f"wings: {below}/c.csv:2: column 'n': '007' would be 7" in err  # Of one command.
+    assert push(new_topic_id, below / "c.csv")[0] == 0  # By the topic's type, 007 is 7.
+    assert client.scan(new_topic_id).read_all()["n"].to_pylist() == [12, 7]
+    more = "1,2,3\n" * 900
+    (below / "d.csv").write_text(f"i,n,more\n{more}1,2,03\n{more}")
+    status, _, err = push(new_topic_id, below / "d.csv", "--evolve")
+    assert (status, f"{below}/d.csv:902: column 'more': '03' would be 3" in err) == (1, True)
+    assert client.topic(new_topic_id).schema_version == 1
+    status, _, err = push(new_topic_id, below / "d.csv", "--evolve", "--field", "more:string")
+    assert status == 0
+    assert client.scan(new_topic_id).read_all()["more"].to_pylist()[902] == "03"  # After two.
+
+
+def test_an_error_about_a_file_begins_with_its_name(
+    push: Push, client: Client, new_topic_id: str, tmp_path: Path
+) -> None:
+    client.create_topic(new_topic_id, {"n": "int64 not null", "k": "string"}, "k")
+    pyarrow.parquet.write_table(pa.table({"n": [1], "k": ["a"]}), tmp_path / "cut.parquet")
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "cut.parquet").read_bytes()[:-9])
+    pyarrow.parquet.write_table(pa.table({"n": [1, None], "k": ["a", "b"]}), tmp_path / "a.parquet")
+    pyarrow.parquet.write_table(pa.table({"n": [1]}), tmp_path / "b.parquet")
+    texts = {
+        "bad.csv": "n,k\n1,a\nx,b\n",
+        "null.csv": "n,k\n1,a\n2,\n",
+        "ragged.csv": "n,k\n1,a\n2\n",
+        "bad.jsonl": '{"n": 1, "k": "a"}\n{"n": 1, "k": 2}\n',
+        "other.jsonl": '{"n": 1, "k": "a", "x": 1}\n',
+        "bad.json": '[{"n": 1, "k": "a"}, {"n": "x"}]',
+        "gone.orc": "ORC",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    places = {
+        "bad.csv": ":3: column 'n'",
+        "null.csv": ":3: column 'k'",
+        "ragged.csv": ":3: Expected 2",
+        "bad.jsonl": ":2: column 'k'",
+        "other.jsonl": ":1: column 'x'",
+        "bad.json": ": row 2: ",
+        "gone.orc": ": not ORC",
+        "cut.parquet": ": Parquet magic",
+        "a.parquet": ": row 2: column 'n'",
+        "b.parquet": ": row 1: column 'k'",
+    }
+    status, _, err = push(new_topic_id, *(tmp_path / name for name in places))
+    assert status == 1
+    together = err.splitlines()[:-1]
+    assert "10 of 10 files were not pushed" in err
+    for (name, told), line in zip(places.items(), together, strict=True):
+        assert line.startswith(f"wings: {tmp_path}/{name}{told}"), line
+        status, _, alone = push(new_topic_id, tmp_path / name)
+        assert (status, alone) == (1, line + "\n")
+
+
+def test_folders_of_a_directory_are_columns(
+    push: Push, client: Client, new_topic_id: str, tmp_path: Path
+) -> None:
+    for day, n in (("2026-01-01", 1), ("2026-01-02", 2)):
+        folder = tmp_path / "files" / f"day={day}" / "k=7"
+        folder.mkdir(parents=True)
+        pyarrow.parquet.write_table(pa.table({"n": [n]}), folder / "a.parquet")
+    status, _, err = push(new_topic_id, tmp_path / "files", "--create")
+    assert status == 0
+    assert err == f"created {new_topic_id}: n int64, day date32[day], k int64\n"
+    assert push(new_topic_id, f"{tmp_path}/files/*/k=7/*.parquet")[0] == 0
+    found = client.scan(new_topic_id).read_all()
+    assert found["day"].cast(pa.string()).to_pylist() == ["2026-01-01", "2026-01-02"] * 2
+    assert found["n"].to_pylist() == [1, 2] * 2
+    other = f"{new_topic_id}-other"
+    assert push(other, tmp_path / "files", "--create", "--exclude", "k")[0] == 0
+    assert client.topic(other).schema.names == ["n", "day"]
+
+
+def test_columns_of_files_are_chosen(
+    push: Push, client: Client, new_topic_id: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"_id": "a", "__v": 0, "__typename": "T", "a,b": 1}\n')
+    status, _, err = push(new_topic_id, tmp_path / "a.jsonl", "--create")
+    assert status == 1
+    assert err.endswith("; --exclude __v leaves it out\n")
+    options = ("--exclude", "__v, __typename")
+    assert push(new_topic_id, tmp_path / "a.jsonl", "--create", *options)[0] == 0
+    status, _, err = push(new_topic_id, tmp_path / "a.jsonl")
+    assert status == 1
+    assert "a.jsonl:1: column '__v': there is no such field; nothing was pushed; --exclude" in err
+    assert push(new_topic_id, tmp_path / "a.jsonl", "--columns", '_id,"a,b"')[0] == 0
+    assert client.scan(new_topic_id).read_all().to_pylist() == [{"_id": "a", "a,b": 1}] * 2
+    (tmp_path / "a.csv").write_text("_id,x\nb,1\n")
+    status, _, err = push(new_topic_id, tmp_path / "a.csv", "--columns", "_id,a")
+    assert (status, "a.csv: there is no column 'a'" in err) == (1, True)

@@ -19,11 +19,11 @@ from wings_client.cli.push_evolve import Reopen, evolved, inferred
 from wings_client.cli.push_inputs import Input, inputs_of
 from wings_client.cli.push_stream import Aside, StreamPush
 from wings_client.cli.push_whole import WholePush
-from wings_client.cli.values import columns_text, file_options, parse_fields
+from wings_client.cli.values import columns_text, comma_names, file_options, parse_fields
 from wings_client.files import FileFormat, OpenFile, open_file
 from wings_client.files.opened import NULLS, RECOGNISED
-from wings_client.files.parts import HasDelimiter
-from wings_core.errors import InvalidArgument, SchemaMismatch, TopicNotFound, WingsError
+from wings_client.files.parts import Chosen
+from wings_core.errors import InvalidArgument, TopicNotFound, WingsError
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
@@ -72,6 +72,16 @@ FieldOption = Annotated[
 ]
 
 
+ColumnsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAMES", help="Columns of the files to push, with commas or one by one: no others."
+    ),
+]
+ExcludeOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAMES", help="Columns of the files to leave out, like __typename."),
+]
 PartialOption = Annotated[
     bool,
     typer.Option(
@@ -107,12 +117,15 @@ class _Options:
     encoding: str | None
     nulls: tuple[str, ...]
     """Beside nothing between commas."""
+    chosen: Chosen
     create: bool
     evolve: bool
     partial: bool
     resume: bool
     partition_key: str | None
     fields: "Mapping[str, ArrowField]"
+    guessed: set[str]
+    """Columns whose types were inferred, from one of the files: they hold for all rows of all."""
 
     @property
     def texts(self) -> frozenset[str]:
@@ -125,7 +138,10 @@ class _Options:
     def of_rows(self) -> tuple[str | None, ...]:
         """Those that change which rows are read from a file."""
         nulls = [f"null {text}" for text in sorted(self.nulls)]
-        return (self.file_format, self.delimiter, self.encoding, *sorted(self.texts), *nulls)
+        only = [f"only {name}" for name in sorted(self.chosen.only or ())]
+        without = [f"without {name}" for name in sorted(self.chosen.without)]
+        texts = sorted(self.texts)
+        return (self.file_format, self.delimiter, self.encoding, *texts, *nulls, *only, *without)
 
     def opened(self, given: Input) -> AbstractContextManager[OpenFile]:
         """Open a file to read its rows."""
@@ -134,8 +150,11 @@ class _Options:
             self.file_format,
             self.delimiter or RECOGNISED,
             self.encoding,
+            name=given.name,
             texts=self.texts,
             nulls=(*NULLS, *self.nulls),
+            chosen=self.chosen,
+            folders=given.folders,
         )
 
 
@@ -153,6 +172,8 @@ def push(
     resume: ResumeOption = False,
     partition_key: PartitionKeyOption = None,
     field: FieldOption = None,
+    columns: ColumnsOption = None,
+    exclude: ExcludeOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Push the rows of files to a topic, each file whole or not at all.
@@ -180,8 +201,13 @@ def push(
         $ wings push flights big.csv --resume
 
     `--create` infers types from the first 16 MiB, and of files of lines and CSV from samples of the
-    rest. Where rows do not fit them, say what the column is: `--field zip:string`, in JSON too.
+    rest. A row that does not fit them is refused, also one with a number that they would change,
+    like 007: say what the column is by `--field zip:string`, in JSON too.
     In CSV, nothing between commas is null, `""` an empty string; `--null NA` makes a text null too.
+
+    Folders below a directory or a pattern are columns where their names say so:
+    `day=2026-01-02/a.csv`. `--columns` and `--exclude` choose columns. An index of pandas without a
+    name is left out.
 
     `--evolve` lets the topic's schema grow by what the file has more, once all of the file is known
     to fit:
@@ -198,12 +224,14 @@ def push(
         delimiter,
         encoding,
         tuple(null or ()),
+        Chosen(comma_names(columns) or None, comma_names(exclude)),
         create,
         evolve,
         partial,
         resume,
         partition_key,
         parse_fields(field or []),
+        set(),
     )
     with connected(endpoint, topic) as client, inputs_of(files) as inputs:
         if not create:
@@ -214,10 +242,13 @@ def push(
                 with file_options():
                     _push_one(client, topic, each, options)
             except InvalidArgument as error:  # It is the file's: the others may go in.
+                is_named = error.message.startswith(f"{each.name}:")
+                message = error.message if is_named else f"{each.name}: {error.message}"
+                message += _hint(error.facts.get("column"), options.guessed)
                 if len(inputs) == 1:
-                    raise
+                    raise type(error)(message, **error.facts) from None
                 problems += 1
-                typer.echo(f"wings: {each.name}: {error.message}", err=True)
+                typer.echo(f"wings: {message}", err=True)
         if problems:
             raise InvalidArgument(f"{problems} of {len(inputs)} files were not pushed")
 
@@ -249,10 +280,10 @@ def _pushed(client: Client, topic: str, given: Input, options: _Options, stream:
         return f"0 rows pushed to {short_name(found.name)}: {given.name} is empty"
     is_whole = given.path is not None and not given.is_stream and not options.partial
     with options.opened(given) as opened:
-        if options.delimiter is None and isinstance(opened.rows, HasDelimiter):
-            _tell(opened.rows.delimiter)
+        if options.delimiter is None and opened.delimiter not in (None, ",", "\t"):
+            typer.echo(f"values are separated by {opened.delimiter!r}", err=True)
         reopen = partial(options.opened, given) if is_whole else None
-        described, guessed = _topic(client, topic, opened, options, reopen)
+        described, is_new = _topic(client, topic, opened, options, reopen)
         whole = None
         if given.path is not None and is_whole:
             whole = WholePush(
@@ -261,22 +292,17 @@ def _pushed(client: Client, topic: str, given: Input, options: _Options, stream:
                 given.path,
                 given.identity,
                 options.of_rows,
+                options.guessed,
                 is_resumed=options.resume,
             )
             if whole.is_published:
                 name = short_name(described.name)
                 return f"{given.name} is in {name} already: {whole.rows:,} rows"
-        try:
-            with nullcontext() if guessed is None else _deleted_if_empty(client, described, whole):
-                if whole is None:
-                    rows = stream.run(client, described, opened, described.schema)
-                else:
-                    rows = whole.run(opened, described.schema)
-        except SchemaMismatch as error:
-            column = error.facts.get("column")
-            if isinstance(column, str) and guessed is not None and column in guessed:
-                raise _guessed(error, column) from None
-            raise
+        with _deleted_if_empty(client, described, whole) if is_new else nullcontext():
+            if whole is None:
+                rows = stream.run(client, described, opened, options.guessed)
+            else:
+                rows = whole.run(opened)
     seconds = time.monotonic() - started
     counted = "1 row" if rows == 1 else f"{rows:,} rows"
     source = f" from {given.name}" if given.is_one_of_many else ""
@@ -284,11 +310,6 @@ def _pushed(client: Client, topic: str, given: Input, options: _Options, stream:
         f"{counted} pushed to {short_name(described.name)}{source} in {seconds:,.1f} s "
         f"({rows / max(seconds, 1e-3):,.0f} rows/s)"
     )
-
-
-def _tell(delimiter: str) -> None:
-    if delimiter not in (",", "\t"):
-        typer.echo(f"values are separated by {delimiter!r}", err=True)
 
 
 def _found(client: Client, topic: str, options: _Options) -> Topic | None:
@@ -303,21 +324,24 @@ def _found(client: Client, topic: str, options: _Options) -> Topic | None:
 
 def _topic(
     client: Client, topic: str, opened: OpenFile, options: _Options, reopen: Reopen | None
-) -> tuple[Topic, set[str] | None]:
-    """Return the topic for a file, and, where it was created, its columns of inferred types."""
+) -> tuple[Topic, bool]:
+    """Return the topic for a file, and whether it was created."""
     described = _found(client, topic, options)
     if described is None:
         schema = inferred(opened, options.fields)
         described = _create(client, topic, schema, options.partition_key)
-        return described, set(described.schema.names) - options.fields.keys()
+        options.guessed.update(schema.names)
+        options.guessed.difference_update(options.fields)
+        return described, True
     if options.partition_key not in (None, described.partition_key):
         raise InvalidArgument(
             f"the topic is there already, partitioned by {described.partition_key!r:.80}, not "
             f"by {options.partition_key!r:.80}"
         )
     if options.evolve:
-        described = evolved(client, described, opened, options.fields, reopen)
-    return described, None
+        described, added = evolved(client, described, opened, options.fields, reopen)
+        options.guessed.update(added)
+    return described, False
 
 
 def _check_text(delimiter: str | None, encoding: str | None) -> None:
@@ -336,14 +360,17 @@ def _check_encoding(name: str) -> None:
         raise typer.BadParameter(str(error), param_hint="--encoding") from None
 
 
-def _guessed(error: SchemaMismatch, column: str) -> SchemaMismatch:
-    """Return the error with a hint: the type was inferred, and how to set it."""
-    option = shlex.quote(f"{column}:TYPE")
-    return SchemaMismatch(
-        f"{error.message}. The column's type is that of the first rows: to set it, push to a new "
-        f"topic with --field {option}",
-        **error.facts,
-    )
+def _hint(column: object, guessed: set[str]) -> str:
+    """Return what an error of a column ends with: what may be done."""
+    if not isinstance(column, str):
+        return ""
+    if column in guessed:
+        option = shlex.quote(f"{column}:TYPE")
+        return (
+            ". The column's type is that of the first rows: to set it, push to a new topic with "
+            f"--field {option}"
+        )
+    return f"; --exclude {shlex.quote(column)} leaves it out" if column.startswith("__") else ""
 
 
 def _create(client: Client, topic: str, schema: pa.Schema, partition_key: str | None) -> Topic:

@@ -4,7 +4,7 @@ A file that can be read twice is read and checked as a whole before the topic is
 one with a bad row leaves the topic as it was.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -33,8 +33,11 @@ def evolved(
     file: OpenFile,
     fields: "Mapping[str, ArrowField]",
     reopen: Reopen | None,
-) -> Topic:
-    """Let a topic's schema grow by what a file has more; returns the topic as it is then.
+) -> tuple[Topic, set[str]]:
+    """Let a topic's schema grow by what a file has more.
+
+    Returns:
+        The topic as it is then, and those of its new columns whose types were inferred.
 
     Args:
         client: Of the server.
@@ -60,21 +63,22 @@ def evolved(
         if is_wider(known[field.name], field.type)
     ]
     if not add and not widen:
-        return topic
+        return topic, set()
+    guessed = set() if has_types else {field.name for field in add}.difference(fields)
     if reopen is not None:
         wider = {field.name: field.type for field in widen}
         kept = [
             field.with_type(wider.get(field.name, field.type)) for field in fields_of(topic.schema)
         ]
         with reopen() as again:
-            _check(again, pa.schema([*kept, *add]), topic.partition_key)
+            _check(again, pa.schema([*kept, *add]), topic.partition_key, guessed)
     altered = client.alter_schema(topic, add=pa.schema(add), widen=pa.schema(widen))
     typer.echo(
         f"{short_name(altered.name)} has version {altered.schema_version} of its schema: "
         f"{columns_text(altered)}",
         err=True,
     )
-    return altered
+    return altered, guessed
 
 
 def inferred(file: OpenFile, fields: "Mapping[str, ArrowField]") -> pa.Schema:
@@ -85,10 +89,10 @@ def inferred(file: OpenFile, fields: "Mapping[str, ArrowField]") -> pa.Schema:
         raise type(error)(f"{error.message}; nothing was pushed", **error.facts) from None
 
 
-def _check(file: OpenFile, schema: pa.Schema, partition_key: str | None) -> None:
+def _check(file: OpenFile, schema: pa.Schema, partition_key: str | None, exact: Set[str]) -> None:
     check = PartCheck(schema, partition_key)
     try:
-        for part in file.rows.parts(schema):
+        for part in file.parts(schema, exact):
             check.check(part)
     except WingsError as error:
         raise type(error)(f"{error.message}; nothing was pushed", **error.facts) from None

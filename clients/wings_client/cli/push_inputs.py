@@ -5,12 +5,14 @@ import os
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import typer
 
+from wings_client.files.folders import Folder, folders_of
 from wings_client.files.formats import format_by_name
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.extras import OBSTORE_NEEDED, import_extra
@@ -32,6 +34,8 @@ class Input:
     path: Path | None
     """None: standard input."""
     is_one_of_many: bool = False
+    folders: tuple[Folder, ...] = ()
+    """Columns that are in its path, below the directory or the fixed part of the pattern."""
 
     @property
     def identity(self) -> str:
@@ -63,6 +67,7 @@ def inputs_of(texts: Sequence[str]) -> Generator[list[Input]]:
     """
     with ExitStack() as stack:
         found: dict[str, Path | None] = {}
+        below: dict[str, str] = {}
         for text in texts:
             if text == "-":
                 found["standard input"] = None
@@ -70,9 +75,14 @@ def inputs_of(texts: Sequence[str]) -> Generator[list[Input]]:
                 directory = Path(stack.enter_context(TemporaryDirectory(prefix="wings-push-")))
                 found[text] = _fetched(text, directory)
             else:
-                found |= {str(path): path for path in _paths(text)}
-        is_one_of_many = len(found) > 1
-        yield [Input(_printable(name), path, is_one_of_many) for name, path in found.items()]
+                paths = {str(path): path for path in _paths(text)}
+                found |= paths
+                below |= {name: _below(text, path) for name, path in paths.items()}
+        folders = folders_of(below.get(name, "") for name in found)
+        yield [
+            Input(_printable(name), path, len(found) > 1, each)
+            for (name, path), each in zip(found.items(), folders, strict=True)
+        ]
 
 
 def _printable(name: str) -> str:
@@ -98,6 +108,17 @@ def _paths(text: str) -> list[Path]:
     if not files:
         raise typer.BadParameter(problem, param_hint="FILE")
     return files
+
+
+def _below(text: str, path: Path) -> str:
+    """Return a file's path below the directory, or the fixed part of the pattern, that was given.
+
+    Of a file that was given itself, its name.
+    """
+    given = Path(text)
+    fixed = takewhile(lambda part: not _PATTERN & set(part), given.parts)
+    base = given if given.is_dir() else path.parent if given == path else Path(*fixed)
+    return path.relative_to(base).as_posix()
 
 
 def _is_visible(path: Path) -> bool:

@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -38,6 +38,8 @@ class PushRecord(BaseModel):
     mtime_ns: int
     options: tuple[str | None, ...] = ()
     """Those that change which rows are read."""
+    inferred: tuple[str, ...] = ()
+    """Columns whose types were inferred from the file's first rows."""
     writer: str
     batch: int
     """The writer's number for this push: when it began, in microseconds since the epoch."""
@@ -48,7 +50,14 @@ class PushRecord(BaseModel):
     is_published: bool = False
 
     @classmethod
-    def begin(cls, topic: Topic, path: Path, file: str, options: Sequence[str | None]) -> Self:
+    def begin(
+        cls,
+        topic: Topic,
+        path: Path,
+        file: str,
+        options: Sequence[str | None],
+        inferred: Iterable[str],
+    ) -> Self:
         """Return the record of a push that begins.
 
         Args:
@@ -56,6 +65,7 @@ class PushRecord(BaseModel):
             path: Of the file, or of its copy.
             file: What the file is known by: its absolute path or URI.
             options: Those that change which rows are read.
+            inferred: Columns whose types were inferred.
         """
         status = path.stat()
         # One writer for each file of a machine, as servers keep the last batch of each for long.
@@ -66,6 +76,7 @@ class PushRecord(BaseModel):
             size=status.st_size,
             mtime_ns=status.st_mtime_ns,
             options=tuple(options),
+            inferred=tuple(sorted(inferred)),
             writer=f"push:{_digest(platform.node(), topic.uuid, file)}",
             batch=time.time_ns() // 1_000,
         )

@@ -1,12 +1,11 @@
 """Pushes rows as they come: a batch is visible once it is committed, also if a later one fails."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import NoReturn
 
-import pyarrow as pa
 import typer
 
 from wings_client import Client, Producer, Topic
@@ -26,14 +25,14 @@ class StreamPush:
     def __init__(self) -> None:
         self._producer: Producer | None = None
 
-    def run(self, client: Client, topic: Topic, file: OpenFile, target: pa.Schema) -> int:
+    def run(self, client: Client, topic: Topic, file: OpenFile, exact: Set[str]) -> int:
         """Push all rows; blocks until they are committed.
 
         Args:
             client: Of the server.
             topic: The topic.
             file: Opened, and not read yet but for its first bytes.
-            target: The columns that the file is read as.
+            exact: Columns whose types were inferred; see `Rows.parts`.
 
         Returns:
             The count of rows.
@@ -42,11 +41,11 @@ class StreamPush:
             WingsError: A row does not fit, or the server failed; the message says how many of the
                 first rows are committed.
         """
-        check = PartCheck(target, topic.partition_key)
+        check = PartCheck(topic.schema, topic.partition_key)
         producer = self._producer = client.producer(topic)
         try:
             with shown(file, lambda: producer.rows_committed) as bar:
-                for part in file.rows.parts(target):
+                for part in file.parts(topic.schema, exact):
                     check.check(part)
                     producer.send(part.batch)
                     bar.update()
@@ -54,6 +53,7 @@ class StreamPush:
                     producer.flush()
                     bar.update()
                 producer.close()
+            file.check_complete(producer.rows_committed)
         except WingsError as error:
             _fail(error, producer)
         return producer.rows_committed

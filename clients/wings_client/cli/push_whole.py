@@ -5,7 +5,7 @@
 What is staged is recorded (`push_record`), so that a push that was cut off goes on after it.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -50,6 +50,7 @@ class WholePush:
         path: Of the file, or of its copy.
         file: What the file is known by: its absolute path or URI.
         options: Those that change which rows are read.
+        inferred: Columns whose types were inferred; see `Rows.parts`.
         is_resumed: Whether to go on from the record of an earlier push, if there is one.
     """
 
@@ -60,6 +61,7 @@ class WholePush:
         path: Path,
         file: str,
         options: Sequence[str | None],
+        inferred: Set[str],
         *,
         is_resumed: bool,
     ) -> None:
@@ -68,7 +70,7 @@ class WholePush:
         self._stage: Stage | None = None
         self._is_publishing = False
         self._is_resumed = False
-        self._record = PushRecord.begin(topic, path, file, options)
+        self._record = PushRecord.begin(topic, path, file, options, inferred)
         before = found_record(self._record)
         if before is None:
             return
@@ -95,12 +97,11 @@ class WholePush:
         """How many of the file's first rows are durable, published or not."""
         return self._record.rows + (0 if self._stage is None else self._stage.rows)
 
-    def run(self, file: OpenFile, target: pa.Schema) -> int:
+    def run(self, file: OpenFile) -> int:
         """Stage all rows and publish them; blocks until they are committed.
 
         Args:
             file: Opened, and not read yet but for its first bytes.
-            target: The columns that the file is read as.
 
         Returns:
             The count of rows.
@@ -111,7 +112,7 @@ class WholePush:
             typer.Exit: It was interrupted.
         """
         try:
-            self._write(file, target)
+            self._write(file)
             self._publish()
         except WingsError as error:
             self._fail(error)
@@ -119,8 +120,8 @@ class WholePush:
             self._stop()
         return self._record.rows
 
-    def _write(self, file: OpenFile, target: pa.Schema) -> None:
-        batches = self._batches(file, target)
+    def _write(self, file: OpenFile) -> None:
+        batches = self._batches(file)
         first = next(batches, None)
         while first is not None:
             # With a random part: a push that was killed may have left a part of this stage.
@@ -137,13 +138,14 @@ class WholePush:
             self._stage = None
             self._record = self._record.with_stage(staged.stage, staged.rows)
             self._record.save()
+        file.check_complete(self._record.rows)
 
-    def _batches(self, file: OpenFile, target: pa.Schema) -> Generator[pa.RecordBatch]:
+    def _batches(self, file: OpenFile) -> Generator[pa.RecordBatch]:
         """Yield the rows that are not staged yet."""
-        check = PartCheck(target, self._topic.partition_key)
+        check = PartCheck(self._topic.schema, self._topic.partition_key)
         staged = self._record.rows
         with shown(file, lambda: self.rows) as bar:
-            for part in file.rows.parts(target):
+            for part in file.parts(self._topic.schema, frozenset(self._record.inferred)):
                 check.check(part)
                 skipped = min(staged, part.batch.num_rows)
                 staged -= skipped

@@ -1,5 +1,6 @@
 """Values of the command line: partitions, offsets, columns and settings, as text."""
 
+import csv
 import json
 import re
 from collections.abc import Generator, Iterable
@@ -158,6 +159,13 @@ def chosen_columns(given: list[str] | None, schema: pa.Schema) -> list[str] | No
     for text in given:
         names += [text] if text in schema.names else [name.strip() for name in text.split(",")]
     return names
+
+
+def comma_names(given: Iterable[str] | None) -> frozenset[str]:
+    """Return names given one by one or separated by commas; one with a comma is in quotes."""
+    return frozenset(
+        name for row in csv.reader(given or (), skipinitialspace=True) for name in row if name
+    )
 
 
 def parse_settings(given: Iterable[str]) -> dict[str, JsonScalar]:

@@ -3,12 +3,12 @@
     from wings_client.files import open_file
 
     with open_file(Path("flights.csv")) as file:
-        for part in file.rows.parts(topic.schema):
+        for part in file.parts(topic.schema):
             client.push(topic, part.batch)
 
 A file may be JSON lines, JSON, CSV, Parquet or Arrow IPC, compressed or not (`formats`); several
 readers may share one by sections (`sections`). A row that does not fit raises `SchemaMismatch`,
-whose message names the row by its line or number. Submodules are public
+whose message begins with the file and the line or number of the row. Submodules are public
 too: `wings ingest` uses `csv_rows`, `json_rows`, `json_integers` and `arrow_batches` to keep rows
 that do not fit as text, and to choose the parts of a remote file that it downloads.
 """

@@ -1,18 +1,21 @@
 """Parquet and Arrow IPC: batches as they are, cast to the topic's types."""
 
+import io
+import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.parquet
 
 from wings_client.files.formats import ARROW_FILE
-from wings_client.files.parts import Part, cast_part
+from wings_client.files.int96 import BATCH_ROWS, ParquetColumns
+from wings_client.files.parts import ALL, Chosen, Part, cast_part
 from wings_client.files.sections import Section
-from wings_client.files.source import Source, SourceFile
+from wings_client.files.source import BLOCK_BYTES, Source
 from wings_core.cast import Caster
 from wings_core.errors import InvalidArgument
 from wings_core.plain_types import plain_schema
@@ -20,14 +23,8 @@ from wings_core.plain_types import plain_schema
 arrow: Any = pa
 """Untyped, for names that pyarrow's stubs lack."""
 
-BATCH_ROWS = 65_536
-"""Rows that are read at a time."""
-
 GATHERED_BYTES = 1024 * 1024
 """Smaller batches are joined."""
-
-_FILE_HEAD_BYTES = 8
-"""Bytes of an IPC file before its stream: magic and padding."""
 
 
 class ParquetRows:
@@ -37,16 +34,22 @@ class ParquetRows:
         source: Its `position` is kept up to date.
         path: Of the file; None for standard input, which is refused.
         section: The row groups to read; None: all.
+        chosen: Which columns are read.
 
     Attributes:
-        rows: How many rows the section has.
-        rows_before: How many rows of the file precede them.
+        found: How many rows the section has.
 
     Raises:
         InvalidArgument: Not a Parquet file.
     """
 
-    def __init__(self, source: Source, path: Path | None, section: Section | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        path: Path | None,
+        section: Section | None = None,
+        chosen: Chosen = ALL,
+    ) -> None:
         self._source = source
         if path is None or not source.is_plain:
             raise InvalidArgument(
@@ -54,29 +57,33 @@ class ParquetRows:
                 "compressed",
                 argument="path",
             )
-        try:
-            self._file: Any = pyarrow.parquet.ParquetFile(path, memory_map=True)
-        except pa.ArrowInvalid as error:
-            raise InvalidArgument(f"{path}: {error!s:.300}") from None
+        self._file = ParquetColumns(path)
         about = self._file.metadata
         self._groups = groups_of(about, section or Section(0, 1))
         rows = [about.row_group(group).num_rows for group in range(self._groups.stop)]
-        self.rows: int = sum(rows[self._groups.start :])
-        self.rows_before: int = sum(rows[: self._groups.start])
+        self.found: int = sum(rows[self._groups.start :])
+        self._rows_before: int = sum(rows[: self._groups.start])
+        self.names: list[str] = columns_of(self._file.schema, chosen).names
+        first = self._rows_before + 1
+        self._file.measure(self._groups, self.names, lambda index: source.row(first + index))
+        self._schema = columns_of(self._file.schema, chosen)
+
+    def rows_before(self) -> int:
+        """Return how many rows of the file precede those of the section."""
+        return self._rows_before
 
     def schema(self) -> pa.Schema:
         """Return the file's columns, without types that only encode others."""
-        return plain_schema(self._file.schema_arrow)
+        return plain_schema(self._schema)
 
-    def parts(self, schema: pa.Schema) -> Iterator[Part]:
+    def parts(self, schema: pa.Schema, exact: Set[str] = frozenset()) -> Iterator[Part]:
         """Yield its rows; see `Rows.parts`."""
-        groups = list(self._groups)
-        batches = self._file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups)
-        found = self._file.schema_arrow
+        del exact
         rows = 0
-        for part in cast_parts(_readable(batches, "Parquet"), found, schema, self.rows_before):
+        batches = _readable(self._file.batches(self._groups, self.names), "Parquet")
+        for part in cast_parts(batches, self._schema, schema, self._source.row, self._rows_before):
             rows += part.batch.num_rows
-            self._source.position = (self._source.size or 0) * rows // max(1, self.rows)
+            self._source.position = (self._source.size or 0) * rows // max(1, self.found)
             yield part
 
 
@@ -98,93 +105,158 @@ def groups_of(about: Any, section: Section) -> range:
 
 
 class ArrowRows:
-    """An Arrow IPC stream or file.
+    """An Arrow IPC file, which is read by its footer, or streams, one after another.
 
-    A file contains a stream, and is read as one, also from a pipe. A file on a disk is mapped, so a
-    batch in it may exceed memory.
+    A file on a disk is mapped, so a batch in it may exceed memory. One that is compressed, or comes
+    by a pipe, is copied to a disk first.
 
     Args:
         source: Its bytes.
         path: Of the file; None for standard input.
-        section: The batches of a file to read; of a stream, the first section reads all. None: all.
-
-    Attributes:
-        rows_before: How many rows of the file precede those of the section.
+        section: The batches of a file to read; of streams, the first section reads all. None: all.
+        chosen: Which columns are read.
 
     Raises:
-        InvalidArgument: Not Arrow IPC.
+        InvalidArgument: Not Arrow IPC, or a file that was cut off.
     """
 
-    def __init__(self, source: Source, path: Path | None, section: Section | None = None) -> None:
-        self.rows: int | None = None
-        self.rows_before = 0
+    def __init__(
+        self,
+        source: Source,
+        path: Path | None,
+        section: Section | None = None,
+        chosen: Chosen = ALL,
+    ) -> None:
+        self.found = 0
+        self._rows_before = 0
         self._source = source
-        self._mapped: Any = None
-        if path is not None and source.is_plain and source.size:
-            self._mapped = file = arrow.memory_map(str(path))
+        self._is_mapped = path is not None and source.is_plain and bool(source.size)
+        is_file = source.head().startswith(ARROW_FILE)
+        section = section or Section(0, 1)
+        self._file: Any
+        if self._is_mapped:
+            self._file = arrow.memory_map(str(path))
         else:
-            file = pa.PythonFile(SourceFile(source), "r")
+            file: Any = source.copied() if is_file else SourceFile(source)
+            self._file = pa.PythonFile(file, "r")
         try:
-            self._reader: Any
-            if section is not None and self._mapped is not None and self._is_file():
-                self._reader = _FileSection(self._mapped, section)
-                self.rows_before = self._reader.rows_before
+            if is_file:
+                self._batches = self._of_file(section)
             else:
-                if self._is_file():
-                    file.read(_FILE_HEAD_BYTES)
-                self._reader = pa.ipc.open_stream(file)
-                if section is not None and section.index > 0:
-                    self._reader = _Nothing(self._reader.schema)
+                self._reader: Any = arrow.ipc.open_stream(self._file)
+                self._batches = self._of_streams() if section.index == 0 else iter(())
         except (pa.ArrowInvalid, OSError) as error:
-            raise InvalidArgument(f"not Arrow IPC: {error!s:.300}") from None
+            raise InvalidArgument(f"not Arrow IPC, or cut off: {error!s:.300}") from None
+        self._schema = columns_of(self._reader.schema, chosen)
+        self.names: list[str] = self._schema.names
+
+    def rows_before(self) -> int:
+        """Return how many rows of the file precede those of the section."""
+        return self._rows_before
 
     def schema(self) -> pa.Schema:
         """Return the columns, without types that only encode others."""
-        return plain_schema(self._reader.schema)
+        return plain_schema(self._schema)
 
-    def parts(self, schema: pa.Schema) -> Iterator[Part]:
+    def parts(self, schema: pa.Schema, exact: Set[str] = frozenset()) -> Iterator[Part]:
         """Yield its rows; see `Rows.parts`."""
-        batches = gathered(_readable(self._reader, "Arrow IPC"))
-        for part in cast_parts(batches, self._reader.schema, schema, self.rows_before):
-            if self._mapped is not None:
-                self._source.position = self._mapped.tell()
-            yield part
+        del exact
+        batches = (batch.select(self.names) for batch in _readable(self._batches, "Arrow IPC"))
+        return cast_parts(batches, self._schema, schema, self._source.row, self._rows_before)
 
-    def _is_file(self) -> bool:
-        if self._mapped is None:
-            return self._source.head().startswith(ARROW_FILE)
-        return self._mapped.read_at(len(ARROW_FILE), 0) == ARROW_FILE
+    def _of_file(self, section: Section) -> Iterator[pa.RecordBatch]:
+        self._reader = arrow.ipc.open_file(self._file)
+        count = self._reader.num_record_batches
+        first, end = section.of(count)
+        if first:
+            # With one column alone, the least is decompressed.
+            options = arrow.ipc.IpcReadOptions(included_fields=[0][: len(self._reader.schema)])
+            counted: Any = arrow.ipc.open_file(self._file, options=options)
+            self._rows_before = sum(counted.get_batch(index).num_rows for index in range(first))
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for index in range(first, end):
+                self._source.position = (self._source.size or 0) * (index + 1) // count
+                yield self._reader.get_batch(index)
+
+        return gathered(self._counted(batches()))
+
+    def _of_streams(self) -> Iterator[pa.RecordBatch]:
+        schema = self._reader.schema
+        while True:
+            for batch in gathered(self._counted(self._reader)):
+                if self._is_mapped:
+                    self._source.position = self._file.tell()
+                yield batch
+            if not self._has_more():
+                return
+            self._reader = arrow.ipc.open_stream(self._file)
+            if not self._reader.schema.equals(schema):
+                raise InvalidArgument("another stream begins there, which has other columns")
+
+    def _has_more(self) -> bool:
+        if self._is_mapped:
+            return self._file.tell() < self._file.size()
+        self._source.grow_head()
+        return bool(self._source.head())
+
+    def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.found += batch.num_rows
+            yield batch
 
 
-class _FileSection:
-    """Some of the batches of an IPC file."""
+class SourceFile(io.RawIOBase):
+    """A source as a Python file.
 
-    def __init__(self, file: Any, section: Section) -> None:
-        self._reader: Any = arrow.ipc.open_file(file)
-        first, end = section.of(self._reader.num_record_batches)
-        self._batches = range(first, end)
-        self.schema: pa.Schema = self._reader.schema
-        # With one column alone, the least is decompressed.
-        options = arrow.ipc.IpcReadOptions(included_fields=[0] if len(self.schema) else [])
-        counted: Any = arrow.ipc.open_file(file, options=options)
-        self.rows_before = sum(counted.get_batch(index).num_rows for index in range(first))
+    A read is short at the end of the source alone, as readers take a short one for the end.
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return (self._reader.get_batch(index) for index in self._batches)
+    Args:
+        source: The source to read.
+    """
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self._source = source
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next `size` bytes, fewer at the end; blocks until they are there."""
+        blocks: list[bytes] = []
+        left = BLOCK_BYTES if size < 0 else size
+        while left > 0 and (block := self._source.read(left)):
+            blocks.append(block)
+            left -= len(block)
+        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
 
-class _Nothing:
-    """A section without batches."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self.schema = schema
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return iter(())
+def columns_of(schema: pa.Schema, chosen: Chosen) -> pa.Schema:
+    """Return the columns that are chosen, but for an index of pandas without a name."""
+    unnamed: set[str] = set()
+    with suppress(ValueError, TypeError, LookupError):  # It may be anything.
+        about = json.loads(cast("Any", schema.metadata)[b"pandas"])
+        unnamed |= {
+            column["field_name"]
+            for column in about["columns"]
+            if column["name"] is None and column["field_name"] in about["index_columns"]
+        }
+    unnamed -= chosen.only or frozenset()
+    twice = [name for index, name in enumerate(schema.names) if name in schema.names[:index]]
+    if twice:
+        raise InvalidArgument(f"column {twice[0]!r:.80} is there twice")
+    names = chosen.of([name for name in schema.names if name not in unnamed])
+    return pa.schema([cast("Any", schema).field(name) for name in names])
 
 
 def cast_parts(
-    batches: Iterable[pa.RecordBatch], source: pa.Schema, schema: pa.Schema, rows_before: int = 0
+    batches: Iterable[pa.RecordBatch],
+    source: pa.Schema,
+    schema: pa.Schema,
+    named: Callable[[int], str],
+    rows_before: int = 0,
 ) -> Iterator[Part]:
     """Yield batches cast to a schema, columns found by name.
 
@@ -192,15 +264,16 @@ def cast_parts(
         batches: Of a file.
         source: Their schema.
         schema: The schema to cast to.
+        named: Returns the place of a row by its number, from 1.
         rows_before: How many rows of the file precede them.
 
     Raises:
         SchemaMismatch: A column or a value does not fit.
     """
-    cast = Caster(source, schema).cast
-    rows = rows_before
+    convert = Caster(source, schema).cast
+    rows = rows_before + 1
     for batch in batches:
-        yield cast_part(cast, batch, lambda index, rows=rows: f"row {rows + index + 1}")
+        yield cast_part(convert, batch, lambda index, first=rows: named(first + index))
         rows += batch.num_rows
 
 
@@ -235,5 +308,5 @@ def _readable(batches: Iterable[pa.RecordBatch], what: str) -> Iterator[pa.Recor
         for batch in batches:
             yield batch
             rows += batch.num_rows
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise InvalidArgument(f"after row {rows}: damaged {what}: {error!s:.200}") from None

@@ -1,61 +1,155 @@
-"""The lines of CSV: the names of the columns, and where a row begins."""
+r"""The rows of CSV in a text, as Arrow's reader divides it, and the names of the columns.
+
+A quote begins a quoted part at the beginning of a value alone, and is a character elsewhere; two
+of them in a quoted part are one. Outside of quotes, `\n`, `\r\n` and `\r` end a row.
+"""
 
 import codecs
 import csv
 import io
-from contextlib import suppress
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
-from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-
-from wings_client.files.formats import compression_of
+from wings_client.files.sections import Blank, line_ends, names_start
 from wings_core.errors import InvalidArgument
 
 HEADER_BYTES_MAX = 1024 * 1024
 """Bytes within which the names of the columns must end."""
 
-DELIMITERS = (",", ";", "\t", "|")
-"""Those that are recognised."""
-
-DELIMITER_LINES = 20
-"""Lines after the names in which one is recognised."""
-
 CONVERT = "say which encoding it has, like --encoding latin1"
 """The hint on a file of another encoding."""
 
 
-def column_names(head: bytes, delimiter: str, quote: str = '"') -> list[str]:
-    """Return the names in the first line.
+@dataclass(frozen=True)
+class Dialect:
+    """The ASCII characters that divide CSV.
 
-    Raises:
-        InvalidArgument: There is no first line, or it has no valid names.
+    Args:
+        delimiter: Between values.
+        quote: Around values; empty: none.
     """
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise InvalidArgument(f"the file is UTF-16: {CONVERT.replace('latin1', 'utf-16')}")
-    lines = io.StringIO(head[:HEADER_BYTES_MAX].decode("utf-8-sig", "surrogateescape"), newline="")
-    try:
-        for row in csv.reader(lines, delimiter=delimiter, **quoting(quote)):
-            if row:
-                return _named(row)
-    except csv.Error as error:
-        raise InvalidArgument(f"the first line is not CSV: {error}") from None
-    raise InvalidArgument("the file is empty: it should begin with the names of the columns")
+
+    delimiter: str
+    quote: str
+
+    def rows_end(self, text: bytes) -> int:
+        """Return where the last complete row ends in a text that begins with a row; 0: nowhere.
+
+        A carriage return at the end of the text ends no row, as its line feed may follow.
+        """
+        end = len(text) - text.endswith(b"\r")
+        while True:
+            place = max(text.rfind(b"\n", 0, end), text.rfind(b"\r", 0, end))
+            quote = self.open_quote(text, place)
+            if place < 0 or quote < 0:
+                return place + 1
+            end = quote
+
+    def open_quote(self, text: bytes, end: int) -> int:
+        """Return where the quoted part begins that `text[:end]` leaves open; -1: it leaves none."""
+        if not self.quote or end <= 0:
+            return -1
+        known = self._value_end.match(text, 0, end + 1)
+        closed = self._closed.match(text, 0 if known is None else known.end(), end)
+        return text.find(self.quote.encode(), closed.end() if closed else 0, end)
+
+    def row_end(self, text: bytes) -> int:
+        """Return where the first row ends; of the last row of a file, where the text does."""
+        found = self._row.match(text)
+        return len(text) if found is None else found.end()
+
+    def count(self, text: bytes, blank: Blank) -> int:
+        """Return how many rows a text has."""
+        return sum(1 for _ in self._starts(text, blank))
+
+    def lines_before(self, text: bytes, row: int, blank: Blank) -> int:
+        """Return how many lines of a text precede a row, which is counted from 0."""
+        start = next(islice(self._starts(text, blank), row, None), len(text))
+        return line_ends(text, start)
+
+    def _starts(self, text: bytes, blank: Blank) -> Iterator[int]:
+        for found in self._row.finditer(text):
+            if found.group() if blank is Blank.NONE else found.group().strip(b"\r\n"):
+                yield found.start()
+
+    def header(self, head: bytes) -> tuple[list[str], int] | None:
+        """Return the names of the columns, and where their row ends; None: not in this text.
+
+        Raises:
+            InvalidArgument: They are no text, or not CSV.
+        """
+        first = names_start(head)
+        text = head[first : first + HEADER_BYTES_MAX]
+        end = self.row_end(text)
+        if text[:end].endswith(b"\n") or (end < len(text) and text[:end].endswith(b"\r")):
+            return self.names(text[:end]), first + end
+        if len(text) == HEADER_BYTES_MAX:
+            raise InvalidArgument(f"the first line is longer than {HEADER_BYTES_MAX} bytes")
+        return None
+
+    def names(self, line: bytes) -> list[str]:
+        """Return the names in the first line; the first one may be empty.
+
+        Raises:
+            InvalidArgument: It is empty, or has no valid names.
+        """
+        if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise InvalidArgument(f"the file is UTF-16: {CONVERT.replace('latin1', 'utf-16')}")
+        if not line.strip():
+            raise InvalidArgument("the file is empty: it should begin with the names of columns")
+        if self.open_quote(line, len(line)) >= 0:
+            raise InvalidArgument("not CSV: a quote in the first line is never closed")
+        text = io.StringIO(line.decode("utf-8", "surrogateescape"), newline="")
+        try:
+            if self.quote:
+                rows = csv.reader(text, delimiter=self.delimiter, quotechar=self.quote)
+            else:
+                rows = csv.reader(text, delimiter=self.delimiter, quoting=csv.QUOTE_NONE)
+            return _checked(next(rows))
+        except csv.Error as error:
+            raise InvalidArgument(f"the first line is not CSV: {error}") from None
+
+    # In these, Q is the quote, and S are the characters that are before and behind values.
+
+    @cached_property
+    def _value_end(self) -> re.Pattern[bytes]:
+        """Matches up to the last quote that surely ends a quoted part, or is in none.
+
+        It has a separator behind it, and before it neither a separator nor a quote: whether
+        a quoted part was open before or not, none is now.
+        """
+        return self._compiled(r"(?s:.*)Q(?<=[^SQ]Q)(?=[S])")
+
+    @cached_property
+    def _closed(self) -> re.Pattern[bytes]:
+        """Matches up to the last quote, or to the one before an open one."""
+        return self._compiled(rf"(?:[^Q]*+(?:{_QUOTED}Q|(?<=[^S])Q))*+")
+
+    @cached_property
+    def _row(self) -> re.Pattern[bytes]:
+        if not self.quote:
+            return self._compiled(r"[^\r\n]*+(?:\r\n?|\n|\Z)")
+        return self._compiled(rf"(?:[^\r\nQ]++|{_QUOTED}(?:Q|\Z)|(?<=[^S])Q)*+(?:\r\n?|\n|\Z)")
+
+    def _compiled(self, pattern: str) -> re.Pattern[bytes]:
+        marks = {"Q": re.escape(self.quote), "S": re.escape(self.delimiter) + r"\r\n"}
+        return re.compile(re.sub("[QS]", lambda found: marks[found[0]], pattern).encode())
 
 
-def quoting(quote: str) -> dict[str, Any]:
-    """Return what tells Python's reader the character around values; empty: none."""
-    return {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE, "quotechar": None}
+_QUOTED = "(?<![^S])Q[^Q]*+(?:QQ[^Q]*+)*+"
+"""A quoted part without the quote that closes it."""
 
 
-def _named(names: list[str]) -> list[str]:
+def _checked(names: list[str]) -> list[str]:
     for index, name in enumerate(names):
         try:
             name.encode()
         except UnicodeEncodeError:
             raise InvalidArgument(f"the first line is not UTF-8: {CONVERT}") from None
-        if not name:
+        if not name and index > 0:
             raise InvalidArgument(
                 f"column {index + 1} has no name in the first line: give it one, or leave it out"
             )
@@ -65,61 +159,3 @@ def _named(names: list[str]) -> list[str]:
                 "the first line: rename one"
             )
     return names
-
-
-def delimiter_of(head: bytes) -> str:
-    """Return what separates values in the first lines: a comma, where nothing else does.
-
-    Another of `DELIMITERS` does if there is no comma in the names, and the first lines have as many
-    values as there are names.
-    """
-    text = head[:HEADER_BYTES_MAX].decode("utf-8-sig", "replace")
-    for delimiter in DELIMITERS[1:]:
-        lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-        rows: list[list[str]] = []
-        with suppress(csv.Error):
-            rows += islice((row for row in lines if row), DELIMITER_LINES + 1)
-        is_table = len(rows) > 1 and len(rows[0]) > 1 and len({len(row) for row in rows}) == 1
-        if is_table and not any("," in name for name in rows[0]):
-            return delimiter
-    return DELIMITERS[0]
-
-
-def is_open(batch: pa.RecordBatch, tail: bytes, quote: str = '"') -> bool:
-    """Return whether the last value extends to the end of the file: its quote is never closed."""
-    last = batch.column(batch.num_columns - 1)
-    if not batch.num_rows or not pa.types.is_string(last.type) or not tail.endswith(b"\n"):
-        return False
-    value = last[batch.num_rows - 1].as_py()
-    is_closed = tail.removesuffix(b"\n").removesuffix(b"\r").endswith(quote.encode())
-    return value is not None and value.endswith("\n") and not is_closed
-
-
-def line_of(
-    path: Path, delimiter: str, row: int, encoding: str | None = None, quote: str = '"'
-) -> int | None:
-    """Return the line at which a row begins; None where Python's reader disagrees with Arrow's.
-
-    Args:
-        path: Of the file.
-        delimiter: Between values.
-        row: From 1, the line of names excluded.
-        encoding: Of the file; None: UTF-8.
-        quote: Around values; empty: none.
-    """
-    if compression_of(path) is not None:
-        return None
-    try:
-        with path.open(encoding=encoding or "utf-8-sig", errors="replace", newline="") as file:
-            reader = csv.reader(file, delimiter=delimiter, **quoting(quote))
-            names = next((found for found in reader if found), [])
-            begins = reader.line_num + 1
-            for found in reader:
-                if found or len(names) == 1:
-                    row -= 1
-                    if row == 0:
-                        return begins
-                begins = reader.line_num + 1
-    except (OSError, csv.Error):
-        pass
-    return None

@@ -1,26 +1,27 @@
 """CSV: values parsed as the topic's types, or as types inferred from the first rows.
 
 Nothing between commas is null; `""` is an empty string. Columns with numbers that would not
-round-trip (leading zeros, more digits than a double has) are inferred as strings.
+round-trip (leading zeros, more digits than a double has) are inferred as strings, and refused
+later in a column whose type was inferred. Arrow parses blocks of whole rows, from memory.
 """
 
 import re
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from functools import cached_property, partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
 
-from wings_client.files.csv_lines import CONVERT, column_names, is_open, line_of
-from wings_client.files.csv_values import CsvCaster, is_text
-from wings_client.files.parts import Part, bad_row, cast_part, resolved_type
-from wings_client.files.sections import Blank, names_end
-from wings_client.files.source import BLOCK_BYTES, HEAD_BYTES, CsvFile, Head, Source
+from wings_client.files.blocks import row_blocks
+from wings_client.files.csv_lines import CONVERT, Dialect
+from wings_client.files.csv_values import LONG_INTEGER, ZEROS, CsvCaster, is_text
+from wings_client.files.parts import ALL, Cast, Chosen, Part, bad_row, cast_part, resolved_type
+from wings_client.files.sections import Blank, line_ends, names_start
+from wings_client.files.source import Source
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, SchemaMismatch
 from wings_core.type_names import type_name
@@ -32,24 +33,21 @@ arrow_csv: Any = pyarrow.csv
 _CONVERSION = re.compile(r"(?s)In CSV column #(\d+): Row #(\d+): (.*)")
 _INVALID_VALUE = re.compile(r"(?s)CSV conversion error to (.*?): invalid value '(.*)'")
 _STRUCTURE = re.compile(r"(?s)CSV parse error: Row #(\d+): (.*)")
-_NO_LINE = "CSV parse error: Empty CSV file or block"
 _PROBLEM_SHOWN_MAX = 200
 """Characters of Arrow's message on a row that an error shows."""
 
-_INEXACT_INTEGER = r"^\s*[+-]?0[0-9xX]"
-"""An integer that would lose its zeros, or be written in other digits."""
-
-_INEXACT_FLOAT = r"^\s*[+-]?(0[0-9]|[0-9]{16,}\s*$)"
-"""The same, and one of more digits than a double has."""
+_BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
-class RaggedRow:
-    """A row that has more or fewer values than there are names."""
+@dataclass(slots=True)
+class CsvBlock:
+    """Some whole rows."""
 
-    index: int
-    """Its place among all rows, from 0."""
-    text: str
+    text: bytes
+    line: int
+    """The first one's number, from 1."""
+    rows: int | None = None
+    """How many there are, once they were parsed."""
 
 
 class CsvRows:
@@ -58,283 +56,300 @@ class CsvRows:
     Args:
         source: Its bytes.
         delimiter: Between values.
-        path: To read the file again for a line number; None where that is impossible.
         nulls: Texts without quotes that are null.
         quote: The character around values; empty: none.
+        chosen: Which columns are read.
+
+    Raises:
+        InvalidArgument: The delimiter is no ASCII character.
     """
 
     def __init__(
         self,
         source: Source,
         delimiter: str,
-        path: Path | None,
         nulls: Sequence[str] = ("",),
         quote: str = '"',
+        chosen: Chosen = ALL,
     ) -> None:
-        self.rows: int | None = None
+        if len(delimiter.encode()) != 1 or delimiter in {"\r", "\n", quote}:
+            raise InvalidArgument(f"{delimiter!r} cannot separate values", argument="delimiter")
+        self.found = 0
         self.delimiter = delimiter
-        self.ragged: deque[RaggedRow] | None = None
-        """Where rows of more or fewer values than there are names go; None: they are refused."""
         self._source = source
-        self._path = path
         self._nulls = list(nulls)
-        self._quote = quote
-        head = source.head()
-        self.names = column_names(head, delimiter, quote)
-        is_cut = source.head_is_all and not head.endswith((b"\n", b"\r"))
-        self._ended_head = head + b"\n" if is_cut else None
-        """The whole of a short file that lacks the last line end, with one added."""
+        self._dialect = Dialect(delimiter, quote)
+        self._chosen = chosen
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns that are read, but for one without a name."""
+        return self._chosen.of([name for name in self._header[0] if name])
 
     @property
     def blank(self) -> Blank:
         """Which lines are no rows."""
-        return Blank.NONE if len(self.names) == 1 else Blank.EMPTY
+        return Blank.NONE if len(self._header[0]) == 1 else Blank.EMPTY
 
-    def schema(self) -> pa.Schema:
-        """Infer columns from the first rows.
+    @cached_property
+    def _header(self) -> tuple[list[str], int]:
+        """The names in the first line, and the number of the line after it; they are read now."""
+        while True:
+            head = self._source.head()
+            found = self._dialect.header(head)
+            if found is None and self._source.head_is_all:
+                names = self._dialect.names(head[names_start(head) :])
+                found = names, len(head)
+            if found is not None:
+                names, end = found
+                text = self._source.read(end) if end else b""
+                return names, 1 + line_ends(text)
+            self._source.grow_head()
+
+    def rows_before(self) -> int:
+        """Return how many rows of the file precede those of the section."""
+        return self._source.rows_before(self.blank)
+
+    def schema(self, *, every_row: bool = False) -> pa.Schema:
+        """Infer columns from the first rows, and samples of the others.
+
+        Args:
+            every_row: Whether to infer them from all rows, which are read now; of those that have
+                more or fewer values than there are names, from none.
 
         Raises:
-            SchemaMismatch: One of them has more or fewer values than there are names, or is not
+            SchemaMismatch: One of the rows has more or fewer values than there are names, or is not
                 UTF-8.
             InvalidArgument: The file is empty.
         """
-        head = self._source.head()
-        heads = [(head, self._head_bytes(head))]
-        schema = self._inferred(*heads[0])
-        names = head[: names_end(head)]
-        for _, lines in self._source.samples(in_quotes=True):
-            sample = names + lines, len(names) + len(lines)
+        guess = _Guess(self.names)
+        if every_row:
+            for block in self.blocks():
+                self._look_at(block, guess, skips_ragged=True)
+            return guess.schema()
+        self._look_at(CsvBlock(self._first_rows(), self._header[1]), guess)
+        for number, lines in self._source.samples(in_quotes=True):
             with suppress(SchemaMismatch, InvalidArgument):  # The push names its line.
-                found = self._inferred(*sample)
-                if found.names == schema.names:
-                    schema = _common(schema, found)
-                    heads.append(sample)
-        # By the types of all: an integer of many digits is exact, unless others have fractions.
-        inexact = {name for each in heads for name in self._inexact(*each, schema)}
-        fields: list[Any] = []
-        for field in fields_of(schema):
-            is_inexact = field.name in inexact
-            data_type = pa.string() if is_inexact else resolved_type(field.type, pa.string())
-            fields.append(pa.field(field.name, data_type))
-        return pa.schema(fields)
+                self._look_at(CsvBlock(lines, number), guess)
+        return guess.schema()
 
-    def _inferred(self, head: bytes, size: int) -> pa.Schema:
-        """Infer columns from rows after the names; without a value, they are of type null."""
-        inferred = self._open(_head_file(head), {}, size).schema
-        unreadable: dict[str, pa.DataType] = {
-            field.name: pa.string()
-            for field in fields_of(inferred)
-            if pa.types.is_binary(field.type)
-        }
+    def _first_rows(self) -> bytes:
+        self._header  # noqa: B018 - It is read before the rows.
+        while not self._source.head_is_all:
+            head = self._source.head()
+            if end := self._dialect.rows_end(head):
+                return head[:end]
+            self._source.grow_head()
+        return self._source.head()
+
+    def _look_at(self, block: CsvBlock, guess: "_Guess", *, skips_ragged: bool = False) -> None:
+        """Widen the types of columns by those of some rows."""
+        if not block.text:
+            return
+        parse = partial(self._parsed, block, skips_ragged=skips_ragged)
+        found = parse({}, self.names)
+        unreadable = [field.name for field in fields_of(found.schema) if _is_binary(field.type)]
         if unreadable:
-            file = _head_file(head)  # Read as strings, so that Arrow's error names the row.
-            self._next(self._open(file, unreadable, size), file)
-        return inferred
+            parse(dict.fromkeys(unreadable, pa.string()), unreadable)  # The error names the row.
+        numeric = [field.name for field in fields_of(found.schema) if _is_number(field.type)]
+        guess.widen(found.schema)
+        if numeric:
+            guess.look_at(parse(dict.fromkeys(numeric, pa.string()), numeric))
 
-    def parts(self, schema: pa.Schema) -> Iterator[Part]:
+    def parts(self, schema: pa.Schema, exact: Set[str] = frozenset()) -> Iterator[Part]:
         """Yield its rows; see `Rows.parts`."""
-        file = CsvFile(self._source)
-        types = {field.name: _read_type(field) for field in fields_of(schema)}
-        reader = self._open(file, types, block_bytes=BLOCK_BYTES)
-        cast = CsvCaster(reader.schema, schema).cast
-        rows = 0
-        batch = self._next(reader, file)
-        while batch is not None:
+        read, cast = self._reader(schema, exact)
+        for block in self.blocks():
+            yield cast_part(cast, read(block), partial(self._place, block))
 
-            def place(index: int, rows: int = rows) -> str:
-                return self._place(rows + index + 1, file)
+    def converter(self, schema: pa.Schema) -> Callable[[CsvBlock], pa.RecordBatch]:
+        """Return a function that returns a block's rows as `parts` does, and raises as it does."""
+        read, cast = self._reader(schema, frozenset())
+        return lambda block: cast(read(block))
 
-            try:
-                following = self._next(reader, file)
-            except SchemaMismatch:
-                yield cast_part(cast, batch, place)  # The good rows before it are pushed.
-                raise
+    def _reader(
+        self, schema: pa.Schema, exact: Set[str]
+    ) -> tuple[Callable[[CsvBlock], pa.RecordBatch], Cast]:
+        """Return what parses blocks, and what casts those rows to a topic's types.
 
-            is_quoted = self._quote != ""
-            if following is None and is_quoted and is_open(batch, file.tail, self._quote):
-                raise bad_row(place(batch.num_rows - 1), "a quote is never closed")
-            yield cast_part(cast, batch, place)
-            rows += batch.num_rows
-            batch = following
+        Raises:
+            SchemaMismatch: The columns are not the topic's, or CSV has no form for one of them.
+        """
+        wanted = {field.name: _read_type(field) for field in fields_of(schema)}
+        types = {name: wanted.get(name, pa.string()) for name in self.names}
+        cast = CsvCaster(pa.schema(list(types.items())), schema, exact).cast
+        return lambda block: self._parsed(block, types, self.names), cast
 
-    def _head_bytes(self, head: bytes) -> int:
-        """Return how many of the first bytes to read as one block, with all complete rows."""
-        # Of a block that is not the last one, Arrow leaves out the incomplete row at its end. A
-        # head that ends where a pipe paused after a line has none.
-        is_paused = len(head) < HEAD_BYTES and head.endswith(b"\n")
-        is_whole = self._source.head_is_all or is_paused
-        return len(head) if is_whole else len(head) - 1
+    def blocks(self) -> Iterator[CsvBlock]:
+        """Yield the rows, as they come.
 
-    def _open(self, file: CsvFile, types: dict[str, pa.DataType], block_bytes: int) -> Any:
+        Raises:
+            SchemaMismatch: A quote is never closed, or a row is too long.
+        """
+        _, first = self._header
+        for text, line in row_blocks(self._source, self._dialect.rows_end, first):
+            if self._source.ended and (quote := self._dialect.open_quote(text, len(text))) >= 0:
+                place = self._source.line(line + line_ends(text, quote))
+                raise bad_row(place, "a quote is never closed")
+            block = CsvBlock(text, line)
+            yield block
+            count = self._dialect.count(text, self.blank) if block.rows is None else block.rows
+            self.found += count
+
+    def halves(self, block: CsvBlock) -> list[CsvBlock]:
+        """Return the first rows of a block and the others; nothing, where it has one alone."""
+        text = block.text
+        cut = self._dialect.rows_end(text[: len(text) // 2]) or self._dialect.row_end(text)
+        if cut == len(text):
+            return []
+        return [
+            CsvBlock(text[:cut], block.line),
+            CsvBlock(text[cut:], block.line + line_ends(text, cut)),
+        ]
+
+    def as_texts(self, block: CsvBlock) -> str | pa.RecordBatch:
+        """Return the one row of a block as strings; its text, if it has other columns.
+
+        Raises:
+            SchemaMismatch: It is not UTF-8.
+        """
         try:
+            return self._parsed(block, dict.fromkeys(self.names, pa.string()), self.names)
+        except SchemaMismatch:
             try:
-                return self._reader(file, types, block_bytes)
-            except pa.ArrowInvalid as error:
-                if self._ended_head is None or not str(error).startswith(_NO_LINE):
-                    raise
-                # The file is the names alone; Arrow needs their line end.
-                return self._reader(_head_file(self._ended_head), types, len(self._ended_head))
-        except pa.ArrowInvalid as error:
-            raise self._explained(error, file) from None
+                return block.text.decode().rstrip("\r\n")
+            except UnicodeDecodeError:
+                raise bad_row(self._place(block, 0), f"not UTF-8: {CONVERT}") from None
 
-    def _reader(self, file: CsvFile, types: dict[str, pa.DataType], block_bytes: int) -> Any:
-        return arrow_csv.open_csv(
-            file,
-            pyarrow.csv.ReadOptions(block_size=max(1, block_bytes), use_threads=False),
-            pyarrow.csv.ParseOptions(
-                delimiter=self.delimiter,
-                quote_char=self._quote or False,
-                newlines_in_values=self._quote != "",
-                # Where there is one column, an empty line is a row without a value.
-                ignore_empty_lines=self.blank is Blank.EMPTY,
-                invalid_row_handler=None if self.ragged is None else self._put_aside,
-            ),
-            _conversion(types, self._nulls),
-        )
+    def _parsed(
+        self,
+        block: CsvBlock,
+        types: dict[str, pa.DataType],
+        names: Sequence[str],
+        *,
+        skips_ragged: bool = False,
+    ) -> pa.RecordBatch:
+        """Parse rows.
 
-    def _put_aside(self, row: Any) -> Literal["skip"]:
-        assert self.ragged is not None, "else Arrow does not call this"
-        self.ragged.append(RaggedRow(row.number - 2, row.text))  # The names are row 1.
-        return "skip"
+        Args:
+            block: The rows.
+            types: Of columns, by name; of others they are inferred.
+            names: Of the columns to return.
+            skips_ragged: Whether rows with more or fewer values than there are names are left out.
 
-    def _next(self, reader: Any, file: CsvFile) -> pa.RecordBatch | None:
+        Raises:
+            SchemaMismatch: A row has more or fewer, or a value is not of its column's type.
+        """
+        # The first column may have no name: the numbers of rows, as pandas and R write them.
+        unnamed = [name for name in self._header[0] if not name]
+        text = block.text
         try:
-            return reader.read_next_batch()
-        except StopIteration:
-            return None
+            table = arrow_csv.read_csv(
+                # Arrow leaves out a byte order mark, which may be a value's first character, too.
+                pa.BufferReader(_BOM + text if text.startswith(_BOM) else text),
+                arrow_csv.ReadOptions(
+                    column_names=self._header[0],
+                    block_size=len(text) + len(_BOM),
+                    use_threads=False,
+                ),
+                pyarrow.csv.ParseOptions(
+                    delimiter=self.delimiter,
+                    quote_char=self._dialect.quote or False,
+                    newlines_in_values=self._dialect.quote != "",
+                    # Where there is one column, an empty line is a row without a value.
+                    ignore_empty_lines=self.blank is Blank.EMPTY,
+                    invalid_row_handler=(lambda _: "skip") if skips_ragged else None,
+                ),
+                arrow_csv.ConvertOptions(
+                    column_types=types | dict.fromkeys(unnamed, pa.int64()),
+                    null_values=self._nulls,
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                    include_columns=[*unnamed, *names],
+                ),
+            )
         except pa.ArrowInvalid as error:
-            raise self._explained(error, file) from None
+            raise self._explained(error, block) from None
+        block.rows = table.num_rows
+        # All rows are one block of Arrow's, too.
+        columns = [column.chunk(0) for column in table.columns[len(unnamed) :]]
+        return pa.RecordBatch.from_arrays(columns, names=list(names))
 
-    def _inexact(self, head: bytes, size: int, inferred: pa.Schema) -> set[str]:
-        """Return the columns whose numbers would not round-trip."""
-        patterns = {
-            field.name: _INEXACT_INTEGER if pa.types.is_integer(field.type) else _INEXACT_FLOAT
-            for field in fields_of(inferred)
-            if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
-        }
-        if not patterns:
-            return set()
-        texts: dict[str, pa.DataType] = dict.fromkeys(patterns, pa.string())
-        batch = self._open(_head_file(head), texts, size).read_next_batch()
-        return {
-            name
-            for index, name in enumerate(batch.schema.names)
-            if name in patterns
-            and pc.any(pc.match_substring_regex(batch.column(index), patterns[name])).as_py()
-        }
-
-    def _explained(self, error: pa.ArrowInvalid, file: CsvFile) -> Exception:
+    def _explained(self, error: pa.ArrowInvalid, block: CsvBlock) -> Exception:
         """Return Arrow's error with the row's place in the file."""
         text = str(error)
         structure = _STRUCTURE.match(text)
         if structure is not None:
             problem = " ".join(structure[2].split())[:_PROBLEM_SHOWN_MAX]
-            return bad_row(self._place(int(structure[1]) - 1, file), problem)
+            return bad_row(self._place(block, int(structure[1]) - 1), problem)
         conversion = _CONVERSION.match(text)
-        if conversion is not None:
-            name = self.names[int(conversion[1])]
-            place = self._place(int(conversion[2]) - 1, file)
-            problem = conversion[3].removeprefix("CSV conversion error to ")[:_PROBLEM_SHOWN_MAX]
-            if "invalid UTF8" in problem:
-                return bad_row(place, f"column {name!r:.80}: not UTF-8: {CONVERT}")
-            invalid = _INVALID_VALUE.match(conversion[3])
-            if invalid is not None:
-                problem = f"{invalid[2]!r:.80} is not a value of type {invalid[1]}"
-            return bad_row(place, f"column {name!r:.80}: {problem}", name)
-        if "straddling" in text:
-            return InvalidArgument(
-                f"a row is longer than {BLOCK_BYTES} bytes, or a quote is never closed"
-            )
-        return InvalidArgument(f"not CSV: {text:.300}")
+        if conversion is None:
+            return InvalidArgument(f"not CSV: {text:.300}")
+        name = self._header[0][int(conversion[1])]
+        place = self._place(block, int(conversion[2]) - 1)
+        invalid = _INVALID_VALUE.match(conversion[3])
+        problem = conversion[3].removeprefix("CSV conversion error to ")[:_PROBLEM_SHOWN_MAX]
+        if invalid is not None:
+            problem = f"{invalid[2]!r:.80} is not a value of type {invalid[1]}"
+        if not name:
+            shown = "" if invalid is None else f", and {invalid[2]!r:.80} is not a row's number"
+            return bad_row(place, f"column 1 has no name in the first line{shown}: give it one")
+        if "invalid UTF8" in problem:
+            return bad_row(place, f"column {name!r:.80}: not UTF-8: {CONVERT}")
+        return bad_row(place, f"column {name!r:.80}: {problem}", name)
 
-    def _place(self, row: int, file: CsvFile) -> str:
-        """Return the place of a row: its line, where that can be known."""
-        if file.is_plain and self._quote in ('"', ""):
-            return self._source.line(row + 1)
-        if self._source.ranges:
-            return f"row {row} after byte {self._source.ranges[-1][0]}"
-        line = None if self._path is None else self._line_of(self._path, row)
-        return f"row {row}" if line is None else f"line {line}"
-
-    def _line_of(self, path: Path, row: int) -> int | None:
-        return line_of(path, self.delimiter, row, self._source.encoding, self._quote)
+    def _place(self, block: CsvBlock, row: int) -> str:
+        """Return the place of a row of a block."""
+        return self._source.line(
+            block.line + self._dialect.lines_before(block.text, row, self.blank)
+        )
 
 
-def text_converter(
-    names: Sequence[str], schema: pa.Schema
-) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Return a function that converts rows of texts exactly as `CsvRows.parts` does.
+class _Guess:
+    """The types of columns by all rows that were looked at."""
 
-    It raises `ArrowInvalid` or `SchemaMismatch` if a row does not fit.
+    def __init__(self, names: Sequence[str]) -> None:
+        self._types: dict[str, pa.DataType] = dict.fromkeys(names, pa.null())
+        self._inexact: dict[str, set[str]] = {ZEROS: set(), LONG_INTEGER: set()}
 
-    Args:
-        names: The names of the file's columns, and the texts'.
-        schema: The topic's schema.
+    def widen(self, found: pa.Schema) -> None:
+        """Take account of the types of some rows."""
+        for field in fields_of(found):
+            self._types[field.name] = _common(self._types[field.name], field.type)
 
-    Raises:
-        SchemaMismatch: The columns are not the topic's, or CSV has no form for one of them.
-    """
-    types = {field.name: _read_type(field) for field in fields_of(schema)}
-    read = pa.schema([pa.field(name, types.get(name, pa.string())) for name in names])
-    caster = CsvCaster(read, schema)
-    typed = [name for name in names if not pa.types.is_string(read.field(name).type)]
+    def look_at(self, texts: pa.RecordBatch) -> None:
+        """Take account of some columns of numbers, as they are written."""
+        for pattern, names in self._inexact.items():
+            for name, column in zip(texts.schema.names, texts.columns, strict=True):
+                if name not in names and pc.any(pc.match_substring_regex(column, pattern)).as_py():
+                    names.add(name)
 
-    def convert(texts: pa.RecordBatch) -> pa.RecordBatch:
-        columns: dict[str, Any] = {name: texts.column(name) for name in names}
-        if typed:
-            columns |= _parsed(texts.select(typed), types)
-        batch = pa.RecordBatch.from_arrays([columns[name] for name in names], schema=read)
-        return caster.cast(batch)
-
-    return convert
-
-
-def _parsed(texts: Any, types: dict[str, pa.DataType]) -> dict[str, Any]:
-    """Parse texts with the reader that reads files; returns columns by name."""
-    names: list[str] = texts.schema.names
-    sink: Any = pa.BufferOutputStream()
-    # All texts are quoted and nulls are not, which distinguishes the two.
-    arrow_csv.write_csv(texts, sink, arrow_csv.WriteOptions(include_header=False))
-    written = sink.getvalue()
-    table = arrow_csv.read_csv(
-        pa.BufferReader(written),
-        arrow_csv.ReadOptions(
-            column_names=names, block_size=max(1, written.size), use_threads=False
-        ),
-        pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
-        _conversion({name: types[name] for name in names}),
-    )
-    return {name: table.column(name).combine_chunks() for name in names}
+    def schema(self) -> pa.Schema:
+        """Return the columns; those with numbers that would change are strings."""
+        fields: list[Any] = []
+        for name, found in self._types.items():
+            is_inexact = name in self._inexact[ZEROS] and _is_number(found)
+            is_inexact |= name in self._inexact[LONG_INTEGER] and pa.types.is_floating(found)
+            known = pa.string() if is_inexact else resolved_type(found, pa.string())
+            fields.append(pa.field(name, known))
+        return pa.schema(fields)
 
 
-def _conversion(types: dict[str, pa.DataType], nulls: Sequence[str] = ("",)) -> Any:
-    return pyarrow.csv.ConvertOptions(
-        column_types=types,
-        null_values=list(nulls),
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-    )
+def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return a type that holds the values of both: text where no narrower one does."""
+    if pa.types.is_null(one) or one == other:
+        return other
+    if pa.types.is_null(other):
+        return one
+    return pa.float64() if _is_number(one) and _is_number(other) else pa.string()
 
 
-def _common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """Return columns with types that hold the values of both: text where no narrower one does."""
-    fields: list[Any] = []
-    for mine, others in zip(fields_of(one), fields_of(other), strict=True):
-        found = mine.type
-        if pa.types.is_null(found):
-            found = others.type
-        elif not pa.types.is_null(others.type) and others.type != found:
-            is_number = all(
-                pa.types.is_integer(each) or pa.types.is_floating(each)
-                for each in (found, others.type)
-            )
-            found = pa.float64() if is_number else pa.string()
-        fields.append(pa.field(mine.name, found))
-    return pa.schema(fields)
+def _is_number(data_type: pa.DataType) -> bool:
+    return pa.types.is_integer(data_type) or pa.types.is_floating(data_type)
 
 
-def _head_file(head: bytes) -> CsvFile:
-    return CsvFile(Head(head))
+def _is_binary(data_type: pa.DataType) -> bool:
+    return pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type)
 
 
 def _read_type(field: Any) -> pa.DataType:

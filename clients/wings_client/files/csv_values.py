@@ -4,7 +4,7 @@ Arrow's reader of CSV lets decimals overflow, makes an infinity of 1e400, and -1
 type has eight bits. So columns of such types are read as texts, and converted here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +22,15 @@ _INFINITY = r"(?i)^[+-]?inf(?:inity)?$"
 _HEXADECIMAL = r"^0[xX]"
 """An integer that has no sign: where its first bit is the type's, Arrow makes it negative."""
 
+ZEROS = r"^\s*[+-]?0[0-9xX]"
+"""A number that would lose its zeros, or be written in other digits."""
+
+LONG_INTEGER = r"^\s*[+-]?[0-9]{16,}\s*$"
+"""An integer of more digits than a double has."""
+
+_INEXACT_FLOAT = r"^\s*[+-]?(?:0[0-9xX]|[0-9]{16,}\s*$)"
+"""Any of the two."""
+
 
 def is_text(data_type: pa.DataType) -> bool:
     """Return whether values of a type are read as texts, for `CsvCaster` to convert."""
@@ -38,12 +47,14 @@ class CsvCaster:
     Args:
         read: The schema of what the reader returns.
         schema: The topic's.
+        exact: Columns in which a number that would be written in other digits is refused.
 
     Raises:
         SchemaMismatch: The columns are not the topic's.
     """
 
-    def __init__(self, read: pa.Schema, schema: pa.Schema) -> None:
+    def __init__(self, read: pa.Schema, schema: pa.Schema, exact: Set[str] = frozenset()) -> None:
+        self._exact = exact
         types = dict(zip(schema.names, schema.types, strict=True))
         self._texts: Mapping[int, pa.DataType] = {
             index: types[name]
@@ -66,15 +77,16 @@ class CsvCaster:
         columns: list[Any] = list(batch.columns)
         for index, data_type in self._texts.items():
             texts = columns[index]
+            name = batch.schema.names[index]
+            told = f"column {name!r:.80}: {_first(texts)!r:.80}"
             try:
                 columns[index] = values_of(pc.ascii_trim_whitespace(texts), data_type)
             except (pa.ArrowException, ValueError):
-                name = batch.schema.names[index]
                 raise SchemaMismatch(
-                    f"column {name!r:.80}: {texts[0].as_py()!r:.80} is not a value of type "
-                    f"{type_name(data_type):.80}",
-                    column=name,
+                    f"{told} is not a value of type {type_name(data_type):.80}", column=name
                 ) from None
+            if name in self._exact and _changes(texts, columns[index]):
+                raise SchemaMismatch(f"{told} would be {_first(columns[index])}", column=name)
         return self._caster.cast(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
 
@@ -99,6 +111,21 @@ def values_of(texts: Any, data_type: pa.DataType) -> Any:
         if negative.true_count:
             _refuse(texts, pc.and_(negative, pc.match_substring_regex(texts, _HEXADECIMAL)))
     return values
+
+
+def _first(column: Any) -> Any:
+    return column[0].as_py() if len(column) else None
+
+
+def _changes(texts: Any, values: Any) -> bool:
+    """Return whether one of the numbers would be written in other digits than it is."""
+    if pa.types.is_floating(values.type):
+        pattern = _INEXACT_FLOAT
+    else:
+        # Most are written as they were, and only the others need to be matched.
+        texts = texts.filter(pc.not_equal(values.cast(pa.string()), texts))
+        pattern = ZEROS
+    return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())
 
 
 def _refuse(texts: Any, bad: Any) -> None:

@@ -1,8 +1,13 @@
 """Formats of files, by their names or their first bytes."""
 
+import csv
+import io
+from contextlib import suppress
 from enum import StrEnum
+from itertools import islice
 from pathlib import PurePath
 
+from wings_client.files.sections import SEPARATOR_LINE
 from wings_core.errors import InvalidArgument
 
 
@@ -40,6 +45,15 @@ _BY_ENDING = {
     ".ipc": FileFormat.ARROW,
     ".orc": FileFormat.ORC,
 }
+
+DELIMITERS = (",", ";", "\t", "|")
+"""Those that are recognised."""
+
+DELIMITER_BYTES = 1024 * 1024
+"""Bytes from which one is recognised, at the start of a file."""
+
+DELIMITER_LINES = 20
+"""Lines after the names in which one is recognised."""
 
 ARROW_FILE = b"ARROW1"
 PARQUET = b"PAR1"
@@ -105,6 +119,35 @@ def format_by_content(head: bytes) -> FileFormat:
         return FileFormat.JSON if is_spread else FileFormat.JSONL
     if text.startswith(b"["):
         return FileFormat.JSON
+    if delimiter_of(head) is not None:
+        return FileFormat.CSV
     raise InvalidArgument(
         f"cannot tell what the input is; say one of {', '.join(FileFormat)}", argument="format"
     )
+
+
+def told_delimiter(head: bytes) -> str | None:
+    """Return what the first line tells that separates values of CSV, as `sep=;`; None: nothing."""
+    told = SEPARATOR_LINE.match(head.removeprefix(_BOM))
+    return None if told is None else told[1].decode()
+
+
+def delimiter_of(head: bytes) -> str | None:
+    """Return what separates values of CSV: what the first line tells, or the first lines have.
+
+    That is one of `DELIMITERS`, if the first lines have as many values as there are names, and no
+    name has a comma. None: they have no such.
+    """
+    told = told_delimiter(head)
+    if told is not None:
+        return told
+    text = head[:DELIMITER_BYTES].decode("utf-8-sig", "replace")
+    for delimiter in DELIMITERS:
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        rows: list[list[str]] = []
+        with suppress(csv.Error):
+            rows += islice((row for row in lines if row), DELIMITER_LINES + 1)
+        is_table = len(rows) > 1 and len(rows[0]) > 1 and len({len(row) for row in rows}) == 1
+        if is_table and (delimiter == "," or not any("," in name for name in rows[0])):
+            return delimiter
+    return None

@@ -5,26 +5,24 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.json
 
+from wings_client.files.blocks import ROW_BYTES_MAX, row_blocks
 from wings_client.files.json_integers import first_changed, has_large, with_uint64
-from wings_client.files.parts import Part, bad_row, resolved_type
+from wings_client.files.parts import ALL, Chosen, Part, bad_row, resolved_type
+from wings_client.files.sections import Blank
 from wings_client.files.source import HEAD_BYTES, Source
 from wings_core.arrow_types import children, fields_of, with_children
 from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
 from wings_core.first_bad import first_bad
 from wings_core.json_rows import decode_rows, encode_rows
-
-ROW_BYTES_MAX = 64 * 1024 * 1024
-"""A longer row is refused, as a server does."""
 
 DEPTH_SAFE = 200
 """A row with no more brackets is not nested too deeply for any reader."""
@@ -37,8 +35,12 @@ TIME_TYPES = (
 arrow_json: Any = pyarrow.json
 """Untyped: its stubs accept paths and Python's own files alone."""
 
-_BOM = codecs.BOM_UTF8
 _SPACE: Any = re.compile(r"[ \t\n\r]*")
+_OPEN = re.compile(r"[ \t\n\r]*\{[ \t\n\r]*")
+_NAME = re.compile(r'("(?:[^"\\]|\\.)*+")[ \t\n\r]*:[ \t\n\r]*')
+_SEPARATOR = re.compile(r"[ \t\n\r]*(?:,[ \t\n\r]*(?=\")|(?=\}))")
+_CLOSE = re.compile(r"\}[ \t\n\r]*\Z")
+_SCANNER: Any = json.JSONDecoder().raw_decode
 _NO_OBJECT = re.compile(r"Column\(\) changed from object to (\S+)")
 _TWICE = re.compile(r"(?s)Column\(/(.*)\) was specified twice")
 _CHANGED = re.compile(r"(?s)Column\(/(.*)\) changed from (\S+) to (\S+)")
@@ -59,20 +61,27 @@ _NEAR_END = 16
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The texts of some rows, and their numbers."""
+    """The texts of some rows."""
 
     rows: list[bytes]
-    first: int
-    """The first row's number, from 1."""
+    numbers: Sequence[int]
+    """The numbers of the rows, or of their lines, from 1."""
+    named: Callable[[int], str]
+    """Returns the place of a row by its number, for errors."""
 
     @property
-    def numbers(self) -> Sequence[int]:
-        """The numbers of the rows, from 1, as errors name them."""
-        return range(self.first, self.first + len(self.rows))
+    def count(self) -> int:
+        """How many rows there are."""
+        return len(self.rows)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the rows."""
+        return sum(map(len, self.rows))
 
     def place(self, index: int) -> str:
-        """Return the place of a row, for errors."""
-        return f"row {self.numbers[index]}"
+        """Return the place of a row by its index."""
+        return self.named(self.numbers[index])
 
     def array(self) -> tuple[bytes, int]:
         """Return the rows as one JSON array, and how many there are."""
@@ -86,8 +95,8 @@ class LineBlock:
     text: bytes
     first: int
     """The first line's number, from 1."""
-    line: Callable[[int], str]
-    """Returns the place of the line with a number, for errors."""
+    named: Callable[[int], str]
+    """Returns the place of a line by its number, for errors."""
 
     @cached_property
     def rows(self) -> list[bytes]:
@@ -100,9 +109,19 @@ class LineBlock:
         lines = enumerate(self.text.split(b"\n"), self.first)
         return [number for number, line in lines if line and not line.isspace()]
 
+    @property
+    def count(self) -> int:
+        """How many rows there are: of lines that are not split yet, as if none were empty."""
+        return len(self.rows) if "rows" in vars(self) else self.array()[1]
+
+    @property
+    def size(self) -> int:
+        """The bytes of the lines."""
+        return len(self.text)
+
     def place(self, index: int) -> str:
-        """Return the place of a row, for errors."""
-        return self.line(self.numbers[index])
+        """Return the place of a row by its index."""
+        return self.named(self.numbers[index])
 
     def array(self) -> tuple[bytes, int]:
         """Return the lines as one JSON array, and how many there are; none if one is empty."""
@@ -110,43 +129,35 @@ class LineBlock:
         return b"[" + text.replace(b"\n", b",") + b"]", text.count(b"\n") + 1
 
 
-@dataclass(frozen=True, slots=True)
-class TextsBlock:
-    """Rows of a block, rewritten, in their places."""
-
-    rows: list[bytes]
-    numbers: Sequence[int]
-    place: Callable[[int], str]
-
-    def array(self) -> tuple[bytes, int]:
-        """Return the rows as one JSON array, and how many there are."""
-        return b"[" + b",".join(self.rows) + b"]", len(self.rows)
+AnyBlock = Block | LineBlock
 
 
-AnyBlock = Block | LineBlock | TextsBlock
+def rewritten(block: AnyBlock, texts: frozenset[str], chosen: Chosen) -> Block:
+    """Return a block with other rows, in the places of its own.
+
+    Args:
+        block: The block.
+        texts: Columns with text in place of all values: of numbers, their digits.
+        chosen: Which columns the rows have.
+    """
+    rows = [_rewritten(row, texts, chosen) for row in block.rows]
+    return Block(rows, block.numbers, block.named)
 
 
-def texts_block(block: AnyBlock, names: frozenset[str]) -> TextsBlock:
-    """Return a block with text in place of all values of some columns: of numbers, their digits."""
-    rows = [_with_texts(row, names) for row in block.rows]
-    return TextsBlock(rows, block.numbers, block.place)
-
-
-def _with_texts(row: bytes, names: frozenset[str]) -> bytes:
-    """Return an object with text for the values of some names; what is no object, as it is."""
+def _rewritten(row: bytes, texts: frozenset[str], chosen: Chosen) -> bytes:
+    """Return an object with some of its values, some as text; what is no object, as it is."""
     try:
         text = row.decode()
         values = values_of(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return row  # It is reported where it is decoded.
     pieces: list[str] = []
-    place = 0
     for name, first, end in values:
-        if name not in names or text[first] == '"' or text[first:end] == "null":
-            continue
-        pieces += [text[place:first], json.dumps(text[first:end])]
-        place = end
-    return "".join([*pieces, text[place:]]).encode()
+        if chosen.takes(name):
+            value = text[first:end]
+            is_text = name not in texts or value[0] == '"' or value == "null"
+            pieces.append(f"{json.dumps(name)}: {value if is_text else json.dumps(value)}")
+    return f"{{{', '.join(pieces)}}}".encode()
 
 
 def values_of(text: str) -> list[tuple[str, int, int]]:
@@ -155,26 +166,23 @@ def values_of(text: str) -> list[tuple[str, int, int]]:
     Raises:
         ValueError: It is not an object.
     """
-    decode = json.JSONDecoder().raw_decode
     found: list[tuple[str, int, int]] = []
-    place = _after(text, 0, "{")
+    place = _token(_OPEN, text, 0).end()
     while text[place : place + 1] != "}":
-        name, end = decode(text, place)
-        first = _after(text, end, ":")
-        _, end = decode(text, first)
-        found.append((name, first, end))
-        place = _SPACE.match(text, end).end()
-        if text[place : place + 1] == ",":
-            place = _after(text, place, ",")
+        name = _token(_NAME, text, place)
+        first = name.end()
+        _, end = _SCANNER(text, first)
+        found.append((json.loads(name[1]) if "\\" in name[1] else name[1][1:-1], first, end))
+        place = _token(_SEPARATOR, text, end).end()
+    _token(_CLOSE, text, place)
     return found
 
 
-def _after(text: str, place: int, wanted: str) -> int:
-    """Return where the next token begins after one that must be here."""
-    place = _SPACE.match(text, place).end()
-    if text[place : place + 1] != wanted:
-        raise ValueError(f"expected {wanted}")
-    return _SPACE.match(text, place + 1).end()
+def _token(pattern: re.Pattern[str], text: str, place: int) -> re.Match[str]:
+    found = pattern.match(text, place)
+    if found is None:
+        raise ValueError(f"not an object, at {place}")
+    return found
 
 
 class JsonRows:
@@ -184,19 +192,32 @@ class JsonRows:
         source: Its bytes.
         by_line: Whether each line is an object; else they come in an array or one after another.
         texts: Columns whose values are kept as text: of what is no string, its JSON.
+        chosen: Which columns are read.
     """
 
+    names = None
+
     def __init__(
-        self, source: Source, *, by_line: bool, texts: frozenset[str] = frozenset()
+        self,
+        source: Source,
+        *,
+        by_line: bool,
+        texts: frozenset[str] = frozenset(),
+        chosen: Chosen = ALL,
     ) -> None:
         if source.head().startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise InvalidArgument("the file is UTF-16: JSON is read in UTF-8, so convert it before")
-        self.rows: int | None = None
+        self.found = 0
         self._source = source
         self._by_line = by_line
         self._texts = texts
-        self._blocks: Iterator[AnyBlock] = line_blocks(source) if by_line else object_blocks(source)
+        self._chosen = chosen
+        self._unread: Iterator[AnyBlock] = line_blocks(source) if by_line else object_blocks(source)
         self._head: list[AnyBlock] = []
+
+    def rows_before(self) -> int:
+        """Return how many rows of the file precede those of the section."""
+        return self._source.rows_before(Blank.SPACES)
 
     def schema(self) -> pa.Schema:
         """Infer columns from the first rows; see `infer`.
@@ -205,60 +226,62 @@ class JsonRows:
             SchemaMismatch: They contradict each other.
             InvalidArgument: There are none.
         """
-        size = 0
-        while size < HEAD_BYTES and (block := next(self._blocks, None)) is not None:
+        size = sum(block.size for block in self._head)
+        while size < HEAD_BYTES and (block := next(self._unread, None)) is not None:
             self._head.append(block)
-            size += sum(map(len, block.rows))
+            self.found += len(block.rows)
+            size += block.size
         sampled = self._source.samples(in_quotes=False) if self._by_line else []
         lines = [LineBlock(text, first, self._source.line) for first, text in sampled]
         blocks: list[AnyBlock] = [*self._head, *lines]
-        if self._texts:
-            blocks = [texts_block(block, self._texts) for block in blocks]
+        if self._texts or self._chosen != ALL:
+            blocks = [rewritten(block, self._texts, self._chosen) for block in blocks]
         try:
             return infer(blocks)
         except RecursionError:
             raise SchemaMismatch("a value is nested too deeply") from None
 
-    def parts(self, schema: pa.Schema) -> Iterator[Part]:
-        """Yield its rows; see `Rows.parts`."""
+    def blocks(self) -> Iterator[AnyBlock]:
+        """Yield the rows, but for columns that are not read."""
         head, self._head = self._head, []
-        for block in chain(head, self._blocks):
-            yield Part(self._decoded(block, schema), block.place)
+        yield from map(self._taken, head)
+        for block in self._unread:
+            yield self._taken(block)
+            self.found += block.count  # Whether it has empty lines is known by now.
 
-    def _decoded(self, block: "AnyBlock", schema: pa.Schema) -> pa.RecordBatch:
+    def parts(self, schema: pa.Schema, exact: Set[str] = frozenset()) -> Iterator[Part]:
+        """Yield its rows; see `Rows.parts`."""
+        inferred = [field for field in fields_of(schema) if field.name in exact]
+        for block in self.blocks():
+            batch = self._decoded(block, schema)
+            columns = [batch.column(field.name) for field in inferred]
+            changed = first_changed(columns, pa.schema(inferred), lambda block=block: block.rows)
+            if changed is not None:
+                raise bad_row(block.place(changed.row), str(changed), changed.column)
+            yield Part(batch, block.place)
+
+    def _taken(self, block: AnyBlock) -> AnyBlock:
+        return block if self._chosen == ALL else rewritten(block, frozenset(), self._chosen)
+
+    def _decoded(self, block: AnyBlock, schema: pa.Schema) -> pa.RecordBatch:
         try:
             return decode_block(block, schema)
         except SchemaMismatch:
             if not self._texts:
                 raise
-            return decode_block(texts_block(block, self._texts), schema)
+            return decode_block(rewritten(block, self._texts, ALL), schema)
 
 
 def line_blocks(source: Source) -> Iterator[LineBlock]:
     """Yield the lines of a file in blocks; empty blocks are left out."""
-    rest = b""
-    first = 1
-    ended = False
-    while not ended:
-        block = source.read()
-        ended = source.ended
-        data = rest + block
-        if first == 1 and not source.begins_within:
-            data = data.removeprefix(_BOM)
-        cut = len(data) if ended else data.rfind(b"\n") + 1
-        rest = data[cut:]
-        if len(rest) > ROW_BYTES_MAX:
-            number = first + data.count(b"\n")
-            raise bad_row(source.line(number), f"longer than {ROW_BYTES_MAX} bytes")
-        text = data[:cut]
-        if text and not text.isspace():
+    for text, first in row_blocks(source, lambda text: text.rfind(b"\n") + 1):
+        if not text.isspace():
             yield LineBlock(text, first, source.line)
-        first += text.count(b"\n")
 
 
 def object_blocks(source: Source) -> Iterator[Block]:
     """Cut an array of objects, or objects one after another, into blocks of rows."""
-    cutter = _Cutter()
+    cutter = _Cutter(source.row)
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     while True:
         data = source.read()
@@ -266,10 +289,10 @@ def object_blocks(source: Source) -> Iterator[Block]:
         try:
             text = decoder.decode(data, final=source.ended)
         except UnicodeDecodeError:
-            raise bad_row(f"row {first} or later", "not UTF-8") from None
+            raise bad_row(f"{source.row(first)} or later", "not UTF-8") from None
         rows = [row.encode() for row in cutter.feed(text, final=source.ended)]
         if rows:
-            yield Block(rows, first)
+            yield Block(rows, range(first, cutter.rows + 1), source.row)
         if source.ended:
             return
 
@@ -277,12 +300,16 @@ def object_blocks(source: Source) -> Iterator[Block]:
 class _Cutter:
     """Finds the end of each object in text fed in pieces.
 
+    Args:
+        named: Returns the place of an object by its number, for errors.
+
     Attributes:
         rows: How many objects were found.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, named: Callable[[int], str]) -> None:
         self.rows = 0
+        self._named = named
         self._text = ""
         self._place = 0
         self._state = "start"
@@ -338,7 +365,7 @@ class _Cutter:
             raise self._bad("nested too deeply") from None
 
     def _bad(self, problem: str) -> SchemaMismatch:
-        return bad_row(f"row {self.rows + 1}", problem)
+        return bad_row(self._named(self.rows + 1), problem)
 
 
 def infer(blocks: Sequence[AnyBlock]) -> pa.Schema:

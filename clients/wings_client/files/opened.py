@@ -1,38 +1,41 @@
 """Opens a file: its format, its reader, and the columns of a topic for it."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from wings_client.files.folders import Folder
 from wings_client.files.formats import (
     FileFormat,
     check_uncompressed,
     compression_of,
+    delimiter_of,
     format_by_content,
     format_by_name,
+    told_delimiter,
 )
-from wings_client.files.parts import HasRowsBefore, Rows, resolved_type
+from wings_client.files.parts import ALL, Chosen, Part, Rows, named, resolved_type
 from wings_client.files.sections import (
-    Blank,
     Range,
     Section,
     csv_ranges,
     line_ranges,
     may_split_names,
     may_split_values,
-    rows_in,
 )
 from wings_client.files.source import Source
 from wings_core.arrow_types import fields_of
-from wings_core.errors import InvalidArgument
+from wings_core.errors import Internal, InvalidArgument
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
 
+
+arrow: Any = pa
 
 NULLS = ("",)
 """Texts of CSV that are null, unless others are given."""
@@ -46,13 +49,17 @@ RECOGNISED = "recognised"
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """An open file of rows."""
+    """An open file of rows. Errors of reading begin with its name."""
 
     name: str
     format: FileFormat
     rows: Rows
     source: Source
     path: Path | None = None
+    folders: tuple[Folder, ...] = ()
+    """Columns that are in its path; those that the file has itself are left out."""
+    delimiter: str | None = None
+    """Of CSV, between values."""
 
     @property
     def total(self) -> int | None:
@@ -64,23 +71,42 @@ class OpenFile:
         """Bytes read so far."""
         return self.source.position
 
-    def rows_before(self) -> int:
-        """Return how many rows precede the section; reads the file up to it."""
-        if isinstance(self.rows, HasRowsBefore):
-            return self.rows.rows_before
-        if not self.source.ranges or self.path is None:
-            return 0
-        *names, (first, _) = self.source.ranges
-        begin = names[0][1] if names else 0
-        return rows_in(self.path, (begin, first), self._blank())
+    @property
+    def names(self) -> Sequence[str] | None:
+        """The names of its columns; None: each row has its own."""
+        with named(self.name):
+            own = self.rows.names
+        return None if own is None else [*own, *(folder.name for folder in self.folders)]
 
-    def _blank(self) -> Blank:
-        if self.format is not FileFormat.CSV:
-            return Blank.SPACES
-        from wings_client.files.csv_rows import CsvRows
+    def parts(self, schema: pa.Schema, exact: Set[str] = frozenset()) -> Iterator[Part]:
+        """Yield its rows; see `Rows.parts`."""
+        with named(self.name):
+            folders = {each.name: each for each in self.folders}
+            fields = fields_of(schema)
+            values = {
+                each.name: folders[each.name].value(each) for each in fields if each.name in folders
+            }
+            own = pa.schema([field for field in fields if field.name not in values])
+            for part in self.rows.parts(own, exact):
+                columns: list[Any] = [
+                    arrow.repeat(values[name], part.batch.num_rows)
+                    if name in values
+                    else part.batch.column(name)
+                    for name in schema.names
+                ]
+                yield Part(pa.RecordBatch.from_arrays(columns, schema=schema), part.place)
 
-        assert isinstance(self.rows, CsvRows), "CSV is read so"
-        return self.rows.blank
+    def check_complete(self, rows: int) -> None:
+        """Check that all rows of the file went on, or all of the section.
+
+        Args:
+            rows: How many did.
+
+        Raises:
+            Internal: They are not as many as were found in the file.
+        """
+        if rows != self.rows.found:
+            raise Internal(f"{self.name}: it has {self.rows.found} rows, and {rows} were read")
 
     @property
     def is_ambiguous(self) -> bool:
@@ -102,19 +128,22 @@ class OpenFile:
             InvalidArgument: The file has no column of a given name; fact `argument` is `fields`.
             WingsError: The file cannot be read, or its rows contradict each other.
         """
-        found = self.rows.schema()
-        for name in fields:
-            if name not in found.names:
-                raise InvalidArgument(f"{self.name} has no column {name!r:.80}", argument="fields")
-        return pa.schema(
-            [
-                fields.get(field.name)
-                or pa.field(
-                    field.name, resolved_type(field.type, pa.string()), nullable=field.nullable
-                )
-                for field in fields_of(found)
-            ]
-        )
+        with named(self.name):
+            found = fields_of(self.rows.schema())
+            found += [pa.field(each.name, each.type) for each in self.folders]
+            names = [field.name for field in found]
+            for name in fields:
+                if name not in names:
+                    raise InvalidArgument(f"there is no column {name!r:.80}", argument="fields")
+            return pa.schema(
+                [
+                    fields.get(field.name)
+                    or pa.field(
+                        field.name, resolved_type(field.type, pa.string()), nullable=field.nullable
+                    )
+                    for field in found
+                ]
+            )
 
 
 @contextmanager
@@ -125,42 +154,61 @@ def open_file(
     encoding: str | None = None,
     section: Section | None = None,
     *,
+    name: str | None = None,
     texts: frozenset[str] = frozenset(),
     nulls: Sequence[str] = NULLS,
     quote: str = QUOTE,
+    chosen: Chosen = ALL,
+    folders: Sequence[Folder] = (),
 ) -> Generator[OpenFile]:
     """Open a file to read its rows.
 
     Args:
         path: Of the file; None for standard input.
         given: Its format; None: by its name, else by its first bytes.
-        delimiter: Of CSV; None: a tab for `.tsv`, else a comma; `RECOGNISED`: by the first lines.
+        delimiter: Of CSV; None: what the first line tells (`sep=;`), a tab for `.tsv`, else a
+            comma; `RECOGNISED`: by the first lines.
         encoding: Of CSV, as Python names it; None: UTF-8.
         section: The part to read, of uncompressed lines, CSV, Parquet or Arrow; None: all.
+        name: What errors call it; None: its path.
         texts: Columns of JSON whose values are kept as text: of what is no string, its JSON.
         nulls: Of CSV, the texts without quotes that are null.
         quote: Of CSV, the character around values; empty: none.
+        chosen: Which columns are read.
+        folders: Columns that are in the file's path.
 
     Raises:
         InvalidArgument: Its format is not known (fact `argument`: `format`), it has no encoding
             (`encoding`), it cannot be read from standard input or compressed (`path`); it is not of
             its format, or cannot be read in sections.
     """
-    ranges = None if section is None or path is None else _ranges(path, given, section)
+    shown = name or ("standard input" if path is None else str(path))
+    with named(shown):
+        ranges = None if section is None or path is None else _ranges(path, given, section)
     is_alone = section is not None and section.is_alone
-    with Source(path, encoding, ranges, is_alone=is_alone) as source:
-        name = "standard input" if path is None else str(path)
-        check_uncompressed(source.head())
-        found = given or (None if path is None else format_by_name(path))
-        if found is None:
-            found = format_by_content(source.head())
-        if encoding is not None and found is not FileFormat.CSV:
-            raise InvalidArgument(f"goes with CSV; {name} is {found.value}", argument="encoding")
-        if found is FileFormat.CSV:
-            rows = _csv_rows(source, path, delimiter, nulls, quote)
-        else:
-            rows = _rows(source, path, found, section, texts)
-        yield OpenFile(name, found, rows, source, path)
+    with Source(path, encoding, ranges, is_alone=is_alone, name=shown) as source:
+        with named(shown):
+            check_uncompressed(source.head())
+            found = given or (None if path is None else format_by_name(path))
+            if found is None:
+                found = format_by_content(source.head())
+            if encoding is not None and found is not FileFormat.CSV:
+                raise InvalidArgument(
+                    f"an encoding goes with CSV; this is {found.value}", argument="encoding"
+                )
+            rows: Rows
+            if found is FileFormat.CSV:
+                from wings_client.files.csv_rows import CsvRows
+
+                delimiter = _delimiter(source.head(), path, delimiter)
+                rows = CsvRows(source, delimiter, nulls, quote, chosen)
+            else:
+                delimiter = None
+                rows = _rows(source, path, found, section, texts, chosen)
+        own = rows.names if folders else ()
+        others = [each for each in folders if chosen.takes(each.name)]
+        kept = tuple(each for each in others if each.name not in (own or ()))
+        yield OpenFile(shown, found, rows, source, path, kept, delimiter)
 
 
 def infer_schema(path: Path, fields: "Mapping[str, ArrowField]") -> pa.Schema:
@@ -179,7 +227,7 @@ def _ranges(path: Path, given: FileFormat | None, section: Section) -> Sequence[
                 return ranges(file, path.stat().st_size, section)
         if wanted in (FileFormat.PARQUET, FileFormat.ARROW):
             return None
-    raise InvalidArgument(f"{path} cannot be read in sections")
+    raise InvalidArgument("it cannot be read in sections")
 
 
 def _rows(
@@ -188,32 +236,30 @@ def _rows(
     wanted: FileFormat,
     section: Section | None,
     texts: frozenset[str],
+    chosen: Chosen,
 ) -> Rows:
     # Imported here, so that a command does not import readers of other formats.
     if wanted is FileFormat.PARQUET:
         from wings_client.files.arrow_batches import ParquetRows
 
-        return ParquetRows(source, path, section)
+        return ParquetRows(source, path, section, chosen)
     if wanted is FileFormat.ARROW:
         from wings_client.files.arrow_batches import ArrowRows
 
-        return ArrowRows(source, path, section)
+        return ArrowRows(source, path, section, chosen)
     if wanted is FileFormat.ORC:
         from wings_client.files.orc_rows import OrcRows
 
-        return OrcRows(source, path)
+        return OrcRows(source, path, chosen)
     from wings_client.files.json_rows import JsonRows
 
-    return JsonRows(source, by_line=wanted is FileFormat.JSONL, texts=texts)
+    return JsonRows(source, by_line=wanted is FileFormat.JSONL, texts=texts, chosen=chosen)
 
 
-def _csv_rows(
-    source: Source, path: Path | None, delimiter: str | None, nulls: Sequence[str], quote: str
-) -> Rows:
-    from wings_client.files.csv_lines import delimiter_of
-    from wings_client.files.csv_rows import CsvRows
-
-    is_tabbed = path is not None and ".tsv" in path.suffixes
-    if delimiter == RECOGNISED:
-        delimiter = None if is_tabbed else delimiter_of(source.head())
-    return CsvRows(source, delimiter or ("\t" if is_tabbed else ","), path, nulls, quote)
+def _delimiter(head: bytes, path: Path | None, given: str | None) -> str:
+    if given is not None and given != RECOGNISED:
+        return given
+    told = told_delimiter(head)
+    if told is None and path is not None and ".tsv" in path.suffixes:
+        return "\t"
+    return told or (given and delimiter_of(head)) or ","

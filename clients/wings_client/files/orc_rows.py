@@ -1,14 +1,14 @@
 """ORC: stripes as they are, cast to the topic's types."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.orc
 
-from wings_client.files.arrow_batches import cast_parts, gathered
-from wings_client.files.parts import Part
+from wings_client.files.arrow_batches import cast_parts, columns_of, gathered
+from wings_client.files.parts import ALL, Chosen, Part
 from wings_client.files.source import Source
 from wings_core.errors import InvalidArgument
 from wings_core.plain_types import plain_schema
@@ -22,15 +22,16 @@ class OrcRows:
     Args:
         source: Its `position` is kept up to date.
         path: Of the file; None for standard input, which is refused.
+        chosen: Which columns are read.
 
     Attributes:
-        rows: How many rows it has.
+        found: How many rows it has.
 
     Raises:
         InvalidArgument: Not an ORC file.
     """
 
-    def __init__(self, source: Source, path: Path | None) -> None:
+    def __init__(self, source: Source, path: Path | None, chosen: Chosen = ALL) -> None:
         self._source = source
         if path is None or not source.is_plain:
             raise InvalidArgument(
@@ -40,26 +41,34 @@ class OrcRows:
         try:
             self._file: Any = orc.ORCFile(str(path))
         except (pa.ArrowException, OSError) as error:
-            raise InvalidArgument(f"{path}: not ORC: {error!s:.300}") from None
-        self.rows: int = self._file.nrows
+            raise InvalidArgument(f"not ORC: {error!s:.300}") from None
+        self.found: int = self._file.nrows
+        self._schema = columns_of(self._file.schema, chosen)
+        self.names: list[str] = self._schema.names
+
+    def rows_before(self) -> int:
+        """Return 0: it has no sections."""
+        return 0
 
     def schema(self) -> pa.Schema:
         """Return the file's columns, without types that only encode others."""
-        return plain_schema(self._file.schema)
+        return plain_schema(self._schema)
 
-    def parts(self, schema: pa.Schema) -> Iterator[Part]:
+    def parts(self, schema: pa.Schema, exact: Set[str] = frozenset()) -> Iterator[Part]:
         """Yield its rows; see `Rows.parts`. A stripe is in memory as a whole."""
+        del exact
         rows = 0
-        for part in cast_parts(gathered(self._stripes()), self._file.schema, schema):
+        stripes = gathered(self._stripes())
+        for part in cast_parts(stripes, self._schema, schema, self._source.row):
             rows += part.batch.num_rows
-            self._source.position = (self._source.size or 0) * rows // max(1, self.rows)
+            self._source.position = (self._source.size or 0) * rows // max(1, self.found)
             yield part
 
     def _stripes(self) -> Iterator[pa.RecordBatch]:
         rows = 0
         for index in range(self._file.nstripes):
             try:
-                batch: pa.RecordBatch = self._file.read_stripe(index)
+                batch: pa.RecordBatch = self._file.read_stripe(index).select(self.names)
             except (pa.ArrowException, OSError) as error:
                 raise InvalidArgument(f"after row {rows}: damaged ORC: {error!s:.200}") from None
             rows += batch.num_rows

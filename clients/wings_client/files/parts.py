@@ -1,18 +1,19 @@
 """Parts of a file: rows as a batch, and the place of each in the file."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from wings_core.arrow_types import children, fields_of, with_children
 from wings_core.batches import BatchCheck
-from wings_core.errors import SchemaMismatch
+from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
 from wings_core.first_bad import first_bad
 
 Place = Callable[[int], str]
-"""Returns the place of a batch's row by its index, like `line 17`."""
+"""Returns the place of a batch's row by its index, like `flights.csv:17`."""
 
 Cast = Callable[[pa.RecordBatch], pa.RecordBatch]
 """Returns a batch with the topic's types; it raises `SchemaMismatch` for a value that is lost."""
@@ -29,44 +30,93 @@ class Part:
 class Rows(Protocol):
     """A reader of a file's rows."""
 
+    found: int
+    """Rows that the file has by its footer, or else those found in it so far: what becomes of a
+    file is compared with it."""
+
+    @property
+    def names(self) -> Sequence[str] | None:
+        """The names of the columns; None: each row has its own."""
+        ...
+
     def schema(self) -> pa.Schema:
         """Return the file's columns, or columns inferred from its first rows."""
         ...
 
-    def parts(self, schema: pa.Schema) -> Iterator[Part]:
+    def rows_before(self) -> int:
+        """Return how many rows of the file precede those of the section."""
+        ...
+
+    def parts(self, schema: pa.Schema, exact: Set[str] = frozenset()) -> Iterator[Part]:
         """Yield the rows, in order, as batches of a topic's schema.
 
+        Args:
+            schema: The topic's.
+            exact: Columns whose types were inferred from other rows: a value of text that its
+                type would change, like 007, is refused.
+
         Raises:
-            SchemaMismatch: A row does not fit; its message names the place.
+            SchemaMismatch: A row does not fit; its message begins with the place.
             InvalidArgument: The file is damaged, or of another format.
         """
         ...
 
 
-@runtime_checkable
-class HasRowsBefore(Protocol):
-    """Rows with the count of those that precede them in the file."""
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which columns of a file are read; the others are as if they were not there."""
 
-    rows_before: int
+    only: frozenset[str] | None = None
+    """None: all but those to leave out."""
+    without: frozenset[str] = frozenset()
+
+    def takes(self, name: str) -> bool:
+        """Return whether a column is read."""
+        return name not in self.without and (self.only is None or name in self.only)
+
+    def of(self, names: Sequence[str]) -> list[str]:
+        """Return those of a file's columns that are read, in their order.
+
+        Raises:
+            InvalidArgument: One that is chosen is not there.
+        """
+        missing = sorted((self.only or frozenset()).difference(names))
+        if missing:
+            raise InvalidArgument(f"there is no column {missing[0]!r:.80}")
+        return [name for name in names if self.takes(name)]
 
 
-@runtime_checkable
-class HasDelimiter(Protocol):
-    """Rows whose values are separated by a character."""
-
-    delimiter: str
+ALL = Chosen()
+"""All columns."""
 
 
 def bad_row(place: str, message: str, column: str | None = None) -> SchemaMismatch:
     """Return the error of a row of a file.
 
     Args:
-        place: Of the row, like `line 17`.
+        place: Of the row, like `flights.csv:17`.
         message: The problem.
         column: The column it is in.
     """
     facts = {} if column is None else {"column": column}
     return SchemaMismatch(f"{place}: {message}", **facts)
+
+
+@contextmanager
+def named(name: str) -> Generator[None]:
+    """Let errors of reading a file begin with its name, those of Arrow too."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise InvalidArgument(f"{name}: {error!s:.300}") from None
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise InvalidArgument(f"{name}: {error!s:.300}") from None  # Of Arrow, for damaged data.
+    except WingsError as error:
+        if error.message.startswith(f"{name}:"):
+            raise
+        raise type(error)(f"{name}: {error.message}", **error.facts) from None
 
 
 class PartCheck:

@@ -30,6 +30,9 @@ _LINE_BYTES = 64 * 1024
 
 _QUOTE = b'"'
 _LINE_END = re.compile(rb"\r\n?|\n")
+SEPARATOR_LINE = re.compile(rb'"?[sS][eE][pP]=([\x20-\x7e\t])"?(?:\r\n?|\n)')
+"""The first line that Excel reads, and writes in some countries: what separates the values."""
+
 _LONE_RETURN = re.compile(rb"\r[^\n]")
 _MAY_BE_BLANK = (b"\n\n", b"\n\r", b"\n ", b"\n\t", b"\n\x0b", b"\n\x0c")
 """The starts of a line that may be blank."""
@@ -157,14 +160,28 @@ def _mark_of(head: bytes) -> bytes:
     return codecs.BOM_UTF8 if head.startswith(codecs.BOM_UTF8) else b""
 
 
-def names_end(head: bytes) -> int:
-    """Return where the first line that is not empty ends, ignoring quotes."""
+def names_start(head: bytes) -> int:
+    """Return where the first line begins that is neither empty nor tells the separator."""
     place = len(_mark_of(head))
+    told = SEPARATOR_LINE.match(head, place)
+    if told is not None:
+        place = told.end()
     for line_end in _LINE_END.finditer(head, place):
         if head[place : line_end.start()].strip():
-            return line_end.end()
+            break
         place = line_end.end()
-    return len(head)
+    return place
+
+
+def names_end(head: bytes) -> int:
+    """Return where the line ends that begins at `names_start`, ignoring quotes."""
+    line_end = _LINE_END.search(head, names_start(head))
+    return len(head) if line_end is None else line_end.end()
+
+
+def line_ends(text: bytes, end: int | None = None) -> int:
+    """Return the number of line ends in `text[:end]`: of carriage returns where nothing else is."""
+    return text.count(b"\n", 0, end) or text.count(b"\r", 0, end)
 
 
 def _cut(file: Readable, section: Section, start: int, size: int) -> Range:

@@ -9,12 +9,13 @@ import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from tempfile import TemporaryFile
+from typing import IO, Any, Self
 
 import pyarrow as pa
 
 from wings_client.files.formats import compression_of
-from wings_client.files.sections import Range, lines_in
+from wings_client.files.sections import Blank, Range, lines_in, rows_in
 from wings_core.errors import InvalidArgument
 
 arrow: Any = pa
@@ -49,8 +50,10 @@ class Source:
         ranges: The byte ranges of a file on a disk to read, in order, as if they were all; None:
             the whole file.
         is_alone: Whether the file has no bytes outside of the ranges.
+        name: What errors call it; None: its path.
 
     Attributes:
+        name: As given.
         size: In bytes; None if unknown.
         position: Bytes read so far; a reader that bypasses the source sets it.
         encoding: As given.
@@ -65,7 +68,9 @@ class Source:
         ranges: Sequence[Range] | None = None,
         *,
         is_alone: bool = False,
+        name: str | None = None,
     ) -> None:
+        self.name = name or ("standard input" if path is None else str(path))
         self.encoding = encoding
         self.ranges = ranges
         self._path = path
@@ -74,8 +79,10 @@ class Source:
         self.size: int | None = None
         self.position = 0
         self._head: bytes | None = None
+        self._head_read = 0
         self._ended = False
         self._compressed: Any = None
+        self._copy: IO[bytes] | None = None
         self._decoder = None if encoding is None else codecs.getincrementaldecoder(encoding)()
         self._decoded = b""
         """Bytes read beyond those asked for."""
@@ -97,22 +104,48 @@ class Source:
             self.size = sum(end - first for first, end in ranges)
 
     def head(self) -> bytes:
-        """Return the first bytes, up to `HEAD_BYTES`; `read` returns them again."""
+        """Return the first bytes that are not read yet, about `HEAD_BYTES` at first.
+
+        `read` returns them again.
+        """
         if self._head is None:
             self._head = self._read(HEAD_BYTES, HEAD_QUIET_SECONDS)
-        return self._head
+        return self._head[self._head_read :]
 
-    def read(self, bytes_max: int = BLOCK_BYTES) -> bytes:
-        """Return the next block; empty at the end. Blocks until there are bytes.
+    def grow_head(self) -> None:
+        """Lengthen the head, where it says too little; blocks until there are more bytes."""
+        self._head = self.head() + self._read(BLOCK_BYTES, QUIET_SECONDS)
+        self._head_read = 0
+
+    def read(self, bytes_max: int | None = None) -> bytes:
+        """Return the next block, of `BLOCK_BYTES` at most by default; empty at the end.
+
+        Blocks until there are bytes.
 
         Raises:
             InvalidArgument: Compressed data is damaged.
         """
+        bytes_max = bytes_max or BLOCK_BYTES
         if self._head:
-            block, self._head = self._head[:bytes_max], self._head[bytes_max:]
+            block = self._head[self._head_read : self._head_read + bytes_max]
+            self._head_read += len(block)
+            if self._head_read == len(self._head):
+                self._head = b""
+                self._head_read = 0
             return block
         self._head = b""
         return self._read(bytes_max, QUIET_SECONDS)
+
+    def copied(self) -> IO[bytes]:
+        """Return a temporary file with all that was not read, to be read from any place.
+
+        Blocks until the source ends. It is closed, and gone, with the source.
+        """
+        self._copy = TemporaryFile()  # noqa: SIM115 - `close` closes it.
+        while block := self.read():
+            self._copy.write(block)
+        self._copy.flush()
+        return self._copy
 
     def samples(self, *, in_quotes: bool) -> list[tuple[int, bytes]]:
         """Return whole lines from places all over the rest of a file, the last ones too.
@@ -132,15 +165,26 @@ class Source:
             return []
         return sampled_lines(self._path, self.size, in_quotes=in_quotes)
 
+    def row(self, number: int) -> str:
+        """Return the place of a row by its number, from 1."""
+        return f"{self.name}: row {number}"
+
     def line(self, number: int) -> str:
         """Return the place of a line by its number, from 1, among those read."""
         if not self.ranges or self._path is None:
-            return f"line {number}"
+            return f"{self.name}:{number}"
         first = self.ranges[-1][0]
         before = sum(lines_in(self._path, each) for each in self.ranges[:-1])
         if self._is_alone:
-            return f"line {number - before} after byte {first}"
-        return f"line {number - before + lines_in(self._path, (0, first))}"
+            return f"{self.name}: line {number - before} after byte {first}"
+        return f"{self.name}:{number - before + lines_in(self._path, (0, first))}"
+
+    def rows_before(self, blank: Blank) -> int:
+        """Return how many rows precede the last range; reads the file up to it."""
+        if not self.ranges or self._path is None:
+            return 0
+        *names, (first, _) = self.ranges
+        return rows_in(self._path, (names[0][1] if names else 0, first), blank)
 
     @property
     def begins_within(self) -> bool:
@@ -150,8 +194,7 @@ class Source:
     @property
     def head_is_all(self) -> bool:
         """Whether the file is known to end with the head."""
-        self.head()
-        return self._ended
+        return self._head is not None and self._ended
 
     @property
     def ended(self) -> bool:
@@ -162,6 +205,8 @@ class Source:
         """Close the file."""
         if self._compressed is not None:
             self._compressed.close()
+        if self._copy is not None:
+            self._copy.close()
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -272,81 +317,3 @@ def whole_lines(block: bytes, *, is_open: bool, in_quotes: bool) -> tuple[int, i
         elif not is_open:
             ends.append(found.end())
     return (ends[0], ends[-1]) if ends else (0, 0)
-
-
-class Head:
-    """Bytes in memory, to be read like a source."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def read(self, bytes_max: int = BLOCK_BYTES) -> bytes:
-        """Return the next block; empty at the end."""
-        block, self._data = self._data[:bytes_max], self._data[bytes_max:]
-        return block
-
-
-class SourceFile(io.RawIOBase):
-    """A source as a Python file.
-
-    A read is short at the end of the source alone, as readers take a short one for the end.
-
-    Args:
-        source: The source to read.
-    """
-
-    def __init__(self, source: Source | Head) -> None:
-        super().__init__()
-        self._source = source
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        """Return the next `size` bytes, fewer at the end; blocks until they are there."""
-        blocks: list[bytes] = []
-        left = BLOCK_BYTES if size < 0 else size
-        while left > 0 and (block := self._source.read(left)):
-            blocks.append(block)
-            left -= len(block)
-            if self._may_end(block):
-                break
-        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
-
-    def _may_end(self, block: bytes) -> bool:
-        """Return whether a read may end after this block."""
-        del block
-        return False
-
-
-class CsvFile(SourceFile):
-    """A source of CSV as a file; a read ends early when a pipe pauses between rows.
-
-    Attributes:
-        tail: The last bytes read.
-        is_plain: Whether no quote and no empty line was read, so that rows are lines.
-    """
-
-    TAIL_BYTES = 4
-
-    def __init__(self, source: Source | Head) -> None:
-        super().__init__(source)
-        self.tail = b""
-        self.is_plain = True
-        self._in_quotes = False
-
-    def read(self, size: int = -1) -> bytes:
-        """Return the next bytes, up to a pause of the source between two rows."""
-        block = super().read(size)
-        seen = self.tail + block
-        self.is_plain = self.is_plain and not any(
-            special in seen for special in (b'"', b"\n\n", b"\n\r\n")
-        )
-        self.tail = seen[-self.TAIL_BYTES :]
-        return block
-
-    def _may_end(self, block: bytes) -> bool:
-        # Arrow refuses a row that spans more than two reads.
-        self._in_quotes ^= block.count(b'"') % 2 == 1
-        return block.endswith(b"\n") and not self._in_quotes

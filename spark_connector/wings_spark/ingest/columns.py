@@ -43,6 +43,15 @@ class NewColumnsError(Exception):
         self.fields = tuple(fields)
 
 
+def new_column_refused(name: str) -> SchemaMismatch:
+    """Return the error of a column that the topic lacks."""
+    return SchemaMismatch(
+        f"column {name!r:.80} is not a column of the topic: 'on_new_columns' can have it added to "
+        "the topic, or kept as text, and 'exclude_columns' left out",
+        column=name,
+    )
+
+
 class FileColumns:
     """How the columns of one file become those of a topic.
 
@@ -64,11 +73,7 @@ class FileColumns:
         if new and on_new is OnNewColumns.EVOLVE:
             raise NewColumnsError([field.with_nullable(True) for field in new])
         if new and on_new is OnNewColumns.FAIL:
-            raise SchemaMismatch(
-                f"column {new[0].name!r:.80} is not a column of the topic: 'on_new_columns' can "
-                "have it added to the topic, or kept as text",
-                column=new[0].name,
-            )
+            raise new_column_refused(new[0].name)
         for field in fields_of(target):
             if field.name not in found.names and not field.nullable:
                 raise SchemaMismatch(

@@ -6,12 +6,9 @@ places that the source may read, `2026/**/*.csv`.
 
 import re
 from collections.abc import Iterable, Sequence
-from urllib.parse import unquote
 
+from wings_client.files.folders import folder_values
 from wings_spark.ingest.fetched import FileError
-
-HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-"""What Hive and Spark write for a value that is null."""
 
 _WILD = re.compile(r"\*\*/|\*\*|\*|\?")
 _REGEXES = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
@@ -63,11 +60,7 @@ def partition_values(uri: str, names: Iterable[str]) -> dict[str, str | None]:
     Raises:
         FileError: There is no folder of a name.
     """
-    found: dict[str, str | None] = {}
-    for folder in uri.split("/")[:-1]:
-        name, equals, value = folder.partition("=")
-        if equals:
-            found[unquote(name)] = None if value == HIVE_NULL else unquote(value)
+    found = folder_values(uri)
     values: dict[str, str | None] = {}
     for name in names:
         if name not in found:

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from wings_client.files import FileFormat
 from wings_client.files.csv_rows import CsvRows
-from wings_client.files.csv_values import values_of
+from wings_client.files.folders import Folder
 from wings_client.files.formats import format_by_name
 from wings_client.files.opened import OpenFile, open_file
-from wings_client.files.parts import Part, PartCheck
+from wings_client.files.parts import Part, PartCheck, named
 from wings_core.arrow_types import fields_of
-from wings_core.errors import InvalidArgument, WingsError
+from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
 from wings_core.queue.claims import ClaimedFile
 from wings_spark.ingest.columns import FileColumns, OnNewColumns
 from wings_spark.ingest.fetch_file import fetched_file
@@ -31,6 +31,9 @@ from wings_spark.ingest.rescue import Piece, rescued_pieces
 from wings_spark.ingest.settings import SourceSettings
 
 arrow: Any = pa
+
+NAME_MAX = 200
+"""Characters of a file's name with which errors of its rows begin; of a longer one, the last."""
 
 
 @dataclass(slots=True)
@@ -116,6 +119,8 @@ class FileReader:
     def _pieces(self, section: FileSection, reading: Reading) -> Iterator[tuple[int, Piece]]:
         """Yield all rows of a section, in order, with the number of the first in the file."""
         file = section.file
+        # The dead letter of a file, whose error is short, has all of a long name.
+        name = file.uri if len(file.uri) <= NAME_MAX else f"…{file.uri[-NAME_MAX:]}"
         with read_errors(file.uri), ExitStack() as stack:
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="wings-ingest-")))
             found = stack.enter_context(fetched_file(section, directory, self.settings))
@@ -132,27 +137,32 @@ class FileReader:
                         files.delimiter,
                         files.encoding if is_csv else None,
                         found.section,
+                        name=name,
                         nulls=files.null_texts,
                         quote=files.quote,
+                        chosen=files.chosen,
                     )
                 )
                 if opened.is_ambiguous:
                     reading.is_whole = True
                     return
-                row = 0 if files.lineage.offset is None else opened.rows_before()
-                for piece in self._converted(opened):
-                    yield row, piece
-                    row += piece.batch.num_rows
+                first = row = 0 if files.lineage.offset is None else opened.rows.rows_before()
+                with named(name):
+                    for piece in self._converted(opened):
+                        yield row, piece
+                        row += piece.batch.num_rows
                 found.check()
+                opened.check_complete(row - first)
             except WingsError as error:
                 raise FileError(error.message) from None
 
     def _converted(self, opened: OpenFile) -> Iterator[Piece]:
         columns = self._columns(opened)
         if self._rescued is not None:
-            yield from rescued_pieces(opened, self._row_schema, columns)
+            on_new = self.settings.files.new_columns
+            yield from rescued_pieces(opened, self._row_schema, columns, on_new)
             return
-        for part in opened.rows.parts(self._row_schema if columns is None else columns.read):
+        for part in opened.parts(self._row_schema if columns is None else columns.read):
             rows = part.batch if columns is None else columns.completed(part.batch)[0]
             self._check.check(Part(rows, part.place))
             yield Piece(rows)
@@ -165,17 +175,34 @@ class FileReader:
             NewColumnsError: The topic is to get columns.
         """
         on_new = self.settings.files.new_columns
-        found: pa.Schema
-        if opened.format in (FileFormat.JSON, FileFormat.JSONL):
+        names = opened.names
+        if names is None:
             if on_new is OnNewColumns.EVOLVE:
-                # Of the first rows; those of later ones are unknown names, as they are otherwise.
-                FileColumns(opened.rows.schema(), _nullable(self._row_schema), on_new)
+                self._evolve_json(opened)
             return None
-        if isinstance(opened.rows, CsvRows) and on_new is not OnNewColumns.EVOLVE:
-            found = arrow.schema([(name, pa.string()) for name in opened.rows.names])
-        else:
+        found: pa.Schema
+        if not isinstance(opened.rows, CsvRows):
             found = opened.rows.schema()
+        elif on_new is OnNewColumns.EVOLVE and not set(names) <= set(self._row_schema.names):
+            found = opened.rows.schema(every_row=True)  # The topic keeps these types.
+        else:
+            found = arrow.schema([(name, pa.string()) for name in names])
         return FileColumns(found, self._row_schema, on_new)
+
+    def _evolve_json(self, opened: OpenFile) -> None:
+        """Have the topic get columns of the first rows; later ones are unknown names otherwise.
+
+        Raises:
+            SchemaMismatch: Rows contradict each other, and are not kept as text.
+            NewColumnsError: The topic is to get columns.
+        """
+        try:
+            found = opened.rows.schema()
+        except InvalidArgument as error:  # Without rows, there are no columns.
+            if isinstance(error, SchemaMismatch) and self._rescued is None:
+                raise
+            return
+        FileColumns(found, _nullable(self._row_schema), OnNewColumns.EVOLVE)
 
     def _partition_types(self, schema: pa.Schema) -> dict[str, Any]:
         fields = {field.name: field for field in fields_of(schema)}
@@ -195,13 +222,10 @@ class FileReader:
         values = partition_values(file.uri, self.settings.files.partition_columns)
         found: dict[str, Any] = {}
         for name, text in values.items():
-            field: Any = arrow.schema(self._schema).field(name)
-            if text is None and not field.nullable:
-                raise FileError(f"{file.uri!a:.300}: {name!r:.80} must not be null in the topic")
             try:
-                found[name] = values_of(pa.array([text], pa.string()), field.type)[0]
-            except (pa.ArrowException, ValueError) as error:
-                raise FileError(f"{file.uri!a:.300}: {name}={text!r:.80}: {error!s:.200}") from None
+                found[name] = Folder(name, text).value(arrow.schema(self._schema).field(name))
+            except SchemaMismatch as error:
+                raise FileError(f"{file.uri!a:.300}: {error.message}") from None
         return found
 
     def _completed(

@@ -5,7 +5,6 @@ a few conversions for each of them.
 """
 
 import json
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,15 +12,15 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from wings_client.files.csv_rows import CsvRows, RaggedRow, text_converter
-from wings_client.files.formats import FileFormat
-from wings_client.files.json_rows import decode_block, line_blocks, object_blocks, values_of
+from wings_client.files.csv_rows import CsvBlock, CsvRows
+from wings_client.files.json_rows import AnyBlock, JsonRows, decode_block, values_of
 from wings_client.files.opened import OpenFile
+from wings_client.files.parts import bad_row
 from wings_core.arrow_types import fields_of
 from wings_core.cast import Caster
 from wings_core.errors import SchemaMismatch, WingsError
 from wings_core.json_rows import decode_rows, encode_lines
-from wings_spark.ingest.columns import FileColumns
+from wings_spark.ingest.columns import FileColumns, OnNewColumns, new_column_refused
 
 arrow: Any = pa
 
@@ -51,107 +50,86 @@ class Piece:
 
 
 def rescued_pieces(
-    file: OpenFile, schema: pa.Schema, columns: FileColumns | None
+    file: OpenFile, schema: pa.Schema, columns: FileColumns | None, on_new: OnNewColumns
 ) -> Iterator[Piece]:
     """Yield the rows of a file, in order, those that do not fit as texts.
 
     Args:
-        file: Opened, and not read yet.
+        file: Opened, and no part of it read yet.
         schema: Of the rows that fit.
         columns: How a file's columns become those of the schema; None for JSON, whose rows have
             names of their own.
+        on_new: What happens to names of JSON that the schema lacks.
 
     Raises:
         WingsError: The file itself is damaged, or its columns are not those of the schema.
     """
-    if file.format in (FileFormat.JSONL, FileFormat.JSON):
-        is_lines = file.format is FileFormat.JSONL
-        blocks = line_blocks(file.source) if is_lines else object_blocks(file.source)
-        for block in blocks:
-            piece: Piece | None = None
-            with suppress(WingsError):
-                piece = Piece(decode_block(block, schema))
-            if piece is not None:
-                yield piece
-                continue
-            yield from _halved(
-                block.rows,
-                len(block.rows),
-                lambda rows, first, count: rows[first : first + count],
-                lambda rows: Piece(_decoded(rows, schema)),
-                lambda rows: _split(rows[0], schema),
-            )
-        return
-    assert columns is not None, "other formats have one set of columns"
-    convert: Callable[[pa.RecordBatch], pa.RecordBatch]
-    if file.format is FileFormat.CSV:
-        assert isinstance(file.rows, CsvRows), "CSV is read so"
-        names = file.rows.names
-        own: pa.Schema = arrow.schema([(name, pa.string()) for name in names])
-        convert = text_converter(names, columns.read)
+    if columns is None:
+        assert isinstance(file.rows, JsonRows), "other formats have one set of columns"
+        for block in file.rows.blocks():
+            yield from _of_json(block, schema, on_new)
+    elif isinstance(file.rows, CsvRows):
+        yield from _of_csv(file.rows, schema, columns)
     else:
         own = file.rows.schema()
-        convert = Caster(own, columns.read).cast
-    for part in _in_order(file, own, schema):
-        if isinstance(part, Piece):
-            yield part
-            continue
+        cast = Caster(own, columns.read).cast
+        for part in file.parts(own):
+            yield from _halved(
+                part.batch,
+                _halves_of_batch,
+                lambda batch: Piece(*columns.completed(cast(batch))),
+                lambda batch: Piece(_nulls(schema, 1), _texts(batch)),
+            )
+
+
+def _of_json(block: AnyBlock, schema: pa.Schema, on_new: OnNewColumns) -> Iterator[Piece]:
+    try:
+        yield Piece(decode_block(block, schema))
+        return
+    except WingsError:
+        rows = range(len(block.rows))
+    yield from _halved(
+        rows,
+        lambda rows: [rows[: len(rows) // 2], rows[len(rows) // 2 :]] if len(rows) > 1 else [],
+        lambda rows: Piece(_decoded(block.rows[rows.start : rows.stop], schema)),
+        lambda rows: _split(block.rows[rows.start], schema, on_new, block.place(rows.start)),
+    )
+
+
+def _of_csv(rows: CsvRows, schema: pa.Schema, columns: FileColumns) -> Iterator[Piece]:
+    convert = rows.converter(columns.read)
+
+    def rescue(block: CsvBlock) -> Piece:
+        found = rows.as_texts(block)
+        return Piece(_nulls(schema, 1), [found] if isinstance(found, str) else _texts(found))
+
+    for block in rows.blocks():
         yield from _halved(
-            part,
-            part.num_rows,
-            lambda batch, first, count: batch.slice(first, count),
-            lambda batch: Piece(*columns.completed(convert(batch))),
-            lambda batch: Piece(_nulls(schema, 1), _texts(batch)),
+            block, rows.halves, lambda part: Piece(*columns.completed(convert(part))), rescue
         )
 
 
-def _in_order(
-    file: OpenFile, own: pa.Schema, schema: pa.Schema
-) -> Iterator[pa.RecordBatch | Piece]:
-    """Yield the rows of a file as its own columns, and in their places those that have none.
-
-    These are rows of CSV that have more or fewer values than there are names.
-    """
-    ragged: deque[RaggedRow] = deque()
-    if isinstance(file.rows, CsvRows):
-        file.rows.ragged = ragged
-    place = 0
-    for part in file.rows.parts(own):
-        batch = part.batch
-        while ragged and ragged[0].index <= place + batch.num_rows:
-            before = ragged[0].index - place
-            if before:
-                yield batch.slice(0, before)
-                batch = batch.slice(before)
-            yield Piece(_nulls(schema, 1), [ragged.popleft().text])
-            place += before + 1
-        if batch.num_rows:
-            yield batch
-        place += batch.num_rows
-    for row in ragged:
-        yield Piece(_nulls(schema, 1), [row.text])
+def _halves_of_batch(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    half = batch.num_rows // 2
+    return [batch.slice(0, half), batch.slice(half)] if half else []
 
 
 def _halved(
     rows: Rows,
-    count: int,
-    sliced: Callable[[Rows, int, int], Rows],
+    halves: Callable[[Rows], Sequence[Rows]],
     convert: Callable[[Rows], Piece],
     rescue: Callable[[Rows], Piece],
 ) -> Iterator[Piece]:
     """Convert rows; where that fails, each half of them, down to single rows, which are rescued."""
-    if count == 0:
-        return
     try:
         yield convert(rows)
         return
     except (WingsError, pa.ArrowInvalid):
-        if count == 1:
-            yield rescue(rows)
-            return
-    half = count // 2
-    for first, part in ((0, half), (half, count - half)):
-        yield from _halved(sliced(rows, first, part), part, sliced, convert, rescue)
+        parts = halves(rows)
+    if not parts:
+        yield rescue(rows)
+    for part in parts:
+        yield from _halved(part, halves, convert, rescue)
 
 
 def _decoded(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
@@ -161,22 +139,32 @@ def _decoded(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     return batch
 
 
-def _split(row: bytes, schema: pa.Schema) -> Piece:
-    """Return a JSON row that does not fit: its columns where they do, and the others as text."""
+def _split(row: bytes, schema: pa.Schema, on_new: OnNewColumns, place: str) -> Piece:
+    """Return a JSON row that does not fit: its columns where they do, and the others as text.
+
+    Raises:
+        SchemaMismatch: It has a name that the schema lacks, and `on_new` has the file fail.
+    """
     text = row.decode("utf-8", "replace")
-    with suppress(WingsError, ValueError, RecursionError):
+    spans: list[tuple[str, int, int]] = []
+    with suppress(ValueError, RecursionError):
         spans = values_of(text)
-        names = [name for name, _, _ in spans]
-        if len(set(names)) == len(names) and not set(names) <= set(schema.names):
-            parts = [
+    names = [name for name, _, _ in spans]
+    new = [name for name in names if name not in schema.names]
+    if new and on_new is OnNewColumns.FAIL:
+        refused = new_column_refused(new[0])
+        raise bad_row(place, refused.message, new[0])
+    if new and len(set(names)) == len(names):
+        known, others = (
+            ", ".join(
                 f"{json.dumps(name)}: {text[first:end]}"
-                for wanted in (True, False)
                 for name, first, end in spans
-                if (name in schema.names) is wanted
-            ]
-            known = sum(name in schema.names for name in names)
-            batch = _decoded([f"{{{', '.join(parts[:known])}}}".encode()], schema)
-            return Piece(batch, [f"{{{', '.join(parts[known:])}}}"])
+                if (name in new) is wanted
+            )
+            for wanted in (False, True)
+        )
+        with suppress(WingsError):
+            return Piece(_decoded([f"{{{known}}}".encode()], schema), [f"{{{others}}}"])
     return Piece(_nulls(schema, 1), [text])
 
 

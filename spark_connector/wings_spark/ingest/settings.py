@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from wings_client.files.formats import FileFormat
 from wings_client.files.opened import NULLS, QUOTE
+from wings_client.files.parts import Chosen
 from wings_core.contracts.messages import problem_of, sentence, shortened
 from wings_core.errors import InvalidArgument
 from wings_core.queue.coordinator import CoordinatorSettings
@@ -71,6 +72,10 @@ class FileSettings(Section):
     """Of the files that are announced, those that match one of these are read. Empty: all."""
     exclude: tuple[Pattern, ...] = ()
     """But none that match one of these."""
+    columns: tuple[str, ...] = ()
+    """Of the columns of files, these are read. Empty: all."""
+    exclude_columns: tuple[str, ...] = ()
+    """But none of these."""
     partition_columns: tuple[Column, ...] = ()
     """Columns of the topic whose values are in the file's path, as folders `NAME=VALUE`."""
     dedup_key: DedupKey | None = None
@@ -100,6 +105,11 @@ class FileSettings(Section):
         if self.on_new_columns is not None:
             return self.on_new_columns
         return OnNewColumns.FAIL if self.rescued_column is None else OnNewColumns.RESCUE
+
+    @property
+    def chosen(self) -> Chosen:
+        """Which columns of files are read."""
+        return Chosen(frozenset(self.columns) or None, frozenset(self.exclude_columns))
 
     def _check_text(self) -> None:
         if self.encoding is not None:

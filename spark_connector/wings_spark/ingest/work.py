@@ -198,6 +198,8 @@ class _Task:
                 for batch in batches:
                     stage.write(batch)
             staged = stage.close()
+            if staged.rows != reading.rows:
+                raise FileError(f"{reading.rows} of its rows were read, and {staged.rows} staged")
             result = replace(result, stages=(staged.stage,), bytes=staged.bytes)
         return replace(
             result,

@@ -256,7 +256,7 @@ def test_history_has_a_row_for_each_file_of_each_batch(
         ("good.jsonl", "finished", 2),
     ]
     assert [row["rows"] for row in found] == [2, 0, 1]
-    assert "line 1" in found[1]["error"]
+    assert ":1" in found[1]["error"]
     assert all(row["began_at"] <= row["ended_at"] for row in found)
     assert [format_timestamp(parse_timestamp(row["ended_at"])) for row in found] == [
         row["ended_at"] for row in found

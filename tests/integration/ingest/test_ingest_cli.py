@@ -76,7 +76,7 @@ def test_files_are_listed_given_up_and_tried_again(
     assert [each["position"] for each in listed] == [3]
     _, (dead,), _ = call("dlq")
     assert (dead["shard"], dead["state"]) == (str(bad), "dead")
-    assert "line 1" in dead["error"]
+    assert ":1" in dead["error"]
     _, done, _ = call("history", "--limit", "1")
     assert [(each["shard"], each["outcome"]) for each in done] == [(str(bad), "dead")]
     _, done, _ = call("history")

@@ -1,16 +1,22 @@
 """Options of the readers in `[files]`: CSV's forms, paths, patterns and ORC, without Spark."""
 
+import json
 import math
+from collections import Counter
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pandas  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow as pa
 import pyarrow.orc
+import pyarrow.parquet
 import pytest
 from fix_ingest import MakeSource, Start, numbers, write_jsonl
 
 from wings_client import Client
+from wings_client.files import OpenFile, Part
 from wings_core.errors import InvalidArgument
 from wings_core.queue.claims import Fate
 from wings_core.queue.sqlite import SqliteQueue
@@ -191,4 +197,180 @@ def test_orc_is_read_by_stripes_and_rescued_by_row(
     assert [row["tags"] for row in found] == [["a"], None, None if rescued else ["b", "c"]]
     assert [dead.shard for dead in wings.list_shards(settings.name, "dead")] == [
         str(tmp_path / "b.orc")
+    ]
+
+
+ROW_FORMATS = ("csv", "jsonl", "json")
+TYPED_FORMATS = ("parquet", "orc", "arrow", "arrows")
+ROWS: list[dict[str, Any]] = [{"n": 1, "s": "a"}, {"n": 2, "s": "b"}, {"n": 3, "s": None}]
+KINDS = {
+    "same": ROWS,
+    "missing": [{"n": row["n"]} for row in ROWS],
+    "new": [{**row, "x": row["n"] / 2} for row in ROWS],
+    "unfit": [ROWS[0], {"n": 1 << 40, "s": "c"}, *ROWS[1:]],
+    "ragged": [*ROWS, {"n": 4}],
+    "later": [*ROWS, {"n": 4, "s": "d", "y": 0.5}],
+}
+"""Rows by what is odd about them; of the last two kinds for formats whose rows have their names."""
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write a file of the format that its name says; rows of CSV may be ragged."""
+    if path.suffix == ".csv":
+        lines = [
+            ",".join("" if each is None else str(each) for each in row.values()) for row in rows
+        ]
+        path.write_text("\n".join([",".join(rows[0]), *lines]))
+    elif path.suffix == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows, indent=2))
+    else:
+        table = pa.Table.from_pylist(rows)
+        if path.suffix == ".parquet":
+            pyarrow.parquet.write_table(table, path)
+        elif path.suffix == ".orc":
+            orc.write_table(table, path)
+        else:
+            new = pa.ipc.new_file if path.suffix == ".arrow" else pa.ipc.new_stream
+            with new(str(path), table.schema) as writer:
+                writer.write_table(table)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("mode", "rescued"),
+    [("fail", False), ("fail", True), ("evolve", False), ("evolve", True), ("rescue", True)],
+)
+def test_a_file_goes_in_with_all_of_its_rows_or_not_at_all(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    new_topic_id: str,
+    queue: SqliteQueue,
+    tmp_path: Path,
+    mode: str,
+    rescued: bool,
+) -> None:
+    fields = {"n": "int32", "s": "string", "file": "string", "rest": "string"}
+    wings.create_topic(new_topic_id, fields if rescued else {**fields, "rest": "bool"})
+    files: dict[str, Any] = {"on_new_columns": mode, "lineage": {"file": "file"}}
+    if rescued:
+        files["rescued_column"] = "rest"
+    expected: dict[str, int] = {}
+    for kind, rows in KINDS.items():
+        by_row = kind in ("ragged", "later")
+        for ending in ("csv", "jsonl", "json") if by_row else (*ROW_FORMATS, *TYPED_FORMATS):
+            path = write_rows(tmp_path / f"{kind}.{ending}", rows)
+            fits = kind in ("same", "missing") or (kind == "ragged" and ending != "csv")
+            is_new = kind == "new" or (kind == "later" and ending != "csv")
+            goes_in = fits or (mode != "fail" if is_new else rescued)
+            expected[str(path)] = len(rows) if goes_in else 0
+    queue.send(expected)
+    pipeline = start(source(files=files, limits={"max_delivery_attempts": 1}))
+    fates = {file.shard: file.fate for outcome in pipeline.drain() for file in outcome.files}
+    assert fates == {
+        file: Fate.FINISHED if count else Fate.DEAD for file, count in expected.items()
+    }
+    found = Counter(row["file"] for row in rows_of(wings, new_topic_id))
+    assert found == Counter({file: count for file, count in expected.items() if count})
+
+
+def test_a_file_of_which_rows_get_lost_is_not_finished(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for ending in (*ROW_FORMATS, *TYPED_FORMATS):
+        queue.send([str(write_rows(tmp_path / f"a.{ending}", KINDS["missing"]))])
+    parts = OpenFile.parts
+
+    def fewer(self: OpenFile, *arguments: Any) -> Any:
+        for part in parts(self, *arguments):
+            yield Part(part.batch.slice(1), part.place)
+
+    monkeypatch.setattr(OpenFile, "parts", fewer)
+    (outcome,) = start(source(limits={"max_delivery_attempts": 1})).drain()
+    assert {file.fate for file in outcome.files} == {Fate.DEAD}
+    assert all("it has 3 rows, and 2 were read" in str(file.error) for file in outcome.files)
+    assert numbers(wings, topic) == []
+
+
+def test_a_line_of_two_objects_is_kept_as_a_whole(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    new_topic_id: str,
+    tmp_path: Path,
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64", "rest": "string"})
+    line = '{"x": 1} {"n": 2}'
+    (tmp_path / "a.jsonl").write_text(f'{{"n": 1}}\n{line}\n')
+    queue.send([str(tmp_path / "a.jsonl")])
+    start(source(files={"rescued_column": "rest"})).drain()
+    assert rows_of(wings, new_topic_id) == [{"n": 1, "rest": None}, {"n": None, "rest": line}]
+
+
+def test_columns_of_files_are_chosen_and_an_index_is_left_out(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    frame = pandas.DataFrame({"n": [1, 2], "__v": [0, 0], "m": ["x", "y"]}, index=[7, 3])
+    frame.to_csv(tmp_path / "a.csv")
+    frame.to_parquet(tmp_path / "b.parquet")
+    frame.to_json(tmp_path / "c.jsonl", orient="records", lines=True)
+    queue.send(str(path) for path in sorted(tmp_path.glob("?.*")))
+    start(source(files={"exclude_columns": ["__v", "m"]})).drain()
+    assert numbers(wings, topic) == [1, 1, 1, 2, 2, 2]
+    queue.send([str(write_rows(tmp_path / "d.jsonl", [{"n": 3, "__typename": "T"}]))])
+    start(source(files={"columns": ["n"]}, checkpoint="another")).drain()
+    assert numbers(wings, topic)[-1] == 3
+
+
+def test_a_column_that_a_topic_gets_of_csv_changes_no_value(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wings_client.files.source.HEAD_BYTES", 100)
+    monkeypatch.setattr("wings_client.files.source.SAMPLE_BYTES", 20)
+    zips = ["12345"] * 300 + ["00501"] + ["54321"] * 300
+    (tmp_path / "a.csv").write_text("n,zip\n" + "".join(f"1,{each}\n" for each in zips))
+    queue.send([str(tmp_path / "a.csv")])
+    start(source(files={"on_new_columns": "evolve"})).drain()
+    assert wings.scan(topic).read_all()["zip"].to_pylist() == zips
+
+
+def test_int96_times_are_rescued_as_what_they_are(
+    wings: Client,
+    source: MakeSource,
+    start: Start,
+    queue: SqliteQueue,
+    new_topic_id: str,
+    tmp_path: Path,
+) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64", "rest": "string"})
+    times = pa.array([datetime.fromisoformat("9999-12-31")], pa.timestamp("us"))
+    pyarrow.parquet.write_table(
+        pa.table({"n": [1], "until": times}),
+        tmp_path / "a.parquet",
+        use_deprecated_int96_timestamps=True,
+    )
+    queue.send([str(tmp_path / "a.parquet")])
+    start(source(files={"rescued_column": "rest"})).drain()
+    assert rows_of(wings, new_topic_id) == [
+        {"n": 1, "rest": '{"until":"9999-12-31T00:00:00.000000"}'}
     ]

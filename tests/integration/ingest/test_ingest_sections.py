@@ -121,7 +121,7 @@ def test_a_file_of_which_a_section_fails_gives_no_row(
     outcome = pipeline.step()
     assert outcome is not None
     assert [file.fate for file in outcome.files] == [Fate.DEAD, Fate.FINISHED]
-    assert f"line {ROWS + 1}" in (outcome.files[0].error or "")
+    assert f":{ROWS + 1}" in (outcome.files[0].error or "")
     assert in_order(wings, new_topic_id) == [0, 1, 2]
 
 

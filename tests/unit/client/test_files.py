@@ -4,11 +4,16 @@ import io
 import json
 import lzma
 from collections.abc import Iterator
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pandas  # pyright: ignore[reportMissingTypeStubs]
+import polars
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.orc
 import pyarrow.parquet
 import pytest
 from hypothesis import given
@@ -16,11 +21,21 @@ from hypothesis import strategies as st
 from tables import each
 
 from wings_client.files import FileFormat, infer_schema, open_file
+from wings_client.files import blocks as blocks_module
+from wings_client.files import json_rows as json_module
 from wings_client.files import source as source_module
+from wings_client.files.arrow_batches import SourceFile
+from wings_client.files.csv_lines import Dialect
+from wings_client.files.csv_rows import CsvRows
+from wings_client.files.folders import folders_of
 from wings_client.files.json_rows import object_blocks
-from wings_client.files.parts import Part
-from wings_client.files.source import HEAD_BYTES, CsvFile, Source, SourceFile, whole_lines
-from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
+from wings_client.files.opened import RECOGNISED
+from wings_client.files.parts import Chosen, Part
+from wings_client.files.sections import Section
+from wings_client.files.source import HEAD_BYTES, Source, whole_lines
+from wings_core.errors import Internal, InvalidArgument, SchemaMismatch, WingsError
+
+arrow_csv: Any = pyarrow.csv
 
 json_values: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -39,12 +54,12 @@ def read(path: Path, schema: pa.Schema | None = None, **options: Any) -> pa.Tabl
     """Read a file by the columns it has, or those given."""
     with open_file(path, **options) as file:
         wanted = schema or file.schema({})
-        return pa.Table.from_batches([part.batch for part in file.rows.parts(wanted)], wanted)
+        return pa.Table.from_batches([part.batch for part in file.parts(wanted)], wanted)
 
 
 def parts(path: Path, schema: pa.Schema) -> Iterator[Part]:
     with open_file(path) as file:
-        yield from file.rows.parts(schema)
+        yield from file.parts(schema)
 
 
 class Pieces:
@@ -53,8 +68,8 @@ class Pieces:
     def __init__(self, data: bytes, size: int) -> None:
         self._file = io.BytesIO(data)
         self._size = size
-
         self.ended = False
+        self.row = "row {}".format
 
     def read(self, size: int = 1 << 20) -> bytes:
         block = self._file.read(min(size, self._size))
@@ -158,7 +173,7 @@ def test_an_integer_that_no_inferred_type_holds_is_refused(
     with pytest.raises(SchemaMismatch) as refused:
         read(path)
     told = f"row 2: column 'id': no double equals the integer {literal[:60]}"
-    assert refused.value.message.startswith(told)
+    assert refused.value.message.startswith(f"{path}: {told}")
     assert "--field id:TYPE" in refused.value.message
 
 
@@ -188,7 +203,7 @@ def test_a_number_that_its_type_cannot_hold_names_its_row(
         content = "\n\n".join(f'{{"a": {value}}}' for value in values)
         content = content.replace('"a": 1}', '"a": null}')
     path = write(tmp_path / f"rows.{form}", content)
-    with pytest.raises(SchemaMismatch, match=r"^line 3: column 'a'") as refused:
+    with pytest.raises(SchemaMismatch, match=r":3: column 'a'") as refused:
         read(path, pa.schema([pa.field("a", data_type)]))
     assert refused.value.column == "a"
 
@@ -210,7 +225,7 @@ def test_a_hexadecimal_of_csv_has_no_sign(
         "a": [127, -1]
     }
     path = write(tmp_path / "rows.csv", f"a\n0x7F\n-1\n{text}\n")
-    with pytest.raises(SchemaMismatch, match=f"^line 4: column 'a': '{text}' is not a value"):
+    with pytest.raises(SchemaMismatch, match=f":4: column 'a': '{text}' is not a value"):
         read(path, schema)
     assert infer_schema(path, {}).types == [pa.string()]
 
@@ -268,16 +283,16 @@ def test_large_integers_that_are_doubles_and_large_doubles_are_read(tmp_path: Pa
 def test_empty_lines_count_and_bad_ones_are_named(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", '\ufeff{"a": 1}\r\n\n{"a": 2}\n{"a": "x"}\n{"a": 4}')
     schema = pa.schema([("a", pa.int64())])
-    with pytest.raises(SchemaMismatch, match=r"^line 4: column 'a'"):
+    with pytest.raises(SchemaMismatch, match=r":4: column 'a'"):
         list(parts(path, schema))
-    with pytest.raises(SchemaMismatch, match="line 4: column 'a' changes from number to string"):
+    with pytest.raises(SchemaMismatch, match=":4: column 'a' changes from number to string"):
         infer_schema(path, {})
 
 
 @each("text", ['{"a": 1}\n{"a": 2},{"a": 3}\n', '{"a": 1}\n{"a": 2\n', '{"a": 1}\n"b": 2}\n'])
 def test_what_is_not_one_object_on_a_line_is_named(tmp_path: Path, text: str) -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.int64())])
-    with pytest.raises(SchemaMismatch, match=r"^line 2: "):
+    with pytest.raises(SchemaMismatch, match=r":2: "):
         list(parts(write(tmp_path / "rows.jsonl", text), schema))
 
 
@@ -322,7 +337,7 @@ def test_a_csv_value_far_down_that_does_not_fit_names_its_line(
     for name, text in (("plain.csv", plain), ("quoted.csv", quoted)):
         path = write(tmp_path / name, text)
         assert infer_schema(path, {}).types == [pa.int64(), pa.int64()]
-        with pytest.raises(SchemaMismatch, match="line 5002: column 'id': 'x' is not a value"):
+        with pytest.raises(SchemaMismatch, match=":5002: column 'id': 'x' is not a value"):
             read(path)
         text_schema = infer_schema(path, {"id": pa.field("id", pa.string())})
         assert read(path, text_schema).num_rows == 5_001
@@ -331,12 +346,13 @@ def test_a_csv_value_far_down_that_does_not_fit_names_its_line(
 @each(
     ("text", "problem"),
     [
-        ("a,b\n1,2\n3\n", "line 3: Expected 2 columns, got 1"),
-        ('a,b\n1,2\n3,"x\n4,y\n', "line 3: a quote is never closed"),
-        ("a,b\n1,x\n2,caf\xe9\n", "line 3: column 'b': not UTF-8: say which encoding it has"),
+        ("a,b\n1,2\n3\n", ":3: Expected 2 columns, got 1"),
+        ('a,b\n1,2\n3,"x\n4,y\n', ":3: a quote is never closed"),
+        ("a,b\n1,x\n2,caf\xe9\n", ":3: column 'b': not UTF-8: say which encoding it has"),
         ("pr\xe9nom,b\n1,2\n", "the first line is not UTF-8: say which encoding it has"),
         ("\xff\xfea\x00\n\x00", "the file is UTF-16: say which encoding it has"),
-        (",a\n1,2\n", "column 1 has no name in the first line"),
+        (",a\n1,2\nx,3\n", ":3: column 1 has no name in the first line, and 'x' is not a row's"),
+        ("a,,b\n1,2,3\n", "column 2 has no name in the first line"),
         ("a,b,a\n1,2,3\n", "columns 1 and 3 are both named 'a'"),
         ("", "the file is empty"),
     ],
@@ -390,7 +406,7 @@ def test_csv_is_cast_to_the_topic_s_types(tmp_path: Path) -> None:
     bad = write(
         tmp_path / "bad.csv", "t,h,d\n2026-01-01T00:00:00Z,1,1\n2026-01-01T00:00:00.5Z,1,1\n"
     )
-    with pytest.raises(SchemaMismatch, match="line 3: column 't'"):
+    with pytest.raises(SchemaMismatch, match=":3: column 't'"):
         read(bad, schema)
 
 
@@ -416,7 +432,7 @@ def test_a_row_that_cannot_be_cast_is_named(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"a": [*range(1_000), 300, 2, 400]}), path)
     schema = pa.schema([("a", pa.int16())])
     assert read(path, schema).num_rows == 1_003
-    with pytest.raises(SchemaMismatch, match=r"^row 129: column 'a'"):
+    with pytest.raises(SchemaMismatch, match=r"rows.parquet: row 129: column 'a'"):
         read(path, pa.schema([("a", pa.int8())]))
 
 
@@ -437,23 +453,24 @@ def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path, name: str) -> None:
 
 
 def test_what_nothing_tells_the_format_of_is_asked_for(tmp_path: Path) -> None:
-    path = write(tmp_path / "rows.txt", "a,b\n1,2\n")
-    with pytest.raises(InvalidArgument, match="cannot tell"):
+    path = write(tmp_path / "rows.txt", "a\n1\n")
+    with pytest.raises(InvalidArgument, match=r"rows\.txt: cannot tell"):
         read(path)
     assert read(path, given=FileFormat.CSV).num_rows == 1
     assert read(write(tmp_path / "rows", '{"a": 1}\n')).num_rows == 1
+    assert read(write(tmp_path / "rows.txt", "a,b\n1,2\n")).to_pylist() == [{"a": 1, "b": 2}]
 
 
 def test_a_file_is_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "rows.jsonl", "".join(f'{{"a": {index}}}\n' for index in range(1_000)))
-    monkeypatch.setattr(source_module.Source.read, "__defaults__", (1_000,))
+    monkeypatch.setattr(source_module, "BLOCK_BYTES", 1_000)
     found = list(parts(path, pa.schema([("a", pa.int64())])))
     assert len(found) > 5
     assert [value for part in found for value in part.batch.column(0).to_pylist()] == list(
         range(1_000)
     )
     last = found[-1]
-    assert last.place(last.batch.num_rows - 1) == "line 1000"
+    assert last.place(last.batch.num_rows - 1) == f"{path}:1000"
 
 
 def test_the_head_is_read_again(tmp_path: Path) -> None:
@@ -502,14 +519,6 @@ def test_arrow_that_comes_in_pieces_is_read_whole() -> None:
     assert reader.read_all().equals(pa.Table.from_batches([batch]))
 
 
-def test_a_read_of_csv_ends_between_rows_wherever_the_pieces_end() -> None:
-    text = 'a,b\n1,"x\n""y"\n2,z\n3,'
-    pieces: Any = Pieces(text.encode(), 1)
-    file = CsvFile(pieces)
-    blocks = list(iter(file.read, b""))
-    assert blocks == [b"a,b\n", b'1,"x\n""y"\n', b"2,z\n", b"3,"]
-
-
 @each("name", ["rows.parquet", "rows.arrow"])
 def test_the_position_in_a_file_moves_to_its_end(tmp_path: Path, name: str) -> None:
     table = pa.table({"a": list(range(300_000))})
@@ -521,7 +530,7 @@ def test_the_position_in_a_file_moves_to_its_end(tmp_path: Path, name: str) -> N
             writer.write_table(table, max_chunksize=100_000)
     with open_file(path) as file:
         assert file.total == path.stat().st_size
-        positions = [file.position for _ in file.rows.parts(table.schema)]
+        positions = [file.position for _ in file.parts(table.schema)]
     assert positions == sorted(set(positions)) or name.endswith("arrow")
     assert positions[0] < positions[-1]
     assert positions[-1] > path.stat().st_size * 0.9
@@ -584,7 +593,7 @@ def test_json_that_is_nested_too_deeply_is_refused(
         ("a.xlsx", b"PK\x03\x04\x14", "compressed, by zip: decompress it"),
         ("a.jsonl", '{"a": 1}\n'.encode("utf-16"), "the file is UTF-16"),
         ("a.json", '[{"a": 1}]'.encode("utf-16"), "the file is UTF-16"),
-        ("a.jsonl", b"1\n2\n", "line 1: expected an object, got: number"),
+        ("a.jsonl", b"1\n2\n", ":1: expected an object, got: number"),
     ],
 )
 def test_what_is_no_file_of_its_name_says_what_it_is(
@@ -617,6 +626,304 @@ def test_an_object_that_spreads_over_lines_is_recognised(
 
 def test_a_number_that_no_double_can_hold_is_named_where_types_are_inferred(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", '{"a": 1, "b": [1.5]}\n{"a": 2, "b": [1e400]}\n')
-    with pytest.raises(SchemaMismatch, match="line 2: column 'b': Number too big") as refused:
+    with pytest.raises(SchemaMismatch, match=":2: column 'b': Number too big") as refused:
         infer_schema(path, {})
     assert refused.value.facts["column"] == "b"
+
+
+def rows_of(text: bytes) -> list[list[str]]:
+    """Return the rows of a text of CSV as Arrow divides it, of however many values."""
+    ragged: list[list[str]] = []
+
+    def keep(row: Any) -> str:
+        ragged.append([row.text])
+        return "skip"
+
+    if not text:
+        return []
+    table = arrow_csv.read_csv(
+        pa.BufferReader(text),
+        arrow_csv.ReadOptions(column_names=["a", "b"], block_size=len(text), use_threads=False),
+        arrow_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=keep),
+        arrow_csv.ConvertOptions(column_types={"a": pa.string(), "b": pa.string()}),
+    )
+    return sorted([*([row["a"], row["b"]] for row in table.to_pylist()), *ragged])
+
+
+@given(st.lists(st.sampled_from([*b',"\n\rab']), max_size=30).map(bytes))
+def test_rows_of_csv_are_cut_apart_where_arrow_divides_them(text: bytes) -> None:
+    dialect = Dialect(",", '"')
+    text += b"\n" if dialect.open_quote(text, len(text)) < 0 else b'"\n'
+    for size in range(len(text)):
+        end = dialect.rows_end(text[:size])
+        assert sorted(rows_of(text[:end]) + rows_of(text[end:])) == rows_of(text)
+        assert dialect.rows_end(text[end:size]) == 0
+    assert dialect.rows_end(text) == len(text)
+
+
+@each("name", ["a.csv", "a.csv.gz"])
+def test_a_line_end_in_quotes_is_kept_wherever_a_block_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    text = b'id,note\n1,"' + b"x" * 40 + b'\r\nend"\n2,y\r\n\r\n3,z\r\n'
+    path = write(tmp_path / name, gzip.compress(text) if name.endswith("gz") else text)
+    schema = pa.schema([("id", pa.int64()), ("note", pa.string())])
+    monkeypatch.setattr(source_module, "HEAD_BYTES", 5)
+    for size in range(1, len(text)):
+        monkeypatch.setattr(source_module, "BLOCK_BYTES", size)
+        with open_file(path) as file:
+            found = list(file.parts(schema))
+            rows = [row for part in found for row in part.batch.to_pylist()]
+            assert [row["note"] for row in rows] == ["x" * 40 + "\r\nend", "y", "z"]
+            assert [part.place(index) for part in found for index in range(len(part.batch))] == [
+                f"{path}:2", f"{path}:4", f"{path}:6",
+            ]  # fmt: skip
+            file.check_complete(3)
+            with pytest.raises(Internal, match="3 rows, and 2 were read"):
+                file.check_complete(2)
+
+
+def test_a_row_of_csv_is_as_long_as_one_of_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "HEAD_BYTES", 1_000)
+    monkeypatch.setattr(source_module, "BLOCK_BYTES", 1_000)
+    monkeypatch.setattr(blocks_module, "ROW_BYTES_MAX", 50_000)
+    path = write(tmp_path / "a.csv", f'a,b\n1,2\n3,"{"long, " * 8_000}"\n4,{"x" * 60_000}\n5,6\n')
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    found: list[Any] = []
+    with pytest.raises(SchemaMismatch, match=r"a\.csv:4: longer than 50000 bytes"):
+        found += parts(path, schema)
+    lines = write(tmp_path / "a.jsonl", '{"a": 1}\n' + " " * 60_000 + "\n")
+    with pytest.raises(SchemaMismatch, match=r"a\.jsonl:2: longer than 50000 bytes"):
+        read(lines)
+    assert read(write(tmp_path / "b.csv", path.read_text().split("\n4")[0]), schema).num_rows == 2
+
+
+@each(
+    ("types", "rows", "text", "told"),
+    [
+        ("int64", "12\n" * 3_000, "-007", "'-007' would be -7"),
+        ("int64", "12\n" * 3_000, "0x1F", "'0x1F' would be 31"),
+        ("double", "1.5\n" * 3_000, "007", "'007' would be 7.0"),
+        ("double", "1.5\n" * 3_000, "1" * 25, f"'{'1' * 25}' would be 1.1"),
+    ],
+)
+def test_a_type_that_was_inferred_changes_no_later_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, types: str, rows: str, text: str, told: str
+) -> None:
+    monkeypatch.setattr(source_module, "HEAD_BYTES", 100)
+    monkeypatch.setattr(source_module, "SAMPLE_BYTES", 20)
+    path = write(tmp_path / "a.csv", f"n\n{rows[:6_000]}{text}\n{rows}")
+    schema = infer_schema(path, {})
+    assert [str(each) for each in schema.types] == [types]
+    line = rows[:6_000].count("\n") + 2
+    with (
+        open_file(path) as file,
+        pytest.raises(SchemaMismatch, match=f":{line}: column 'n': {told}"),
+    ):
+        list(file.parts(schema, exact={"n"}))
+    assert read(path, schema).num_rows == path.read_text().count("\n") - 1  # A topic's type.
+    with open_file(path) as file:
+        assert isinstance(file.rows, CsvRows)
+        assert file.rows.schema(every_row=True).types == [pa.string()]
+
+
+def test_a_type_that_was_inferred_changes_no_later_integer_of_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_module, "HEAD_BYTES", 100)
+    monkeypatch.setattr(source_module, "HEAD_BYTES", 100)
+    monkeypatch.setattr(source_module, "BLOCK_BYTES", 1_000)
+    monkeypatch.setattr(source_module, "SAMPLE_BYTES", 20)
+    lines = '{"n": 1.5, "in": {"x": [0.5]}}\n' * 900
+    path = write(tmp_path / "a.jsonl", lines + '{"in": {"x": [9007199254740993]}}\n' + lines)
+    schema = infer_schema(path, {})
+    with (
+        open_file(path) as file,
+        pytest.raises(SchemaMismatch, match=r":901: column 'in\.x\[\]': no double equals"),
+    ):
+        list(file.parts(schema, exact={"n", "in"}))
+    assert read(path, schema).num_rows == 1_801
+
+
+@each("name", ["rows.arrow", "rows.arrow.gz"])
+def test_an_arrow_file_is_read_by_its_footer(tmp_path: Path, name: str) -> None:
+    batch = pa.record_batch({"n": list(range(10))})
+    sink = io.BytesIO()
+    ends: list[int] = []
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        for _ in range(3):
+            writer.write_batch(batch)
+            ends.append(sink.tell())
+    for end in [*ends, len(sink.getvalue()) - 1, 10]:
+        cut = sink.getvalue()[:end]
+        path = write(tmp_path / name, gzip.compress(cut) if name.endswith("gz") else cut)
+        with pytest.raises(InvalidArgument, match=rf"{name}: not Arrow IPC, or cut off"):
+            read(path)
+
+
+@each("compression", ["uncompressed", "lz4", "zstd"])
+def test_arrow_files_of_polars_are_read(tmp_path: Path, compression: Any) -> None:
+    frame = polars.DataFrame({"n": range(3), "s": ["x", None, "a longer text, not inlined"]})
+    frame.write_ipc(tmp_path / "a.arrow", compression=compression)
+    frame.lazy().sink_ipc(tmp_path / "b.arrow", compression=compression)
+    frame.write_ipc_stream(tmp_path / "c.arrow", compression=compression)
+    for name in ("a.arrow", "b.arrow", "c.arrow"):
+        assert read(tmp_path / name).to_pylist() == frame.to_dicts()
+        packed = write(tmp_path / f"{name}.gz", gzip.compress((tmp_path / name).read_bytes()))
+        assert read(packed).to_pylist() == frame.to_dicts()
+
+
+def stream_of(*columns: Any) -> bytes:
+    sink = io.BytesIO()
+    for each_one in columns:
+        batch = pa.record_batch(each_one)
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+    return sink.getvalue()
+
+
+@each("name", ["rows.arrows", "rows.arrows.gz"])
+def test_streams_of_arrow_are_read_one_after_another(tmp_path: Path, name: str) -> None:
+    def given(data: bytes) -> Path:
+        return write(tmp_path / name, gzip.compress(data) if name.endswith("gz") else data)
+
+    several = stream_of({"n": [1, 2]}, {"n": [3]}, {"n": [4]})
+    assert read(given(several)).to_pydict() == {"n": [1, 2, 3, 4]}
+    with pytest.raises(InvalidArgument, match="after row 2: damaged"):
+        read(given(stream_of({"n": [1, 2]}) + b"more"))
+    with pytest.raises(InvalidArgument, match="another stream begins there"):
+        read(given(stream_of({"n": [1, 2]}, {"s": ["x"]})))
+
+
+DAYS = ("9999-12-31T23:59:59.999999", None, "0001-01-01", "2026-01-01")
+
+
+def int96(path: Path, table: pa.Table) -> Path:
+    pyarrow.parquet.write_table(table, path, use_deprecated_int96_timestamps=True, row_group_size=2)
+    return path
+
+
+def test_int96_times_of_all_years_are_what_they_were(tmp_path: Path) -> None:
+    days = [None if day is None else datetime.fromisoformat(day) for day in DAYS]
+    times = pa.array(days, pa.timestamp("us"))
+    nested = pa.array(
+        [[{"t": day}] for day in days], pa.list_(pa.struct([("t", pa.timestamp("us"))]))
+    )
+    path = int96(tmp_path / "a.parquet", pa.table({"t": times, "l": nested, "n": [1, 2, 3, 4]}))
+    table = read(path)
+    assert table.schema.field("t").type == pa.timestamp("us")
+    assert table["t"].to_pylist() == days
+    assert table["l"].to_pylist() == [[{"t": day}] for day in days]
+    with pytest.raises(SchemaMismatch, match="row 1: column 't'"):
+        read(path, table.schema.set(0, pa.field("t", pa.timestamp("ns"))))
+
+
+def test_int96_times_with_nanoseconds_keep_them(tmp_path: Path) -> None:
+    fine = pa.array([1, -1, None, 10**18 + 999], pa.timestamp("ns"))
+    path = int96(tmp_path / "a.parquet", pa.table({"t": fine}))
+    assert read(path)["t"].combine_chunks().equals(fine)
+    with pytest.raises(SchemaMismatch, match="row 1: column 't'"):
+        read(path, pa.schema([("t", pa.timestamp("us"))]))
+    other = pa.array([None, datetime.fromisoformat(DAYS[0]), None, None], pa.timestamp("us"))
+    both = int96(path, pa.table({"t": fine, "n": [1, 2, 3, 4], "u": other}))
+    assert read(both)["u"].combine_chunks().equals(other)
+    assert read(both)["t"].combine_chunks().equals(fine)
+
+
+def test_an_index_of_pandas_without_a_name_is_left_out(tmp_path: Path) -> None:
+    frame = pandas.DataFrame({"a": [1, 3], "b": ["x", "z"]})
+    odd = frame.set_axis([7, 3])
+    path = tmp_path / "a.parquet"
+    odd.to_parquet(path)
+    with_index = Chosen(frozenset({"a", "__index_level_0__"}))
+    assert read(path, chosen=with_index).column_names == ["a", "__index_level_0__"]
+    for indexed in (odd, frame.set_index("b"), frame.set_index(["a", "b"])):
+        indexed.to_parquet(path)
+        assert set(read(path).column_names) == {"a", "b"}
+    table = pa.Table.from_pandas(odd)
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink,
+        pa.ipc.new_file(sink, table.schema) as w,
+    ):
+        w.write_table(table)
+    odd.to_csv(tmp_path / "a.csv")
+    for name in ("a.arrow", "a.csv"):
+        assert read(tmp_path / name).to_pydict() == {"a": [1, 3], "b": ["x", "z"]}
+
+
+def test_columns_are_chosen_in_every_format(tmp_path: Path) -> None:
+    table = pa.table({"a": [1, 2], "b,c": ["x", "y"], "__v": [0.5, 1.5], "d.e": [True, False]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    pyarrow.orc.write_table(table, tmp_path / "a.orc")
+    pyarrow.csv.write_csv(table, tmp_path / "a.csv")
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    lines = "".join(f"{json.dumps(row)}\n" for row in table.to_pylist())
+    write(tmp_path / "a.jsonl", lines)
+    write(tmp_path / "a.json", f"[{lines.replace(chr(10), ',')[:-1]}]")
+    for ending in ("parquet", "orc", "csv", "arrow", "jsonl", "json"):
+        path = tmp_path / f"a.{ending}"
+        left = Chosen(without=frozenset({"__v", "other"}))
+        assert read(path, chosen=left).to_pylist() == table.drop_columns("__v").to_pylist()
+        two = Chosen(frozenset({"d.e", "a"}))
+        assert read(path, chosen=two).to_pylist() == table.select(["a", "d.e"]).to_pylist()
+        if not ending.startswith("json"):  # What a row of JSON lacks is null.
+            with pytest.raises(InvalidArgument, match=f"{path}: there is no column 'x'"):
+                read(path, chosen=Chosen(frozenset({"x", "a"})))
+
+
+@each(
+    ("text", "rows"),
+    [
+        ("sep=;\na;b\n1,5;x\n", [{"a": "1,5", "b": "x"}]),
+        ('"sep=|"\r\na|b\r\n1|x\r\n', [{"a": 1, "b": "x"}]),
+        ("\ufeffSEP=\t\na\tb\n1\tx\n", [{"a": 1, "b": "x"}]),
+        (",a\n0,x\n1,y\n", [{"a": "x"}, {"a": "y"}]),
+        (",\n0,1\n", None),
+        ("sep,b\n1,2\n", [{"sep": 1, "b": 2}]),
+    ],
+)
+def test_csv_of_excel_and_pandas_is_read(
+    tmp_path: Path, text: str, rows: list[dict[str, Any]] | None
+) -> None:
+    path = write(tmp_path / "a.csv", text)
+    if rows is None:
+        with pytest.raises(InvalidArgument, match="column 2 has no name"):
+            read(path)
+        return
+    assert read(path).to_pylist() == rows
+    assert read(path, delimiter=RECOGNISED).to_pylist() == rows
+    for count in (1, 3):
+        sections = [read(path, read(path).schema, section=Section(n, count)) for n in range(count)]
+        assert pa.concat_tables(sections).to_pylist() == rows
+
+
+def test_folders_of_a_path_are_columns(tmp_path: Path) -> None:
+    paths = ["year=2026/day=2026-01-02/k=1/a.csv", "year=007/day=__HIVE_DEFAULT_PARTITION__/k=2/b"]
+    first, second = folders_of([*paths, "c.csv"])[:2]
+    assert [str(each.type) for each in first] == ["string", "date32[day]", "int64"]
+    path = write(tmp_path / "a.csv", "k,n\n9,1\n9,2\n")
+    assert read(path, folders=first).to_pylist() == [
+        {"k": 9, "n": n, "year": "2026", "day": date(2026, 1, 2)} for n in (1, 2)
+    ]
+    found = read(path, folders=second, chosen=Chosen(without=frozenset({"year", "k"})))
+    assert found.to_pylist() == [{"n": 1, "day": None}, {"n": 2, "day": None}]
+    lines = write(tmp_path / "a.jsonl", '{"n": 1}\n')
+    assert read(lines, folders=first).to_pylist() == [
+        {"n": 1, "year": "2026", "day": date(2026, 1, 2), "k": 1}
+    ]
+    schema = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("year", pa.int16())])
+    assert read(path, schema, folders=second).to_pylist()[0] == {"k": 9, "n": 1, "year": 7}
+    bad = pa.schema([("n", pa.int64()), ("k", pa.int64()), ("year", pa.date32())])
+    with pytest.raises(SchemaMismatch, match="year='007' in its path is not a value of type"):
+        read(path, bad, folders=second)
+
+
+@each("text", ['{"a": 1} {"a": 2}', '{"a": 1},', '{"a": 1}}', '{"a": 1, }', '{"a" 1}', "[1]"])
+def test_no_more_of_a_line_is_left_out_than_its_columns(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path / "a.jsonl", f'{{"a": 1, "b": 2}}\n{text}\n')
+    for chosen in (Chosen(without=frozenset("b")), Chosen(frozenset("a"))):
+        with pytest.raises(SchemaMismatch, match=r"a\.jsonl:2: "):
+            read(path, pa.schema([("a", pa.int64())]), chosen=chosen)
