@@ -31,7 +31,7 @@ from wings_core.log import Log
 from wings_core.model import Topic
 from wings_core.names import TopicName
 from wings_core.sql import Sql
-from wings_server.process import collect_rarely
+from wings_server.lifecycle import collect_rarely
 from wings_server.testing import server_process
 
 ROWS = int(os.environ.get("WINGS_BENCH_ROWS", "20000000"))

@@ -7,39 +7,17 @@ import os
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from wings_core.errors import WingsError
 from wings_core.without_pandas import hide_pandas
-from wings_server.options import (
-    AdvertiseOption,
-    AllowedHostOption,
-    ClusterCaOption,
-    ConfigOption,
-    DataDirOption,
-    DrainSecondsOption,
-    FlightOption,
-    HoldReplicasOption,
-    HoldsOption,
-    HotOption,
-    HttpOption,
-    IcebergCatalogOption,
-    InsecureOption,
-    LogFormatOption,
-    LogLevelOption,
-    MetadataOption,
-    MetadataUrlOption,
-    ProcessesOption,
-    RemoteOption,
-    TlsCertOption,
-    TlsClientCaOption,
-    TlsKeyOption,
-)
+from wings_server.flags import COMMON, MetadataUrl, takes
 
 if TYPE_CHECKING:
     from wings_core.check import CheckReport
@@ -48,31 +26,24 @@ FOLIOS_SHOWN_MAX = 10
 """Files without a reference that the report of a check names."""
 
 
-def serve(
-    *,
-    data_dir: DataDirOption = None,
-    metadata_url: MetadataUrlOption = None,
-    metadata: MetadataOption = None,
-    hot: HotOption = None,
-    hold_replicas: HoldReplicasOption = None,
-    holds: HoldsOption = None,
-    remote: RemoteOption = None,
-    iceberg_catalog: IcebergCatalogOption = None,
-    flight: FlightOption = None,
-    advertise: AdvertiseOption = None,
-    http: HttpOption = None,
-    processes: ProcessesOption = None,
-    config: ConfigOption = None,
-    cluster_ca: ClusterCaOption = None,
-    allowed_host: AllowedHostOption = None,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_client_ca: TlsClientCaOption = None,
-    insecure: InsecureOption = None,
-    drain_seconds: DrainSecondsOption = None,
-    log_level: LogLevelOption = None,
-    log_format: LogFormatOption = None,
-) -> None:
+@takes(
+    "data_dir",
+    "metadata_url",
+    "metadata",
+    "hot",
+    "hold_replicas",
+    "holds",
+    "remote",
+    "iceberg_catalog",
+    "flight",
+    "advertise",
+    "http",
+    "processes",
+    "cluster_ca",
+    "allowed_host",
+    *COMMON,
+)
+def serve(**flags: Any) -> None:
     """Serve a data directory over Arrow Flight and HTTP until SIGTERM or Ctrl-C.
 
     With --metadata-url and --hot, and without --data-dir, there is none: PostgreSQL and the object
@@ -85,7 +56,6 @@ def serve(
     (`flight = "0.0.0.0:7777"`); the bounds of the server only there (`WINGS_LIMITS__WIRE_ROWS_MAX`,
     or a table `[limits]`). Flags win over the environment, and that over the file.
     """
-    flags = {**locals()}  # By the settings' names.
     # Before all that loads pyarrow.
     from wings_server.arrow_memory import load_bounded
 
@@ -96,9 +66,12 @@ def serve(
     hide_pandas()
     if settings.processes == 1:
         from wings_server.process import run
-    else:
-        from wings_server.processes.parent import run
-    run(settings)
+
+        run(settings)
+    from wings_server import lifecycle
+    from wings_server.processes.parent import Processes
+
+    lifecycle.run(Processes(settings))
 
 
 def check(
@@ -109,7 +82,7 @@ def check(
             help="The data directory of a server. None: of nodes without one, with --metadata-url.",
         ),
     ] = None,
-    metadata_url: MetadataUrlOption = None,
+    metadata_url: MetadataUrl = None,
     hot: Annotated[
         str | None,
         typer.Option(
@@ -151,28 +124,28 @@ def _check(
 ) -> "CheckReport":
     from wings_core.check import check_directory, check_nodes
 
-    with _progress() as progress:
+    with progress("checking {0}: {1}") as shown:
+        told = partial(shown, "pages")
         if data_dir is not None:
-            return check_directory(data_dir, metadata_url, progress)
+            return check_directory(data_dir, metadata_url, told)
         assert metadata_url is not None
-        return check_nodes(metadata_url, hot, remote, progress)
+        return check_nodes(metadata_url, hot, remote, told)
 
 
 @contextmanager
-def _progress() -> Generator[Callable[[int], None]]:
-    """Show a count of pages on standard error, where that is a terminal."""
+def progress(text: str) -> Generator[Callable[[str, int], None]]:
+    """Show progress on standard error, where that is a terminal.
+
+    Args:
+        text: The line, in which `{0}` is what is worked on, and `{1}` how much was done.
+    """
     console = Console(stderr=True)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("checking pages"),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda pages: progress.update(task, completed=pages)
+    ) as shown:
+        task = shown.add_task("")
+        yield lambda what, done: shown.update(task, description=text.format(what, f"{done:,}"))
 
 
 def _report_lines(name: str, report: "CheckReport") -> Generator[str]:

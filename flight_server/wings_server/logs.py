@@ -24,6 +24,16 @@ def _add_trace(_logger: object, _method: str, event: EventDict) -> EventDict:
     return event
 
 
+def _numbering(process: int) -> Processor:
+    """Return a processor that adds the number of this process."""
+
+    def add(_logger: object, _method: str, event: EventDict) -> EventDict:
+        event.setdefault("process", process)
+        return event
+
+    return add
+
+
 _SHARED: tuple[Processor, ...] = (
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
@@ -36,13 +46,14 @@ _TELLS_SECRETS = ("boto3", "botocore", "urllib3")
 """At `debug` they write requests and answers, the keys of a role among them."""
 
 
-def route_to_logging() -> None:
+def route_to_logging(process: int | None = None) -> None:
     """Turn the entries of structlog's loggers into records of the standard library's.
 
     The program's handlers then decide where entries go, and pytest captures them.
     """
     structlog.configure(
         processors=[
+            *([] if process is None else [_numbering(process)]),
             structlog.stdlib.filter_by_level,
             structlog.stdlib.PositionalArgumentsFormatter(),
             *_SHARED,
@@ -55,7 +66,10 @@ def route_to_logging() -> None:
 
 
 def configure(
-    level: str, form: Literal["console", "json"] | None = None, stream: TextIO | None = None
+    level: str,
+    form: Literal["console", "json"] | None = None,
+    stream: TextIO | None = None,
+    process: int | None = None,
 ) -> None:
     """Set up the logs of this process; called again, it replaces what it set up.
 
@@ -63,9 +77,10 @@ def configure(
         level: The least severe entries written: `debug`, `info`, `warning` or `error`.
         form: `json` is one object a line. None: `console` where the stream is a terminal.
         stream: Where entries go; standard error if None.
+        process: The number of this process among several, which each entry tells.
     """
     output = sys.stderr if stream is None else stream
-    route_to_logging()
+    route_to_logging(process)
     handler = logging.StreamHandler(output)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

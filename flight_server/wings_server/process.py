@@ -1,20 +1,12 @@
-"""The server as a whole: its parts started in order and stopped in order, and its process."""
+"""The server as a whole: its parts started in order and stopped in order."""
 
-import gc
-import logging
-import os
-import signal
 import socket
-import sys
-import threading
 import uuid
-from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import prometheus_client
-import structlog
 
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import Deployment, OneDirectory, PostgresAndObjects
@@ -28,9 +20,8 @@ from wings_core.share.replica.copies import FileCopies, HoldsCopies
 from wings_core.tables import Catalog, open_catalog
 from wings_core.times import now_us
 from wings_core.tracing import setup as traces
-from wings_server import logs
+from wings_server import lifecycle
 from wings_server.allocator import FreedMemory, keep_freed_memory
-from wings_server.descriptors import raise_limit
 from wings_server.exposure import TLS_MISSING, TOKENS_MISSING, check_exposure
 from wings_server.flight.service import FlightService
 from wings_server.gate import Gate
@@ -46,16 +37,6 @@ from wings_server.tls import Tls, peer_access
 
 if TYPE_CHECKING:
     from wings_server.processes.siblings import Siblings
-
-STOP_SECONDS_MAX = 10.0
-"""How long a stop may take beyond the drain, disk included, before the process is ended."""
-
-COLLECTED_OBJECTS = 100_000
-"""Objects that are made before cycles among the young are looked for. Python's own 700 are those of
-a few pushes. One to 10,000 partitions makes some 80,000, all of which are freed without: looked at
-meanwhile, they take it a tenth longer."""
-
-_logger = structlog.get_logger("wings.server")
 
 
 class Server:
@@ -192,6 +173,16 @@ class Server:
         """Tell whether requests are taken, by all processes of the server."""
         return self._ready and (self._siblings is None or self._siblings.all_ready)
 
+    @property
+    def ready_line(self) -> str:
+        """The line on standard output when it serves."""
+        return f"wings ready flight={self.flight_url} http={self.http_url}"
+
+    def reload(self) -> None:
+        """Read the certificate again, where there is one."""
+        if self.tls is not None:
+            self.tls.reload()
+
     def stop(self) -> None:
         """Drain and stop; blocks for the drain's bound and a little more; a second call returns.
 
@@ -293,142 +284,20 @@ def _serve_flight(
         raise Unavailable(f"cannot serve Flight on {address}: {error}") from error
 
 
-def run(settings: Settings) -> NoReturn:
-    """Serve until SIGTERM or SIGINT, then drain, and end the process with status 0.
+def run(
+    settings: Settings, http: socket.socket | None = None, siblings: "Siblings | None" = None
+) -> NoReturn:
+    """Run a server until it is told to stop; see `lifecycle.run`.
 
-    Prints one line on standard output when it serves. A second signal ends the process at once;
-    what was acknowledged is safe then as well.
+    Args:
+        settings: The server's settings.
+        http: See `Server`.
+        siblings: See `Server`.
 
     Raises:
         WingsError: It could not start.
     """
     keep_freed_memory()
-    logs.configure(settings.log_level, settings.log_format)
     prometheus_client.disable_created_metrics()  # They would double the series, for little use.
-    server = Server(settings)
-    run_until_signalled(
-        server.start,
-        server.stop,
-        lambda: ready_line(server),
-        settings,
-        lambda: reload(server.tls),
-    )
-
-
-def ready_line(server: Server) -> str:
-    """Return what a server prints when it serves."""
-    return f"wings ready flight={server.flight_url} http={server.http_url}"
-
-
-def collect_rarely() -> None:
-    """Have Python look for cycles among new objects alone, and among many of them at a time."""
-    # What stands now stays for as long as the process: collections need not look at it again and
-    # again, which takes as long as many small pushes each time.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECTED_OBJECTS)
-
-
-def run_until_signalled(
-    start: Callable[[], None],
-    stop: Callable[[], None],
-    ready_line: Callable[[], str],
-    settings: Settings,
-    reload: Callable[[], None],
-) -> NoReturn:
-    """Start, print the ready line, wait for a signal, stop, and end the process; see `run`.
-
-    On SIGHUP, `reload` is called.
-
-    Raises:
-        WingsError: It could not start.
-    """
-    signals = _Signals()
-    raise_limit()
-    traces.start("wings")
-    start()
-    signals.hung_up = reload
-    collect_rarely()
-    line = ready_line()
-    with suppress(OSError):  # A closed standard output is no reason to stop.
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
-    where = {} if settings.is_stateless else {"data_dir": str(settings.data_dir)}
-    _logger.info("serving", **where, **_addresses(line))
-
-    _logger.info("stopping", signal=signals.wait().name)
-    _end_in(settings.drain_seconds + STOP_SECONDS_MAX)
-    stop()
-    traces.stop()
-    _logger.info("stopped")
-    _exit(0)
-
-
-def reload(tls: Tls | None) -> None:
-    """Read a certificate again, where there is one."""
-    if tls is not None:
-        tls.reload()
-
-
-def _addresses(line: str) -> dict[str, str]:
-    words = [word.partition("=") for word in line.split()]
-    return {name: value.rpartition("/")[2] for name, found, value in words if found}
-
-
-class _Signals:
-    """SIGTERM and SIGINT, caught from its making on: the first is waited for, a second ends all.
-
-    Python's own handlers run on the main thread, once that comes back from where it waits. The
-    kernel may hand a signal to any thread, and then nothing wakes the main one. What C writes to
-    the wake-up socket comes in any case.
-    """
-
-    def __init__(self) -> None:
-        self._reader, self._writer = socket.socketpair()
-        self._writer.setblocking(False)
-        self._seen = 0
-        self.hung_up: Callable[[], None] = lambda: None
-        """Called on SIGHUP, which ends nothing."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._handle)
-        signal.signal(signal.SIGHUP, lambda _, __: None)
-        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-
-    def wait(self) -> signal.Signals:
-        """Return the first; blocks until it comes."""
-        while (first := signal.Signals(self._reader.recv(1)[0])) is signal.SIGHUP:
-            self.hung_up()
-        threading.Thread(target=self._end_at_next, name="wings-signals", daemon=True).start()
-        return first
-
-    def _handle(self, number: int, _frame: object) -> None:
-        self._seen += 1
-        if self._seen > 1:
-            os._exit(128 + number)
-
-    def _end_at_next(self) -> None:
-        while (number := self._reader.recv(1)[0]) == signal.SIGHUP:
-            pass
-        os._exit(128 + number)
-
-
-def _end_in(seconds: float) -> None:
-    """End the process after so long, whatever it is waiting for."""
-
-    def end() -> None:
-        _logger.error("the stop took too long; ending the process", seconds=seconds)
-        _exit(1)
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-
-
-def _exit(status: int) -> NoReturn:
-    """End the process without waiting for its other threads.
-
-    pyarrow's Flight server cannot be shut down while a client keeps a DoPut stream open and idle
-    (measured): its thread would keep the interpreter from ending. The log is closed by now.
-    """
-    logging.shutdown()
-    os._exit(status)
+    number = None if siblings is None else siblings.index
+    lifecycle.run(Server(settings, http=http, siblings=siblings), number)

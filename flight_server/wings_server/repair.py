@@ -1,16 +1,14 @@
 """The command `wings repair`."""
 
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from wings_core.errors import WingsError
+from wings_server.cli import progress
 
 if TYPE_CHECKING:
     from wings_core.repair import RepairReport
@@ -56,30 +54,13 @@ def repair(
     from wings_core.repair import repair_directory
 
     try:
-        with _progress() as progress:
-            report = repair_directory(data_dir, into, copy=copy, progress=progress)
+        with progress("{0}: {1}") as shown:
+            report = repair_directory(data_dir, into, copy=copy, progress=shown)
     except WingsError as error:
         sys.stderr.write(f"wings: {error.message}\n")
         raise typer.Exit(2) from None
     typer.echo("\n".join(_report_lines(report)))
     raise typer.Exit(0 if report.ok else 1)
-
-
-@contextmanager
-def _progress() -> Generator[Callable[[str, int], None]]:
-    """Show what is being done on standard error, where that is a terminal."""
-    console = Console(stderr=True)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda what, done: progress.update(task, description=what, completed=done)
 
 
 def _report_lines(report: "RepairReport") -> Generator[str]:

@@ -1,16 +1,13 @@
 """The command `wings restore`."""
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from wings_core.errors import WingsError
 from wings_core.times import format_timestamp, parse_timestamp
+from wings_server.cli import progress
 
 
 def restore(
@@ -60,8 +57,8 @@ def restore(
     cut_at = None if until is None else _time(until)
     repository = Repository.open(source)
     manifest = repository.newest() if backup is None else repository.manifest(backup)
-    with _progress() as progress:
-        made = restore_backup(repository, manifest, data_dir, topic or (), cut_at, progress)
+    with progress("restoring {0}: {1} bytes") as shown:
+        made = restore_backup(repository, manifest, data_dir, topic or (), cut_at, shown)
     typer.echo(
         f"{data_dir}: the log of {format_timestamp(manifest.at_us)} with {made.topics:,} topics, "
         f"{made.bytes:,} bytes in {made.files:,} files with messages"
@@ -74,17 +71,3 @@ def _time(text: str) -> int:
         return parse_timestamp(text)
     except (WingsError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="--until") from None
-
-
-@contextmanager
-def _progress() -> Generator[Callable[[str, int], None]]:
-    """Show progress on standard error, where that is a terminal."""
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task("restoring")
-        yield lambda what, size: progress.update(
-            task, description=f"restoring {what}: {size:,} bytes"
-        )

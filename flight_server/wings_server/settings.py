@@ -129,7 +129,8 @@ MetadataUrl = Annotated[SecretStr, AfterValidator(_check_metadata_url)]
 class Settings(BaseSettings):
     """The settings of one server. The constructor reads neither environment nor files: `load` does.
 
-    Environment variables of the prefix that name no setting are left to other programs of Wings.
+    `flags.FLAGS` tells what each means that is a flag of the command line too. Environment
+    variables of the prefix that name no setting are left to other programs of Wings.
     """
 
     model_config = SettingsConfigDict(
@@ -139,110 +140,36 @@ class Settings(BaseSettings):
         env_nested_delimiter=ENVIRONMENT_DELIMITER,
     )
 
-    data_dir: Path = Field(
-        default=Path("wings-data"), description="Directory of messages and metadata."
-    )
-    metadata_url: MetadataUrl | None = Field(
-        default=None,
-        description="PostgreSQL that holds the metadata; none given: a file in the data directory.",
-    )
-    metadata: AddressSetting | None = Field(
-        default=None,
-        description="The metadata service of a node; none: metadata is in the data directory.",
-    )
-    hot: ObjectStoreUrl | None = Field(
-        default=None,
-        description="Object store that new messages go to (s3://BUCKET/PREFIX, gs://, az://, or a "
-        "directory); none given: that of before, at first the data directory.",
-    )
-    hold_replicas: str | None = Field(
-        default=None,
-        description="Replicas of what workers of share groups hold: HOST:PORT, commas between, "
-        "the same for all nodes. None given: the data directory of an embedded server, and for a "
-        "node its metadata service.",
-    )
-    holds: AddressSetting | None = Field(
-        default=None,
-        description="Where a node without a data directory serves what workers of share groups "
-        "hold, to the other nodes, while it is the one that does; none given: a free port of "
-        "the address of Flight.",
-    )
-    remote: ObjectStoreUrl | None = Field(
-        default=None,
-        description="Object store that old messages move to; none given: that of before, at first "
-        "the data directory.",
-    )
-    iceberg_catalog: str | None = Field(
-        default=None,
-        description="URL of a REST catalog for the tables of topics; none given: one in the "
-        "metadata's PostgreSQL, or in the data directory.",
-    )
-    processes: int = Field(
-        default=1,
-        ge=1,
-        le=64,
-        description="Processes that serve the log, each as a node: Flight on the port named and "
-        "those after it, HTTP on one port for all.",
-    )
-    flight: AddressSetting = Field(
-        default=Address("127.0.0.1", 7777), description="Where Arrow Flight is served."
-    )
-    advertise: AddressSetting | None = Field(
-        default=None,
-        description="Where clients reach Flight on this node, listed to them by all nodes of a "
-        "metadata service; port 0: the real one. None: where it is served.",
-    )
-    node_lease_seconds: float = Field(
-        default=10.0,
-        ge=0.5,
-        le=NODE_LEASE_SECONDS_MAX,
-        description="How long a node of several that is gone is still listed.",
-    )
-    http: AddressSetting = Field(
-        default=Address("127.0.0.1", 7780), description="Where HTTP is served."
-    )
-    root_token: Secret | None = Field(
-        default=None,
-        description="An operator's token while it is set, of 32 characters or more; only in the "
-        "environment or the file.",
-    )
-    tls_cert: Path | None = Field(
-        default=None, description="File of the listeners' certificate chain, in PEM."
-    )
-    tls_key: Path | None = Field(default=None, description="File of its private key.")
-    tls_client_ca: Path | None = Field(
-        default=None,
-        description="File of the authorities, in PEM, that clients' certificates are checked "
-        "against; none: clients need no certificate.",
-    )
-    cluster_ca: Path | None = Field(
-        default=None,
-        description="File of the authorities, in PEM, that the metadata service and the replicas "
-        "of holds are checked against; none: they are called without TLS.",
-    )
-    cluster_token: Secret | None = Field(
-        default=None,
-        description="What nodes present to the metadata service and to replicas of holds, of 32 "
-        "characters or more; only in the environment or the file.",
-    )
-    allowed_host: tuple[Annotated[str, AfterValidator(_check_host)], ...] = Field(
-        default=(),
-        description="Names by which HTTP may be asked, without ports, besides those of loopback.",
-    )
-    insecure: bool = Field(
-        default=False, description="Listen beyond loopback also without tokens or TLS."
-    )
-    drain_seconds: float = Field(
-        default=10.0, ge=0, le=3600, description="Longest wait for calls under way when stopping."
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least severe entries of the log."
-    )
-    log_format: Literal["console", "json"] | None = Field(
-        default=None,
-        description="Form of the log; none given: console on a terminal, else json.",
-    )
-    limits: Limits = Field(default=Limits(), description="Bounds on what the server takes on.")
+    data_dir: Path = Path("wings-data")
+    metadata_url: MetadataUrl | None = None
+    metadata: AddressSetting | None = None
+    hot: ObjectStoreUrl | None = None
+    hold_replicas: str | None = None
+    holds: AddressSetting | None = None
+    remote: ObjectStoreUrl | None = None
+    iceberg_catalog: str | None = None
+    processes: int = Field(default=1, ge=1, le=64)
+    flight: AddressSetting = Address("127.0.0.1", 7777)
+    advertise: AddressSetting | None = None
+    node_lease_seconds: float = Field(default=10.0, ge=0.5, le=NODE_LEASE_SECONDS_MAX)
+    """How long a node of several that is gone is still listed; no flag."""
+    http: AddressSetting = Address("127.0.0.1", 7780)
+    root_token: Secret | None = None
+    """An operator's token while it is set, of 32 characters or more; no flag."""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    cluster_ca: Path | None = None
+    cluster_token: Secret | None = None
+    """The token that nodes present to the metadata service and to replicas of holds, of 32
+    characters or more; no flag."""
+    allowed_host: tuple[Annotated[str, AfterValidator(_check_host)], ...] = ()
+    insecure: bool = False
+    drain_seconds: float = Field(default=10.0, ge=0, le=3600)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["console", "json"] | None = None
+    limits: Limits = Limits()
+    """Bounds on what the server takes on; no flag."""
 
     @property
     def is_stateless(self) -> bool:
@@ -279,26 +206,15 @@ class Settings(BaseSettings):
 class MetadataSettings(Settings):
     """The settings of a metadata service: those of a server that it has, and where it listens."""
 
-    listen: AddressSetting = Field(
-        default=Address("127.0.0.1", 7778), description="Where metadata is served over gRPC."
-    )
+    listen: AddressSetting = Address("127.0.0.1", 7778)
 
 
 class HoldSettings(Settings):
     """The settings of a replica of holds: those of a server that it has, and where it listens."""
 
-    listen: AddressSetting = Field(
-        default=Address("127.0.0.1", 7779), description="Where holds are served over gRPC."
-    )
-    holds_url: MetadataUrl | None = Field(
-        default=None,
-        description="PostgreSQL that holds the tombstones; none given: a file in the data "
-        "directory.",
-    )
-    holds_schema: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")] = Field(
-        default="wings_holds",
-        description="Schema of the tombstones in PostgreSQL; another one for each replica.",
-    )
+    listen: AddressSetting = Address("127.0.0.1", 7779)
+    holds_url: MetadataUrl | None = None
+    holds_schema: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")] = "wings_holds"
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)

@@ -153,7 +153,8 @@ def main() -> None:
         importlib.import_module(module)
     from table_traps import prepare, set_trap
 
-    from wings_server.holds import process as holds
+    from wings_server import lifecycle
+    from wings_server.holds.process import HoldServer
     from wings_server.process import run
     from wings_server.settings import HoldSettings, Settings
 
@@ -178,7 +179,7 @@ def main() -> None:
         if kind == "node":
             run(Settings(**settings, flight="127.0.0.1:0", http="127.0.0.1:0"))  # pyright: ignore[reportArgumentType]
         else:
-            holds.run(HoldSettings(**settings))
+            lifecycle.run(HoldServer(HoldSettings(**settings)))
     os._exit(0)
 
 

@@ -214,7 +214,7 @@ def test_the_commands_of_the_units_are_ones_of_ours(name: str) -> None:
 
 
 def test_pods_have_the_time_that_a_stop_takes() -> None:
-    from wings_server.process import STOP_SECONDS_MAX
+    from wings_server.lifecycle import STOP_SECONDS_MAX
     from wings_server.settings import Settings
 
     drain = Settings.model_fields["drain_seconds"].default

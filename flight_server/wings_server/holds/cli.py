@@ -2,23 +2,12 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from wings_core.security.command_line import without_password
 from wings_core.without_pandas import hide_pandas
-from wings_server.options import (
-    ConfigOption,
-    DrainSecondsOption,
-    InsecureOption,
-    LogFormatOption,
-    LogLevelOption,
-    MetadataUrlOption,
-    TlsCertOption,
-    TlsClientCaOption,
-    TlsKeyOption,
-)
+from wings_server.flags import COMMON, MetadataUrl, takes
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,43 +18,16 @@ app = typer.Typer(
 
 
 @app.command()
-def serve(
-    *,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(help="Directory of the tombstones; made if missing. Default: ./wings-data."),
-    ] = None,
-    holds_url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="postgresql://USER@HOST/DATABASE",
-            callback=without_password,
-            help="PostgreSQL that holds the tombstones instead of the data directory, extra "
-            "`postgres`; a password goes into WINGS_HOLDS_URL or PGPASSWORD.",
-        ),
-    ] = None,
-    holds_schema: Annotated[
-        str | None,
-        typer.Option(
-            help="Their schema there, another one for each replica. Default: wings_holds."
-        ),
-    ] = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where gRPC is served; port 0 picks a free one. Default: 127.0.0.1:7779.",
-        ),
-    ] = None,
-    config: ConfigOption = None,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_client_ca: TlsClientCaOption = None,
-    insecure: InsecureOption = None,
-    drain_seconds: DrainSecondsOption = None,
-    log_level: LogLevelOption = None,
-    log_format: LogFormatOption = None,
-) -> None:
+@takes(
+    "data_dir",
+    "holds_url",
+    "holds_schema",
+    "listen",
+    *COMMON,
+    data_dir="Directory of the tombstones; made if missing. Default: ./wings-data.",
+    listen="Where gRPC is served; port 0 picks a free one. Default: 127.0.0.1:7779.",
+)
+def serve(**flags: Any) -> None:
     """Serve one replica of holds to nodes (`wings serve --hold-replicas A,B,C`) until SIGTERM.
 
     It keeps tombstones in the data directory, or in PostgreSQL; what is held is in memory alone. A
@@ -73,12 +35,12 @@ def serve(
     is down. All nodes must name the same replicas. When it serves, it prints one line on standard
     output with the real port; logs go to standard error.
     """
-    flags = {**locals()}  # By the settings' names.
     hide_pandas()
-    from wings_server.holds.process import run
+    from wings_server import lifecycle
+    from wings_server.holds.process import HoldServer
     from wings_server.settings import HoldSettings, load
 
-    run(load(flags.pop("config"), flags, HoldSettings))
+    lifecycle.run(HoldServer(load(flags.pop("config"), flags, HoldSettings)))
 
 
 @app.command()
@@ -87,7 +49,7 @@ def rebuild(
         Path,
         typer.Argument(metavar="DATA_DIR", help="The data directory of a server that is stopped."),
     ],
-    metadata_url: MetadataUrlOption = None,
+    metadata_url: MetadataUrl = None,
 ) -> None:
     """Rebuild a damaged `holds.sqlite` from what of it is sound, so that share groups open again.
 

@@ -1,7 +1,6 @@
 """A replica of holds as a process of its own."""
 
 from contextlib import ExitStack, closing
-from typing import NoReturn
 
 from wings_core.data_directory import DataDirectory
 from wings_core.share.open import open_postgres_store
@@ -9,10 +8,8 @@ from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_core.share.replica.store import HoldStore
 from wings_core.storage.disk import DiskGuard
-from wings_server import logs
 from wings_server.holds.handlers import hold_service
 from wings_server.metadata.service import GrpcService
-from wings_server.process import reload, run_until_signalled
 from wings_server.security import service_security
 from wings_server.settings import Address, HoldSettings
 from wings_server.tls import Tls
@@ -56,6 +53,16 @@ class HoldServer:
             self.address = service.address
             self._stop = started.pop_all()
 
+    @property
+    def ready_line(self) -> str:
+        """The line on standard output when it serves."""
+        return f"wings holds ready grpc={self.address}"
+
+    def reload(self) -> None:
+        """Read the certificate again, where there is one."""
+        if self.tls is not None:
+            self.tls.reload()
+
     def stop(self) -> None:
         """Drain and stop."""
         self._stop.close()
@@ -69,22 +76,3 @@ def _open_store(settings: HoldSettings, started: ExitStack) -> HoldStore:
     disk = DiskGuard(directory.path, settings.limits.disk_free_bytes_min, directory.reserve)
     started.callback(disk.close)
     return SqliteHoldStore(directory.holds)
-
-
-def run(settings: HoldSettings) -> NoReturn:
-    """Serve until SIGTERM or SIGINT, then drain, and end the process with status 0.
-
-    Prints one line on standard output when it serves: `wings holds ready grpc=HOST:PORT`.
-
-    Raises:
-        WingsError: It could not start.
-    """
-    logs.configure(settings.log_level, settings.log_format)
-    server = HoldServer(settings)
-    run_until_signalled(
-        server.start,
-        server.stop,
-        lambda: f"wings holds ready grpc={server.address}",
-        settings,
-        lambda: reload(server.tls),
-    )

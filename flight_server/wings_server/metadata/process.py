@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import NoReturn
 
 import structlog
 
@@ -13,9 +12,7 @@ from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.share.open import all_groups, open_replica, open_standby
 from wings_core.share.replica.interfaces import HoldReplica
 from wings_core.storage.disk import DiskGuard
-from wings_server import logs
 from wings_server.metadata.service import MetadataService
-from wings_server.process import reload, run_until_signalled
 from wings_server.security import service_security
 from wings_server.settings import Address, MetadataSettings
 from wings_server.tls import Tls
@@ -72,28 +69,19 @@ class MetadataServer:
             self.address = self.service.address
             self._stop = started.pop_all()
 
+    @property
+    def ready_line(self) -> str:
+        """The line on standard output when it serves."""
+        return f"wings metadata ready grpc={self.address}"
+
+    def reload(self) -> None:
+        """Read the certificate again, where there is one."""
+        if self.tls is not None:
+            self.tls.reload()
+
     def stop(self) -> None:
         """Drain and stop; a commit whose response was lost can be retried elsewhere."""
         self._stop.close()
-
-
-def run(settings: MetadataSettings) -> NoReturn:
-    """Serve until SIGTERM or SIGINT, then drain, and end the process with status 0.
-
-    Prints one line on standard output when it serves: `wings metadata ready grpc=HOST:PORT`.
-
-    Raises:
-        WingsError: It could not start.
-    """
-    logs.configure(settings.log_level, settings.log_format)
-    server = MetadataServer(settings)
-    run_until_signalled(
-        server.start,
-        server.stop,
-        lambda: f"wings metadata ready grpc={server.address}",
-        settings,
-        lambda: reload(server.tls),
-    )
 
 
 def _warn_of_tokens(metadata: Metadata) -> None:

@@ -16,13 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-import prometheus_client
-import structlog
-
 from wings_core.errors import WingsError
-from wings_server import logs
-from wings_server.allocator import keep_freed_memory
-from wings_server.process import Server, ready_line, reload, run_until_signalled
+from wings_server.process import run
 from wings_server.processes.siblings import Siblings
 from wings_server.settings import Settings
 
@@ -31,8 +26,6 @@ FAILED = "wings failed "
 
 ORPHAN_SECONDS_MAX = 8.0
 """How long a process serves on, or drains, once its parent is gone."""
-
-_logger = structlog.get_logger("wings.processes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,43 +47,14 @@ def main() -> NoReturn:
         orders: Orders = pickle.load(sys.stdin.buffer)
     except EOFError:
         sys.exit()  # The parent is gone, and had no use for this one.
-    settings = orders.settings
     threading.Thread(target=_watch_parent, name="wings-parent", daemon=True).start()
-    keep_freed_memory()
-    logs.configure(settings.log_level, settings.log_format)
-    structlog.configure(
-        processors=[_numbering(orders.index), *structlog.get_config()["processors"]]
-    )
-    prometheus_client.disable_created_metrics()
     try:
-        server = Server(
-            settings,
-            http=socket.socket(fileno=orders.http),
-            siblings=Siblings(orders.sockets, orders.index, orders.count),
-        )
-        run_until_signalled(
-            server.start,
-            server.stop,
-            lambda: ready_line(server),
-            settings,
-            lambda: reload(server.tls),
-        )
+        siblings = Siblings(orders.sockets, orders.index, orders.count)
+        run(orders.settings, socket.socket(fileno=orders.http), siblings)
     except WingsError as error:
         sys.stdout.write(f"{FAILED}{json.dumps(error.to_json())}\n")
         sys.stdout.flush()
         os._exit(1)
-
-
-def _numbering(index: int) -> structlog.typing.Processor:
-    """Return what adds the number of this process to each line of the log."""
-
-    def add(
-        _logger: object, _method: str, event: structlog.typing.EventDict
-    ) -> structlog.typing.EventDict:
-        event.setdefault("process", index)
-        return event
-
-    return add
 
 
 def _watch_parent() -> None:

@@ -25,18 +25,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import structlog
 from pydantic import SecretStr
 
 from wings_core.errors import InvalidArgument, Unavailable, WingsError, error_from_json
 from wings_core.memory import machine_bytes
-from wings_server import logs
 from wings_server.arrow_memory import arrow_bounds
 from wings_server.http.listener import bind
 from wings_server.metadata.process import MetadataServer
-from wings_server.process import run_until_signalled
 from wings_server.processes.child import FAILED, Orders
 from wings_server.settings import Address, MetadataSettings, Settings
 
@@ -67,6 +65,7 @@ class Processes:
         settings: Of the server; `processes` of them are started.
 
     Attributes:
+        settings: The settings that it was built with.
         flight: Where Flight is served by each process, with the real ports, from `start` on.
         http: Where HTTP is served by all, with the real port, from `start` on.
     """
@@ -75,7 +74,7 @@ class Processes:
     http: str
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._processes: list[_Process] = []
         self._stop = ExitStack()
 
@@ -86,7 +85,7 @@ class Processes:
             InvalidArgument: The settings cannot be those of several processes.
             WingsError: What kept a process from serving.
         """
-        settings = self._settings
+        settings = self.settings
         _check(settings)
         with ExitStack() as started:
             listening = started.enter_context(bind(_http(settings)))
@@ -118,6 +117,12 @@ class Processes:
             self.http = words[0]["http"]
             self._processes = watched
             self._stop = started.pop_all()
+
+    @property
+    def ready_line(self) -> str:
+        """The line on standard output when all serve."""
+        flight = self.flight
+        return f"wings ready flight={flight[0]} http={self.http} processes={len(flight)}"
 
     def stop(self) -> None:
         """Drain and stop all of them at once, and then the metadata."""
@@ -291,26 +296,6 @@ class _Process:
                 _logger.error(
                     "a process does not serve", process=self._orders.index, reason=str(error)
                 )
-
-
-def run(settings: Settings) -> NoReturn:
-    """Serve by several processes until SIGTERM or SIGINT; see `wings_server.process.run`.
-
-    Raises:
-        WingsError: They could not start.
-    """
-    logs.configure(settings.log_level, settings.log_format)
-    processes = Processes(settings)
-    run_until_signalled(
-        processes.start,
-        processes.stop,
-        lambda: (
-            f"wings ready flight={processes.flight[0]} http={processes.http} "
-            f"processes={len(processes.flight)}"
-        ),
-        settings,
-        processes.reload,
-    )
 
 
 def _check(settings: Settings) -> None:

@@ -34,13 +34,16 @@ class Siblings:
 
     Args:
         directory: Of the sockets, which only this user can enter.
-        index: Of this process, from 0.
-        count: Of all processes.
+        index: The number of this process, from 0.
+        count: How many processes there are.
+
+    Attributes:
+        index: The number of this process.
     """
 
     def __init__(self, directory: Path, index: int, count: int) -> None:
         self._directory = directory
-        self._index = index
+        self.index = index
         self._count = count
         self._is_ready: Callable[[], bool] = lambda: False
         self._metrics: Callable[[], bytes] = bytes
@@ -75,7 +78,7 @@ class Siblings:
         """
         texts: dict[int, bytes] = {}
         for index in range(self._count):
-            text = own if index == self._index else self._ask(index, METRICS)
+            text = own if index == self.index else self._ask(index, METRICS)
             if text is not None:
                 texts[index] = text
         return merged(texts)
@@ -89,7 +92,7 @@ class Siblings:
         return self._directory / str(index)
 
     def _look(self) -> None:
-        others = [index for index in range(self._count) if index != self._index]
+        others = [index for index in range(self._count) if index != self.index]
         while True:
             self._ready = all(self._ask(index, READY) == _YES for index in others)
             if self._closed.wait(LOOK_SECONDS):
