@@ -15,11 +15,9 @@ import os
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from uuid import uuid4
 
 import psycopg
 import pyarrow as pa
@@ -29,8 +27,7 @@ from benchmarks.acks import Acks, ack_server, batches, in_the_way, pushing, take
 from benchmarks.harness import create_topic
 from benchmarks.small import people
 from wings_core.metadata.postgres import PostgresMetadata
-from wings_core.metadata.postgres.commit_call import judged_call
-from wings_core.metadata.postgres.connections import Connection, Connections
+from wings_core.metadata.postgres.connections import Connections
 from wings_core.metadata.postgres.store import SCHEMA
 from wings_core.model import INLINE_SUFFIX, CommitBatch, InlineFolio, PageAddress, StoredPage
 from wings_core.names import DEFAULT_NAMESPACE
@@ -55,7 +52,7 @@ HOWS = {
     ANSWERED: "nothing is kept: the bare round trip",
     COMMITTED: "one insert, committed by the call's own thread",
     LEAST: "and where it lies, and where its partition ends: the least that a log needs",
-    FUNCTION: "the call that a node makes for a push, judged before",
+    FUNCTION: "the commit that a node makes for a push, judged and called",
 }
 """How each batch is answered."""
 
@@ -121,24 +118,21 @@ class AckServer(flight.FlightServerBase):
                 LEAST: lambda: connection.execute(
                     "SELECT public.commit_least(%b)", (data,), prepare=True
                 ),
-                FUNCTION: self._calls(connection, data).__next__,
+                FUNCTION: self._commits(data).__next__,
             }[how]
             for _ in batches(reader):
                 commit()
                 writer.write(pa.py_buffer(b"{}"))
 
-    def _calls(self, connection: Connection, data: bytes) -> Iterator[None]:
-        """Yield after each call that a node would make for a push of so many bytes."""
+    def _commits(self, data: bytes) -> Iterator[None]:
+        """Yield after each commit that a node would make for a push of so many bytes."""
         topic = self._metadata.admin.get_topic(TOPIC)
         for number in itertools.count():
             folio = InlineFolio(f"{number}{INLINE_SUFFIX}", data)
             address = PageAddress(folio.name, 0, len(data))
             page = StoredPage(Partition("null"), 1, address)
             batch = CommitBatch(0, topic.uuid, (page,), None, None, None)
-            call = judged_call([batch], time.time_ns() // 1_000, folio)
-            assert call is not None
-            arguments = (uuid4().hex, "floor", *call.arguments)
-            assert connection.call(call.function, arguments) is not None
+            self._metadata.registry.commit([batch], inline=folio)
             yield
 
 

@@ -134,7 +134,7 @@ def test_holds_of_an_earlier_version_are_brought_up_to_date_by_the_node_that_is_
     PostgresHoldStore(nodes.url).close()
     with psycopg.connect(nodes.url) as connection:  # As the first version of the tables was.
         connection.execute("ALTER TABLE wings_holds.owner DROP COLUMN address")
-        connection.execute("DELETE FROM wings_holds.migrations WHERE version > 1")
+        connection.execute("UPDATE wings_holds.migrations SET version = 1")
     client = nodes.start().client()
     create_topic(client, "jobs", ["n: int64"])
     push(client, "jobs", numbers(1))

@@ -5,14 +5,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import cast
 
-import psycopg
 import pytest
 from fix_metadata import NOON, SCHEMA, batch_of
-from fix_postgres import PostgresServer, new_schema
 
 from wings_core.errors import Internal
-from wings_core.metadata.postgres import PostgresMetadata
-from wings_core.metadata.postgres.versions import from_10 as postgres_from_10
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite.versions import from_10 as sqlite_from_10
 from wings_core.model import Location, PageAddress, PageFormat
@@ -65,23 +61,5 @@ def test_a_migration_of_sqlite_names_the_format_of_every_page(tmp_path: Path) ->
         for statement in (*before, *sqlite_from_10.FORMATS, INLINE_INDEX):
             connection.execute(statement)
     with SqliteMetadata(path) as metadata:
-        found = metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 12).locations
-    assert [(page.end_offset, page.format) for page in found] == FORMATS
-
-
-def test_a_migration_of_postgres_names_the_format_of_every_page(postgres: PostgresServer) -> None:
-    schema = new_schema()
-    with PostgresMetadata(postgres.url, schema=schema) as metadata:
-        topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("orders"), SCHEMA)
-        for _ in range(3):
-            metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 4})])
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        connection.execute(f"SET search_path = {schema}".encode())
-        for statement in (AS_BEFORE, MERGED_BEFORE, *postgres_from_10.FORMATS):
-            connection.execute(statement)
-        connection.execute(INLINE_INDEX)
-        with pytest.raises(psycopg.errors.CheckViolation):
-            connection.execute("UPDATE pages SET first_timestamp = 1 WHERE end_offset = 7")
-    with PostgresMetadata(postgres.url, schema=schema) as metadata:
         found = metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 12).locations
     assert [(page.end_offset, page.format) for page in found] == FORMATS

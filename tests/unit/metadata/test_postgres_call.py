@@ -1,4 +1,4 @@
-"""Flushes that are one statement: how many statements, and that they do as the exchanges do."""
+"""Flushes over PostgreSQL: how many statements they are, and what others do meanwhile."""
 
 import contextlib
 import threading
@@ -6,14 +6,12 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
+from typing import LiteralString
 
 import psycopg
 import pytest
-from fix_metadata import NOON, SCHEMA, SECOND, A, B, Clock, accepted, batch_of, offsets_of
+from fix_metadata import NOON, SCHEMA, A, B, Clock, accepted, batch_of, offsets_of
 from fix_postgres import PostgresServer, empty_schema
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from property_examples import examples
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
@@ -23,14 +21,15 @@ from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.metadata.postgres.connections import Connection, Connections
 from wings_core.metadata.postgres.faults import passing
 from wings_core.metadata.store.locks import Lock, bucket
-from wings_core.metadata.store.registry import DatabaseRegistry
 from wings_core.model import (
     Accepted,
     CommitBatch,
     CommitResult,
+    FlushId,
     InlineFolio,
     PageAddress,
     Rejected,
+    StageEntry,
     StoredPage,
     Topic,
 )
@@ -58,11 +57,17 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Generator[list[str]]:
     sent: list[str] = []
     thread = threading.get_ident()
     execute, call = psycopg.Connection.execute, Connection.call
+    command = Connection.command
 
     def calling(self: Connection, function: str, arguments: Sequence[str | int | bytes | None]):
         if threading.get_ident() == thread:
             sent.append(function)
         return call(self, function, arguments)
+
+    def commanding(self: Connection, statement: LiteralString) -> None:
+        if threading.get_ident() == thread:
+            sent.append(statement)
+        command(self, statement)
 
     def counting(self: Connection, query: str, *args: object, **kwargs: object) -> object:
         if threading.get_ident() == thread:
@@ -72,6 +77,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Generator[list[str]]:
     with monkeypatch.context() as patched:
         patched.setattr(psycopg.Connection, "execute", counting)
         patched.setattr(Connection, "call", calling)
+        patched.setattr(Connection, "command", commanding)
         yield sent
 
 
@@ -81,41 +87,62 @@ def push(metadata: PostgresMetadata, topic: Topic, **options: object) -> CommitR
     return metadata.registry.commit([batch], inline=InlineFolio(folio, b"x"))[0]
 
 
-@pytest.mark.parametrize("sequence", [None, ("p", 0)])
-@pytest.mark.parametrize("expected", [None, (UNPARTITIONED, 0)])
-def test_a_small_push_is_one_statement(
-    store: PostgresMetadata,
-    monkeypatch: pytest.MonkeyPatch,
-    sequence: tuple[str, int] | None,
-    expected: tuple[Partition, int] | None,
+def test_a_flush_is_one_call_where_what_is_stored_is_known(
+    store: PostgresMetadata, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    topic = store.admin.create_topic(NAME, SCHEMA)
-    batch = batch_of(topic, {UNPARTITIONED: 1}, folio=FOLIO, sequence=sequence, expected=expected)
+    topic = store.admin.create_topic(NAME, SCHEMA, "key")
+    push(store, topic)
+    stage = StageEntry("s", "x", first=True)
+    flushes: dict[str, list[CommitBatch]] = {
+        "a page": [batch_of(topic, {A: 1})],
+        "a sequence": [batch_of(topic, {A: 1}, sequence=("p", 0))],
+        "a wrong sequence": [batch_of(topic, {A: 1}, sequence=("p", 7))],
+        "an expected offset": [batch_of(topic, {A: 1}, expected=(A, 3))],
+        "a wrong offset, a right one": [
+            batch_of(topic, {A: 1}, expected=(A, 3), stream=1),
+            batch_of(topic, {A: 1}, expected=(A, 4), stream=2),
+        ],
+        "many partitions": [
+            batch_of(
+                topic, dict.fromkeys([Partition(f'"{n} \\\\ \\" ü"') for n in range(1_200)], 3)
+            )
+        ],
+        "a stage": [batch_of(topic, {A: 1}, stage=stage)],
+        "the stage again": [batch_of(topic, {B: 1}, stage=replace(stage, first=False))],
+        "nothing": [],
+    }
+    for name, batches in flushes.items():
+        with subtests.test(name), counted(monkeypatch) as sent:
+            store.registry.commit(batches)
+            assert sent == ["commit_flush"]
     with counted(monkeypatch) as sent:
-        accepted(store.registry.commit([batch], inline=InlineFolio(FOLIO, b"data"))[0])
-    assert sent == ["commit_page"]
-    assert store.registry.read_inline([FOLIO]) == {FOLIO: b"data"}
+        repeated = store.registry.commit(flushes["a sequence"])
+        assert accepted(repeated[0])[0].start_offset == 2
+    assert [each == "commit_flush" for each in sent] == [False, True]
+    with counted(monkeypatch) as sent:
+        for _ in range(2):
+            (named,) = store.registry.commit(flushes["a page"], FlushId("w", 0))
+            assert accepted(named)[0].start_offset == 5
+    assert sent == ["commit_flush"] * 2
 
 
-def test_a_push_to_many_partitions_of_two_topics_is_one_statement(
-    store: PostgresMetadata, monkeypatch: pytest.MonkeyPatch
+def test_a_flush_is_judged_again_within_a_transaction_where_another_node_committed(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topics = [
-        store.admin.create_topic(DEFAULT_NAMESPACE.topic(name), SCHEMA, "key")
-        for name in ("t", "u")
-    ]
-    keys = [Partition(f'"{number} \\\\ \\" ü"') for number in range(1_200)]
-    for number in range(2):
-        batches = [batch_of(topic, dict.fromkeys(keys, 3)) for topic in topics]
-        with counted(monkeypatch) as sent:
-            results = store.registry.commit(batches)
-        assert len(sent) == 1
-        for result in results:
-            got = [
-                (each.partition, each.start_offset, each.end_offset) for each in accepted(result)
-            ]
-            assert got == [(key, 3 * number, 3 * number + 2) for key in keys]
-    assert offsets_of(store.registry, topics[1], keys[-1]) == [(0, 2), (3, 5)]
+    with (
+        empty_schema(postgres, NOON) as schema,
+        PostgresMetadata(postgres.url, schema=schema, clock=Clock()) as one,
+        PostgresMetadata(postgres.url, schema=schema, clock=Clock()) as other,
+    ):
+        topic = one.admin.create_topic(NAME, SCHEMA, "key")
+        for number in range(3):
+            node = (one, other)[number % 2]
+            with counted(monkeypatch) as sent:
+                (got,) = accepted(push(node, topic, sequence=("p", number)))
+            assert (got.start_offset, sent) == (
+                number,
+                ["commit_flush", "BEGIN"] * 1 + ["commit_flush", "COMMIT"],
+            )
 
 
 def test_a_producer_gets_its_own_rows_again_where_those_of_others_share_its_page(
@@ -245,58 +272,3 @@ def test_a_function_is_called_though_what_was_prepared_is_gone(
         with pytest.raises(psycopg.OperationalError) as ended:
             connection.call("upper", ("a",))
         assert passing(ended.value)
-
-
-_BATCHES = st.lists(
-    st.fixed_dictionaries(
-        {
-            "rows": st.dictionaries(st.sampled_from([A, B]), st.integers(1, 3), min_size=1),
-            "sequence": st.none() | st.tuples(st.sampled_from(["p", "q"]), st.integers(0, 3)),
-            "expected": st.none() | st.tuples(st.sampled_from([A, B]), st.integers(0, 4)),
-            "timestamp": st.none() | st.integers(NOON - SECOND, NOON + SECOND),
-            "stream": st.integers(0, 1),
-        }
-    ),
-    min_size=1,
-    max_size=3,
-)
-
-
-@pytest.mark.hypothesis
-def test_flushes_get_by_calls_what_they_get_by_exchanges(postgres: PostgresServer) -> None:
-    names = count()
-    with empty_schema(postgres, NOON) as schema, contextlib.ExitStack() as stack:
-        metadata = stack.enter_context(PostgresMetadata(postgres.url, schema=schema, clock=Clock()))
-
-        @settings(max_examples=examples(12, 60))
-        @given(flushes=st.lists(_BATCHES, min_size=1, max_size=5))
-        def check(flushes: Sequence[Sequence[dict[str, object]]]) -> None:
-            by_call, by_exchanges = (
-                metadata.admin.create_topic(
-                    DEFAULT_NAMESPACE.topic(f"t{next(names)}"), SCHEMA, "key"
-                )
-                for _ in range(2)
-            )
-            for flush in flushes:
-                called = metadata.registry.commit(_batches(by_call, flush))
-                exchanged = DatabaseRegistry.commit(
-                    metadata.registry, _batches(by_exchanges, flush)
-                )
-                assert [_plain(each) for each in called] == [_plain(each) for each in exchanged]
-            for key in (A, B):
-                assert offsets_of(metadata.registry, by_call, key) == offsets_of(
-                    metadata.registry, by_exchanges, key
-                )
-            assert metadata.registry.partition_states(
-                by_call.uuid
-            ) == metadata.registry.partition_states(by_exchanges.uuid)
-
-        check()
-
-
-def _batches(topic: Topic, flush: Sequence[dict[str, object]]) -> list[CommitBatch]:
-    return [batch_of(topic, **options) for options in flush]  # pyright: ignore[reportArgumentType]
-
-
-def _plain(result: CommitResult) -> object:
-    return result.error.to_json() if isinstance(result, Rejected) else result

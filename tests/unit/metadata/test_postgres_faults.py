@@ -64,6 +64,7 @@ def test_a_commit_whose_answer_is_lost_is_there_once(
 ) -> None:
     with PostgresMetadata(through(proxy), schema=schema) as metadata:
         topic = metadata.admin.create_topic(NAME, SCHEMA, "key")
+        metadata.registry.commit([batch_of(topic, {})])  # From here on a commit is one call.
         for number in range(3):
             proxy.arm(cut)
             (result,) = metadata.registry.commit([batch_of(topic, {A: 2, B: 1})])
@@ -71,6 +72,26 @@ def test_a_commit_whose_answer_is_lost_is_there_once(
         assert proxy.cuts == 3
         assert offsets_of(metadata.registry, topic, A) == [(0, 1), (2, 3), (4, 5)]
     assert outcomes(postgres, schema).count(False) == (3 if cut == "before" else 0)
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_a_commit_of_several_calls_whose_answer_is_lost_is_there_once(
+    postgres: PostgresServer, schema: str, proxy: CommitProxy, cut: Cut, place: int
+) -> None:
+    """The first call, the one within a transaction, and its COMMIT."""
+    with (
+        PostgresMetadata(postgres.url, schema=schema) as other,
+        PostgresMetadata(through(proxy), schema=schema) as metadata,
+    ):
+        topic = metadata.admin.create_topic(NAME, SCHEMA, "key")
+        for node in (metadata, other):
+            node.registry.commit([batch_of(topic, {A: 1})])
+        proxy.arm(cut, place)
+        (result,) = metadata.registry.commit([batch_of(topic, {A: 2, B: 1})])
+        assert [got.start_offset for got in accepted(result)] == [2, 0]
+        assert proxy.cuts == 1
+        assert offsets_of(metadata.registry, topic, A) == [(0, 0), (1, 1), (2, 3)]
 
 
 def test_a_commit_that_comes_after_its_outcome_was_asked_for_has_no_effect(
@@ -109,10 +130,11 @@ def test_waiters_are_told_of_a_commit_whose_outcome_was_not_found_out(
     monkeypatch.setattr(listener, "LOOK_SECONDS", 0.1)
     with PostgresMetadata(through(proxy), schema=schema) as metadata:
         topic = metadata.admin.create_topic(NAME, SCHEMA)
+        metadata.registry.commit([batch_of(topic, {})])
         wake = Wake()
         with metadata.registry.watch([Position(topic.uuid, UNPARTITIONED, 0)], wake.set):
             proxy.arm("after")
-            monkeypatch.setattr(metadata._database, "_outcome", in_doubt)  # pyright: ignore[reportPrivateUsage]
+            monkeypatch.setattr(metadata._database, "_took_effect", in_doubt)  # pyright: ignore[reportPrivateUsage]
             with pytest.raises(Unavailable, match="not known whether"):
                 metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1})])
             assert wake.wait(LONG), "the listener looks for what nothing was told of"
@@ -199,6 +221,7 @@ def test_topics_and_publishes_whose_answers_are_lost_are_there_once(
 def test_waits_are_woken_by_a_commit_whose_answer_is_lost(schema: str, proxy: CommitProxy) -> None:
     with PostgresMetadata(through(proxy), schema=schema) as metadata:
         topic = metadata.admin.create_topic(NAME, SCHEMA)
+        metadata.registry.commit([batch_of(topic, {})])
         wake = Wake()
         with metadata.registry.watch([Position(topic.uuid, UNPARTITIONED, 0)], wake.set):
             proxy.arm("after")
@@ -383,29 +406,25 @@ def test_commits_and_deletions_on_another_node_wake_waits_here(
 _PAUSED = """
 import os, signal, sys
 from fix_metadata import A, batch_of
-from wings_core.metadata.judge import Judge
-from wings_core.metadata.postgres import PostgresMetadata, commit, connections
-from wings_core.model import FlushId
+from wings_core.metadata.postgres import PostgresMetadata, connections
+from wings_core.metadata.postgres.connections import Connection
 from wings_core.names import DEFAULT_NAMESPACE
 
-def pause_once_in(owner, name):
-    work = getattr(owner, name)
+command = Connection.command
 
-    def paused(*arguments):
-        setattr(owner, name, work)
+def paused(connection, statement):
+    if statement == "COMMIT":
+        Connection.command = command
         os.kill(os.getpid(), signal.SIGSTOP)
-        return work(*arguments)
-
-    setattr(owner, name, paused)
+    command(connection, statement)
 
 connections.IDLE_IN_TRANSACTION_SECONDS_MAX = 1
-with PostgresMetadata(sys.argv[1], schema=sys.argv[2]) as metadata:
-    topic = metadata.admin.get_topic(DEFAULT_NAMESPACE.topic("orders"))
-    # With all locks of a commit: before its first write was sent, and before its last was.
-    # Of a flush of a service, which takes several exchanges.
-    for number, (owner, name) in enumerate(((Judge, "judge"), (commit, "write_stages"))):
-        pause_once_in(owner, name)
-        metadata.registry.commit([batch_of(topic, {A: 1})], FlushId("writer", number))
+# The first commit of a process to a topic is within a transaction: it is paused with all locks.
+for _ in range(2):
+    with PostgresMetadata(sys.argv[1], schema=sys.argv[2]) as metadata:
+        topic = metadata.admin.get_topic(DEFAULT_NAMESPACE.topic("orders"))
+        Connection.command = paused
+        metadata.registry.commit([batch_of(topic, {A: 1})])
 """
 
 

@@ -1,348 +1,420 @@
-"""The commit of a flush to PostgreSQL: lock, judge all batches, write what the accepted changed.
+"""Flushes committed to PostgreSQL: judged on what this process knows, compared and set by one call.
 
-What the judge may ask for is known before: so all of it is locked and read in one exchange with the
-server, in the order of `locks`, and all is written in another.
+The judge decides before anything is asked, on what the last commits of this process left: `Known`.
+`commit_flush`, a function of the schema, compares that with what is stored and writes what the
+judge changed, in one statement that is its own transaction; see `commit_function`. Where other
+processes wrote meanwhile it returns what is stored instead. Then the judge decides again on that,
+and the same function is called within a transaction, which has kept the locks.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+import json
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from wings_core.errors import InvalidArgument
-from wings_core.metadata.judge import (
-    Judge,
-    PartitionDraft,
-    check_id,
-    check_text,
-)
+from wings_core.metadata.flushes import dump_results, is_repeat, load_results
+from wings_core.metadata.judge import ID_BYTES_MAX, Judge, PartitionDraft, check_text
 from wings_core.metadata.postgres.connections import Connection
-from wings_core.metadata.postgres.pages import (
-    columns,
-    count_to_folios,
-    insert_inline,
-    insert_pages,
-    update_partitions,
-)
-from wings_core.metadata.postgres.plans import plan_for
-from wings_core.metadata.postgres.stages import lock_stages, write_stages
-from wings_core.metadata.results import RESULTS_KEPT_MAX, Series, ranges_to_json
+from wings_core.metadata.postgres.database import PostgresDatabase
+from wings_core.metadata.results import RESULTS_KEPT_MAX, Series
 from wings_core.metadata.stages import StageDraft
-from wings_core.metadata.store.database import Committed
-from wings_core.metadata.store.locks import Lock
-from wings_core.model import CommitBatch, CommittedRange, InlineFolio
+from wings_core.metadata.store.locks import bucket, buckets
+from wings_core.metadata.store.notifications import of_ends
+from wings_core.model import CommitBatch, CommitResult, CommittedRange, FlushId, InlineFolio
 from wings_core.partitions import Partition, is_longer
 
 PARTITION_BYTES_MAX = 2_048
 """The longest partition value, as JSON in UTF-8. An entry of an index holds 2,704 bytes at most, on
 pages of the usual size: a value, a topic, and for offsets the longest name of a consumer."""
 
+KNOWN_MAX = 65_536
+"""Partitions, producers, topics and stages of which it is known what was stored, each."""
 
-def commit_batches(
-    connection: Connection,
-    batches: Sequence[CommitBatch],
-    now: int,
-    inline: InlineFolio | None = None,
-) -> Committed:
-    """Judge the batches and write the accepted ones, within the transaction of `connection`."""
-    plan_for(connection, max(len(batches), sum(len(batch.pages) for batch in batches)))
-    stored = _Stored(connection, batches)
-    judge = Judge(stored, now, PARTITION_BYTES_MAX)
-    results = [judge.judge(batch) for batch in batches]
-    changed = [draft for draft in judge.partitions.values() if draft.changed]
-    _write_partitions(connection, changed, stored.new_partitions)
-    _write_pages(connection, judge)
-    if inline is not None:
-        insert_inline(connection, inline)
-    _write_producers(connection, judge, stored.new_producers, now)
-    write_stages(connection, judge.stages.values(), now)
-    uuids = {topic_id: topic_uuid for topic_uuid, topic_id in stored.topic_ids.items()}
-    ends = {(uuids[draft.topic_id], draft.partition): draft.next_offset for draft in changed}
-    return Committed(results, ends)
+_Row = Sequence[int | str | None]
+_Stage = tuple[int | None, str | None, int | None, int | None, int | None]
+"""Topic id, stream, rows, bytes and pages of a stage, None where there is none."""
+
+_ABSENT: _Stage = (None, None, None, None, None)
 
 
-class _Stored:
-    """What is stored and locked, for the judge; see `judge.StoredState`."""
+class Known:
+    """What is stored, as the last commits of this process left it; other processes may go on.
 
-    def __init__(self, connection: Connection, batches: Sequence[CommitBatch]) -> None:
-        self._connection = connection
-        topics = sorted({batch.topic_uuid for batch in batches})
-        connection.share_lock(Lock.TOPICS, topics)
-        self.topic_ids = _find_topic_ids(connection, topics)
-        # The judge refuses the others.
-        stages = {
-            batch.stage.stage
-            for batch in batches
-            if batch.stage is not None and _accepted_by(check_text, batch.stage.stage)
-        }
-        self._stages = self._lock_stages(stages) if stages else {}
-        self._producers: dict[tuple[int, str], int] = {}
-        self.new_producers: set[tuple[int, str]] = set()
-        """Those inserted by this transaction, whether or not they come to be used."""
-        self._partitions: dict[tuple[int, Partition], PartitionDraft] = {}
-        self.new_partitions: set[int] = set()
-        """The ids of those inserted by this transaction, whether or not they are written to."""
-        visible = [
-            (self.topic_ids[batch.topic_uuid], batch)
-            for batch in batches
-            if batch.stage is None and batch.topic_uuid in self.topic_ids
-        ]
-        self._lock_rows(
-            sorted(
-                {
-                    (topic_id, batch.sequence.producer_id)
-                    for topic_id, batch in visible
-                    if batch.sequence is not None
-                    and _accepted_by(check_id, batch.sequence.producer_id)
-                }
-            ),
-            sorted(
-                {
-                    (topic_id, partition)
-                    for topic_id, batch in visible
-                    for partition in (
-                        *(page.partition for page in batch.pages),
-                        *(() if batch.expected is None else (batch.expected.partition,)),
-                    )
-                    # The judge refuses the others.
-                    if not is_longer(partition, PARTITION_BYTES_MAX)
-                }
-            ),
+    May be used from several threads: whatever it says is compared with what is stored.
+    """
+
+    def __init__(self) -> None:
+        self.topics: dict[str, int] = {}
+        """The ids of topics, by UUID."""
+        self.producers: dict[tuple[int, str], int] = {}
+        """The next sequences of producers, by topic id."""
+        self.partitions: dict[tuple[int, Partition], tuple[int, int | None]] = {}
+        """The next offsets and last timestamps of partitions, by topic id."""
+        self.stages: dict[str, _Stage] = {}
+
+    def bound(self) -> None:
+        """Begin anew what has become too large."""
+        for kept in (self.topics, self.producers, self.partitions, self.stages):
+            if len(kept) > KNOWN_MAX:
+                kept.clear()
+
+
+class PostgresCommits:
+    """Commits the flushes of one process.
+
+    Args:
+        database: Where they are committed.
+    """
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+        self._known = Known()
+
+    def commit(
+        self,
+        batches: Sequence[CommitBatch],
+        flush_id: FlushId | None = None,
+        inline: InlineFolio | None = None,
+    ) -> list[CommitResult]:
+        """Assign offsets to the batches of a flush; see `OffsetRegistry.commit`."""
+        flush = _Flush(self._known, batches, flush_id, inline)
+        database = self._database
+
+        def send(connection: Connection, transaction: str) -> bool:
+            return flush.send(connection, transaction, database.node, database.now())
+
+        database.call(send, lambda: of_ends(flush.ends))
+        flush.learn()
+        return flush.results
+
+
+class _Flush:
+    """One flush: the rows that it touches, as they are known to be stored.
+
+    To the judge, the id of a topic is its place in the flush, as is that of a partition; see
+    `judge.StoredState`.
+
+    Attributes:
+        results: What its batches got, once it was sent.
+        ends: The next offsets of partitions that it wrote to, by topic UUID and partition.
+
+    Args:
+        known: What is stored; learns from this flush.
+        batches: As of `OffsetRegistry.commit`, and so the others.
+        flush_id: Names the flush.
+        inline: Its folio.
+    """
+
+    def __init__(
+        self,
+        known: Known,
+        batches: Sequence[CommitBatch],
+        flush_id: FlushId | None,
+        inline: InlineFolio | None,
+    ) -> None:
+        self.results: list[CommitResult] = []
+        self.ends: dict[tuple[str, Partition], int] = {}
+        self._known = known
+        self._batches = batches
+        self._flush_id = flush_id
+        self._inline = inline
+        self._connection: Connection | None = None
+        self._judged: Judge | None = None
+        # By id, as all transactions lock what belongs to topics in that order.
+        self._topics = sorted(
+            {batch.topic_uuid for batch in batches}, key=lambda uuid: known.topics.get(uuid, 0)
         )
+        self._places = {uuid: place for place, uuid in enumerate(self._topics, 1)}
+        partitions = set[tuple[int, Partition]]()
+        producers = set[tuple[int, str]]()
+        stages = set[str]()
+        for batch in batches:
+            place = self._places[batch.topic_uuid]
+            if batch.stage is not None:
+                stages.add(batch.stage.stage)
+                continue
+            partitions.update([(place, page.partition) for page in batch.pages])
+            if batch.expected is not None:
+                partitions.add((place, batch.expected.partition))
+            if batch.sequence is not None:
+                producers.add((place, batch.sequence.producer_id))
+        # The judge asks for none of the names that cannot be stored: it rejects their batches.
+        self._partitions = sorted(
+            [each for each in partitions if not is_longer(each[1], PARTITION_BYTES_MAX)]
+        )
+        self._producers = sorted(
+            [each for each in producers if _is_storable(each[1], ID_BYTES_MAX)]
+        )
+        self._stages = sorted([each for each in stages if _is_storable(each)])
+        self._look()
+
+    def _look(self) -> None:
+        """Take what is known to be stored."""
+        known = self._known
+        ids = self._ids = [known.topics.get(uuid) for uuid in self._topics]
+        self._seen_partitions = [
+            known.partitions.get((ids[place - 1] or 0, partition), (0, None))
+            for place, partition in self._partitions
+        ]
+        self._seen_producers = [
+            known.producers.get((ids[place - 1] or 0, producer), 0)
+            for place, producer in self._producers
+        ]
+        self._seen_stages = [known.stages.get(stage, _ABSENT) for stage in self._stages]
+
+    def send(self, connection: Connection, transaction: str, node: str, now: int) -> bool:
+        """Judge the flush and call the function; blocks until it has answered.
+
+        Returns:
+            Whether the flush is over. If not, nothing was written, and what is stored was learnt.
+        """
+        self._connection = connection
+        judge = Judge(self, now, PARTITION_BYTES_MAX)
+        self.results = [judge.judge(batch) for batch in self._batches]
+        self.ends = {
+            (self._topics[topic - 1], partition): draft.next_offset
+            for (topic, partition), draft in judge.partitions.items()
+            if draft.changed
+        }
+        self._judged = judge
+        arguments = (transaction, node, now, *self._arguments(judge))
+        answer = connection.call("commit_flush", arguments)
+        if answer is None:
+            return True
+        stored: dict[str, Any] = json.loads(answer)
+        if self._flush_id is not None and "number" in stored:
+            is_repeat(self._flush_id, stored["number"])
+            self.results, self.ends = load_results(stored["results"]), {}
+            self._judged = None
+            return True
+        self._learn_stored(stored)
+        return False
+
+    # What is stored, for the judge.
 
     def topic_id(self, topic_uuid: str) -> int | None:
-        return self.topic_ids.get(topic_uuid)
+        place = self._places[topic_uuid]
+        return None if self._ids[place - 1] is None else place
 
     def partition(self, topic_id: int, partition: Partition) -> PartitionDraft:
-        return self._partitions[topic_id, partition]
-
-    def stage(self, stage: str) -> StageDraft | None:
-        return self._stages.get(stage)
+        index = bisect_left(self._partitions, (topic_id, partition))
+        end, timestamp = self._seen_partitions[index]
+        return PartitionDraft(topic_id, partition, index + 1, end, 0, timestamp, end)
 
     def next_sequence(self, topic_id: int, producer_id: str) -> int:
-        return self._producers[topic_id, producer_id]
+        return self._seen_producers[bisect_left(self._producers, (topic_id, producer_id))]
+
+    def stage(self, stage: str) -> StageDraft | None:
+        seen = self._seen_stages[bisect_left(self._stages, stage)]
+        topic_id, writing, rows, size, pages = seen
+        if topic_id is None:
+            return None
+        return StageDraft(stage, topic_id, None, writing or "", rows or 0, size or 0, pages or 0)
 
     def result(
         self, topic_id: int, producer_id: str, sequence: int, committed_after: int
     ) -> tuple[CommittedRange, ...] | None:
+        assert self._connection is not None
         row = self._connection.execute(
-            "SELECT committed FROM producer_results "
-            "WHERE topic_id = %s AND producer_id = %s AND slot = %s AND sequence = %s::bigint "
-            "AND committed_at > %s::bigint",
-            (
-                topic_id,
-                producer_id,
-                sequence % RESULTS_KEPT_MAX,
-                sequence,
-                committed_after,
-            ),
+            _RESULT, (self._ids[topic_id - 1], producer_id, sequence, committed_after)
         ).fetchone()
-        return None if row is None else Series.from_json(sequence, row[0]).committed
+        return None if row is None else Series.from_json(*row).result(sequence)
 
-    def _lock_stages(self, stages: set[str]) -> dict[str, StageDraft]:
-        # A row that is not there yet cannot be locked: of two who begin a stage, one is first.
-        self._connection.take_lock(Lock.STAGES, stages)
-        return lock_stages(self._connection, sorted(stages))
-
-    def _lock_rows(
-        self, producers: list[tuple[int, str]], partitions: list[tuple[int, Partition]]
-    ) -> None:
-        """Lock producers and partitions, inserting those that are not there, in one exchange."""
-        producer_columns = columns(producers, 2)
-        partition_columns = columns(partitions, 2)
-        new_producers = new_partitions = producer_rows = partition_rows = None
-        if producers:
-            new_producers = self._connection.execute(_INSERT_PRODUCERS, producer_columns)
-        if partitions:
-            new_partitions = self._connection.execute(_INSERT_PARTITIONS, partition_columns)
-        if producers:
-            producer_rows = self._connection.execute(_LOCK_PRODUCERS, producer_columns)
-        if partitions:
-            partition_rows = self._connection.execute(_LOCK_PARTITIONS, partition_columns)
-        # Nothing is waited for before all was sent.
-        if new_producers is not None and producer_rows is not None:
-            self.new_producers = {
-                (topic_id, producer_id) for topic_id, producer_id in new_producers
-            }
-            self._producers = {
-                (topic_id, producer_id): next_sequence
-                for topic_id, producer_id, next_sequence in producer_rows
-            }
-        if new_partitions is not None and partition_rows is not None:
-            self.new_partitions = {partition_id for (partition_id,) in new_partitions}
-            found = partition_rows.fetchall()
-            self._partitions = {
-                (topic_id, value): PartitionDraft(
-                    topic_id=topic_id,
-                    partition=value,
-                    partition_id=partition_id,
-                    next_offset=next_offset,
-                    bytes=size,
-                    last_timestamp=last_timestamp,
-                    stored_next_offset=next_offset,
-                    pages=pages,
-                )
-                for partition_id, topic_id, value, next_offset, size, last_timestamp, pages in found
-            }
-
-
-_INSERT_PRODUCERS = """
-INSERT INTO producers (topic_id, producer_id)
-SELECT topic_id, producer_id
-FROM unnest(%s::bigint[], %s::text[]) AS wanted (topic_id, producer_id)
-WHERE NOT EXISTS (
-    SELECT FROM producers AS known
-    WHERE known.topic_id = wanted.topic_id AND known.producer_id = wanted.producer_id
-)
-ORDER BY topic_id, producer_id COLLATE "C"
-ON CONFLICT DO NOTHING RETURNING topic_id, producer_id
-"""
-
-_LOCK_PRODUCERS = """
-SELECT topic_id, producer_id, next_sequence
-FROM unnest(%s::bigint[], %s::text[]) AS wanted (topic_id, producer_id)
-JOIN producers USING (topic_id, producer_id)
-ORDER BY producers.topic_id, producers.producer_id
-FOR UPDATE OF producers
-"""
-
-_INSERT_PARTITIONS = """
-INSERT INTO partitions (topic_id, value)
-SELECT topic_id, value FROM unnest(%s::bigint[], %s::text[]) AS wanted (topic_id, value)
-WHERE NOT EXISTS (
-    SELECT FROM partitions AS known
-    WHERE known.topic_id = wanted.topic_id AND known.value = wanted.value
-)
-ORDER BY topic_id, value COLLATE "C"
-ON CONFLICT DO NOTHING RETURNING id
-"""
-
-_LOCK_PARTITIONS = """
-SELECT partitions.id, partitions.topic_id, partitions.value, partitions.next_offset,
-    partitions.bytes, partitions.last_timestamp, partitions.pages
-FROM unnest(%s::bigint[], %s::text[]) AS wanted (topic_id, value)
-JOIN partitions ON partitions.topic_id = wanted.topic_id AND partitions.value = wanted.value
-ORDER BY partitions.topic_id, partitions.value
-FOR UPDATE OF partitions
-"""
-
-
-def _write_partitions(
-    connection: Connection, changed: Sequence[PartitionDraft], new: set[int]
-) -> None:
-    """Write partitions back; those inserted for batches that were refused go again."""
-    if changed:
-        update_partitions(
-            connection,
-            [
-                (
-                    draft.partition_id,
-                    draft.next_offset,
-                    draft.bytes,
-                    draft.last_timestamp,
-                    draft.pages,
-                )
-                for draft in changed
-            ],
+    def _arguments(self, judge: Judge) -> Sequence[str | bytes | None]:
+        """Return the arguments of `commit_flush` that follow the time."""
+        folios: dict[str, int] = {}
+        inline = self._inline
+        if inline is not None:
+            folios[inline.name] = 0  # The first one.
+        for page in judge.pages:
+            folio = page.stored.address.folio
+            folios[folio] = folios.get(folio, 0) + 1
+        for stage in judge.stages.values():
+            for stored, _ in stage.added:
+                folios[stored.address.folio] = folios.get(stored.address.folio, 0) + 1
+        if inline is not None and not folios[inline.name]:
+            del folios[inline.name]  # All batches that have pages in it were rejected.
+            inline = None
+        folio_places = {folio: place for place, folio in enumerate(folios, 1)}
+        uuids = self._topics
+        return (
+            self._writer_argument(),
+            f"{{{','.join(map(str, buckets(uuids)))}}}",
+            _rows([(uuid, self._ids[place]) for place, uuid in enumerate(uuids)]),
+            _rows(self._stage_rows(judge)),
+            _rows(self._producer_rows(judge)),
+            _rows(self._partition_rows(judge)),
+            _rows(list(folios.items())),
+            _rows(_page_rows(judge, folio_places)),
+            _rows(self._staged_rows(judge, folio_places)),
+            _rows(self._result_rows(judge)),
+            None if inline is None else inline.data,
         )
-    unused = new - {draft.partition_id for draft in changed}
-    if unused:
-        connection.execute("DELETE FROM partitions WHERE id = ANY(%s::bigint[])", (list(unused),))
+
+    def _writer_argument(self) -> str | None:
+        flush = self._flush_id
+        if flush is None:
+            return None
+        return _row((flush.writer, bucket(flush.writer), flush.number, dump_results(self.results)))
+
+    def _stage_rows(self, judge: Judge) -> list[_Row]:
+        rows: list[_Row] = []
+        for name, seen in zip(self._stages, self._seen_stages, strict=True):
+            draft = judge.stages.get(name)
+            topic, after = None, _ABSENT[1:]
+            if draft is not None:
+                after = (draft.writing, draft.rows, draft.bytes, draft.pages)
+                topic = draft.topic_id  # Of use where the stage is new.
+            rows.append((name, topic, *seen, *after))
+        return rows
+
+    def _producer_rows(self, judge: Judge) -> list[_Row]:
+        rows: list[_Row] = []
+        for key, seen in zip(self._producers, self._seen_producers, strict=True):
+            draft = judge.producers.get(key)
+            rows.append((*key, seen, seen if draft is None else draft.next_sequence))
+        return rows
+
+    def _partition_rows(self, judge: Judge) -> list[_Row]:
+        rows: list[_Row] = []
+        for key, (seen, timestamp) in zip(self._partitions, self._seen_partitions, strict=True):
+            draft = judge.partitions.get(key)
+            after = (seen, timestamp, 0, 0)
+            if draft is not None:
+                after = (draft.next_offset, draft.last_timestamp, draft.bytes, draft.pages)
+            rows.append((*key, seen, *after))
+        return rows
+
+    def _staged_rows(self, judge: Judge, folios: Mapping[str, int]) -> list[_Row]:
+        rows: list[_Row] = []
+        for place, name in enumerate(self._stages, 1):
+            draft = judge.stages.get(name)
+            added = [] if draft is None else draft.added
+            first = 0 if draft is None else draft.pages - len(added)
+            for number, (page, timestamp) in enumerate(added, first):
+                folio, position, length = page.address
+                rows.append(
+                    (
+                        place,
+                        number,
+                        page.partition,
+                        page.rows,
+                        timestamp,
+                        folios[folio],
+                        position,
+                        length,
+                        page.first_row,
+                        page.slice_bytes,
+                        page.schema_version,
+                    )
+                )
+        return rows
+
+    def _result_rows(self, judge: Judge) -> list[_Row]:
+        return [
+            (place, series.sequence, series.to_json())
+            for place, key in enumerate(self._producers, 1)
+            if key in judge.producers
+            # A flush may go around the ring, and all but the last round would be written over.
+            for series in judge.producers[key].series[-RESULTS_KEPT_MAX:]
+        ]
+
+    def learn(self) -> None:
+        """Learn what the commit has left, once it is known to be over."""
+        judge, known, ids = self._judged, self._known, self._ids
+        if judge is None:
+            return
+        for (place, partition), draft in judge.partitions.items():
+            known.partitions[ids[place - 1] or 0, partition] = (
+                draft.next_offset,
+                draft.last_timestamp,
+            )
+        for (place, name), producer in judge.producers.items():
+            known.producers[ids[place - 1] or 0, name] = producer.next_sequence
+        for name, (topic_id, *_) in zip(self._stages, self._seen_stages, strict=True):
+            stage = judge.stages.get(name)
+            if stage is not None:
+                topic_id = ids[stage.topic_id - 1] if topic_id is None else topic_id
+                seen = (topic_id, stage.writing, stage.rows, stage.bytes, stage.pages)
+                known.stages[name] = seen
+        known.bound()
+
+    def _learn_stored(self, stored: dict[str, Any]) -> None:
+        """Learn what the function found, and take it for the next call."""
+        known = self._known
+        ids: list[int | None] = stored["topics"]
+        for uuid, topic_id in zip(self._topics, ids, strict=True):
+            if topic_id is None:
+                known.topics.pop(uuid, None)
+            else:
+                known.topics[uuid] = topic_id
+        for (place, name), sequence in zip(self._producers, stored["producers"], strict=True):
+            known.producers[ids[place - 1] or 0, name] = sequence
+        for (place, partition), found in zip(self._partitions, stored["partitions"], strict=True):
+            end, timestamp = found or (0, None)
+            known.partitions[ids[place - 1] or 0, partition] = (end, timestamp)
+        for name, found in zip(self._stages, stored["stages"], strict=True):
+            known.stages[name] = _ABSENT if found is None else tuple(found)
+        self._look()
 
 
-def _write_pages(connection: Connection, judge: Judge) -> None:
-    """Count all accepted pages to their folios, and write the visible ones."""
-    counts = Counter(page.stored.address.folio for page in judge.pages)
-    for stage in judge.stages.values():
-        counts.update(page.address.folio for page, _ in stage.added)
-    count_to_folios(connection, counts)
-    insert_pages(
-        connection,
-        [
+_RESULT = """
+SELECT sequence, committed FROM producer_results
+WHERE topic_id = %s AND producer_id = %s AND sequence >= %s::bigint AND committed_at > %s::bigint
+ORDER BY sequence LIMIT 1
+"""
+"""Of the series that a batch was in, or of a later one, where that is forgotten."""
+
+
+def _page_rows(judge: Judge, folios: Mapping[str, int]) -> list[_Row]:
+    rows: list[_Row] = []
+    for page in judge.pages:
+        stored, got = page.stored, page.got
+        address = stored.address
+        rows.append(
             (
                 page.partition.partition_id,
-                page.got.end_offset,
-                page.got.start_offset,
-                page.got.timestamp,
-                page.stored.address.folio,
-                page.stored.address.position,
-                page.stored.address.length,
-                page.stored.first_row,
-                page.stored.slice_bytes,
-                int(page.stored.address.pushed_format),
-                page.stored.schema_version,
+                got.start_offset,
+                got.end_offset,
+                got.timestamp,
+                folios[address.folio],
+                address.position,
+                address.length,
+                stored.first_row,
+                stored.slice_bytes,
+                address.pushed_format.value,
+                stored.schema_version,
             )
-            for page in judge.pages
-        ],
-    )
-
-
-def _write_producers(
-    connection: Connection, judge: Judge, new: set[tuple[int, str]], now: int
-) -> None:
-    """Write the producers that used a sequence, and their results, the last over the oldest."""
-    changed = {key: draft for key, draft in judge.producers.items() if draft.series}
-    unused = list(new - changed.keys())
-    if unused:
-        connection.execute(
-            "DELETE FROM producers USING unnest(%s::bigint[], %s::text[]) "
-            "AS unused (topic_id, producer_id) WHERE producers.topic_id = unused.topic_id "
-            "AND producers.producer_id = unused.producer_id",
-            columns(unused, 2),
         )
-    if not changed:
-        return
-    connection.execute(
-        "UPDATE producers SET next_sequence = wanted.next_sequence "
-        "FROM unnest(%s::bigint[], %s::text[], %s::bigint[]) "
-        "AS wanted (topic_id, producer_id, next_sequence) "
-        "WHERE producers.topic_id = wanted.topic_id AND producers.producer_id = wanted.producer_id",
-        columns(
-            [
-                (topic_id, producer_id, draft.next_sequence)
-                for (topic_id, producer_id), draft in changed.items()
-            ],
-            3,
-        ),
-    )
-    # One statement cannot write a place twice, and a flush may go around the ring.
-    results = {
-        (topic_id, producer_id, sequence % RESULTS_KEPT_MAX): (sequence, committed)
-        for (topic_id, producer_id), draft in changed.items()
-        for series in draft.series[-RESULTS_KEPT_MAX:]
-        for sequence, committed in series.batches()
-    }
-    connection.execute(
-        "INSERT INTO producer_results "
-        "(committed_at, topic_id, producer_id, slot, sequence, committed) "
-        "SELECT %s::bigint, * FROM unnest(%s::bigint[], %s::text[], "
-        "%s::int[], %s::bigint[], %s::text[]) "
-        "ON CONFLICT (topic_id, producer_id, slot) DO UPDATE SET sequence = excluded.sequence, "
-        "committed = excluded.committed, committed_at = excluded.committed_at",
-        (
-            now,
-            *columns(
-                [
-                    (*place, sequence, ranges_to_json(committed))
-                    for place, (sequence, committed) in results.items()
-                ],
-                5,
-            ),
-        ),
-    )
+    return rows
 
 
-def _find_topic_ids(connection: Connection, topic_uuids: list[str]) -> dict[str, int]:
-    """Return the ids of those topics that are there, by UUID."""
-    rows = connection.execute(
-        "SELECT uuid, id FROM topics WHERE uuid = ANY(%s::text[]) AND deleted_at IS NULL",
-        (topic_uuids,),
-    ).fetchall()
-    return dict(rows)
-
-
-def _accepted_by(check: Callable[[str, str], None], name: str) -> bool:
-    """Tell whether a name can be stored; the judge refuses its batch where it cannot."""
+def _is_storable(name: str, bytes_max: int | None = None) -> bool:
     try:
-        check("the name", name)
+        check_text("the name", name, bytes_max)
     except InvalidArgument:
         return False
     return True
+
+
+def _rows(rows: Sequence[_Row]) -> str:
+    """Return rows as PostgreSQL reads an array of a composite type.
+
+    psycopg takes far longer for each of their values.
+    """
+    return f"{{{','.join([_quoted(_row(row)) for row in rows])}}}" if rows else "{}"
+
+
+def _row(row: _Row) -> str:
+    fields = [
+        "" if value is None else _quoted(value) if isinstance(value, str) else str(value)
+        for value in row
+    ]
+    return f"({','.join(fields)})"
+
+
+def _quoted(text: str) -> str:
+    if '"' in text or "\\" in text:
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'

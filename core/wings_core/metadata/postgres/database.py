@@ -14,8 +14,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
@@ -26,7 +25,7 @@ from wings_core.errors import Internal, Unavailable, WingsError
 from wings_core.metadata.postgres import connections
 from wings_core.metadata.postgres.connections import Connection, Connections, Loan
 from wings_core.metadata.postgres.faults import discard, passing, translated
-from wings_core.metadata.store.database import Committed, Retry, no_notification
+from wings_core.metadata.store.database import Retry, no_notification
 from wings_core.metadata.store.notifications import Notification
 from wings_core.times import now_us
 
@@ -140,27 +139,21 @@ class PostgresDatabase:
 
     def call(
         self,
-        function: str,
-        arguments: Sequence[str | int | bytes | None],
-        result: Callable[[str], Committed],
-    ) -> Committed | None:
-        """Run a durable transaction that is one call, a commit, and notify all nodes of it.
+        send: Callable[[Connection, str], bool],
+        notification: Callable[[], Notification | None],
+    ) -> None:
+        """Run a durable transaction that is one call of a function, and notify all nodes of it.
 
         Args:
-            function: Is called as a transaction of its own. It writes its outcome with its result,
-                which it returns; or changes nothing, and returns null.
-            arguments: Of the function, after the transaction's id and this node.
-            result: What its result stands for.
-
-        Returns:
-            None where the call changed nothing.
+            send: Calls the function, for the transaction of the id given: as a transaction of its
+                own, and where it returns false within one, until it returns true. The function
+                writes the outcome of the transaction. May be run several times.
+            notification: What to notify all nodes of, once that is durable.
         """
-        attempt = self._run(partial(_Call, self, function, arguments), None)
-        if attempt.result is None:
-            return None
-        found = result(attempt.result)
-        self._notify(Notification(found.ends), attempt.id)
-        return found
+        attempt = self._run(lambda: _Call(self.new_id(), send), None)
+        changed = notification()
+        if changed is not None:
+            self._notify(changed, attempt.id)
 
     def _run(self, attempt_of: Callable[[], A], seconds: float | None) -> A:
         """Return the first attempt that took effect."""
@@ -177,7 +170,7 @@ class PostgresDatabase:
             except (psycopg.Error, Retry) as error:
                 if attempt.in_doubt:
                     _logger.warning("the answer to a commit of metadata was lost: %s", error)
-                    if self._took_effect(attempt):
+                    if self._took_effect(attempt.id):
                         return attempt
                 elif not passing(error):
                     raise translated(error) from error
@@ -240,40 +233,27 @@ class PostgresDatabase:
         self._ahead_us = now - (asked + now_us()) // 2
         return now
 
-    def _took_effect(self, attempt: "_Attempt[Any] | _Call") -> bool:
-        """Return whether an attempt was committed.
-
-        Where that is not found out, and it was, it counts as not told of in a few seconds.
-        """
-        committed, stored = self._outcome(attempt.id)
-        if committed:
-            attempt.recall(stored)
-        return committed
-
-    def _outcome(self, transaction: str) -> tuple[bool, str | None]:
+    def _took_effect(self, transaction: str) -> bool:
         """Return whether a transaction was committed, after which it cannot be any more.
 
-        Returns:
-            That, and the result of one that was a call.
+        Where that is not found out, and it was, it counts as not told of in a few seconds.
 
         Raises:
             Unavailable: The outcome could not be determined in time (fact `in_doubt`).
         """
 
-        def ask(connection: Connection) -> tuple[bool, str | None]:
+        def ask(connection: Connection) -> bool:
             try:
                 connection.execute(f"{_DECIDE} ON CONFLICT DO NOTHING", (transaction, False))
             except psycopg.errors.UndefinedTable:
                 # It was to make the table. Should it still come to that, the next try waits for it:
                 # by a lock that all of them take.
-                return False, None
+                return False
             row = connection.execute(
-                # A migration may not have come to that column: it returns nothing.
-                "SELECT committed, to_jsonb(outcomes) ->> 'result' FROM outcomes WHERE id = %s",
-                (transaction,),
+                "SELECT committed FROM outcomes WHERE id = %s", (transaction,)
             ).fetchone()
             assert row is not None, "outcomes are kept for longer than they are asked for"
-            return bool(row[0]), row[1]
+            return bool(row[0])
 
         reason: WingsError | None = None
         for _ in self._tries(OUTCOME_SECONDS_MAX):
@@ -326,9 +306,6 @@ class _Attempt(Generic[T]):
         self._work = work
         self._notification = notification
 
-    def recall(self, stored: str | None) -> None:
-        """Do nothing: the result was known before COMMIT was sent."""
-
     def run(self, connection: Connection) -> None:
         """Run and commit it; where this raises, `in_doubt` tells whether it may be committed."""
         try:
@@ -358,36 +335,35 @@ class _Attempt(Generic[T]):
 
 
 class _Call:
-    """One try at a transaction that is one call of a function."""
+    """One try at a transaction that is a call, or several of which the last one changes anything.
 
-    def __init__(
-        self,
-        database: PostgresDatabase,
-        function: str,
-        arguments: Sequence[str | int | bytes | None],
-    ) -> None:
-        self.id = database.new_id()
+    Args:
+        transaction: Its id.
+        send: As of `PostgresDatabase.call`.
+    """
+
+    def __init__(self, transaction: str, send: Callable[[Connection, str], bool]) -> None:
+        self.id = transaction
         self.in_doubt = False
         """Whether it was sent, and its outcome is not known."""
-        self.result: str | None = None
-        self._function = function
-        self._arguments = (self.id, database.node, *arguments)
+        self._send = send
 
     def run(self, connection: Connection) -> None:
         """Send it; where this raises, `in_doubt` tells whether it may be committed."""
         self.in_doubt = True
         try:
-            self.result = connection.call(self._function, self._arguments)
+            if not self._send(connection, self.id):
+                connection.command("BEGIN")
+                # The first call there finds what is stored, and keeps it as it is for the second.
+                if not any(self._send(connection, self.id) for _ in range(2)):
+                    raise Retry("what is stored has changed under its locks")
+                connection.command("COMMIT")
             self.in_doubt = False
         except BaseException:
             # The server has answered, so it was refused.
-            self.in_doubt = connection.info.transaction_status != TransactionStatus.IDLE
+            status = connection.info.transaction_status
+            self.in_doubt = status in (TransactionStatus.ACTIVE, TransactionStatus.UNKNOWN)
             raise
-
-    def recall(self, stored: str | None) -> None:
-        """Take the result that its outcome was stored with."""
-        assert stored is not None, "a call that changed nothing has no outcome"
-        self.result = stored
 
 
 def _roll_back(connection: Connection) -> None:

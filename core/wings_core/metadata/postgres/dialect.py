@@ -1,6 +1,6 @@
 """PostgreSQL's own statements, as a `store.database.Dialect`."""
 
-from wings_core.metadata.postgres.commit import PARTITION_BYTES_MAX, commit_batches
+from wings_core.metadata.postgres.commit import PARTITION_BYTES_MAX
 from wings_core.metadata.postgres.consumers import write_offsets
 from wings_core.metadata.postgres.locate import (
     any_has_data,
@@ -25,7 +25,6 @@ __all__ = [
     "acquire_shards",
     "add_pages",
     "any_has_data",
-    "commit_batches",
     "count_off",
     "delete_stages",
     "find_shards",

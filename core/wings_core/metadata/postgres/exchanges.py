@@ -13,7 +13,7 @@ COMMIT: alone, COMMIT would undo an aborted transaction without a complaint.
 
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, LiteralString, Self
 
 import psycopg
 from psycopg.errors import error_from_result
@@ -63,6 +63,14 @@ class ExchangeConnection(psycopg.Connection[TupleRow]):
             self._check_result(result, ExecStatus.TUPLES_OK)
         value = result.get_value(0, 0)
         return None if value is None else value.decode()
+
+    def command(self, statement: LiteralString) -> None:
+        """Run a statement that returns nothing, outside of pipeline mode; blocks until it has.
+
+        Raises:
+            psycopg.Error: It failed, or the connection has ended.
+        """
+        self._check_result(self.pgconn.exec_(statement.encode()), ExecStatus.COMMAND_OK)
 
     def _prepare_call(self, function: str, arguments: int) -> None:
         places = ", ".join(f"${place}" for place in range(1, arguments + 1))

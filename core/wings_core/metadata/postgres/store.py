@@ -15,12 +15,12 @@ from uuid import UUID
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.postgres import dialect
+from wings_core.metadata.postgres.commit import PostgresCommits
 from wings_core.metadata.postgres.connections import Connection, Connections
 from wings_core.metadata.postgres.database import RETRY_SECONDS_MAX, PostgresDatabase
 from wings_core.metadata.postgres.export import exporting
 from wings_core.metadata.postgres.listener import Listener
-from wings_core.metadata.postgres.migrations import check_tables, check_version, migrate
-from wings_core.metadata.postgres.registry import PostgresRegistry
+from wings_core.metadata.postgres.schema import check_tables, migrate
 from wings_core.metadata.store import DatabaseMetadata
 from wings_core.metadata.store.notifications import Notification
 from wings_core.metadata.store.topic_cache import TopicCache
@@ -78,7 +78,7 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
         self._database = PostgresDatabase(self._connections, notify, retry_seconds, clock)
         try:
             if read_only:
-                check_version(self._database, schema)
+                self._database.read(lambda connection: check_tables(connection, schema))
             else:
                 migrate(self._database, schema, self._database.now)
                 self._database.read(self._database.lease_now)  # Its clock is ours from here on.
@@ -91,8 +91,8 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
             self.close()
             raise
         # Topics are not cached: another node may change them at any time.
-        registry = PostgresRegistry(self._database, waiters)
-        super().__init__(self._database, dialect, waiters, TopicCache(0), registry)
+        commits = PostgresCommits(self._database)
+        super().__init__(self._database, dialect, waiters, TopicCache(0), commits)
 
     def claim_for_service(self) -> str:
         """Take this metadata for metadata services, whose nodes know it by the id returned.

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from wings_core.metadata.flushes import dump_results, is_repeat, load_results
 from wings_core.metadata.judge import Judge, PartitionDraft
 from wings_core.metadata.results import RESULTS_KEPT_MAX, Series
-from wings_core.metadata.sqlite.database import Connection, insert_rows
+from wings_core.metadata.sqlite.database import Connection, SqliteDatabase, insert_rows
 from wings_core.metadata.sqlite.pages import (
     PageRow,
     count_to_folios,
@@ -14,20 +16,89 @@ from wings_core.metadata.sqlite.pages import (
 )
 from wings_core.metadata.sqlite.stages import find_stage, write_stages
 from wings_core.metadata.stages import StageDraft
-from wings_core.metadata.store.database import Committed
-from wings_core.model import CommitBatch, CommittedRange, InlineFolio, PageAddress
+from wings_core.metadata.store.notifications import of_ends
+from wings_core.model import (
+    CommitBatch,
+    CommitResult,
+    CommittedRange,
+    FlushId,
+    InlineFolio,
+    PageAddress,
+)
 from wings_core.partitions import Partition
 
 ASKED_AHEAD_MIN = 16
 """Partitions of a batch that are asked for in one statement, not one by one."""
 
 
-def commit_batches(
+class SqliteCommits:
+    """Commits flushes, each in a transaction.
+
+    Args:
+        database: Where they are committed.
+    """
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    def commit(
+        self,
+        batches: Sequence[CommitBatch],
+        flush_id: FlushId | None = None,
+        inline: InlineFolio | None = None,
+    ) -> list[CommitResult]:
+        """Assign offsets to the batches of a flush; see `OffsetRegistry.commit`."""
+
+        def work(connection: Connection) -> _Committed:
+            now = self._database.now()
+            if flush_id is None:
+                return _commit_batches(connection, batches, now, inline)
+            return _commit_once(connection, batches, now, flush_id, inline)
+
+        return self._database.write(
+            work, lambda committed: of_ends(committed.ends), keeps_cache=True
+        ).results
+
+
+@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
+class _Committed:
+    """What a commit did."""
+
+    results: list[CommitResult]
+    """Of the batches, in order."""
+    ends: dict[tuple[str, Partition], int]
+    """The next offset of each partition that was written to, by topic UUID and partition."""
+
+
+def _commit_once(
+    connection: Connection,
+    batches: Sequence[CommitBatch],
+    now: int,
+    flush_id: FlushId,
+    inline: InlineFolio | None,
+) -> _Committed:
+    """Commit a flush once: a repetition gets its first results."""
+    row = connection.raw.execute(
+        "SELECT number, results FROM flushes WHERE writer = ?", (flush_id.writer,)
+    ).fetchone()
+    if row is not None and is_repeat(flush_id, row[0]):
+        return _Committed(load_results(row[1]), {})
+    committed = _commit_batches(connection, batches, now, inline)
+    connection.raw.execute(
+        "INSERT INTO flushes (writer, number, results, committed_at) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT DO UPDATE SET number = excluded.number, results = excluded.results, "
+        "committed_at = excluded.committed_at",
+        (flush_id.writer, flush_id.number, dump_results(committed.results), now),
+    )
+    return committed
+
+
+def _commit_batches(
     connection: Connection,
     batches: Sequence[CommitBatch],
     now: int,
     inline: InlineFolio | None = None,
-) -> Committed:
+) -> _Committed:
     """Judge the batches and write the accepted ones, within the transaction of `connection`."""
     stored = _SqliteState(connection)
     stored.find_ahead(batches)
@@ -55,7 +126,7 @@ def commit_batches(
     connection.cache.learn(
         stored.topic_ids, folio_ids, judge.partitions, judge.producers, judge.pages
     )
-    return Committed(results, ends)
+    return _Committed(results, ends)
 
 
 class _SqliteState:

@@ -1,6 +1,5 @@
 """SQLite's own statements, as a `store.database.Dialect`."""
 
-from wings_core.metadata.sqlite.commit import commit_batches
 from wings_core.metadata.sqlite.consumers import write_offsets
 from wings_core.metadata.sqlite.locate import (
     any_has_data,
@@ -26,7 +25,6 @@ __all__ = [
     "acquire_shards",
     "add_pages",
     "any_has_data",
-    "commit_batches",
     "count_off",
     "delete_stages",
     "find_shards",

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from wings_core.errors import Internal
 from wings_core.metadata.sqlite import dialect
+from wings_core.metadata.sqlite.commit import SqliteCommits
 from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.sqlite.copies import copying
 from wings_core.metadata.sqlite.database import Connection, SqliteDatabase
@@ -74,7 +75,8 @@ class SqliteMetadata(DatabaseMetadata[Connection]):
         waiters = Waiters()
         self._database = SqliteDatabase(self._connections, waiters, clock)
         topics = TopicCache(0 if read_only else TOPICS_CACHED_MAX)
-        super().__init__(self._database, dialect, waiters, topics)
+        commits = SqliteCommits(self._database)
+        super().__init__(self._database, dialect, waiters, topics, commits)
 
     @property
     def store_id(self) -> str:

@@ -11,6 +11,7 @@ from wings_core.metadata.store.notifications import Notification
 from wings_core.model import (
     CommitBatch,
     CommitResult,
+    FlushId,
     InlineFolio,
     Located,
     LocatedPartition,
@@ -126,14 +127,17 @@ class Database(Protocol[C]):
         ...
 
 
-@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
-class Committed:
-    """What a commit did."""
+class Commits(Protocol):
+    """Commits flushes to a database, in transactions of its own."""
 
-    results: list[CommitResult]
-    """Of the batches, in order."""
-    ends: dict[tuple[str, Partition], int]
-    """The next offset of each partition that was written to, by topic UUID and partition."""
+    def commit(
+        self,
+        batches: Sequence[CommitBatch],
+        flush_id: FlushId | None,
+        inline: InlineFolio | None,
+    ) -> list[CommitResult]:
+        """Assign offsets to the batches of a flush, and wake waiters; see `OffsetRegistry`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +158,6 @@ class Dialect(Protocol[C_contra]):
 
     partition_bytes_max: int
     """The longest partition value that the database takes, as JSON in UTF-8."""
-
-    def commit_batches(
-        self,
-        connection: C_contra,
-        batches: Sequence[CommitBatch],
-        now: int,
-        inline: InlineFolio | None = None,
-    ) -> Committed:
-        """Judge batches and write the accepted ones; see `OffsetRegistry.commit`."""
-        ...
 
     def locate(
         self,

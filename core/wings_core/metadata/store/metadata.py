@@ -4,7 +4,7 @@ from typing import Generic, Self
 
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.store.admin import DatabaseAdmin
-from wings_core.metadata.store.database import C, Database, Dialect
+from wings_core.metadata.store.database import C, Commits, Database, Dialect
 from wings_core.metadata.store.groups import DatabaseGroups
 from wings_core.metadata.store.maintenance import DatabaseMaintenance
 from wings_core.metadata.store.nodes import DatabaseNodes
@@ -25,7 +25,7 @@ class DatabaseMetadata(Metadata, Generic[C]):
         dialect: The statements that are its own.
         waiters: Woken by what the database notifies of.
         topics: Topics looked up lately; of 0 where another process may change them.
-        registry: The log's index, where it is more than `DatabaseRegistry`.
+        commits: Commits flushes.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class DatabaseMetadata(Metadata, Generic[C]):
         dialect: Dialect[C],
         waiters: Waiters,
         topics: TopicCache,
-        registry: DatabaseRegistry[C] | None = None,
+        commits: Commits,
     ) -> None:
         self._admin = DatabaseAdmin(database, topics)
-        self._registry = registry or DatabaseRegistry(database, dialect, waiters)
+        self._registry = DatabaseRegistry(database, dialect, waiters, commits)
         self._stages = DatabaseStages(database, dialect)
         self._maintenance = DatabaseMaintenance(database, dialect)
         self._groups = DatabaseGroups(database)

@@ -9,12 +9,10 @@ from wings_core.metadata.interfaces import MANY_LOCATIONS_MAX, OffsetRegistry
 from wings_core.metadata.judge import check_id, check_text
 from wings_core.metadata.located import ManyLocated
 from wings_core.metadata.store import consumers, partitions
-from wings_core.metadata.store.database import C, Committed, Database, Dialect
-from wings_core.metadata.store.flushes import commit_flush
+from wings_core.metadata.store.database import C, Commits, Database, Dialect
 from wings_core.metadata.store.folios import live_folios
 from wings_core.metadata.store.inline import read_inline
 from wings_core.metadata.store.leases import keep_folios
-from wings_core.metadata.store.notifications import of_ends
 from wings_core.metadata.waiters import Waiters
 from wings_core.metadata.wake import Wake
 from wings_core.model import (
@@ -41,12 +39,16 @@ class DatabaseRegistry(OffsetRegistry, Generic[C]):
         database: Where it is.
         dialect: Its statements.
         waiters: Woken by commits, of all processes that the database tells of.
+        commits: Commits flushes.
     """
 
-    def __init__(self, database: Database[C], dialect: Dialect[C], waiters: Waiters) -> None:
+    def __init__(
+        self, database: Database[C], dialect: Dialect[C], waiters: Waiters, commits: Commits
+    ) -> None:
         self._database = database
         self._dialect = dialect
         self._waiters = waiters
+        self._commits = commits
 
     def commit(
         self,
@@ -59,16 +61,7 @@ class DatabaseRegistry(OffsetRegistry, Generic[C]):
             check_id("the flush's writer", flush_id.writer)
         if inline is not None:
             check_inline(inline)
-
-        def work(connection: C) -> Committed:
-            now = self._database.now()
-            if flush_id is None:
-                return self._dialect.commit_batches(connection, batches, now, inline)
-            return commit_flush(self._dialect, connection, batches, now, flush_id, inline)
-
-        return self._database.write(
-            work, lambda committed: of_ends(committed.ends), keeps_cache=True
-        ).results
+        return self._commits.commit(batches, flush_id, inline)
 
     def locate(
         self,

@@ -79,16 +79,16 @@ class PostgresCopies:
     def copying(self) -> Generator[Copy | None]:
         """See `HoldsCopies.copying`."""
         from wings_core.metadata.postgres.export import reading
-        from wings_core.metadata.postgres.migrations import check_tables, has_schema
+        from wings_core.metadata.postgres.schema import check_tables, has_schema
         from wings_core.share.replica.postgres_lease import told_of_holds
-        from wings_core.share.replica.postgres_store import MIGRATIONS, read_partitions
+        from wings_core.share.replica.postgres_store import VERSIONS, read_partitions
 
         schema = self._connections.schema
         with told_of_holds(), reading(self._connections) as connection:
             if not has_schema(connection, schema):
                 yield None
                 return
-            check_tables(connection, schema, MIGRATIONS)
+            check_tables(connection, schema, VERSIONS)
 
             def write(into: Path) -> None:
                 stored = read_partitions(lambda: nullcontext(connection))

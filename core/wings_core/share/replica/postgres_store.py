@@ -24,7 +24,7 @@ import psycopg
 from psycopg import sql
 
 from wings_core.metadata.postgres.connections import Connection, Connections
-from wings_core.metadata.postgres.migrations import Migrations, step
+from wings_core.metadata.postgres.schema import Versions, step
 from wings_core.partitions import Partition
 from wings_core.share.model import ShareKey
 from wings_core.share.replica.postgres_lease import (
@@ -112,7 +112,7 @@ _ADDRESS: Sequence[LiteralString] = (
     "ALTER TABLE owner ADD COLUMN address TEXT",
 )
 
-MIGRATIONS: Migrations = (_INITIAL, _ADDRESS)
+VERSIONS = Versions((*_INITIAL, *_ADDRESS), 1, (_ADDRESS,))
 """Each brings the schema from the version before it (its index) to the next."""
 
 
@@ -267,7 +267,7 @@ class PostgresHoldStore:
         more = True
         while more:
             with self._session.transaction() as connection:
-                more = step(connection, self._schema, now_us(), MIGRATIONS)
+                more = step(connection, self._schema, now_us(), VERSIONS)
 
     def _disconnect(self) -> None:
         self._closed = True
