@@ -12,7 +12,7 @@ from wings_core.deployments import OneDirectory
 from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
 from wings_core.log import Log
-from wings_core.maintain.report import MaintenanceReport
+from wings_core.maintain.worker_pool import MaintenanceReport
 from wings_core.metadata.open import has_metadata
 from wings_core.model import INLINE_SUFFIX, Topic
 from wings_core.names import DEFAULT_NAMESPACE, TopicName

@@ -49,7 +49,7 @@ from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.partitions import Partition, partition_of, partitions_of
 from wings_core.security.principal import CALLER
 from wings_server.action import Actions, Json
-from wings_server.backup_actions import BACKUP_ACTIONS
+from wings_server.backups import BACKUP_ACTIONS
 from wings_server.served_log import ServedLog
 from wings_server.share_actions import SHARE_ACTIONS
 from wings_server.token_actions import TOKEN_ACTIONS

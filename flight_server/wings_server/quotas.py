@@ -22,7 +22,7 @@ from wings_core.partitions import Partition
 from wings_core.security.principal import Principal
 from wings_core.security.quotas import CallUsage, Usage, exhausted
 from wings_core.security.rights import Right
-from wings_server.reach import topics_in_reach
+from wings_server.hidden_stages import topics_in_reach
 
 LOOK_SECONDS = 1.0
 """How old a count of partitions may be before another one is refused or let through by it,"""

@@ -31,7 +31,7 @@ from wings_core.security.command_line import without_password
 from wings_core.security.peers import PeerAccess
 from wings_core.security.tokens import Token, digest_of
 from wings_server import certificates, logs
-from wings_server.security import service_security
+from wings_server.exposure import service_security
 from wings_server.settings import Address, HoldSettings, MetadataSettings, Settings
 from wings_server.testing import (
     STDERR_CHARACTERS_MAX,

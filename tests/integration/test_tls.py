@@ -27,10 +27,9 @@ from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.remote import RemoteMetadata
 from wings_core.security.peers import PeerAccess
 from wings_server import certificates
-from wings_server.exposure import check_exposure, is_loopback
+from wings_server.exposure import check_exposure, is_loopback, service_security
 from wings_server.http.app import create_app
 from wings_server.http.listener import HttpListener
-from wings_server.security import service_security
 from wings_server.settings import Address, MetadataSettings, Settings, load
 from wings_server.testing import ServerProcess, hold_process, metadata_process, server_process
 from wings_server.tls import Tls

@@ -1,7 +1,7 @@
 """Maintenance: old messages move to the remote store, and go when their time is over."""
 
 from wings_core.maintain.maintainer import Maintainer, TableCommits
-from wings_core.maintain.report import MaintenanceReport
 from wings_core.maintain.tiering import Tiering
+from wings_core.maintain.worker_pool import MaintenanceReport
 
 __all__ = ["Maintainer", "MaintenanceReport", "TableCommits", "Tiering"]

@@ -26,8 +26,8 @@ import pyarrow as pa
 
 from wings_core.errors import NotFound, ResourceExhausted, StorageCorrupt, WingsError
 from wings_core.ingest.prepare import SHARED_PAGE_BYTES, SHARED_PAGE_ROWS
-from wings_core.maintain.merge import joined
 from wings_core.maintain.plan import parts_of_rows
+from wings_core.maintain.tiering import joined
 from wings_core.metadata.interfaces import Admin, Metadata
 from wings_core.metadata.maintenance import Lease, Maintenance
 from wings_core.model import (

@@ -17,10 +17,9 @@ from typing import Protocol
 from wings_core.errors import NotFound, OffsetOutOfRange, Unavailable, WingsError
 from wings_core.maintain import leases
 from wings_core.maintain.leases import HeldLease, LeaseKeeper
-from wings_core.maintain.report import MaintenanceReport
 from wings_core.maintain.retention import EXPIRE_PAGES, due_pages, expire, is_due, retain
 from wings_core.maintain.tiering import Tiering
-from wings_core.maintain.worker_pool import WORKERS, PartitionTask, WorkerPool
+from wings_core.maintain.worker_pool import WORKERS, MaintenanceReport, PartitionTask, WorkerPool
 from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry
 from wings_core.metadata.maintenance import Finished, Maintenance
 from wings_core.model import PartitionState, Topic

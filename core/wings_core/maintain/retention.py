@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from wings_core.maintain.report import MaintenanceReport
+from wings_core.maintain.worker_pool import MaintenanceReport
 from wings_core.metadata.expiry import expired_pages
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.maintenance import Finished, Maintenance

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from wings_core.errors import InvalidSchema, StorageCorrupt
+from wings_core.fetch.timestamps import timestamp_column
 from wings_core.maintain.leases import HeldLease
-from wings_core.maintain.merge import joined
 from wings_core.maintain.plan import SEGMENT_BYTES_MAX, Group, find_due, parts_of_rows
-from wings_core.maintain.report import MaintenanceReport
+from wings_core.maintain.worker_pool import MaintenanceReport
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.maintenance import Maintenance
 from wings_core.model import Location, PageAddress, PageFormat, PartitionState, Topic
@@ -393,3 +393,19 @@ def _transactions(written: "Sequence[_Replacement]") -> "Iterator[_Replacement]"
         old += some_old
         new += some_new
     yield old, new
+
+
+def joined(
+    parts: "Sequence[tuple[pa.RecordBatch, int | pa.Array[Any]]]", schema: pa.Schema
+) -> pa.RecordBatch:
+    """Return rows, each part with its timestamps, as one batch.
+
+    Args:
+        parts: Batches of a topic's columns, and their timestamps: one for all rows, or one for
+            each, in microseconds since the epoch.
+        schema: The topic's columns, and the timestamps as the last.
+    """
+    batches = [rows for rows, _ in parts]
+    merged = pa.concat_batches(batches) if len(batches) > 1 else batches[0]  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
+    times = timestamp_column([(times, rows.num_rows) for rows, times in parts])
+    return pa.RecordBatch.from_arrays([*merged.columns, times], schema=schema)

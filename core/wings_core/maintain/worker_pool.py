@@ -5,7 +5,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from wings_core.errors import Unavailable
-from wings_core.maintain.report import MaintenanceReport
 from wings_core.metadata.maintenance import Finished
 from wings_core.model import PartitionState, Topic
 
@@ -14,24 +13,55 @@ WORKERS = 4
 
 
 @dataclass(slots=True)
+class MaintenanceReport:
+    """Counts of one pass, or of all passes of a process."""
+
+    passes: int = 0
+    seconds: float = 0.0
+    """Seconds that they took."""
+    partitions: int = 0
+    """Partitions that something was due in."""
+    partitions_busy: int = 0
+    """Partitions of them that were left to another node; a table counts as one."""
+    failures: int = 0
+    """Partitions of them whose maintenance failed; the next pass tries again."""
+    pages_expired: int = 0
+    rows_expired: int = 0
+    bytes_expired: int = 0
+    segments: int = 0
+    """Segments written to the remote store."""
+    segment_bytes: int = 0
+    """Their bytes, as stored."""
+    pages_merged: int = 0
+    rows_merged: int = 0
+    bytes_merged: int = 0
+    """Bytes of the pages that segments took the place of, as they were stored."""
+
+    def add(self, other: "MaintenanceReport") -> None:
+        """Add another report's counts to these."""
+        for name in MaintenanceReport.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(slots=True)
 class PartitionTask:
     """A bounded time of maintenance of a partition, and what it did."""
 
     topic: Topic
     state: PartitionState
-    """Of the partition, at some time before."""
+    """The state of the partition, at some time before."""
     patient: bool
     finished: Finished | None = None
-    """By the topic's groups, where that may go."""
+    """The messages that the topic's groups have finished, where these may go."""
     is_first: bool = True
-    """Of its pass."""
+    """Whether it is the first task of the partition in its pass."""
     report: MaintenanceReport = field(default_factory=MaintenanceReport)
     unfinished: bool = False
     """Whether it ended because it was long."""
 
     @property
     def names(self) -> tuple[str, str]:
-        """Of partition and topic, for a person."""
+        """The partition and its topic, for a person."""
         return self.state.partition, str(self.topic.name)
 
 

@@ -25,6 +25,7 @@ from wings_core.security.quotas import CallUsage
 from wings_server import flight_sql
 from wings_server.action import encoded
 from wings_server.actions import ACTIONS
+from wings_server.backups import open_backup
 from wings_server.descriptors import RPC_SHARE, connections_max
 from wings_server.flight.acquire import open_acquire, stream_acquired
 from wings_server.flight.authentication import (
@@ -36,7 +37,6 @@ from wings_server.flight.authentication import (
     schema_name_of,
     span_of,
 )
-from wings_server.flight.backup import open_backup
 from wings_server.flight.boundary import flight_errors
 from wings_server.flight.client_watch import ClientGone, ClientWatch
 from wings_server.flight.connections import FlightConnections

@@ -18,7 +18,7 @@ from wings_core.sql.system import SYSTEM_TABLES
 from wings_core.sql.topic_table import shown
 from wings_core.sql_process.interface import CATALOG
 from wings_server.flight_sql.sql_info import sql_info
-from wings_server.reach import topics_in_reach
+from wings_server.hidden_stages import topics_in_reach
 
 TABLE = "TABLE"
 SYSTEM_TABLE = "SYSTEM TABLE"

@@ -57,7 +57,7 @@ def rebuild(
     again; groups of which nothing is left begin at the start of their topic. The damaged file stays
     beside the new one, under another name.
     """
-    from wings_server.holds.rebuild import rebuild_directory
+    from wings_server.holds.process import rebuild_directory
 
     rebuilt = rebuild_directory(data_dir, metadata_url or os.environ.get("WINGS_METADATA_URL"))
     for problem in rebuilt.problems:

@@ -1,16 +1,20 @@
 """A replica of holds as a process of its own."""
 
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 from wings_core.data_directory import DataDirectory
-from wings_core.share.open import open_postgres_store
+from wings_core.metadata.open import has_metadata, open_metadata
+from wings_core.model import ShareGroup
+from wings_core.share.open import all_groups, open_postgres_store
+from wings_core.share.replica.rebuild import Rebuilt, rebuild_holds
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_core.share.replica.store import HoldStore
 from wings_core.storage.disk import DiskGuard
+from wings_server.exposure import service_security
 from wings_server.holds.handlers import hold_service
 from wings_server.metadata.service import GrpcService
-from wings_server.security import service_security
 from wings_server.settings import Address, HoldSettings
 from wings_server.tls import Tls
 
@@ -76,3 +80,21 @@ def _open_store(settings: HoldSettings, started: ExitStack) -> HoldStore:
     disk = DiskGuard(directory.path, settings.limits.disk_free_bytes_min, directory.reserve)
     started.callback(disk.close)
     return SqliteHoldStore(directory.holds)
+
+
+def rebuild_directory(path: Path, metadata_url: str | None) -> Rebuilt:
+    """Rebuild the holds of a data directory; see `rebuild_holds`.
+
+    Raises:
+        Unavailable: A server has the directory open.
+        InvalidArgument: It is none of Wings, or its metadata is somewhere else.
+        AlreadyExists: The holds are sound.
+        Internal: The metadata cannot be read.
+    """
+    DataDirectory.open_read_only(path).close()  # Which makes none where there is none.
+    with DataDirectory.open(path, "metadata") as directory:
+        groups: list[ShareGroup] = []
+        if has_metadata(directory):
+            with closing(open_metadata(directory, metadata_url, read_only=True)) as metadata:
+                groups = all_groups(metadata.admin, metadata.groups)
+        return rebuild_holds(directory.holds, groups)

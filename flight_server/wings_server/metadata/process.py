@@ -12,8 +12,8 @@ from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.share.open import all_groups, open_replica, open_standby
 from wings_core.share.replica.interfaces import HoldReplica
 from wings_core.storage.disk import DiskGuard
+from wings_server.exposure import service_security
 from wings_server.metadata.service import MetadataService
-from wings_server.security import service_security
 from wings_server.settings import Address, MetadataSettings
 from wings_server.tls import Tls
 
