@@ -26,7 +26,6 @@ SPARK_WARNINGS := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableE
 JDBC := 18.3.0
 JDBC_SHA256 := 3f418b46c880e263558c5de669bdbede2c5d4375527ced116fb29f795b03704c
 JDBC_JAR := $(VENV)/flight-sql-jdbc-driver.jar
-MAVEN := https://repo1.maven.org/maven2
 
 # A server of Azure's blobs and queues, of 370 MB, for Node of .venv: tests are skipped without it.
 AZURITE := 3.37.0
@@ -57,14 +56,14 @@ soak: $(VENV)/.dev $(SPARKS:%=spark-%) ## the tests that run for minutes, proper
 $(SPARKS:%=spark-%): spark-%: $(VENV)/spark-%/.installed
 	WORKERS_LAUNCH= PYTHONPATH=$(CURDIR)/$(VENV)/$@ $(BIN)/python -m pytest $(SPARK_BASICS) -m "not soak" $(SPARK_WARNINGS)
 
-jdbc: $(VENV)/.dev $(JDBC_JAR) ## the test of SQL by JDBC, which needs a JDK of 11 or later
+jdbc: $(VENV)/.dev $(JDBC_JAR) ## the test of SQL by JDBC, which needs a JDK of 11 or later and Maven
 	$(BIN)/python -m pytest tests/integration/test_jdbc.py
 
 $(JDBC_JAR): | $(BIN)/python
-	curl --fail --silent --show-error --location --output $@.part \
-		$(MAVEN)/org/apache/arrow/flight-sql-jdbc-driver/$(JDBC)/flight-sql-jdbc-driver-$(JDBC).jar
-	echo "$(JDBC_SHA256)  $@.part" | sha256sum --check --quiet
-	mv $@.part $@
+	mvn --quiet --batch-mode dependency:copy -Dartifact=org.apache.arrow:flight-sql-jdbc-driver:$(JDBC) \
+		-Dmdep.stripVersion=true -DoutputDirectory=$(abspath $@.part)
+	echo "$(JDBC_SHA256)  $@.part/$(@F)" | sha256sum --check --quiet
+	mv $@.part/$(@F) $@ && rmdir $@.part
 
 iceberg-rest: $(VENV)/.dev $(VENV)/iceberg-rest ## the test of tables in a REST catalog, which needs a JDK of 11 or later and Maven
 	$(BIN)/python -m pytest tests/integration/test_tables_rest.py
