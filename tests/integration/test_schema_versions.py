@@ -167,6 +167,36 @@ def test_a_value_that_an_earlier_version_cannot_hold_is_refused_where_it_is_met(
     assert len(values(wings.scan(topic))) == 5
 
 
+@pytest.mark.parametrize("merged", [False, True])
+def test_the_row_that_an_earlier_version_cannot_hold_is_named(
+    wings: Client,
+    client: flight.FlightClient,
+    new_topic: NewTopic,
+    merged: bool,
+    subtests: pytest.Subtests,
+) -> None:
+    topic = new_topic("k: string", "a: int8", partition_key="k")
+    altered = wings.alter_schema(topic, widen={"a": "int16"})
+    keys = ["a", "a", "b", "b", "b", "c"]
+    wings.push(altered, {"k": keys, "a": [1] * 6})
+    wings.push(altered, {"k": keys, "a": [1, 1, 1, 1, 1_000, 1]})
+    if merged:
+        act(client, "maintain", topic=topic.name)
+    ways: list[dict[str, Any]] = [
+        {"partition": "b"},
+        {"partition": "b", "offset": 4},
+        {"partitions": "all"},
+        {"partitions": {"b": 5}},
+        {"partitions": ["c", "b", "a"]},
+        {"partitions": "all", "columns": ["a"], "system_columns": True},
+    ]
+    for way in ways:
+        with subtests.test(way=way), pytest.raises(SchemaMismatch) as refused:
+            wings.scan(topic, schema_version=1, **way).read_all()
+        assert "partition \"b\", offset 5: column 'a' is int8" in refused.value.message
+        assert (refused.value.partition, refused.value.offset) == ("b", 5)
+
+
 @pytest.mark.parametrize("which", [{}, {"partitions": "all"}])
 def test_rows_before_the_offset_asked_for_may_be_what_the_version_cannot_hold(
     wings: Client, client: flight.FlightClient, new_topic: NewTopic, which: dict[str, Any]

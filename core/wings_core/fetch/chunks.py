@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wings_core import tracing
-from wings_core.errors import SchemaMismatch, StorageCorrupt
+from wings_core.errors import SchemaMismatch, StorageCorrupt, WingsError
 from wings_core.fetch.engines import Allowance
 from wings_core.fetch.selection import Selection
 from wings_core.limits import Limits
 from wings_core.model import Location, Topic
+from wings_core.partitions import Partition, partition_value
 from wings_core.schema_versions import SchemaVersions
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
@@ -171,6 +172,14 @@ class ChunkReader:
                     times = times.slice(first, part.num_rows)
                 yield _Piece(begin + first, times, part, part_bytes)
                 first += part.num_rows
+
+
+def placed(error: WingsError, partition: Partition, offset: int | None) -> WingsError:
+    """Return an error that names the partition, and the offset where one is known."""
+    at = "" if offset is None else f", offset {offset}"
+    facts = error.facts | ({} if offset is None else {"offset": offset})
+    facts["partition"] = partition_value(partition)
+    return type(error)(f"partition {partition:.80}{at}: {error.message}", **facts)
 
 
 def wire_rows(rows: int, size: int, limits: Limits) -> int:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from wings_core import tracing
 from wings_core.errors import OffsetOutOfRange, SchemaMismatch, StorageCorrupt, WingsError
-from wings_core.fetch.chunks import Chunk, ChunkReader
+from wings_core.fetch.chunks import Chunk, ChunkReader, placed
 from wings_core.fetch.engines import Allowance, FilterTimedOut
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.shared import SHARED_BYTES_MAX, SharedReads, copied
@@ -447,7 +447,7 @@ class Fetcher:
         deadline: Deadline,
     ) -> Iterator[Chunk]:
         offset, moves = cursor.offset, 0
-        mismatch: SchemaMismatch | None = None
+        mismatch: WingsError | None = None
         allowance = Allowance(deadline, cursor.cancel) if _filtered(cursor) else None
         while True:
             try:
@@ -465,10 +465,11 @@ class Fetcher:
                     yield chunk
             except SchemaMismatch as error:
                 # The rows before it in its page fit.
-                bad: int | None = error.facts.get("offset")
-                if bad is None or not offset < bad < stop_offset:
-                    raise
-                mismatch, stop_offset = error, bad
+                bad: int = error.facts["offset"]
+                mismatch = placed(error, cursor.partition, bad)
+                if not offset < bad < stop_offset:
+                    raise mismatch from None
+                stop_offset = bad
                 locations = self._locate(cursor, offset, stop_offset)
             except StorageCorrupt:
                 # Nothing is damaged where the topic was deleted meanwhile or retention has passed,

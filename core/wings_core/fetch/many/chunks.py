@@ -40,13 +40,19 @@ class PieceFailed(Exception):  # noqa: N818 - translated by the reader of many p
     """The page of a piece could not be read."""
 
     def __init__(
-        self, cursor: PartitionCursor, piece: Piece, error: StorageCorrupt | SchemaMismatch
+        self,
+        cursor: PartitionCursor,
+        piece: Piece,
+        error: StorageCorrupt | SchemaMismatch,
+        offset: int | None = None,
     ) -> None:
         super().__init__(error.message)
         self.cursor = cursor
-        """Of the first of its partitions, which stands where the piece begins."""
+        """Of the first of its partitions, which stands where the piece begins; or of the row's."""
         self.address = piece.location.address
         self.error = error
+        self.offset = offset
+        """Of the first row that does not fit the schema; None: the page is damaged or gone."""
 
 
 @dataclass(slots=True)
@@ -135,8 +141,7 @@ class ManyChunks:
             try:
                 first, (rows, timestamps, size) = next(pages)
             except (StorageCorrupt, SchemaMismatch) as error:
-                cursor = cursors[plan.owners[segment]]
-                raise PieceFailed(cursor, piece, error) from error
+                raise _failed(cursors, plan, piece, segment, error) from error
             segment += piece.segments
             page_rows = rows.num_rows
             if page_rows == piece.rows <= wire_rows(page_rows, size, self._limits):
@@ -195,6 +200,25 @@ class ManyChunks:
             raise
         if run:
             yield run
+
+
+def _failed(
+    cursors: Sequence[PartitionCursor],
+    plan: Plan,
+    piece: Piece,
+    segment: int,
+    error: StorageCorrupt | SchemaMismatch,
+) -> PieceFailed:
+    """Return the failure of a piece, whose first segment is given."""
+    offset: int | None = None
+    if isinstance(error, SchemaMismatch):
+        # Counted from where the piece's location begins, which may be of many partitions.
+        row: int = error.facts["offset"] - piece.location.start_offset - piece.first
+        while row >= plan.rows[segment]:
+            row -= plan.rows[segment]
+            segment += 1
+        offset = plan.starts[segment] + row
+    return PieceFailed(cursors[plan.owners[segment]], piece, error, offset)
 
 
 def _is_cut(piece: Piece, topic: Topic) -> bool:

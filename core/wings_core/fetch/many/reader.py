@@ -9,7 +9,8 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from wings_core.errors import OffsetOutOfRange, SchemaMismatch, WingsError
+from wings_core.errors import OffsetOutOfRange
+from wings_core.fetch.chunks import placed
 from wings_core.fetch.engines import Allowance, FilterTimedOut
 from wings_core.fetch.fetcher import LOCATE_ROWS_MAX, MOVES_MAX, UNLIMITED, Cancel
 from wings_core.fetch.many.ahead import AHEAD_PARTITIONS_MIN, LookAhead
@@ -285,8 +286,8 @@ class ManyReader:
             )
         except PieceFailed as failed:
             self._lookups.discard(read.topic)
-            if isinstance(failed.error, SchemaMismatch) or not self._is_elsewhere(read, failed):
-                raise with_partition(failed.error, failed.cursor.partition) from None
+            if failed.offset is not None or not self._is_elsewhere(read, failed):
+                raise placed(failed.error, failed.cursor.partition, failed.offset) from None
         finally:
             rotation.rotate(len(located), before)
 
@@ -411,10 +412,3 @@ def below_start(partition: Partition, offset: int, log_start_offset: int) -> Off
         partition=partition_value(partition),
         log_start_offset=log_start_offset,
     )
-
-
-def with_partition(error: WingsError, partition: Partition) -> WingsError:
-    """Return an error that names the partition too."""
-    message = f"partition {partition:.80}: {error.message}"
-    facts = {name: value for name, value in error.facts.items() if name != "offset"}
-    return type(error)(message, **{**facts, "partition": partition_value(partition)})
