@@ -16,6 +16,7 @@ from wings_client._share import DELIVERY_MESSAGES, ShareCalls
 from wings_client._share_consumer import ShareConsumer
 from wings_client._share_engine import ShareEngine
 from wings_client._stages import StageCalls
+from wings_client._stream import OnDataLoss
 from wings_client._tables import TableCalls
 from wings_client._transport import Transport
 from wings_client._worker import WorkerCalls
@@ -110,6 +111,7 @@ class Client(WriteCalls, ReadCalls, TableCalls, StageCalls, ShardCalls, ShareCal
         *,
         partitions: Sequence[PartitionValue] | None = None,
         start: Start = "earliest",
+        on_data_loss: OnDataLoss = "error",
         auto_commit: bool | float = True,
         timeout: float | None = None,
         columns: Sequence[str] | None = None,
@@ -126,6 +128,9 @@ class Client(WriteCalls, ReadCalls, TableCalls, StageCalls, ShardCalls, ShareCal
                 in one stream.
             start: Where to begin in a partition of which nothing was committed: `"earliest"`,
                 `"latest"` or a time. Partitions born later are read from their start.
+            on_data_loss: `"skip"`: in a partition where retention has passed the committed offset,
+                or overtakes the consumer, go on with what is kept, and log a warning. `"error"`:
+                raise `OffsetOutOfRange`, at each start until an offset that is kept is committed.
             auto_commit: True commits each batch once the next one is asked for, so that a batch
                 whose processing failed is read again. A number does so at most every so many
                 seconds. False leaves it to `Consumer.commit`.
@@ -142,7 +147,8 @@ class Client(WriteCalls, ReadCalls, TableCalls, StageCalls, ShardCalls, ShareCal
 
         Raises:
             TopicNotFound: There is no such topic; also while iterating.
-            OffsetOutOfRange: A committed offset is below the log's start; while iterating.
+            OffsetOutOfRange: A committed offset is below the log's start, and that is an error;
+                while iterating.
         """
         described = self._described(topic)
         engine = ConsumerEngine(
@@ -152,6 +158,7 @@ class Client(WriteCalls, ReadCalls, TableCalls, StageCalls, ShardCalls, ShareCal
             described,
             partitions=partitions,
             start=start,
+            on_data_loss=on_data_loss,
             auto_commit=auto_commit,
             timeout=timeout,
             columns=columns,

@@ -9,6 +9,7 @@ from wings_client._consumer_reads import Consumed, ConsumerReads
 from wings_client._forks import finalize
 from wings_client._messages import wire_partition
 from wings_client._model import PartitionValue, Topic
+from wings_client._stream import OnDataLoss, check_on_data_loss
 from wings_client._transport import Transport
 from wings_core.errors import WingsError
 from wings_core.partitions import JsonScalar
@@ -38,10 +39,12 @@ class ConsumerEngine:
         *,
         partitions: Sequence[PartitionValue] | None,
         start: Start,
+        on_data_loss: OnDataLoss,
         auto_commit: bool | float,
         timeout: float | None,
         **selection: Any,
     ) -> None:
+        check_on_data_loss(on_data_loss)
         self.name = name
         self.topic = topic
         self.timeout = timeout
@@ -54,6 +57,7 @@ class ConsumerEngine:
             fixed,
             self.offsets.first(start),
             selection,
+            on_data_loss,
         )
         self._auto_commit = auto_commit
         self._lock = threading.RLock()  # A signal handler may close it.

@@ -9,7 +9,7 @@ from wings_client._handover import Handover, HandoverClosed
 from wings_client._many import ManyChunks, wire_partitions
 from wings_client._messages import build
 from wings_client._model import ConsumedBatch, RangesBatch, Topic
-from wings_client._stream import Chunks, Resumed
+from wings_client._stream import Chunks, OnDataLoss, Resumed
 from wings_client._threads import Work
 from wings_client._transport import Transport
 from wings_core.contracts.reads import ALL, ENTRIES_MAX
@@ -38,6 +38,7 @@ class ConsumerReads:
             all, new ones as they come into being.
         starts: Where to begin; a partition that is not in it begins at its start.
         selection: Keys of the tickets: columns, filter, system columns.
+        on_data_loss: What becomes of a read whose place retention has passed.
 
     Attributes:
         handover: The queue of the batches that were read.
@@ -50,6 +51,7 @@ class ConsumerReads:
         partitions: Sequence[JsonScalar] | None,
         starts: Mapping[JsonScalar, int],
         selection: Mapping[str, Any],
+        on_data_loss: OnDataLoss,
     ) -> None:
         self.handover: Handover[Consumed] = Handover(BATCHES_WAITING_MAX, givers=1)
         self._transport = transport
@@ -70,6 +72,8 @@ class ConsumerReads:
             for first in range(0, len(partitions), ENTRIES_MAX):
                 some = partitions[first : first + ENTRIES_MAX]
                 self._add_many(partitions=wire_partitions(some, starts))
+        for read in self._reads:
+            read.on_data_loss = on_data_loss
         self._threads = [Work(partial(self._read, read), "wings-consumer") for read in self._reads]
 
     def start(self) -> None:
@@ -127,6 +131,7 @@ class ConsumerReads:
                 self._transport, self._ticket(ScanTicket, keys), reconnect_seconds=seconds
             )
             probe.exact = read.exact
+        probe.on_data_loss = read.on_data_loss
         self._probe = probe
         if self._closed:
             probe.cancel()

@@ -15,7 +15,7 @@ from wings_client._many import (
 from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
 from wings_client._model import Chunk, PartitionValue, RangesBatch
 from wings_client._scan import plan
-from wings_client._stream import Chunks, Resumed
+from wings_client._stream import Chunks, OnDataLoss, Resumed, check_on_data_loss
 from wings_client._transport import Transport
 from wings_client.arrow import RecordBatchReader, Schema
 from wings_core.contracts.info import InfoCommand
@@ -128,9 +128,11 @@ def follow(
     partition: PartitionValue,
     offset: OffsetValue,
     timeout: float | None,
+    on_data_loss: OnDataLoss,
     **keys: Any,
 ) -> Follow:
     """Open a follow of a partition; see `Client.follow`."""
+    check_on_data_loss(on_data_loss)
     deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
     ticket = build(
         FollowTicket,
@@ -143,6 +145,7 @@ def follow(
     )
     seconds = transport.retry.reconnect_seconds
     chunks = Chunks(transport, ticket, deadline, seconds, clamps=offset == "earliest")
+    chunks.on_data_loss = on_data_loss
     followed = Follow(chunks, lambda: plan(transport, topic, partition, "latest", **keys)[0])
     transport.add(followed)
     return followed
@@ -154,17 +157,24 @@ def follow_many(
     partitions: PartitionsValue,
     offset: OffsetsValue,
     timeout: float | None,
+    on_data_loss: OnDataLoss,
     **keys: Any,
 ) -> ManyFollow:
     """Open a follow of many partitions; see `Client.follow`."""
+    check_on_data_loss(on_data_loss)
     deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
     if offset != "earliest" and not isinstance(offset, Mapping):
         # Resolved once, so that a stream that is opened again begins at the same places.
-        offset = starts(transport, topic, partitions, offset)
+        if on_data_loss == "skip" and isinstance(offset, int):
+            kept = starts(transport, topic, partitions)
+            offset = {value: max(offset, start) for value, start in kept.items()}
+        else:
+            offset = starts(transport, topic, partitions, offset)
     ticket = build(
         FollowTicket, InvalidTicket, "follow", topic=topic, **where(partitions, offset), **keys
     )
     chunks = ManyChunks(transport, ticket, deadline, transport.retry.reconnect_seconds)
+    chunks.on_data_loss = on_data_loss
     selection: dict[str, Any] = keys | {"partitions": wire_partitions(partitions)}
     followed = ManyFollow(
         chunks, lambda: plan(transport, topic, None, "latest", None, **selection)[0]

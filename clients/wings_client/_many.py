@@ -5,7 +5,7 @@ from typing import Any, Literal, cast
 
 from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
 from wings_client._model import PartitionValue, RangesBatch
-from wings_client._stream import Resumed
+from wings_client._stream import Resumed, warn_of_loss
 from wings_client._transport import Transport
 from wings_core.contracts.chunks import ManyEnd, reached
 from wings_core.contracts.info import InfoCommand
@@ -38,8 +38,9 @@ class ManyChunks(Resumed[RangesBatch]):
     Attributes:
         next_offsets: By partition value, the first offset not yet delivered, of each partition of
             which anything is known.
-        exact: The partitions in which it is an error that retention passes the place of the read;
-            in the others it goes on with what is kept. At first those in `next_offsets`.
+        exact: The partitions in which `on_data_loss` says what becomes of the read where retention
+            passes its place; in the others it goes on with what is kept. At first those in
+            `next_offsets`.
     """
 
     def __init__(
@@ -114,14 +115,23 @@ class ManyChunks(Resumed[RangesBatch]):
         if not isinstance(error, OffsetOutOfRange):
             return False
         partition, start = error.facts.get("partition"), error.log_start_offset
-        reached = self.next_offsets.get(partition)
-        if reached is None or start <= reached or partition in self.exact:
+        if not self._skips_to(partition, start):
             return False
-        self.next_offsets[partition] = start
         # It will have passed other partitions too, and each would end a stream.
         for value, kept in starts(self._transport, self._ticket.topic, ALL).items():
-            if value in self.next_offsets and value not in self.exact:
-                self.next_offsets[value] = max(self.next_offsets[value], kept)
+            self._skips_to(value, kept)
+        return True
+
+    def _skips_to(self, partition: JsonScalar, start: int) -> bool:
+        """Go on at a partition's start; returns whether its place was before that, and may move."""
+        reached = self.next_offsets.get(partition)
+        if reached is None or start <= reached:
+            return False
+        if partition in self.exact:
+            if self.on_data_loss == "error":
+                return False
+            warn_of_loss(self._ticket.topic, partition, reached, start)
+        self.next_offsets[partition] = start
         return True
 
 

@@ -12,7 +12,7 @@ from wings_client._model import Chunk, FetchResult, PartitionValue, Topic
 from wings_client._scan import plan, scan
 from wings_client._sql import SqlParameters, SqlRead, SqlTables
 from wings_client._sql import ticket_of as ticket_of_sql
-from wings_client._stream import Chunks
+from wings_client._stream import Chunks, OnDataLoss
 from wings_client.arrow import RecordBatchReader, Schema
 from wings_core.contracts.reads import ALL
 from wings_core.contracts.tickets import ScanTicket
@@ -272,6 +272,7 @@ class ReadCalls(AdminCalls):
         filter: str | None = None,
         system_columns: bool = False,
         schema_version: int | None = None,
+        on_data_loss: OnDataLoss = "error",
     ) -> Follow: ...
 
     @overload
@@ -286,6 +287,7 @@ class ReadCalls(AdminCalls):
         filter: str | None = None,
         system_columns: bool = False,
         schema_version: int | None = None,
+        on_data_loss: OnDataLoss = "error",
     ) -> ManyFollow: ...
 
     def follow(
@@ -300,6 +302,7 @@ class ReadCalls(AdminCalls):
         filter: str | None = None,  # noqa: A002 - the contract's word.
         system_columns: bool = False,
         schema_version: int | None = None,
+        on_data_loss: OnDataLoss = "error",
     ) -> Follow | ManyFollow:
         """Read, and then go on as messages are committed: each once, in order in its partition.
 
@@ -317,6 +320,8 @@ class ReadCalls(AdminCalls):
                 `__partition`, the value's JSON text.
             schema_version: Read the columns as an earlier version of the schema has them; None: as
                 the last.
+            on_data_loss: `"skip"`: where retention has passed the place of the read, go on with
+                what is kept, and log a warning. `"error"`: raise `OffsetOutOfRange`.
 
         Returns:
             An iterator: of one partition of `(batch, start_offset, end_offset)`, of many of
@@ -325,8 +330,8 @@ class ReadCalls(AdminCalls):
 
         Raises:
             TopicNotFound: There is no such topic; also while iterating.
-            OffsetOutOfRange: Retention has passed the place of the read; also while iterating. In
-                partitions read from `"earliest"`, what it takes is skipped.
+            OffsetOutOfRange: Retention has passed the place of the read, and that is an error; also
+                while iterating. In partitions read from `"earliest"`, what it takes is skipped.
             WingsError: Also while iterating.
         """
         keys: dict[str, Any] = {
@@ -337,7 +342,7 @@ class ReadCalls(AdminCalls):
         }
         name, many = name_of(topic), which(self, topic, partition, partitions)
         if many is not None:
-            return follow_many(self._transport, name, many, offset, timeout, **keys)
+            return follow_many(self._transport, name, many, offset, timeout, on_data_loss, **keys)
         if isinstance(offset, Mapping):
             raise InvalidTicket("follow: offsets by partition are of many partitions")
-        return follow(self._transport, name, partition, offset, timeout, **keys)
+        return follow(self._transport, name, partition, offset, timeout, on_data_loss, **keys)

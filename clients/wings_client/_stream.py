@@ -6,13 +6,14 @@ or the reader is slow, is resumed by a new ticket at the next offset. So rows ar
 order, each once, across broken connections.
 """
 
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from typing import Generic, Literal, TypeVar, cast, get_args
 
 import pyarrow.flight as flight
 
@@ -30,10 +31,20 @@ from wings_core.contracts.chunks import (
     parse_many_metadata,
 )
 from wings_core.contracts.tickets import TIMEOUT_MS_MAX, FetchTicket, FollowTicket, ScanTicket
-from wings_core.errors import OffsetOutOfRange, SchemaMismatch, Unavailable, WingsError
+from wings_core.errors import (
+    InvalidArgument,
+    OffsetOutOfRange,
+    SchemaMismatch,
+    Unavailable,
+    WingsError,
+)
 from wings_core.times import Deadline
 
 T = TypeVar("T")
+
+OnDataLoss = Literal["error", "skip"]
+"""What becomes of a read whose place retention has passed: it fails, or goes on with what is kept,
+and a warning is logged."""
 
 TIMEOUT_MS_MIN = 2
 """The shortest wait that a ticket can ask for."""
@@ -44,6 +55,9 @@ GRACE_SECONDS = 5.0
 
 INTERRUPT_SECONDS = 1.0
 """Waits up to this long stay on the main thread, where Ctrl-C does not end them."""
+
+
+_logger = logging.getLogger("wings_client")
 
 
 class StreamCancelled(Exception):  # noqa: N818 - not an error: the caller asked for it.
@@ -207,6 +221,9 @@ class Resumed(ABC, Iterable[T], Generic[T]):
         reconnect_seconds: How long to try without any progress; None for as often as one call.
         locations: Nodes that serve the ticket, tried in order; each is dropped when it cannot be
             reached, and at last the node that calls go to is asked.
+
+    Attributes:
+        on_data_loss: What becomes of it where retention has passed its place.
     """
 
     def __init__(
@@ -226,6 +243,7 @@ class Resumed(ABC, Iterable[T], Generic[T]):
         self._locations = deque(locations)
         self._failing = Deadline.never()
         """When a run of failures ends the read."""
+        self.on_data_loss: OnDataLoss = "error"
         self.chunks_yielded = 0
         """Counted before the place of the read moves past a chunk."""
         self._grows = False
@@ -293,6 +311,9 @@ class Resumed(ABC, Iterable[T], Generic[T]):
 
     def _wait_after(self, error: WingsError, backoff: Backoff) -> None:
         """Wait before the next attempt; raises the error where there is none."""
+        if isinstance(error, OffsetOutOfRange) and not self._is_scan:
+            text = f"{error.message}: on_data_loss='skip' goes on with what is kept"
+            raise OffsetOutOfRange(text, **error.facts) from None
         if not is_passing(error, repeatable=True):
             raise error
         if backoff.failures == 0:
@@ -386,12 +407,32 @@ class Chunks(Resumed[Chunk]):
 
     def _mends(self, error: WingsError) -> bool:
         """Skip what retention took, where that is no error."""
-        if not self.clamps or not isinstance(error, OffsetOutOfRange):
+        if not isinstance(error, OffsetOutOfRange) or error.log_start_offset <= self.next_offset:
             return False
-        if error.log_start_offset <= self.next_offset:
-            return False
+        if not self.clamps:
+            if self.on_data_loss == "error":
+                return False
+            ticket = self._ticket
+            warn_of_loss(ticket.topic, ticket.partition, self.next_offset, error.log_start_offset)
         self.next_offset = error.log_start_offset
         return True
+
+
+def check_on_data_loss(given: OnDataLoss) -> None:
+    """Raise `InvalidArgument` unless a word is one of `OnDataLoss`."""
+    if given not in get_args(OnDataLoss):
+        raise InvalidArgument(f"on_data_loss is 'error' or 'skip', not {given!r:.80}")
+
+
+def warn_of_loss(topic: str, partition: object, first: int, end: int) -> None:
+    """Log that messages are skipped that retention took, up to an end, exclusive."""
+    _logger.warning(
+        "%s, partition %.80r: %d messages from offset %d on are gone, and are skipped",
+        topic,
+        partition,
+        end - first,
+        first,
+    )
 
 
 def milliseconds(seconds: float) -> int:

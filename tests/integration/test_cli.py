@@ -21,12 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from breakable_proxy import breakable
+from fix_server import Trim
 from held_address import held_address
 
 import wings_client
 from wings_client import Retry
 from wings_client.cli import main
 from wings_core.errors import TopicNotFound
+from wings_core.partitions import Partition
 from wings_server.testing import RunningServer, ServerProcess, server_process
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -695,6 +697,23 @@ def test_consume_goes_on_where_it_was(wings: Wings, server: RunningServer, topic
     assert second.err == f"reader-{topic} resumes: JFK at 5, LAX at 5\n"
     assert [json.loads(line)["delay (min)"] for line in second.out.splitlines()] == [99]
     assert wings(*consume, "--from", 7).status == 2
+
+
+def test_consume_skips_what_is_gone_where_it_is_told_to(
+    wings: Wings, server: RunningServer, topic: str, trim: Trim
+) -> None:
+    with wings_client.connect(server.flight) as client:
+        found = client.topic(topic)
+        client.commit_offsets("late", found, {"JFK": 1, "LAX": 5})
+        client.push(topic, {"origin": ["JFK", "LAX"], "delay (min)": [98, 99]})
+    trim(found, 5, Partition('"JFK"'))
+    consume = ("consume", "late", topic, "--timeout", 500, "--format", "json")
+    refused = wings(*consume)
+    assert (refused.status, refused.out) == (1, "")
+    assert 'offset 1 of partition "JFK" is below the log\'s start, 5' in refused.err
+    skipped = wings(*consume, "--on-data-loss", "skip")
+    assert skipped.status == 0
+    assert [json.loads(line)["delay (min)"] for line in skipped.out.splitlines()] == [98, 99]
 
 
 # Bench.

@@ -14,7 +14,7 @@ from server_processes import until_let_go
 
 import wings_client
 from wings_client import Client, ConsumedBatch, Consumer, RangesBatch, Retry, Topic
-from wings_core.errors import OffsetOutOfRange, TopicNotFound, Unavailable
+from wings_core.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound, Unavailable
 from wings_core.partitions import Partition
 from wings_server.testing import RunningServer, running_server, server_process
 
@@ -417,6 +417,63 @@ def test_a_committed_offset_that_retention_passed_is_an_error(
     wings.commit_offsets("reader", topic, {1: 2})
     with wings.consumer("reader", topic) as consumer:
         assert take(consumer, 2) == {1: [2], 2: [2]}
+
+
+@pytest.mark.parametrize(
+    "partitions", [None, [1, 2], [1]], ids=["all partitions", "two of them", "one"]
+)
+def test_a_consumer_may_skip_what_retention_took(
+    wings: Client,
+    new_topic: NewTopic,
+    trim: Trim,
+    caplog: pytest.LogCaptureFixture,
+    partitions: list[Any] | None,
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    for number in range(4):
+        for key in (1, 2) if partitions is None else partitions:
+            push(wings, topic, key, number)
+    expected = {key: [2, 3] for key in (1, 2) if partitions is None or key in partitions}
+    wings.commit_offsets("reader", topic, {1: 1, 2: 0} if len(expected) > 1 else {1: 1})
+    for key in expected:
+        trim(topic, 2, Partition(str(key)))
+    for _ in range(2):  # Each time, until it goes on.
+        with pytest.raises(OffsetOutOfRange, match="on_data_loss='skip' goes on"):
+            next(wings.consumer("reader", topic, partitions=partitions))
+    options: Any = {"partitions": partitions, "timeout": IDLE, "on_data_loss": "skip"}
+    with wings.consumer("reader", topic, **options) as consumer:
+        assert values(consumer) == expected
+    assert "partition 1: 1 messages from offset 1 on are gone" in caplog.text
+    assert committed(wings, "reader", topic) == dict.fromkeys(expected, 4)
+    with pytest.raises(InvalidArgument, match="'error' or 'skip', not 'ignore'"):
+        wings.consumer("reader", topic, on_data_loss="ignore")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_follow_may_skip_what_retention_took(
+    wings: Client, new_topic: NewTopic, trim: Trim, subtests: pytest.Subtests
+) -> None:
+    topic = new_topic(*KEYED, partition_key="key")
+    for number in range(3):
+        push(wings, topic, 1, number)
+        push(wings, topic, 2, number)
+    trim(topic, 2, Partition("1"))
+    trim(topic, 1, Partition("2"))
+    expected: dict[Any, Any] = {1: [2], 2: [1, 2]}
+    for options, found in (
+        ({"partition": 1, "offset": 1}, {1: [2]}),
+        ({"partitions": "all", "offset": {1: 1, 2: 0}}, expected),
+        ({"partitions": [1, 2], "offset": {1: 1, 2: 0}}, expected),
+        ({"partitions": "all", "offset": 1}, expected),
+    ):
+        arguments: Any = {"timeout": IDLE, "system_columns": True, **options}
+        with subtests.test(options=options):
+            with pytest.raises(OffsetOutOfRange):
+                list(wings.follow(topic, **arguments))
+            rows: dict[Any, list[int]] = defaultdict(list)
+            for taken in wings.follow(topic, **arguments, on_data_loss="skip"):
+                for row in taken.batch.to_pylist():
+                    rows[row["key"]].append(row["__offset"])
+            assert rows == found
 
 
 def test_what_comes_while_the_server_is_asked_for_more_is_not_missed(

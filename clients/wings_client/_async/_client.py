@@ -30,6 +30,7 @@ from wings_client._retry import Retry
 from wings_client._scan import Part, ranges
 from wings_client._sql import SqlParameters, SqlRead, SqlTables
 from wings_client._sql import ticket_of as ticket_of_sql
+from wings_client._stream import OnDataLoss
 from wings_client._transport import Transport
 from wings_client.arrow import Schema
 from wings_core.contracts.tickets import ScanTicket
@@ -360,6 +361,7 @@ class AsyncClient:
         filter: str | None = None,
         system_columns: bool = False,
         schema_version: int | None = None,
+        on_data_loss: OnDataLoss = "error",
     ) -> Opening[AsyncFollow]: ...
 
     @overload
@@ -374,6 +376,7 @@ class AsyncClient:
         filter: str | None = None,
         system_columns: bool = False,
         schema_version: int | None = None,
+        on_data_loss: OnDataLoss = "error",
     ) -> Opening[AsyncManyFollow]: ...
 
     @wraps(Client.follow)

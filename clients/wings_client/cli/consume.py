@@ -7,6 +7,7 @@ import pyarrow as pa
 import typer
 
 from wings_client import Client, Consumer, Topic
+from wings_client._stream import OnDataLoss
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, TopicArgument, connected
 from wings_client.cli.following import (
     RETRY,
@@ -38,6 +39,13 @@ def consume(
             help="Where a name begins that has read nothing yet: earliest, latest, or a time.",
         ),
     ] = "earliest",
+    on_data_loss: Annotated[
+        OnDataLoss,
+        typer.Option(
+            help="Where retention has passed its place in a partition: end with an error, or skip "
+            "what is gone, and say so."
+        ),
+    ] = "error",
     columns: ColumnsOption = None,
     predicate: FilterOption = None,
     system_columns: SystemColumnsOption = False,
@@ -67,6 +75,7 @@ def consume(
             described,
             partitions=only,
             start=offset,
+            on_data_loss=on_data_loss,
             timeout=None if timeout is None else timeout / 1000,
             columns=chosen_columns(columns, described.schema),
             filter=predicate,

@@ -122,6 +122,7 @@ def _reads(
         fixed,
         _starts(client, topic, fixed, offset),
         {"columns": columns, "filter": predicate, "system_columns": True},
+        on_data_loss="skip",
     )
 
 
