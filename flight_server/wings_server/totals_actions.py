@@ -113,20 +113,20 @@ def shard_sources(log: Log, body: ShardSources) -> Json:
 
 
 class _Ends:
-    """Where partitions end, looked up once for each topic."""
+    """Where partitions start and end, looked up once for each topic."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._ends: dict[TopicName, dict[Partition, int]] = {}
+        self._ends: dict[TopicName, dict[Partition, tuple[int, int]]] = {}
 
-    def of(self, topic: TopicName) -> dict[Partition, int]:
-        """Return the next offset of each partition; none of a topic that was deleted."""
+    def of(self, topic: TopicName) -> dict[Partition, tuple[int, int]]:
+        """Return where each partition starts and ends; none of a topic that was deleted."""
         if topic not in self._ends:
             self._ends[topic] = {}
             with suppress(NotFound):
                 found: Topic = self._log.admin.get_topic(topic)
                 self._ends[topic] = {
-                    state.partition: state.next_offset
+                    state.partition: (state.log_start_offset, state.next_offset)
                     for state in self._log.registry.partition_states(found.uuid)
                 }
         return self._ends[topic]
@@ -147,5 +147,5 @@ def _lags(ends: _Ends, offsets: list[ConsumerOffset]) -> list[TopicLag]:
         if offset.topic not in lags and not caller.may(Right.READ, str(offset.topic)):
             continue
         lag = lags.setdefault(offset.topic, TopicLag(str(offset.topic)))
-        lag.add(offset, ends.of(offset.topic).get(offset.partition, 0))
+        lag.add(offset, *ends.of(offset.topic).get(offset.partition, (0, 0)))
     return list(lags.values())

@@ -314,14 +314,14 @@ def test_a_killed_and_restarted_server_loses_nothing(tmp_path: Path, connect: Co
             assert committed(client, "reader", topic) == {1: 6, 2: 6, 3: 1}
 
 
-def test_a_consumer_past_the_end_waits(wings: Client, new_topic: NewTopic) -> None:
+def test_a_consumer_at_the_end_waits(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     wings.push(topic, {"n": [0]})
-    wings.commit_offsets("reader", topic, {None: 2})
+    wings.commit_offsets("reader", topic, {None: 1})
     with wings.consumer("reader", topic, timeout=0.2) as consumer:
         assert list(consumer) == []
         wings.push(topic, {"n": [1, 2]})
-        assert take(consumer, 1) == {None: [2]}
+        assert take(consumer, 2) == {None: [1, 2]}
 
 
 def test_a_consumer_that_is_let_go_of_stops_to_read(

@@ -329,9 +329,13 @@ class LogMachine(RuleBasedStateMachine):
     )
     def commit_offsets(self, consumer: str, topics: list[str], data: st.DataObject) -> None:
         offsets: list[Json] = []
+        wanted: dict[tuple[str, str, Key], int] = {}
+        ends: dict[tuple[str, str, Key], int] = {}
         for topic in topics:
             key = data.draw(st.sampled_from(KEYS[topic]))
-            offset = data.draw(st.integers(0, 50))
+            place = (consumer, topic, key)
+            ends[place] = len(self.topics[topic].log(key))
+            wanted[place] = offset = data.draw(st.integers(0, ends[place] + 1))
             offsets.append({"topic": self.full(topic), "partition": key, "offset": offset})
         unknown = data.draw(st.sampled_from([False, False, False, True]), label="unknown topic")
         if unknown:
@@ -339,10 +343,13 @@ class LogMachine(RuleBasedStateMachine):
             with pytest.raises(flight.FlightServerError) as caught:
                 act(self.client, "commit-offsets", consumer=self.own(consumer), offsets=offsets)
             assert error_of(caught.value)["code"] == "TOPIC_NOT_FOUND"
-            return
-        act(self.client, "commit-offsets", consumer=self.own(consumer), offsets=offsets)
-        for topic, entry in zip(topics, offsets, strict=True):
-            self.consumers[consumer, topic, entry["partition"]] = entry["offset"]
+        elif any(offset > ends[place] for place, offset in wanted.items()):
+            with pytest.raises(flight.FlightServerError) as caught:
+                act(self.client, "commit-offsets", consumer=self.own(consumer), offsets=offsets)
+            assert error_of(caught.value)["code"] == "OFFSET_OUT_OF_RANGE"
+        else:
+            act(self.client, "commit-offsets", consumer=self.own(consumer), offsets=offsets)
+            self.consumers |= wanted
 
     def own(self, consumer: str) -> str:
         """Return the consumer's name: consumers are not of a namespace."""

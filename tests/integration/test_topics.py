@@ -145,6 +145,10 @@ def test_the_configuration_can_be_altered(client: flight.FlightClient, topic: st
     altered = act(client, "alter-topic", topic=topic, config={"batch_bytes_max": 100})
     assert altered["config"]["batch_bytes_max"] == 100
     assert act(client, "describe-topic", topic=topic) == altered
+    # What is not named stays; null is a key's default.
+    config = {"retention_ms": 5, "segment_bytes": None}
+    again = act(client, "alter-topic", topic=topic, config=config)
+    assert again["config"] == {**altered["config"], "retention_ms": 5}
 
 
 def test_topics_and_namespaces_are_listed_by_name(
@@ -203,6 +207,7 @@ def test_a_topic_without_a_key_has_its_partition_from_the_start(
 def test_named_consumers_remember_where_they_read_on(
     client: flight.FlightClient, keyed: str
 ) -> None:
+    push(client, keyed, keyed_rows(*[3] * 5, *[2] * 7))
     offsets = [
         {"topic": keyed, "partition": 3, "offset": 5},
         {"topic": keyed, "partition": 2, "offset": 7},

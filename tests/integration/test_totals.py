@@ -3,8 +3,11 @@
 from typing import Any
 
 import httpx
+from fix_server import Trim
 from http_calls import create_topic, entry, fetch_body, good, push
 
+from wings_core.names import TopicName
+from wings_core.partitions import Partition
 from wings_server.testing import RunningServer
 
 
@@ -80,3 +83,24 @@ def test_consumers_are_listed_with_their_lag(http: httpx.Client, new_topic_id: s
     )
     (most,) = lags["partitions"]
     assert (most["partition"], most["lag"], most["next_offset"]) == ("b", 2, 3)
+
+
+def test_messages_that_are_gone_are_no_lag(
+    http: httpx.Client, server: RunningServer, new_topic_id: str, trim: Trim
+) -> None:
+    create_topic(http, new_topic_id, ["n: int64", "k: string not null"], "k")
+    for _ in range(4):
+        push(http, {"topic": new_topic_id, "data": rows("a", "b")})
+    reader = f"reader-{new_topic_id}"
+    offsets = [{"topic": new_topic_id, "partition": key, "offset": 1} for key in "ab"]
+    act(http, "commit-offsets", consumer=reader, offsets=offsets)
+    topic = server.server.log.admin.get_topic(TopicName.parse(new_topic_id))
+    trim(topic, 3, Partition('"a"'))
+    (found,) = act(http, "list-consumers", contains=new_topic_id)
+    assert found["topics"][0]["lag"] == 1 + 3
+    lags: dict[str, list[dict[str, object]]] = act(http, "consumer-lag", consumer=reader)
+    assert [(each["partition"], each["lag"]) for each in lags["partitions"]] == [("b", 3), ("a", 1)]
+    offsets[0]["offset"] = 5
+    refused = http.post("/v1/actions/commit-offsets", json={"consumer": reader, "offsets": offsets})
+    assert (refused.status_code, refused.json()["code"]) == (416, "OFFSET_OUT_OF_RANGE")
+    assert refused.json()["message"].startswith('offset 5 is past the end of partition "a" of ')

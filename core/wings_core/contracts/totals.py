@@ -124,9 +124,9 @@ class TopicLag:
     )
     """Offsets, each with the partition's next one and the lag."""
 
-    def add(self, offset: ConsumerOffset, next_offset: int) -> None:
-        """Add the lag of a partition, at least 0, whose end is `next_offset`."""
-        lag = max(0, next_offset - offset.offset)
+    def add(self, offset: ConsumerOffset, log_start_offset: int, next_offset: int) -> None:
+        """Add the lag of a partition: how many of its messages are there and not read yet."""
+        lag = max(0, next_offset - max(offset.offset, log_start_offset))
         self.partitions += 1
         self.lag += lag
         self.committed_at = max(self.committed_at, offset.committed_at)

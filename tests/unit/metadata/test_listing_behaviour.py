@@ -105,7 +105,7 @@ def test_offsets_and_consumers_come_in_parts(metadata: MetadataUnderTest) -> Non
     topics = [metadata.admin.create_topic(name, SCHEMA, "n") for name in names]
     for consumer in ("B", "a", "ä", "\U0001f600", "z"):
         registry.commit_offsets(
-            consumer, [(topic, partition, 1) for topic in topics for partition in NUMBERS]
+            consumer, [(topic, partition, 0) for topic in topics for partition in NUMBERS]
         )
     offsets = in_parts(
         lambda after, most: registry.get_offsets("a", after=after, items_max=most),

@@ -152,7 +152,7 @@ def test_rows_of_before_get_checksums(path: Path, monkeypatch: pytest.MonkeyPatc
         file = path / "old.sqlite"
         with SqliteMetadata(file) as metadata:
             topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("t"), SCHEMA)
-            metadata.registry.commit_offsets("etl", [(topic, UNPARTITIONED, 2)])
+            metadata.registry.commit_offsets("etl", [(topic, UNPARTITIONED, 0)])
         with closing(sqlite3.connect(file)) as connection:  # By the statements of then.
             connection.executescript(
                 "INSERT INTO folios (id, name, pages) VALUES (1, 'folio', 1);"

@@ -303,8 +303,10 @@ class OffsetRegistry(Protocol):
 
         Raises:
             TopicNotFound: One of the topics was deleted; nothing is stored.
-            InvalidArgument: An offset out of range, or a name or partition that cannot be stored;
-                nothing is stored.
+            OffsetOutOfRange: An offset is past the end of its log, as the facts `topic`,
+                `partition` and `log_end_offset` say; nothing is stored.
+            InvalidArgument: An offset that no log can have, or a name or partition that cannot be
+                stored; nothing is stored.
         """
         ...
 

@@ -5,7 +5,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import LiteralString
 
-from wings_core.errors import InvalidArgument
+from wings_core.errors import InvalidArgument, OffsetOutOfRange
 from wings_core.metadata.interfaces import OFFSET_MAX
 from wings_core.metadata.judge import check_id, check_partition
 from wings_core.metadata.store.database import C, Connection, Dialect
@@ -13,7 +13,7 @@ from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.topics import require_topic_ids
 from wings_core.model import ConsumerOffset, Topic
 from wings_core.names import NamespaceName, TopicName
-from wings_core.partitions import Partition, partition_sort_key
+from wings_core.partitions import Partition, partition_sort_key, partition_value
 
 
 def check_offsets(
@@ -52,7 +52,17 @@ def commit_offsets(
         topic_ids[uuid]: {partition: last[uuid][partition] for partition in sorted(last[uuid])}
         for uuid in topics
     }
-    dialect.write_offsets(connection, consumer, dict(sorted(found.items())), now)
+    past = dialect.write_offsets(connection, consumer, dict(sorted(found.items())), now)
+    if past is not None:
+        name = next(topic.name for topic, *_ in offsets if topic_ids[topic.uuid] == past.topic_id)
+        raise OffsetOutOfRange(
+            f"offset {past.offset} is past the end of partition {past.partition:.80} of "
+            f"{name}, {past.log_end_offset}",
+            topic=str(name),
+            partition=partition_value(past.partition),
+            log_start_offset=past.log_start_offset,
+            log_end_offset=past.log_end_offset,
+        )
 
 
 def get_offsets(

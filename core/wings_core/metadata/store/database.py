@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, LiteralString, Protocol, TypeVar
+from typing import Any, LiteralString, NamedTuple, Protocol, TypeVar
 
 from wings_core.metadata.located import ManyLocated
 from wings_core.metadata.store.locks import Lock
@@ -25,6 +25,16 @@ from wings_core.model import (
 from wings_core.partitions import Partition
 
 T = TypeVar("T")
+
+
+class PastEnd(NamedTuple):
+    """An offset that is past the end of its partition's log."""
+
+    topic_id: int
+    partition: Partition
+    offset: int
+    log_start_offset: int
+    log_end_offset: int
 
 
 class Retry(Exception):  # noqa: N818 - not an error: another transaction was faster
@@ -208,8 +218,12 @@ class Dialect(Protocol[C_contra]):
         consumer: str,
         offsets: Mapping[int, Mapping[Partition, int]],
         now: int,
-    ) -> None:
-        """Write a consumer's offsets, by topic id and partition."""
+    ) -> PastEnd | None:
+        """Write a consumer's offsets, by topic id and partition.
+
+        Returns:
+            One of them that is past the end of its log, for which they must be undone.
+        """
         ...
 
     def purge(self, connection: C_contra, rows_max: int, now: int) -> bool:
