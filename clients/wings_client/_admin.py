@@ -32,7 +32,6 @@ from wings_core.contracts.actions import (
 from wings_core.contracts.commits import CommitOffsets
 from wings_core.contracts.reads import ALL
 from wings_core.errors import InvalidArgument, InvalidTicket
-from wings_core.model import TopicConfig
 from wings_core.partitions import JsonScalar
 from wings_core.schemas import FieldSpec, schema_to_fields, schema_to_ipc
 
@@ -88,7 +87,7 @@ class AdminCalls:
             "create_topic",
             topic=topic,
             partition_key=partition_key,
-            config=None if config is None else _config(config),
+            config=None if config is None else dict(config),
             if_not_exists=if_not_exists,
             **_schema_keys(schema),
         )
@@ -113,13 +112,16 @@ class AdminCalls:
         return [Topic.from_json(found) for found in self._act("list-topics", body)]
 
     def alter_topic(self, topic: TopicRef, config: Mapping[str, Any]) -> Topic:
-        """Replace a topic's configuration; absent keys return to their defaults.
+        """Change the keys of a topic's configuration that are given, None to their defaults.
+
+        A topic whose `table` becomes None loses its table with the server's next maintenance; the
+        rows stay in the log.
 
         Raises:
             TopicNotFound: There is none of this name.
         """
         body = build(
-            AlterTopic, InvalidArgument, "alter_topic", topic=name_of(topic), config=_config(config)
+            AlterTopic, InvalidArgument, "alter_topic", topic=name_of(topic), config=dict(config)
         )
         return Topic.from_json(self._act("alter-topic", body))
 
@@ -231,10 +233,11 @@ class AdminCalls:
     def commit_offsets(
         self, consumer: str, topic: TopicRef, offsets: Mapping[PartitionValue, int]
     ) -> None:
-        """Set the next offsets of a named consumer, by partition value.
+        """Set the next offsets of a named consumer, by partition value: all of them, or none.
 
         Raises:
             TopicNotFound: There is no such topic.
+            OffsetOutOfRange: One is past the end of its log; facts `partition`, `log_end_offset`.
         """
         name = name_of(topic)
         found = {wire_partition(value): offset for value, offset in offsets.items()}
@@ -331,10 +334,6 @@ def check_which(partition: PartitionValue, partitions: PartitionsValue | None) -
         raise InvalidTicket("keys 'partition' and 'partitions' exclude each other")
     if partitions is not None and len(partitions) == 0:
         raise InvalidTicket("key 'partitions': must not be empty")
-
-
-def _config(config: Mapping[str, Any]) -> TopicConfig:
-    return build(TopicConfig, InvalidArgument, "config", **config)
 
 
 def _column_specs(columns: SchemaLike | None, argument: str) -> tuple[ColumnSpec, ...]:

@@ -88,7 +88,10 @@ def describe(log: ServedLog, body: TopicBody) -> Json:
 
 @ACTIONS.add("alter-topic", AlterTopic)
 def alter_topic(log: ServedLog, body: AlterTopic) -> Json:
-    """Replace a topic's configuration, change its schema, or both; returns its description."""
+    """Change keys of a topic's configuration, its schema, or both; returns its description.
+
+    A topic that is a table no longer loses its table with the next pass of maintenance.
+    """
     name = TopicName.parse(body.topic)
     topic: Topic | None = None
     _check_table(log, body.config)  # Before the schema is changed, which stays.

@@ -994,6 +994,9 @@ def test_a_topic_is_configured_key_by_key(wings: Wings, new_topic_id: str) -> No
     assert "segment_bytes: 7" in out
     assert "retention" not in out
     assert wings(*alter, "retention_ms=0").status == 1
+    off = wings(*alter, "table=null")
+    assert (off.status, off.out) == (0, "table: null\n")
+    assert "is dropped from the catalog by the next maintenance" in off.err
 
 
 def test_a_schema_grows_by_alter_and_by_what_a_file_has_more(

@@ -1,4 +1,5 @@
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -74,11 +75,24 @@ def test_what_a_topic_may_not_be_is_refused(wings: Client, new_topic_id: str) ->
         wings.create_topic(new_topic_id, {"n": "int64"}, config={"colour": "red"})
 
 
-def test_a_configuration_is_altered(wings: Client, new_topic: NewTopic) -> None:
+def test_the_keys_of_a_configuration_that_are_named_are_altered(
+    wings: Client, new_topic: NewTopic
+) -> None:
     topic = new_topic()
-    altered = wings.alter_topic(topic, {"batch_bytes_max": 5000})
-    assert altered.config["batch_bytes_max"] == 5000
-    assert wings.topic(topic).config == altered.config
+    changes: list[dict[str, Any]] = [
+        {"retention_ms": 60_000, "segment_bytes": 1_000},
+        {"batch_bytes_max": 5_000, "retention_on_acceptance": True},
+        {},
+        {"retention_ms": None, "segment_bytes": None, "retention_on_acceptance": None},
+    ]
+    expected = dict(topic.config)
+    for change in changes:
+        altered = wings.alter_topic(topic, change)
+        defaults = {key: topic.config[key] for key, value in change.items() if value is None}
+        expected |= change | defaults
+        assert altered.config == expected
+        assert wings.topic(topic).config == expected
+    assert expected == {**topic.config, "batch_bytes_max": 5_000}
 
 
 def test_namespaces_are_created_listed_and_deleted_once_they_are_empty(wings: Client) -> None:

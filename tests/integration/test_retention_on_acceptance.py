@@ -129,7 +129,7 @@ def test_other_retention_goes_on_beside_it_and_without_it_what_is_finished_stays
 ) -> None:
     create_group(client, topic)
     accept(client, topic, "billing", 20)
-    act(client, "alter-topic", topic=topic, config={})
+    act(client, "alter-topic", topic=topic, config={"retention_on_acceptance": None})
     assert start(client, topic) == 0
     config = {"retention_on_acceptance": True, "retention_bytes": 1}
     act(client, "alter-topic", topic=topic, config=config)
@@ -185,6 +185,11 @@ def test_over_http_it_is_set_and_told(server: RunningServer, new_topic_id: str) 
     body = {"topic": new_topic_id, "schema": schema, "config": config}
     assert good(httpx.post(url, json=body))["config"]["retention_on_acceptance"] is True
     one = f"{url}/{new_topic_id}"
-    assert good(httpx.patch(one, json={"config": {}}))["config"]["retention_on_acceptance"] is False
+    assert (
+        good(httpx.patch(one, json={"config": {"retention_on_acceptance": None}}))["config"][
+            "retention_on_acceptance"
+        ]
+        is False
+    )
     refused = httpx.patch(one, json={"config": {"retention_on_acceptance": 1}})
     assert refused.status_code == 400

@@ -227,15 +227,19 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         segments=st.sampled_from(
-            [{"segment_format": "arrow"}, {"segment_format": "parquet"}, {"table": "iceberg"}]
+            [
+                {"segment_format": "arrow", "table": None},
+                {"segment_format": "parquet", "table": None},
+                {"segment_format": None, "table": "iceberg"},
+            ]
         ),
         segment_bytes=st.sampled_from([1, 64 * 1024]),
     )
-    def merge(self, segments: dict[str, str], segment_bytes: int) -> None:
+    def merge(self, segments: dict[str, str | None], segment_bytes: int) -> None:
         config = {"tier_after_ms": 0, "segment_bytes": segment_bytes, **segments}
         act(self.client, "alter-topic", topic=self.topic, config=config)
         assert act(self.client, "maintain", topic=self.topic)["failures"] == 0
-        if "table" in segments:
+        if segments["table"]:
             self.read_table()
 
     def read_table(self) -> None:

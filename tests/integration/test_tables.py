@@ -499,13 +499,22 @@ def test_a_table_that_is_partitioned_anew_is_made_anew(tmp_path: Path) -> None:
         with pytest.raises(pa.ArrowException) as caught:
             act(client, "alter-topic", topic="t", config=by_day)
         assert "set `table` to null first" in error_of(caught.value)["message"]
-        act(client, "alter-topic", topic="t", config={"tier_after_ms": 0})
+        act(client, "alter-topic", topic="t", config={"table": None})
         act(client, "maintain")
         act(client, "alter-topic", topic="t", config=by_day)
         act(client, "maintain", topic="t")
         assert_same(server, client)
         assert len(partitions_of(server)) == 3
         assert act(client, "describe-topic", topic="t")["table"]["lag_rows"] == 0
+        off = act(client, "alter-topic", topic="t", config={"table": None})
+        assert "table" not in off
+        assert off["config"]["table_partition_by"] == by_day["table_partition_by"]
+        act(client, "maintain")
+        assert tables_of(server).catalog.catalog.list_tables("default") == []
+        assert wings_rows(client).num_rows == 3
+        act(client, "alter-topic", topic="t", config={"table": "iceberg"})
+        act(client, "maintain", topic="t")
+        assert len(partitions_of(server)) == 3
     assert check_directory(tmp_path).ok
 
 

@@ -536,7 +536,7 @@ def test_a_scan_that_retention_passes_is_told_where_the_log_starts_then(
         cursor = Cursor(topic, UNPARTITIONED, 0, Selection.of(topic))
         chunks = log.fetcher.scan(cursor, 3_600, Cancel())
         read = [chunk for some in itertools.islice(chunks, 3) for chunk in some]
-        act(client, "alter-topic", topic="t", config={"retention_bytes": 1})
+        act(client, "alter-topic", topic="t", config={"tier_after_ms": None, "retention_bytes": 1})
         act(client, "maintain")
         _delete_unused(log)
         for path in (tmp_path / "remote" / "segments").rglob("*.arrow"):

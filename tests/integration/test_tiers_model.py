@@ -724,7 +724,9 @@ class TiersMachine(RuleBasedStateMachine):
         return report
 
     def _configure(self, key: str, **config: Any) -> None:
-        self.log.admin.alter_topic(DEFAULT_NAMESPACE.topic(key), TopicConfig(**config))
+        defaults = dict.fromkeys(TopicConfig.model_fields)
+        change = TopicConfig.model_validate({**defaults, **config})
+        self.log.admin.alter_topic(DEFAULT_NAMESPACE.topic(key), change)
 
     def _topic(self, key: str) -> Topic:
         return self.log.admin.get_topic(DEFAULT_NAMESPACE.topic(key))

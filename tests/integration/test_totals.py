@@ -6,7 +6,7 @@ import httpx
 from fix_server import Trim
 from http_calls import create_topic, entry, fetch_body, good, push
 
-from wings_core.names import TopicName
+import wings_client
 from wings_core.partitions import Partition
 from wings_server.testing import RunningServer
 
@@ -94,8 +94,8 @@ def test_messages_that_are_gone_are_no_lag(
     reader = f"reader-{new_topic_id}"
     offsets = [{"topic": new_topic_id, "partition": key, "offset": 1} for key in "ab"]
     act(http, "commit-offsets", consumer=reader, offsets=offsets)
-    topic = server.server.log.admin.get_topic(TopicName.parse(new_topic_id))
-    trim(topic, 3, Partition('"a"'))
+    with wings_client.connect(server.flight) as client:
+        trim(client.topic(new_topic_id), 3, Partition('"a"'))
     (found,) = act(http, "list-consumers", contains=new_topic_id)
     assert found["topics"][0]["lag"] == 1 + 3
     lags: dict[str, list[dict[str, object]]] = act(http, "consumer-lag", consumer=reader)

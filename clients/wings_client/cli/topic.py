@@ -198,12 +198,15 @@ def alter(
             raise typer.BadParameter(f"column {field.name!r:.80}: leave out 'not null'")
     with connected(endpoint, name) as client:
         if config:
-            wanted = {**client.topic(name).config, **config}
-            configured = client.alter_topic(
-                name, {key: value for key, value in wanted.items() if value is not None}
-            )
+            configured = client.alter_topic(name, config)
             for key in config:
                 typer.echo(f"{key}: {json.dumps(configured.config[key])}")
+            if "table" in config and configured.config["table"] is None:
+                typer.echo(
+                    "its Iceberg table, if it has one, is dropped from the catalog by the next "
+                    "maintenance; the rows stay in the log",
+                    err=True,
+                )
         if not (add or widen or nullable):
             return
         altered = client.alter_schema(

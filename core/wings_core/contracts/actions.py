@@ -13,6 +13,7 @@ from wings_core.contracts.messages import (
     StageId,
     Timestamp,
     check_distinct,
+    dump,
     problem_of,
     to_bytes,
 )
@@ -150,7 +151,7 @@ class TopicChanges(ActionBody):
     """What `alter-topic` changes."""
 
     config: TopicConfig | None = None
-    """The new configuration, whole; None: it stays."""
+    """The keys of the configuration to change, null for a key's default; None: it stays."""
     changes: Annotated[SchemaChangeSpec | None, Field(alias="schema")] = None
     """What is to change in the schema; None: nothing."""
 
@@ -165,6 +166,10 @@ class AlterTopic(TopicChanges):
     """The body of `alter-topic`."""
 
     topic: str
+
+    def to_bytes(self) -> bytes:
+        """Return the message as JSON, with the keys that were given, defaults among them."""
+        return dump(self.model_dump(mode="json", by_alias=True, exclude_unset=True))
 
 
 LIST_MAX = 10_000

@@ -1,17 +1,17 @@
 """Topics and their namespaces."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, cast
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wings_core.model.pages import PageFormat
 from wings_core.names import NamespaceName, TopicName
 
 
 class TopicConfig(BaseModel):
-    """What a topic's owner may set, at creation and later."""
+    """What a topic's owner may set, at creation and later; null is a key's default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -57,7 +57,8 @@ class TopicConfig(BaseModel):
     table: Literal["iceberg"] | None = Field(
         default=None,
         description="Whether the topic's segments, as Parquet files, are an Iceberg table too. "
-        "Null: they are not.",
+        "Null: they are not; a table that there was is dropped from its catalog by the next "
+        "maintenance, and its rows stay in the log.",
     )
     table_partition_by: str | None = Field(
         default=None,
@@ -70,6 +71,22 @@ class TopicConfig(BaseModel):
         ge=0,
         description="Milliseconds between two snapshots of the table, at least.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_defaults(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        fields, found = cls.model_fields, cast("dict[Any, Any]", given)
+        return {
+            key: fields[key].default if value is None and key in fields else value
+            for key, value in found.items()
+        }
+
+    def changed(self, change: "TopicConfig") -> "TopicConfig":
+        """Return the configuration with the keys that a change was given."""
+        given = {key: getattr(change, key) for key in change.model_fields_set}
+        return self.model_copy(update=given)
 
     @property
     def merged_format(self) -> "PageFormat":

@@ -80,10 +80,11 @@ def check_layout(topic: Topic, before: TopicConfig | None = None) -> None:
     """
     config = topic.config
     transforms_of(topic)
+    if before is not None and before.table_partition_by == config.table_partition_by:
+        return  # It stays, also where the topic is a table no longer.
     if config.table_partition_by is not None and config.table is None:
         raise _problem("the topic is no table")
-    is_table = before is not None and before.table is not None and config.table is not None
-    if is_table and before is not None and before.table_partition_by != config.table_partition_by:
+    if before is not None and before.table is not None and config.table is not None:
         raise _problem(
             f"the table has {before.table_partition_by!r:.80} already: to change it, set `table` "
             "to null first, and the table is made anew"

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from uuid import uuid4
 
 import pyarrow as pa
@@ -214,7 +216,41 @@ def test_topics_are_listed_by_name(metadata: MetadataUnderTest) -> None:
     assert listed == sorted(names)
 
 
-def test_altering_a_topic_replaces_its_configuration_alone(metadata: MetadataUnderTest) -> None:
+def test_altering_a_topic_changes_the_keys_that_are_given(metadata: MetadataUnderTest) -> None:
+    created = metadata.admin.create_topic(ORDERS, SCHEMA, config=TopicConfig(retention_ms=5))
+    for change, expected in (
+        (TopicConfig(segment_bytes=7), TopicConfig(retention_ms=5, segment_bytes=7)),
+        (TopicConfig(), TopicConfig(retention_ms=5, segment_bytes=7)),
+        (
+            TopicConfig.model_validate({"segment_bytes": None, "retention_bytes": 3}),
+            TopicConfig(retention_ms=5, retention_bytes=3),
+        ),
+        (TopicConfig(retention_ms=None), TopicConfig(retention_bytes=3)),
+    ):
+        assert metadata.admin.alter_topic(ORDERS, change) == replace(created, config=expected)
+        metadata.reopen()
+        assert metadata.admin.get_topic(ORDERS).config == expected
+
+
+def test_changes_of_two_keys_at_once_are_both_made(metadata: MetadataUnderTest) -> None:
+    metadata.admin.create_topic(ORDERS, SCHEMA)
+    changes = [
+        TopicConfig.model_validate({key: number})
+        for number in range(1, 6)
+        for key in ("retention_ms", "retention_bytes", "batch_bytes_max")
+    ]
+    with ThreadPoolExecutor(3) as threads:
+        for start in range(0, len(changes), 3):
+            some = changes[start : start + 3]
+            list(threads.map(partial(metadata.admin.alter_topic, ORDERS), some))
+            number = start // 3 + 1
+            expected = TopicConfig(
+                retention_ms=number, retention_bytes=number, batch_bytes_max=number
+            )
+            assert metadata.admin.get_topic(ORDERS, fresh=True).config == expected
+
+
+def test_altering_a_topic_changes_its_configuration_alone(metadata: MetadataUnderTest) -> None:
     topic = metadata.admin.create_topic(ORDERS, SCHEMA, "key")
     assert metadata.admin.get_topic(ORDERS) == topic
     altered = metadata.admin.alter_topic(ORDERS, CONFIG)

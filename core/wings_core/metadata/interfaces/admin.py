@@ -122,11 +122,11 @@ class Admin(Protocol):
         ...
 
     def alter_topic(self, name: TopicName, config: TopicConfig, uuid: str | None = None) -> Topic:
-        """Replace a topic's configuration and return the topic.
+        """Change keys of a topic's configuration and return the topic.
 
         Args:
             name: Its name.
-            config: The new one.
+            config: Of which the keys that it was given are changed, also to their defaults.
             uuid: Its UUID; None: whichever has the name.
 
         Raises:

@@ -259,9 +259,11 @@ class RemoteAdmin(Admin):
         )
 
     def alter_topic(self, name: TopicName, config: TopicConfig, uuid: str | None = None) -> Topic:
-        """Replace a topic's configuration; see `Admin.alter_topic`."""
+        """Change keys of a topic's configuration; see `Admin.alter_topic`."""
         request = pb.UpdateTopicRequest(
-            name=str(name), config=config.model_dump_json(), uuid=self._ask(name, uuid).uuid
+            name=str(name),
+            config=config.model_dump_json(exclude_unset=True),
+            uuid=self._ask(name, uuid).uuid,
         )
         try:
             altered = self._channel.call_repeatedly(self._stub.UpdateTopic, request)

@@ -173,17 +173,22 @@ class DatabaseAdmin(Admin, Generic[C]):
         )
 
     def alter_topic(self, name: TopicName, config: TopicConfig, uuid: str | None = None) -> Topic:
-        """Replace a topic's configuration; see `Admin.alter_topic`."""
+        """Change keys of a topic's configuration; see `Admin.alter_topic`."""
 
         def work(connection: C) -> Topic:
             topic = _require(connection, name, uuid)
-            changed = _checked(replace(topic, config=config), topic.config)
-            altered = connection.execute(
-                "UPDATE topics SET config = %s WHERE uuid = %s AND deleted_at IS NULL RETURNING id",
-                (config.model_dump_json(), topic.uuid),
+            row = connection.execute(
+                "SELECT config FROM topics WHERE uuid = %s AND deleted_at IS NULL FOR UPDATE",
+                (topic.uuid,),
             ).fetchone()
-            if altered is None:
+            if row is None:
                 raise Retry("the topic was deleted meanwhile")
+            before = TopicConfig.model_validate_json(row[0])
+            changed = _checked(replace(topic, config=before.changed(config)), before)
+            connection.execute(
+                "UPDATE topics SET config = %s WHERE uuid = %s",
+                (changed.config.model_dump_json(), topic.uuid),
+            )
             return changed
 
         return self._database.write(work, committed=lambda _: self._topics.forget(name))
