@@ -33,7 +33,7 @@ def build(model: type[M], error: type[InvalidArgument], what: str, **keys: Any) 
     try:
         return model(**given)
     except ValidationError as problem:
-        raise error(shortened(f"{what}: {sentence(problem)}")) from None
+        raise error(shortened(f"{what}: {sentence(problem, model)}")) from None
 
 
 def wire_partition(value: PartitionValue) -> JsonScalar:

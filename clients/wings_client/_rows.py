@@ -20,6 +20,7 @@ from wings_core.arrow_types import children, fields_of
 from wings_core.cast import Caster, wanted_fields
 from wings_core.contracts.messages import shortened
 from wings_core.errors import SchemaMismatch
+from wings_core.suggestions import suggested
 from wings_core.type_names import type_name
 
 if TYPE_CHECKING:
@@ -44,8 +45,11 @@ def batch_of_rows(rows: Sequence[Row], schema: pa.Schema, first_row: int = 0) ->
     for index, row in enumerate(rows):
         if not row.keys() <= names:
             unknown = next(key for key in row if key not in names)
+            hint = suggested(str(unknown), schema.names)
             raise _mismatch(
-                f"{unknown!r:.80} is not a column of the topic", str(unknown), first_row + index
+                f"{unknown!r:.80} is not a column of the topic{hint}",
+                str(unknown),
+                first_row + index,
             )
     arrays = [
         _column([row.get(field.name) for row in rows], field, first_row)
@@ -165,7 +169,8 @@ def batch_of_columns(columns: Mapping[str, Iterable[Any]], schema: pa.Schema) ->
     """
     for name in columns:
         if name not in schema.names:
-            raise _mismatch(f"{name!r:.80} is not a column of the topic", str(name))
+            hint = suggested(str(name), schema.names)
+            raise _mismatch(f"{name!r:.80} is not a column of the topic{hint}", str(name))
     fields = wanted_fields(columns, schema)
     arrays: list[ArrowArray] = []
     for field in fields:

@@ -345,4 +345,4 @@ def _config(config: Mapping[str, Any]) -> ShareConfig:
     try:
         return ShareConfig(**config)
     except ValidationError as problem:
-        raise InvalidArgument(shortened(f"config: {sentence(problem)}")) from None
+        raise InvalidArgument(shortened(f"config: {sentence(problem, ShareConfig)}")) from None

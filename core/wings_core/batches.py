@@ -11,6 +11,7 @@ from wings_core.decimal_bounds import has_least, has_wide_decimal
 from wings_core.errors import SchemaMismatch
 from wings_core.map_keys import has_key_twice, has_map
 from wings_core.model import Topic
+from wings_core.suggestions import suggested
 from wings_core.type_names import type_name
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def check_stream_schema(topic_schema: pa.Schema, schema: pa.Schema) -> None:
                 actual,
             )
     if len(found) > len(expected):
-        raise _extra(*found[len(expected)])
+        raise _extra(*found[len(expected)], expected)
 
 
 def version_of_stream(topic: Topic, schema: pa.Schema) -> Topic:
@@ -146,7 +147,7 @@ def _different_names(
         return _mismatch(f"column {name!r:.80} is missing", name, data_type, None)
     other, actual = found[index]
     if all(other != known for known, _ in expected):
-        return _extra(other, actual)
+        return _extra(other, actual, expected)
     message = (
         f"column {index} is {other!r:.80}, the topic's is {name!r:.80}: columns must come in the "
         "topic's order, each once"
@@ -154,8 +155,10 @@ def _different_names(
     return _mismatch(message, name, data_type, actual)
 
 
-def _extra(name: str, data_type: pa.DataType) -> SchemaMismatch:
-    return _mismatch(f"column {name!r:.80} is not a column of the topic", name, None, data_type)
+def _extra(name: str, data_type: pa.DataType, expected: Sequence[_Column]) -> SchemaMismatch:
+    hint = suggested(name, (known for known, _ in expected))
+    message = f"column {name!r:.80} is not a column of the topic{hint}"
+    return _mismatch(message, name, None, data_type)
 
 
 def _mismatch(

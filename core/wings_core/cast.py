@@ -23,6 +23,7 @@ import pyarrow as pa
 from wings_core.arrow_types import children, fields_of, is_list
 from wings_core.contracts.messages import shortened
 from wings_core.errors import SchemaMismatch
+from wings_core.suggestions import suggested
 from wings_core.type_names import type_name
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ class Caster:
         indices = {name: _find(source, field) for name, field in wanted.items()}
         for name in source.names:
             if name not in wanted:
-                raise _mismatch(f"column {name!r:.80} is not a column of the topic", name)
+                hint = suggested(name, target.names)
+                raise _mismatch(f"column {name!r:.80} is not a column of the topic{hint}", name)
         self._indices = [indices.get(field.name) for field in fields_of(target)]
 
     def cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -132,7 +134,8 @@ def conversion(source: pa.DataType, target: pa.DataType) -> Conversion:
 def _find(source: pa.Schema, field: "ArrowField") -> int:
     indices: list[int] = source.get_all_field_indices(field.name)
     if not indices:
-        raise _mismatch(f"column {field.name!r:.80} is missing", field.name, field.type)
+        hint = suggested(field.name, source.names)
+        raise _mismatch(f"column {field.name!r:.80} is missing{hint}", field.name, field.type)
     if len(indices) > 1:
         raise _mismatch(f"column {field.name!r:.80} is there twice", field.name, field.type)
     actual = source.field(indices[0]).type  # `types` makes a list of all, for each column.

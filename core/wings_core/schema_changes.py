@@ -13,6 +13,7 @@ from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidSchema
 from wings_core.model import Topic
 from wings_core.schemas import check_topic_schema
+from wings_core.suggestions import suggested
 from wings_core.type_names import type_name
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _widened(topic: Topic, before: dict[str, "ArrowField"], field: "ArrowField")
 
 def _check_there(topic: Topic, before: dict[str, "ArrowField"], name: str) -> None:
     if name not in before:
-        raise _refused(name, "is not a column of the topic")
+        raise _refused(name, f"is not a column of the topic{suggested(name, before)}")
     if name == topic.partition_key:
         raise _refused(name, "is the partition key, which does not change")
 

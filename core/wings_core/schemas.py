@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from wings_core.arrow_types import children, fields_of, is_supported_nesting, shape, with_children
 from wings_core.errors import InvalidSchema
 from wings_core.partitions import is_partition_key_type
+from wings_core.suggestions import suggested
 from wings_core.type_names import (
     DEPTH_MAX,
     FLAT_TYPES,
@@ -280,7 +281,8 @@ def _unsupported(path: str, what: str) -> InvalidSchema:
 def _check_key(schema: pa.Schema, partition_key: str) -> None:
     index = schema.get_field_index(partition_key)
     if index < 0:
-        raise InvalidSchema(f"the partition key {partition_key!r:.80} is not a column")
+        hint = suggested(partition_key, schema.names)
+        raise InvalidSchema(f"the partition key {partition_key!r:.80} is not a column{hint}")
     data_type = schema.types[index]
     if not is_partition_key_type(data_type):
         raise InvalidSchema(

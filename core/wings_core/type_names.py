@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from wings_core.arrow_types import children, is_list, shape
 from wings_core.errors import InvalidSchema
+from wings_core.suggestions import suggested
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
@@ -87,6 +88,13 @@ _WITH_UNIT: dict[str, dict[str, pa.DataType]] = {
     "date32": {"day": pa.date32()},
     "date64": {"ms": pa.date64()},
 }
+
+_WORDS = (
+    *(name for name in FLAT_TYPES if name.isidentifier()),
+    *(*_DECIMALS, *_WITH_UNIT),
+    *("fixed_size_binary", "list", "large_list", "fixed_size_list", "struct", "map"),
+)
+"""Those with which a type's name begins, but for aliases."""
 
 _WORD = re.compile(r"[a-z][a-z0-9_]*")
 _INTEGER = re.compile(r"-?[0-9]{1,10}")
@@ -160,7 +168,8 @@ class _Parser:
             data_type = self._flat(match[0])
         if data_type is None:
             self._position = start
-            raise self._error(f"unknown or unsupported type {match[0]!r:.40}")
+            hint = suggested(match[0], _WORDS)
+            raise self._error(f"unknown or unsupported type {match[0]!r:.40}{hint}")
         return data_type
 
     def _nested(self, word: str, depth: int) -> pa.DataType | None:

@@ -30,12 +30,14 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from wings_core.contracts.messages import keys_at
 from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import NODE_LEASE_SECONDS_MAX
 from wings_core.metadata.open import is_bound
 from wings_core.security.tokens import check_root
 from wings_core.storage.objects import check_url
+from wings_core.suggestions import suggested
 
 ENVIRONMENT_PREFIX = "WINGS_"
 ENVIRONMENT_DELIMITER = "__"
@@ -252,7 +254,7 @@ def load(
         return model(**_merge(_merge(file, environment), given))
     except ValidationError as error:
         problems = [
-            f"{_source(problem['loc'], given, environment, config)}: {_reason(problem)}"
+            f"{_source(problem['loc'], given, environment, config)}: {_reason(problem, model)}"
             for problem in error.errors(include_url=False, include_context=False)
         ]
         raise InvalidArgument("bad settings: " + "; ".join(problems)) from None
@@ -312,8 +314,9 @@ def _holds(tree: Any, names: Sequence[str]) -> bool:
     return True
 
 
-def _reason(problem: Mapping[str, Any]) -> str:
+def _reason(problem: Mapping[str, Any], model: type[Settings]) -> str:
     if problem["type"] == "extra_forbidden":
-        return "there is no such setting"
+        *place, last = problem["loc"]
+        return f"there is no such setting{suggested(str(last), keys_at(model, place))}"
     message = str(problem["msg"]).removeprefix("Value error, ")
     return message[:1].lower() + message[1:]

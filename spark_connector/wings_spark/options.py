@@ -154,7 +154,7 @@ class Options(BaseModel):
         except ValidationError as problem:
             # The model's sentences speak of keys.
             raise InvalidArgument(
-                shortened(sentence(problem).replace("key", "option", 1))
+                shortened(sentence(problem, cls).replace("key", "option", 1))
             ) from None
 
     def refuse(self, names: tuple[str, ...], kind: str) -> Self:

@@ -11,6 +11,7 @@ from wings_core.contracts.messages import shortened
 from wings_core.errors import InvalidArgument, SchemaMismatch, TopicNotFound
 from wings_core.names import TopicName
 from wings_core.partitions import any_partition_value
+from wings_core.suggestions import suggested
 from wings_spark.options import ReadOptions, split_pattern
 
 SYSTEM_COLUMNS = ("__offset", "__timestamp")
@@ -102,8 +103,9 @@ class Subscription:
             names += [name for name in fields if name.startswith("__") and name not in names]
         for name in names:
             if name not in fields:
+                hint = suggested(name, fields)
                 raise InvalidArgument(
-                    shortened(f"option 'columns': {self.shown} has no column {name!r:.80}"),
+                    shortened(f"option 'columns': {self.shown} has no column {name!r:.80}{hint}"),
                     column=name,
                 )
         return pa.schema([fields[name] for name in names])

@@ -235,8 +235,14 @@ def test_an_unknown_topic_suggests_names_like_it(wings: Wings, topic: str) -> No
     for arguments in (("topic", "describe"), ("tail",), ("consume", "somebody")):
         result = wings(*arguments, topic.replace("topic", "topik"))
         assert (result.status, result.out) == (1, "")
-        assert f"did you mean {topic}" in result.err or "did you mean topic-" in result.err
+        assert f"did you mean '{topic}'" in result.err or "did you mean 'topic-" in result.err
         assert result.err.count("\n") == 1
+    misspelt = topic.replace("topic", "topik")
+    for arguments in (("sql", f'SELECT * FROM "{misspelt}"'), ("push", misspelt, "-")):
+        result = wings(*arguments)
+        assert (result.status, result.out) == (1, "")
+        assert "did you mean 'topic-" in result.err
+    assert "--create makes it, from the first rows" in result.err
 
 
 def test_a_server_that_is_not_there_is_one_line(wings: Wings) -> None:
@@ -365,7 +371,7 @@ def test_fetch_over_http_prints_the_same(wings: Wings, server: RunningServer, to
     assert failed.status == 1
     assert failed.out.startswith(f"Topic: {topic}, Partition: null, Error: the topic is partition")
     unknown = wings("fetch", topic + "x", "--offset", 0, endpoint=server.http)
-    assert f"did you mean {topic}" in unknown.out
+    assert "did you mean 'topic-" in unknown.out
     assert wings(*arguments, "--filter", "true", endpoint=server.http).status == 2
     assert wings("topic", "list", endpoint=server.http).status == 2
     nobody = wings(*arguments, endpoint="http://127.0.0.1:1")

@@ -274,6 +274,35 @@ def test_a_bad_action_is_refused(
     assert code_of(caught.value) == code
 
 
+def test_what_is_misspelt_is_told_what_there_is(
+    client: flight.FlightClient, topic: str, subtests: pytest.Subtests
+) -> None:
+    fields = [{"name": "n", "type": "int46"}]
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("descibe-topic", {}, "did you mean 'describe-topic'"),
+        ("describe-topic", {"topc": topic}, "did you mean 'topic'? There is topic"),
+        ("alter-topic", {"topic": topic, "config": {"retension_ms": 1}}, "'retention_ms'"),
+        ("create-topic", {"topic": "t", "schema": {"fields": fields}}, "did you mean 'int64'"),
+        (
+            "share-create",
+            {"group": "g", "topic": topic, "config": {"deliver_at_column": "m"}},
+            "there is n",
+        ),
+    ]
+    for action, body, hint in cases:
+        with subtests.test(action):
+            assert hint in refused(client, action, **body)["message"]
+    for ticket, hint in (
+        ({"ofset": 0}, "did you mean 'offset'"),
+        ({"offset": 0, "columns": ["N"]}, "did you mean 'n'? There is n"),
+        ({"kind": "scna"}, "did you mean 'scan'"),
+    ):
+        with subtests.test(ticket=ticket):
+            with pytest.raises(flight.FlightServerError) as caught:
+                get(client, topic=topic, **ticket)
+            assert hint in error_of(caught.value)["message"]
+
+
 def test_the_actions_are_listed(client: flight.FlightClient) -> None:
     listed = cast("list[flight.ActionType]", client.list_actions())
     actions = {action.type: action.description for action in listed}

@@ -1,6 +1,5 @@
 """The server's address, and the messages where it, or a topic, is not found."""
 
-import difflib
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +15,10 @@ from wings_client._transport import Transport
 from wings_client.cli.access import current_access
 from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, WingsError
 from wings_core.names import DEFAULT_NAMESPACE, TopicName
+from wings_core.suggestions import suggested
 
 DEFAULT = "grpc://127.0.0.1:7777"
 """Where `wings serve` listens by default."""
-
-NEAR_MAX = 3
-"""Most names suggested for one that is not found."""
 
 KEPT = "kept"
 """The fact that an error's message ends with: what stays committed."""
@@ -167,13 +164,14 @@ def explained(
             "with --endpoint" + (f"; {kept}" if kept else ""),
             **error.facts,
         )
-    if isinstance(error, TopicNotFound) and topic:
+    asked: str = error.facts.get("topic") or topic
+    if isinstance(error, TopicNotFound) and asked:
         try:
-            near = nearest(topic, names())
+            hint = suggested(short_name(asked), map(short_name, names()))
         except WingsError:
             return error
-        hint = f"did you mean {' or '.join(near)}?" if near else "`wings topic list` lists all"
-        return TopicNotFound(f"{error.message}; {hint}", **error.facts)
+        hint = hint or "; `wings topic list` lists all"
+        return TopicNotFound(f"{error.message}{hint}", **error.facts)
     return error
 
 
@@ -181,15 +179,6 @@ def short_name(name: str) -> str:
     """Return a topic's name for display: its id alone in the default namespace."""
     parsed = TopicName.parse(name)
     return parsed.topic if parsed.namespace == DEFAULT_NAMESPACE else name
-
-
-def nearest(asked: str, names: Iterable[str]) -> list[str]:
-    """Return the names most similar to one, the most similar first."""
-    known = [short_name(name) for name in names]
-    by_lower = {name.lower(): name for name in reversed(known)}
-    wanted = asked.removeprefix(f"{DEFAULT_NAMESPACE}/topics/").lower()
-    near = difflib.get_close_matches(wanted, by_lower, NEAR_MAX)
-    return [by_lower[name] for name in near]
 
 
 def _names(client: Client) -> list[str]:

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from wings_client.cli.access import add_access_options
 from wings_client.cli.extras import install_hint, missing_module
+from wings_core.suggestions import suggested
 
 GROUP = "wings.commands"
 
@@ -73,8 +74,12 @@ class PluginGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the arguments name; exits with status 1 if it does not load."""
         name = args[0]
-        if self.get_command(ctx, name) is None and name in _found():
-            raise typer.Exit(1)
+        if self.get_command(ctx, name) is None:
+            if name in _found():
+                raise typer.Exit(1)
+            if not name.startswith("-"):
+                hint = suggested(name, self.list_commands(ctx))
+                ctx.fail(f"No such command {name!r}{hint}")
         return super().resolve_command(ctx, args)
 
 

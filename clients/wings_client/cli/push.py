@@ -235,7 +235,7 @@ def push(
     )
     with connected(endpoint, topic) as client, inputs_of(files) as inputs:
         if not create:
-            client.topic(topic)  # An unknown one is told at once, before anything is read.
+            _found(client, topic, options)  # An unknown one is told at once, before any is read.
         problems = 0
         for each in inputs:
             try:
@@ -316,9 +316,10 @@ def _found(client: Client, topic: str, options: _Options) -> Topic | None:
     """Return the topic; None if there is none, and it is to be created."""
     try:
         return client.topic(topic)
-    except TopicNotFound:
+    except TopicNotFound as error:
         if not options.create:
-            raise
+            message = f"{error.message}; --create makes it, from the first rows"
+            raise TopicNotFound(message, **error.facts) from None
         return None
 
 

@@ -30,6 +30,7 @@ from wings_client.files.sections import (
 from wings_client.files.source import Source
 from wings_core.arrow_types import fields_of
 from wings_core.errors import Internal, InvalidArgument
+from wings_core.suggestions import suggested
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
@@ -134,7 +135,10 @@ class OpenFile:
             names = [field.name for field in found]
             for name in fields:
                 if name not in names:
-                    raise InvalidArgument(f"there is no column {name!r:.80}", argument="fields")
+                    hint = suggested(name, names)
+                    raise InvalidArgument(
+                        f"there is no column {name!r:.80}{hint}", argument="fields"
+                    )
             return pa.schema(
                 [
                     fields.get(field.name)

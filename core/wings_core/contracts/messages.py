@@ -6,14 +6,17 @@ null is a bad value, except where a model says that null means something.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Self, cast
+from dataclasses import is_dataclass
+from typing import Annotated, Any, ClassVar, Self, cast, get_args, get_type_hints
 
 import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.names import check_stage_id
+from wings_core.suggestions import suggested
 from wings_core.times import parse_timestamp
 
 MESSAGE_BYTES_MAX = 512
@@ -85,7 +88,7 @@ class Message(BaseModel):
             # From the bytes again: pydantic is stricter with JSON than with Python's objects.
             return cls.model_validate_json(raw)
         except ValidationError as problem:
-            raise error(shortened(f"{what}: {sentence(problem)}")) from None
+            raise error(shortened(f"{what}: {sentence(problem, cls)}")) from None
 
     def to_bytes(self) -> bytes:
         """Return the message as JSON, from which `parse` makes an equal one."""
@@ -150,19 +153,51 @@ def to_bytes(raw: "bytes | pa.Buffer | None") -> bytes:
     return raw.to_pybytes() if isinstance(raw, pa.Buffer) else bytes(raw)
 
 
-def sentence(problem: ValidationError) -> str:
-    """Return a sentence for the first error: `key 'min_messages': must be at least 1; got 0`."""
-    details = problem.errors(include_url=False)[0]
+def sentence(problem: ValidationError, model: type[BaseModel] | None = None) -> str:
+    """Return a sentence for one error: `key 'min_messages': must be at least 1; got 0`.
+
+    Args:
+        problem: Of its errors the first unknown key, which may explain the others, else the first.
+        model: What was validated: the keys that it has are listed; None: they are not.
+    """
+    errors = problem.errors(include_url=False)
+    details = min(errors, key=lambda each: each["type"] != "extra_forbidden")
     if details["type"] == "json_invalid":
         return f"not valid JSON: {details.get('ctx', {}).get('error', details['msg'])}"
     key = _key(details["loc"])
     if details["type"] == "missing":
         return f"key {key!r} is required"
     if details["type"] == "extra_forbidden":
-        return f"unknown key {key!r:.80}"
+        *place, last = details["loc"]
+        return f"unknown key {key!r:.80}{suggested(str(last), keys_at(model, place))}"
     if details["type"] == _OWN:
         return f"key {key!r:.80}: {details['msg']}" if key else details["msg"]
     return f"key {key!r:.80}: {_what_is_wrong(details)}; got {shown(details['input'])}"
+
+
+def keys_at(model: type[Any] | None, place: Sequence[int | str]) -> list[str]:
+    """Return the keys of the model at a place within another; none where it is no model."""
+    for step in place:
+        if isinstance(step, str) and model is not None:
+            model = _model_in(_keys_of(model).get(step))
+    return [] if model is None else list(_keys_of(model))
+
+
+def _keys_of(model: type[Any]) -> dict[str, Any]:
+    """Return the types of a model's keys, or of a dataclass's."""
+    if is_dataclass(model):
+        return get_type_hints(model)
+    fields: Mapping[str, FieldInfo] = model.model_fields
+    return {field.alias or name: field.annotation for name, field in fields.items()}
+
+
+def _model_in(annotation: object) -> type[Any] | None:
+    """Return the first model that a type is, or is made of."""
+    if isinstance(annotation, type) and (
+        issubclass(annotation, BaseModel) or is_dataclass(annotation)
+    ):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
 def shortened(text: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:

@@ -28,6 +28,7 @@ from wings_core.contracts.messages import (
 )
 from wings_core.contracts.offsets import Offset, TimestampOffset, check_range
 from wings_core.schemas import FIELDS_MAX
+from wings_core.suggestions import suggested
 
 ENTRIES_MAX = 10_000
 """Most entries of a list of partitions."""
@@ -90,7 +91,8 @@ def _entry(index: int, item: object) -> PartitionEntry:
     entry = cast("dict[str, Any]", item)
     if not entry.keys() <= _ENTRY_KEYS:
         unknown = next(key for key in entry if key not in _ENTRY_KEYS)
-        raise problem_of(f"entry {index}: unknown key {unknown!r:.80}")
+        hint = suggested(unknown, sorted(_ENTRY_KEYS))
+        raise problem_of(f"entry {index}: unknown key {unknown!r:.80}{hint}")
     if "partition" not in entry:
         raise problem_of(f"entry {index}: key 'partition' is required")
     offset, end_offset = entry.get("offset"), entry.get("end_offset")

@@ -23,6 +23,7 @@ from wings_core.contracts.messages import (
 from wings_core.contracts.reads import PartitionOptions, Positions
 from wings_core.contracts.sql import SqlTicket
 from wings_core.errors import InvalidTicket
+from wings_core.suggestions import did_you_mean, suggested
 from wings_core.times import Deadline, parse_timestamp
 
 MESSAGES_MAX = 100_000
@@ -167,8 +168,9 @@ def parse_ticket(raw: bytes) -> AnyTicket:
     model = _KINDS.get(kind) if isinstance(kind, str) else None
     if model is None:
         known = ", ".join(_KINDS)
+        hint = did_you_mean(kind, _KINDS) if isinstance(kind, str) else ""
         raise InvalidTicket(
-            shortened(f"ticket: key 'kind': must be one of {known}; got {shown(kind)}")
+            shortened(f"ticket: key 'kind': must be one of {known}; got {shown(kind)}{hint}")
         )
     _check_keys(found, kind, model)
     return model.parse_object(found, raw, InvalidTicket, "ticket")
@@ -181,4 +183,5 @@ def _check_keys(found: dict[str, Any], kind: str, model: type[AnyTicket]) -> Non
             continue
         if any(key in other.model_fields for other in _KINDS.values()):
             raise InvalidTicket(f"ticket: key {key!r} does not belong to kind {kind!r}")
-        raise InvalidTicket(shortened(f"ticket: unknown key {key!r:.80}"))
+        hint = suggested(key, model.model_fields)
+        raise InvalidTicket(shortened(f"ticket: unknown key {key!r:.80}{hint}"))

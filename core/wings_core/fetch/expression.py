@@ -25,6 +25,7 @@ from wings_core.fetch.vocabulary import (
     PATTERN_FUNCTIONS,
     TYPES,
 )
+from wings_core.suggestions import suggested
 
 EXPRESSION_LENGTH_MAX = 16 * 1024
 """Characters of a filter."""
@@ -91,10 +92,12 @@ def parse(expression: str, connection: duckdb.DuckDBPyConnection) -> Expression:
     try:
         _check_tokens(expression)
         # A token that closes the one kind of bracket early is an error within the other.
-        _parse(f"SELECT [\n{expression}\n] FROM batch", connection)
-        root = _parse(f"SELECT (\n{expression}\n) FROM batch", connection)
+        roots = [_parse(expression, brackets, connection) for brackets in ("[]", "()")]
     except RecursionError:
         raise InvalidFilter(f"the filter is nested more than {DEPTH_MAX} levels deep") from None
+    *_, root = roots
+    if None in roots or root is None:
+        raise InvalidFilter("the filter cannot be parsed: it ends too early")
     walk = _Walk()
     walk.visit(root, _Place())
     return Expression(tuple(walk.columns), walk.has_pattern)
@@ -119,12 +122,19 @@ def _check_tokens(expression: str) -> None:
                 raise InvalidFilter(f"the filter is nested more than {DEPTH_MAX} levels deep")
 
 
-def _parse(query: str, connection: duckdb.DuckDBPyConnection) -> _Node:
-    """Return the syntax tree of the one expression that a query selects."""
+def _parse(expression: str, brackets: str, connection: duckdb.DuckDBPyConnection) -> _Node | None:
+    """Return the syntax tree of an expression within brackets; None: more of it is expected."""
+    before, after = f"SELECT {brackets[0]}\n", f"\n{brackets[1]} FROM batch"
+    query = f"{before}{expression}{after}"
     rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
     found = json.loads(rows[0][0])
     if found["error"]:
-        raise InvalidFilter(f"the filter cannot be parsed: {_first_line(found['error_message'])}")
+        raw, byte = expression.encode(), int(found.get("position", 0)) - len(before)
+        if byte >= len(raw):  # What it names is ours.
+            return None
+        at = f" (at character {len(raw[:byte].decode()) + 1})" if byte >= 0 else ""
+        message = _first_line(found["error_message"])
+        raise InvalidFilter(f"the filter cannot be parsed: {message}{at}")
     statements = found["statements"]
     if len(statements) != 1 or not _is_plain_select(statements[0]["node"]):
         raise InvalidFilter("a filter is one expression, without clauses of a query")
@@ -235,7 +245,8 @@ class _Walk:
         name = str(node["function_name"]).lower()
         if node["schema"] or node["catalog"] or name not in FUNCTIONS:
             path = ".".join(part for part in (node["catalog"], node["schema"], name) if part)
-            raise InvalidFilter(f"the function {path!r:.80} is not one for filters")
+            hint = suggested(path, FUNCTIONS)
+            raise InvalidFilter(f"the function {path!r:.80} is not one for filters{hint}")
         orders = node["order_bys"]["orders"]
         if node["filter"] or node["distinct"] or node["export_state"] or orders:
             raise InvalidFilter(f"a filter may not aggregate: {name}")

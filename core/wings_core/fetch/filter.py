@@ -20,6 +20,7 @@ from wings_core.errors import InvalidFilter
 from wings_core.fetch.engines import Allowance, lent
 from wings_core.fetch.expression import parse
 from wings_core.fetch.kernels import Kernel, kernel_of
+from wings_core.suggestions import suggested
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
@@ -190,7 +191,7 @@ def _column_index(name: str, schema: pa.Schema) -> int:
     if len(alike) > 1:
         raise InvalidFilter(f"column {name!r:.80} may be {alike[0]!r:.80} or {alike[1]!r:.80}")
     if not alike:
-        raise InvalidFilter(f"the topic has no column {name!r:.80}")
+        raise InvalidFilter(f"the topic has no column {name!r:.80}{suggested(name, schema.names)}")
     return schema.get_field_index(alike[0])
 
 

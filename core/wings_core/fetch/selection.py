@@ -14,6 +14,7 @@ from wings_core.fetch.filter import RowFilter
 from wings_core.fetch.timestamps import timestamp_column
 from wings_core.model import Topic
 from wings_core.storage.segment_file import TIMESTAMP_FIELD as TIMESTAMP_FIELD
+from wings_core.suggestions import suggested
 
 PARTITION_FIELD = pa.field("__partition", pa.string(), nullable=False)
 OFFSET_FIELD = pa.field("__offset", pa.int64(), nullable=False)
@@ -39,8 +40,9 @@ def resolve_columns(schema: pa.Schema, columns: Sequence[str]) -> tuple[int, ...
     indices = tuple(schema.get_field_index(name) for name in columns)
     for name, index in zip(columns, indices, strict=True):
         if index < 0:
+            hint = suggested(name, schema.names)
             raise InvalidTicket(
-                shortened(f"key 'columns': the topic has no column {name!r:.80}"), column=name
+                shortened(f"key 'columns': the topic has no column {name!r:.80}{hint}"), column=name
             )
     return indices
 

@@ -15,6 +15,7 @@ from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
 from wings_core.first_bad import first_bad
 from wings_core.json_rows.intervals import INTERVAL
 from wings_core.json_rows.temporal import is_zoned
+from wings_core.suggestions import suggested
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
@@ -170,7 +171,7 @@ class _Explanation:
         names = {field.name for field in fields}
         for name in found:
             if name not in names:
-                return prefix + name, "there is no such field"
+                return prefix + name, f"there is no such field{suggested(name, sorted(names))}"
         for field in fields:
             inside = prefix + field.name
             item = found.get(field.name)

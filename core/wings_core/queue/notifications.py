@@ -23,6 +23,7 @@ from wings_core.queue.cloud_events import (
     google_files,
 )
 from wings_core.queue.uris import normal_uri
+from wings_core.suggestions import suggested
 
 RECORDS_MAX = 1_000
 """Most records of one message."""
@@ -214,9 +215,10 @@ def _named_file(body: str) -> _File:
     found: dict[str, Any] = {}
     if text.startswith("{"):
         found = _object(text)
-        unknown = sorted(found.keys() - {"uri", "version", "size", RETRY_KEY})
-        if unknown:
-            raise InvalidArgument(f"unknown key {unknown[0]!r:.80}")
+        keys = ("uri", "version", "size", RETRY_KEY)
+        if unknown := sorted(found.keys() - set(keys)):
+            hint = suggested(unknown[0], keys)
+            raise InvalidArgument(f"unknown key {unknown[0]!r:.80}{hint}")
         text = found.get("uri", "")
         if not isinstance(text, str) or not isinstance(found.get("version"), str | None):
             raise InvalidArgument("'uri' and 'version' must be texts")

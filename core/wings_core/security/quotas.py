@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from wings_core.errors import InvalidArgument, ResourceExhausted
+from wings_core.suggestions import suggested
 
 QUOTA_MAX = (1 << 63) - 1
 
@@ -64,7 +65,7 @@ class Quotas:
         """
         for name in found:
             if name not in NAMES:
-                raise InvalidArgument(f"{name[:80]!r} is no quota: there are {', '.join(NAMES)}")
+                raise InvalidArgument(f"{name[:80]!r} is no quota{suggested(name, NAMES)}")
         quotas = cls(**found)
         quotas.check()
         return quotas

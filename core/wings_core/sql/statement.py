@@ -15,6 +15,7 @@ from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.sql.vocabulary import CLASSES, FUNCTIONS, NODES, SOURCES, TABLE_FUNCTIONS
 from wings_core.sql_process.interface import CATALOG, Parsed
 from wings_core.storage.lru import Lru
+from wings_core.suggestions import suggested
 
 STATEMENT_BYTES_MAX = 256 * 1024
 """Bytes of a statement's text, so also of its lists of values."""
@@ -262,7 +263,8 @@ class _Walk:
         name = str(node["function_name"]).lower()
         if node["schema"] or node["catalog"] or name not in FUNCTIONS:
             path = ".".join(part for part in (node["catalog"], node["schema"], name) if part)
-            self._refuse(node, f"the function {path!r:.80} is not one for SQL over topics")
+            hint = suggested(path, FUNCTIONS)
+            self._refuse(node, f"the function {path!r:.80} is not one for SQL over topics{hint}")
 
     def _refuse(self, node: _Node, message: str) -> None:
         byte = node.get("query_location", _NOWHERE)

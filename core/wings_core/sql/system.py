@@ -21,6 +21,7 @@ from wings_core.security.principal import Principal
 from wings_core.security.rights import DATA_RIGHTS, Right
 from wings_core.sql.letters import LETTERS_SCHEMA, LettersTable, is_of_letters
 from wings_core.sql.topic_table import ScanCount
+from wings_core.suggestions import suggested
 
 if TYPE_CHECKING:
     from wings_core.log import Log
@@ -63,7 +64,8 @@ class SystemReader:
         """
         table = SYSTEM_TABLES.get(name)
         if table is None:
-            raise InvalidSql(f"there is no system table {name!r:.80}: {', '.join(SYSTEM_TABLES)}")
+            hint = suggested(name, SYSTEM_TABLES)
+            raise InvalidSql(f"there is no system table {name!r:.80}{hint}")
         rows = _rows(table, self.log, self.principal)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:

@@ -22,6 +22,7 @@ from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.security.principal import Principal
 from wings_core.security.quotas import CallUsage
+from wings_core.suggestions import suggested
 from wings_server import flight_sql
 from wings_server.action import encoded
 from wings_server.actions import ACTIONS
@@ -230,7 +231,8 @@ class FlightService(flight.FlightServerBase):
                 return iter([result] if result else [])
             found = ACTIONS.get(action.type)
             if found is None:
-                raise InvalidArgument(f"there is no action {action.type!r:.80}")
+                hint = suggested(action.type, ACTIONS)
+                raise InvalidArgument(f"there is no action {action.type!r:.80}{hint}")
             body = found.body.parse_body(action.body.to_pybytes())
             answer = self._gate.run(principal, action.type, body)
             return iter([encoded(answer)])

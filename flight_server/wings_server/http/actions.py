@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from wings_core.contracts.messages import JSON_BYTES_MAX
+from wings_core.suggestions import suggested
 from wings_server.action import Action, encoded
 from wings_server.actions import ACTIONS
 from wings_server.http.application import Application
@@ -47,7 +48,9 @@ def add_actions(app: Application, service: HttpService) -> None:
     async def action(name: _Name, request: Request) -> Response:
         found = ACTIONS.get(name)
         if found is None:
-            raise HTTPException(HTTPStatus.NOT_FOUND, "there is no such action")
+            raise HTTPException(
+                HTTPStatus.NOT_FOUND, f"there is no such action{suggested(name, ACTIONS)}"
+            )
         return await _run(service, name, found, request)
 
     about = described(Any, errors=_STATUSES)

@@ -270,7 +270,7 @@ class SourceSettings(Section):
         try:
             return cls.model_validate(found)
         except ValidationError as problem:
-            raise InvalidArgument(shortened(f"{what}: {sentence(problem)}")) from None
+            raise InvalidArgument(shortened(f"{what}: {sentence(problem, cls)}")) from None
 
     def at(self, base: Path) -> Self:
         """Return the settings with paths relative to `base` made absolute."""

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from wings_client import Topic
-from wings_client.cli.endpoint import Endpoint, nearest
+from wings_client.cli.endpoint import Endpoint
 from wings_client.cli.values import (
     chosen_columns,
     parse_fields,
@@ -127,10 +127,3 @@ def test_what_is_no_address_is_refused(subtests: pytest.Subtests) -> None:
 def test_the_scheme_tells_http_from_flight() -> None:
     assert Endpoint.parse("http://localhost:7780").is_http
     assert not Endpoint.parse("grpc://localhost:7777").is_http
-
-
-def test_names_like_the_one_asked_for_are_suggested() -> None:
-    names = [f"tenants/default/namespaces/default/topics/{name}" for name in ("flights", "users")]
-    assert nearest("fligths", names) == ["flights"]
-    assert nearest("tenants/default/namespaces/default/topics/FLIGHT", names) == ["flights"]
-    assert nearest("zzz", names) == []

@@ -179,7 +179,10 @@ def test_help_names_every_command_and_what_it_does() -> None:
 def test_an_unknown_command_is_a_mistake_in_the_arguments() -> None:
     result = wings("flurb")
     assert (result.returncode, result.stdout) == (2, "")
-    assert "No such command 'flurb'" in result.stderr
+    shown = " ".join(result.stderr.replace("│", " ").split())
+    assert "No such command 'flurb'; there are backup, bench, " in shown
+    shown = " ".join(wings("topc", "list").stderr.replace("│", " ").split())
+    assert "No such command 'topc'; did you mean 'topic'? There are backup, " in shown
 
 
 def test_a_plain_function_is_a_command(plugins: Path) -> None:

@@ -79,6 +79,8 @@ def test_what_is_no_strict_json_object_is_refused(subtests: pytest.Subtests) -> 
             assert len(caught.value.message.encode()) <= MESSAGE_BYTES_MAX
 
 
+KEYS = "count, maybe, other, entries, as"
+
 SENTENCES = [
     (b"{}", "key 'count' is required"),
     (b'{"count": 0}', "key 'count': must be at least 1; got 0"),
@@ -93,9 +95,11 @@ SENTENCES = [
     (b'{"count": 1, "entries": [{}]}', "key 'entries[0].name' is required"),
     (b'{"count": 1, "entries": [{"name": "a"}, {"name": 1}]}',
      "key 'entries[1].name': must be a string; got 1"),
-    (b'{"count": 1, "entries": [{"name": "a", "x": 1}]}', "unknown key 'entries[0].x'"),
-    (b'{"count": 1, "x": null}', "unknown key 'x'"),
-    (b'{"count": 1, "aliased": true}', "unknown key 'aliased'"),
+    (b'{"count": 1, "entries": [{"name": "a", "x": 1}]}',
+     "unknown key 'entries[0].x'; there is name"),
+    (b'{"count": 1, "x": null}', f"unknown key 'x'; there are {KEYS}"),
+    (b'{"count": 1, "aliased": true}', f"unknown key 'aliased'; there are {KEYS}"),
+    (b'{"cuont": 1}', f"unknown key 'cuont'; did you mean 'count'? There are {KEYS}"),
     (b'{"count": 1, "as": 0}', "key 'as': must be true or false; got 0"),
     (b'{"count": 1, "as": null}', "key 'as' must not be null"),
     (b'{"count": null}', "key 'count' must not be null"),

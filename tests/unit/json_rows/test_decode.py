@@ -163,8 +163,8 @@ def test_a_bad_value_is_refused_by_row_and_column(subtests: pytest.Subtests) -> 
 
 
 PATHS = [
-    ('{"b": 1}', "b", "there is no such field"),
-    ('{"a": {"x": [{"y": 1, "z": 2}]}}', "a.x[0].z", "there is no such field"),
+    ('{"b": 1}', "b", "there is no such field; there is a"),
+    ('{"a": {"x": [{"y": 1, "z": 2}]}}', "a.x[0].z", "there is no such field; there is y"),
     ('{"a": {"x": [{"y": 1}, {"y": "1"}]}}', "a.x[1].y",
      'expected an integer in range (int64), got "1"'),
     ('{"a": {"x": [{}, null, {"y": null}]}}', "a.x[0].y", "the field is required"),

@@ -61,7 +61,10 @@ def test_variables_of_other_programs_are_left_alone(monkeypatch: pytest.MonkeyPa
     ("toml", "message"),
     [
         ("port = 3\n", "{config}: port: there is no such setting"),
-        ("[limits]\nbatch_byte_max = 1\n", "{config}: limits.batch_byte_max: there is no such"),
+        (
+            "[limits]\nbatch_byte_max = 1\n",
+            "limits.batch_byte_max: there is no such setting; did you mean 'batch_bytes_max'",
+        ),
         ("[limits]\nbatch_bytes_max = 0\n", "{config}: limits.batch_bytes_max: input should be"),
         ('flight = "::1:3"\n', "{config}: flight: '::1:3' is not an address: expected HOST:PORT"),
         ("flight = 3\n", "{config}: flight: "),

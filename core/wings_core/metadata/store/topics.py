@@ -101,7 +101,7 @@ def _find_row(connection: Connection, columns: LiteralString, name: TopicName) -
     which: _Which = " AND topics.name = %s::text"
     rows = _find_rows(connection, columns, name.namespace, which, name.topic)
     if not rows:
-        raise TopicNotFound(f"there is no topic {name}")
+        raise TopicNotFound(f"there is no topic {name}", topic=str(name))
     return list(rows[0])
 
 

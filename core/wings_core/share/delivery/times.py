@@ -11,6 +11,7 @@ from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import Topic
 from wings_core.partitions import Partition
 from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher
+from wings_core.suggestions import suggested
 
 _TICKS_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _INT64_MAX = (1 << 63) - 1
@@ -26,8 +27,9 @@ def check_column(topic: Topic, column: str) -> None:
     """
     index = topic.schema.get_field_index(column)
     if index < 0:
+        hint = suggested(column, topic.schema.names)
         raise InvalidArgument(
-            f"config.deliver_at_column: topic {topic.name} has no column {column!r:.80}"
+            f"config.deliver_at_column: topic {topic.name} has no column {column!r:.80}{hint}"
         )
     kind = topic.schema.field(index).type
     if not pa.types.is_timestamp(kind):
