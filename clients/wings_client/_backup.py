@@ -18,8 +18,15 @@ import pyarrow as pa
 from wings_client._errors import call_errors, ignored_call_errors, typed_error
 from wings_client._stream import Reading
 from wings_client._transport import Transport
-from wings_core.backup.manifest import Manifest, Part, StoredFile
-from wings_core.backup.repository import DATABASE_PART_BYTES, PART_BYTES, KeptPart, Repository
+from wings_core.backup.repository import (
+    DATABASE_PART_BYTES,
+    PART_BYTES,
+    FilePart,
+    KeptPart,
+    Manifest,
+    Repository,
+    StoredFile,
+)
 from wings_core.contracts.backup import (
     METADATA_FILE,
     BackupBegin,
@@ -92,7 +99,7 @@ class _Copy:
         self._progress = progress
         self._kept = repository.kept()
         self._lock = threading.Lock()
-        """Of the count below."""
+        """Guards the count below."""
         self._copied_bytes = 0
         self._stopping = threading.Event()
 
@@ -123,7 +130,7 @@ class _Copy:
 
     def _copy_database(self, name: str, size: int) -> StoredFile:
         kept = self._repository.databases()
-        parts: list[Part] = []
+        parts: list[FilePart] = []
         for start in range(0, size, PART_BYTES):
             read = self._read(name, start, min(start + PART_BYTES, size))
             if len(read) != min(PART_BYTES, size - start):
@@ -166,7 +173,7 @@ class _Copy:
 
     def _copy_folio(self, name: str, end: int | None) -> StoredFile:
         """Copy what is missing of a file, up to `end` in bytes; None: to where it ends."""
-        parts: list[Part] = []
+        parts: list[FilePart] = []
         is_last = False
         at = 0
         for kept in _chain(self._kept.get(name, {})):

@@ -12,7 +12,7 @@ Body = TypeVar("Body", bound=ActionBody)
 Json = dict[str, Any] | list[dict[str, Any]]
 
 Answer = Json | bytes
-"""What an action returns; bytes are JSON already."""
+"""The result of an action; bytes are JSON already."""
 
 
 def encoded(answer: Answer) -> bytes:

@@ -10,7 +10,7 @@ LOOK_SECONDS = 2.0
 """How often it is looked how much memory the process has."""
 
 CHANGE_BYTES_MIN = 64 * 1024 * 1024
-"""By how much that must have changed before what is unused goes back to the system."""
+"""The change of memory after which unused memory goes back to the system."""
 
 LOOKS = 5
 """How often that is done again after a change, once little of what came in is in memory."""

@@ -19,7 +19,7 @@ _RESERVE = "MIMALLOC_RESERVE_OS_MEMORY"
 _DISALLOW = "MIMALLOC_DISALLOW_OS_ALLOC"
 
 _KIB_MIN = 64 * 1024
-"""Of less than 32 MiB the allocator hands out nothing."""
+"""The least share: of less than 32 MiB the allocator hands out nothing."""
 
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 _NEVER = "2"

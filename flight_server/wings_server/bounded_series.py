@@ -11,7 +11,7 @@ OTHER = "other"
 texts in quotes, and no topic, whose name is a path."""
 
 
-class Series(NamedTuple):
+class BoundedSeries(NamedTuple):
     """One value, of one of the things that an owner has."""
 
     owner: tuple[str, ...]
@@ -22,14 +22,14 @@ class Series(NamedTuple):
 
 
 class Bounded(NamedTuple):
-    """Series within their bound."""
+    """BoundedSeries within their bound."""
 
-    series: list[Series]
+    series: list[BoundedSeries]
     summed: int
     """How many of those that were given are in a sum."""
 
 
-def bounded(series: Iterable[Series], each_max: int, all_max: int) -> Bounded:
+def bounded(series: Iterable[BoundedSeries], each_max: int, all_max: int) -> Bounded:
     """Return the largest series of each owner, and one with the sum of its others.
 
     Args:
@@ -38,17 +38,17 @@ def bounded(series: Iterable[Series], each_max: int, all_max: int) -> Bounded:
         all_max: The most of all. Where there are more owners, those with the largest sums have one
             series each, and all others one together, whose owner is `other` too.
     """
-    owned: dict[tuple[str, ...], list[Series]] = {}
+    owned: dict[tuple[str, ...], list[BoundedSeries]] = {}
     for each in series:
         owned.setdefault(each.owner, []).append(each)
-    found: list[Series] = []
+    found: list[BoundedSeries] = []
     summed = 0
     owners = list(owned.values())
     if len(owners) > all_max:
         owners.sort(key=_sum, reverse=True)
         rest = [each for few in owners[all_max - 1 :] for each in few]
         del owners[all_max - 1 :]
-        found.append(Series((OTHER,) * len(rest[0].owner), OTHER, _sum(rest)))
+        found.append(BoundedSeries((OTHER,) * len(rest[0].owner), OTHER, _sum(rest)))
         summed += len(rest)
     each_max = min(each_max, max(1, (all_max - len(found)) // max(1, len(owners))))
     for few in owners:
@@ -57,14 +57,14 @@ def bounded(series: Iterable[Series], each_max: int, all_max: int) -> Bounded:
             continue
         few.sort(key=_value, reverse=True)
         found += few[: each_max - 1]
-        found.append(Series(few[0].owner, OTHER, _sum(few[each_max - 1 :])))
+        found.append(BoundedSeries(few[0].owner, OTHER, _sum(few[each_max - 1 :])))
         summed += len(few) - each_max + 1
     return Bounded(found, summed)
 
 
-def _value(series: Series) -> float:
+def _value(series: BoundedSeries) -> float:
     return series.value
 
 
-def _sum(series: Iterable[Series]) -> float:
+def _sum(series: Iterable[BoundedSeries]) -> float:
     return sum(each.value for each in series)

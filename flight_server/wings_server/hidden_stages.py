@@ -18,7 +18,7 @@ from wings_core.security.principal import Principal
 from wings_core.security.rights import Right
 
 _HIDDEN = "\x01"
-"""What no id of a stage contains."""
+"""A character that no id of a stage contains."""
 
 Body = TypeVar("Body", StagePublish, StageAbort)
 

@@ -13,8 +13,8 @@ from wings_core.model import LargestTopics, PartitionSums, ShareGroup, SharePart
 from wings_core.share.counts import GroupCounts
 from wings_core.storage.open import Storage
 from wings_core.tables import Tables
-from wings_server.bounded_series import OTHER, Series, bounded
-from wings_server.log_standing import TOPICS_MAX, Standing, Standings
+from wings_server.bounded_series import OTHER, BoundedSeries, bounded
+from wings_server.log_standing import TOPICS_MAX, LogStanding, Standings
 from wings_server.served_log import ServedLog
 
 PARTITIONS_MAX = 100
@@ -105,7 +105,7 @@ class LogCollector:
             "Messages that a named consumer has not read yet.",
             ["consumer", "topic", "partition"],
             (
-                Series((consumer, str(topic)), partition, lag)
+                BoundedSeries((consumer, str(topic)), partition, lag)
                 for consumer, topic, partition, lag in standing.lags
             ),
         )
@@ -148,7 +148,7 @@ def _of_machine(log: ServedLog) -> Iterator[Metric]:
 
 
 def _bounded_gauge(
-    name: str, about: str, labels: list[str], series: Iterable[Series]
+    name: str, about: str, labels: list[str], series: Iterable[BoundedSeries]
 ) -> tuple[GaugeMetricFamily, int]:
     """Return a gauge by the last label, and how many series of it are in a sum."""
     kept, summed = bounded(series, PARTITIONS_MAX, SERIES_MAX)
@@ -175,13 +175,13 @@ def _summed(largest: LargestTopics) -> int:
     return 1 + largest.others + last + largest.of_others.partitions
 
 
-def _ends(standing: Standing) -> Iterator[Series]:
+def _ends(standing: LogStanding) -> Iterator[BoundedSeries]:
     for each in standing.largest.topics[: TOPICS_MAX - bool(standing.largest.others)]:
         for partition, next_offset in standing.ends[each.topic].items():
-            yield Series((str(each.topic),), partition, next_offset)
+            yield BoundedSeries((str(each.topic),), partition, next_offset)
     if standing.largest.others:
         (*_, (_, sums)) = _named(standing.largest)
-        yield Series((OTHER,), OTHER, sums.messages)
+        yield BoundedSeries((OTHER,), OTHER, sums.messages)
 
 
 def _of_topics(largest: LargestTopics) -> Iterator[Metric]:
@@ -237,12 +237,12 @@ def _of_groups(groups: list[tuple[ShareGroup, list[SharePartitionState]]]) -> It
         "Messages that members of a share group hold.",
         labels=labels,
     )
-    series: list[Series] = []
+    series: list[BoundedSeries] = []
     for group, states in groups:
         values = (group.name, str(group.topic.name))
         lag.add_metric(values, sum(state.lag for state in states))
         in_flight.add_metric(values, sum(state.in_flight for state in states))
-        series += [Series(values, state.partition, state.lag) for state in states]
+        series += [BoundedSeries(values, state.partition, state.lag) for state in states]
     of_partitions = GaugeMetricFamily(
         "wings_share_partition_lag_messages",
         "Messages that a share group has not finished, by partition.",

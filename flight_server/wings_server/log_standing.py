@@ -32,7 +32,7 @@ KEPT_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class Standing:
+class LogStanding:
     """The state of the log at one moment."""
 
     largest: LargestTopics
@@ -60,10 +60,10 @@ class Standings:
     def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
-        self._kept: tuple[float, Standing] | None = None
+        self._kept: tuple[float, LogStanding] | None = None
         """Replaced as a whole, without a lock: two who look at once both ask metadata."""
 
-    def look(self) -> Standing:
+    def look(self) -> LogStanding:
         """Return where the log stands, of a large one a few seconds ago; blocks for metadata."""
         kept = self._kept
         if kept is not None and self._clock() < kept[0]:
@@ -73,9 +73,9 @@ class Standings:
         self._kept = (self._clock() + KEPT_SECONDS, standing) if is_large else None
         return standing
 
-    def _look(self) -> Standing:
+    def _look(self) -> LogStanding:
         largest = self._log.maintenance.largest_topics(TOPICS_MAX, GROUPS_MAX)
-        standing = Standing(largest)
+        standing = LogStanding(largest)
         for each in largest.topics:
             self._ends(standing, each.topic, each.topic_uuid)
         registry = self._log.registry
@@ -89,7 +89,7 @@ class Standings:
         return standing
 
     def _ends(
-        self, standing: Standing, topic: TopicName, uuid: str | None = None
+        self, standing: LogStanding, topic: TopicName, uuid: str | None = None
     ) -> dict[Partition, int]:
         if topic not in standing.ends:
             standing.ends[topic] = {}

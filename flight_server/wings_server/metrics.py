@@ -130,7 +130,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.traffic = Traffic()
-        """By topic; that of the log which is observed."""
+        """Traffic by topic, of the observed log."""
         self.of_all: Callable[[bytes], bytes] = lambda own: own
         """Adds the metrics of the server's other processes to those of this one."""
         self._registry = CollectorRegistry()

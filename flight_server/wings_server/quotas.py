@@ -1,4 +1,4 @@
-"""What quotas ask of calls: topics and partitions, counted in metadata, and the bytes of pushes.
+"""Quotas of calls: topics and partitions, counted in metadata, and the bytes of pushes.
 
 A node counts by what metadata says, a second old at most, and what it has let through since. So
 nodes, and pushes of stages that are published later, may together exceed a quota of these by what
@@ -157,7 +157,7 @@ class PlaceQuotas:
 
 @dataclass(frozen=True, slots=True)
 class PushQuotas:
-    """What the quotas of a principal ask of one stream of pushes.
+    """The quotas of a principal, applied to one stream of pushes.
 
     Attributes:
         principal: Who pushes.

@@ -65,7 +65,7 @@ def _offsets(_: Log, body: CommitOffsets) -> list[str]:
 
 
 def _somewhere(_: Log, __: Any) -> list[str]:
-    """Of an action that tells each caller of those topics alone that it has the right on."""
+    """The place of an action that tells each caller of topics that it has the right on."""
     return [SOMEWHERE]
 
 
@@ -181,7 +181,7 @@ def _of_namespace(body: ListTopics | ListGroups) -> NamespaceName | None:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What an action needs.
+    """The rights that an action needs.
 
     Attributes:
         rights: Any of them will do, on each of the names.
@@ -257,10 +257,10 @@ ACTION_RULES: Mapping[str, Rule] = {
     "backup-begin": Rule(_ADMIN, _everything),
     "backup-end": Rule(_ADMIN, _everything),
 }
-"""By the name of the action."""
+"""The rules by the names of actions."""
 
 OTHER_ACTIONS = Rule(_ADMIN, _everything)
-"""Of an action that was forgotten in the table."""
+"""The rule of an action that was forgotten in the table."""
 
 CALL_RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "read": _READ,
@@ -272,4 +272,4 @@ CALL_RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "metrics": (Right.METRICS,),
     "backup": _ADMIN,
 }
-"""By what is called, over Flight or HTTP, that is no action."""
+"""The rights of calls over Flight or HTTP that are no actions."""

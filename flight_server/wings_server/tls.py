@@ -21,7 +21,7 @@ _logger = structlog.get_logger("wings.tls")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Pem:
-    """What the files held when they were last read."""
+    """The contents of the files when they were last read."""
 
     cert: bytes
     key: bytes

@@ -15,7 +15,7 @@ from wings_core.names import TopicName
 T = TypeVar("T")
 
 _MAY_BE_NEWER: tuple[type[WingsError], ...] = (InvalidTicket, InvalidFilter, SchemaMismatch)
-"""What a request that knows a later version is refused with."""
+"""The refusal of a request that knows a later version."""
 
 
 def with_topic(

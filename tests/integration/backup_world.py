@@ -14,8 +14,7 @@ import pytest
 from wings_client import Client
 from wings_client._backup import take_backup
 from wings_client.cli import main
-from wings_core.backup.manifest import Manifest
-from wings_core.backup.repository import Repository
+from wings_core.backup.repository import Manifest, Repository
 from wings_core.contracts.share import AcknowledgementEntry
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("text", pa.string())])

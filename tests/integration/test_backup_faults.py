@@ -17,10 +17,9 @@ import wings_client
 from wings_client import Client
 from wings_client._backup import take_backup
 from wings_core.backup import backups
-from wings_core.backup.backups import BACKUPS_MAX
+from wings_core.backup.backups import BACKUPS_MAX, Snapshot, take_snapshot
 from wings_core.backup.repository import KeptPart, Repository
 from wings_core.backup.restore import restore
-from wings_core.backup.snapshot import Snapshot, take_snapshot
 from wings_core.check import check_directory
 from wings_core.contracts.actions import Maintain
 from wings_core.contracts.share import AcknowledgementEntry

@@ -27,7 +27,7 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.sql import Query
-from wings_core.sql.workers import BEYOND_BYTES, Worker
+from wings_core.sql.workers import BEYOND_BYTES, StatementWorker
 from wings_core.sql_process.channel import Channel
 from wings_server.flight.client_watch import ClientGone
 from wings_server.flight_sql.handles import Handle
@@ -50,10 +50,10 @@ WIDE = f"select * from (select {', '.join(['i'] * 4000)} from range(1) r(i))"
 """Its planning takes seconds."""
 
 
-started: list[Worker] = []
+started: list[StatementWorker] = []
 
 
-class RecordedWorker(Worker):
+class RecordedWorker(StatementWorker):
     """One that `started` has too."""
 
     def __init__(self, limits: Limits) -> None:
@@ -70,7 +70,7 @@ def bounded() -> Iterator[RunningServer]:
         running_server(limits=limits) as server,
         wings_client.connect(server.flight) as client,
     ):
-        patch.setattr("wings_core.sql.workers.Worker", RecordedWorker)
+        patch.setattr("wings_core.sql.workers.StatementWorker", RecordedWorker)
         client.create_topic("places", {"id": "int64", "name": "string"})
         client.create_topic("visits", {"place": "int64", "n": "int64"})
         client.push("places", [{"id": n, "name": f"p{n}"} for n in range(100)])

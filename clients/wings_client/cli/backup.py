@@ -12,8 +12,7 @@ from typer.core import TyperGroup
 from wings_client._backup import take_backup
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected_transport
 from wings_client.cli.plugins import MARKUP
-from wings_core.backup.manifest import Manifest
-from wings_core.backup.repository import Repository
+from wings_core.backup.repository import Manifest, Repository
 from wings_core.times import format_timestamp
 
 

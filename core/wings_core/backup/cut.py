@@ -34,9 +34,9 @@ class _Cut:
     offset: int
     """The first that goes."""
     last_timestamp: int | None
-    """Of the message before it, in microseconds; None: no message is left."""
+    """The time of the message before it, in microseconds; None: no message is left."""
     messages: int
-    """That go."""
+    """How many messages go."""
 
 
 def cut_log(directory: DataDirectory, until: int) -> int:

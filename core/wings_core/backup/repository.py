@@ -13,19 +13,145 @@ taken whole ends with it.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from wings_core.backup.manifest import Manifest, Part, StoredFile
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from wings_core.contracts.messages import INT64_MAX
 from wings_core.errors import AlreadyExists, InvalidArgument, StorageCorrupt
 from wings_core.storage.objects import ObjectStore, open_objects
+
+MANIFEST_VERSION = 1
+"""The version that this code writes, and the newest that it reads."""
+
+Bytes = Annotated[int, Field(ge=0, le=INT64_MAX)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class FilePart(_Model):
+    """Bytes `[start, end)` of a file, and the object that holds them."""
+
+    start: Bytes
+    end: Bytes
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    object: str
+
+    @property
+    def size(self) -> int:
+        """The length of the part in bytes."""
+        return self.end - self.start
+
+
+class StoredFile(_Model):
+    """A file in a backup: its parts follow one another from its first byte."""
+
+    name: str
+    parts: Annotated[tuple[FilePart, ...], Field(strict=False)]
+
+    @property
+    def size(self) -> int:
+        """How long it is, in bytes."""
+        return self.parts[-1].end if self.parts else 0
+
+
+class Manifest(_Model):
+    """One backup."""
+
+    version: Literal[1] = MANIFEST_VERSION
+    backup: str
+    """Its name: when it was begun, in UTC, and a random end."""
+    wings: str
+    """The version of Wings that took it."""
+    log: str
+    """The id of the metadata."""
+    at_us: int
+    """The moment that it is of, in microseconds since the epoch, by the server's clock."""
+    finished_at_us: int
+    """The end of the backup, by the client's clock."""
+    format: int
+    """The format of the data directory."""
+    metadata_version: int
+    copied_bytes: Bytes
+    """Bytes that this backup added to those of earlier ones."""
+    databases: Annotated[tuple[StoredFile, ...], Field(strict=False)]
+    folios: Annotated[tuple[StoredFile, ...], Field(strict=False)]
+    """Files with messages."""
+
+    @property
+    def files(self) -> tuple[StoredFile, ...]:
+        """The files of the backup: databases, then those with messages."""
+        return (*self.databases, *self.folios)
+
+    @property
+    def size(self) -> int:
+        """The length of all files, in bytes."""
+        return sum(file.size for file in self.files)
+
+    def to_json(self) -> bytes:
+        """Return the text of the object that keeps it."""
+        found = self.model_dump(mode="json")
+        text = json.dumps({"manifest": found, "sha256": _checksum(found)}, indent=1)
+        return f"{text}\n".encode()
+
+    @classmethod
+    def of_json(cls, raw: bytes, name: str) -> "Manifest":
+        """Return the manifest of an object's bytes.
+
+        Args:
+            raw: The bytes.
+            name: Of the object, for errors.
+
+        Raises:
+            StorageCorrupt: It is damaged.
+            InvalidArgument: A later version of Wings wrote it.
+        """
+        try:
+            outer: dict[str, Any] = json.loads(raw)
+            found: dict[str, Any] = outer["manifest"]
+            if outer["sha256"] != _checksum(found):
+                raise StorageCorrupt(f"{name} is damaged: its checksum is another", file=name)
+            version: int = found["version"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise StorageCorrupt(f"{name} is no manifest: {error}", file=name) from None
+        if version > MANIFEST_VERSION:
+            raise InvalidArgument(
+                f"{name} has version {version}, and this version of Wings reads up to "
+                f"{MANIFEST_VERSION}: restore it with a later one"
+            )
+        try:
+            manifest = cls.model_validate_json(json.dumps(found))
+        except ValidationError as error:
+            raise StorageCorrupt(f"{name} is no manifest: {error!s:.200}", file=name) from None
+        for file in manifest.files:
+            _check_parts(file, name)
+        return manifest
+
+
+def _check_parts(file: StoredFile, name: str) -> None:
+    at = 0
+    for part in file.parts:
+        if part.start != at or part.end < part.start:
+            raise StorageCorrupt(f"{name} has no part of {file.name} from byte {at} on", file=name)
+        at = part.end
+
+
+def _checksum(found: dict[str, Any]) -> str:
+    text = json.dumps(found, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
 
 PART_BYTES = 32 * 1024 * 1024
 """A file is kept in parts of so many bytes, about: what a kill costs, and memory for one."""
 
 DATABASE_PART_BYTES = 1024 * 1024
-"""Of databases: what did not change since the last backup is not kept again."""
+"""Length of the parts of databases: those that did not change are shared with earlier backups."""
 
 _MARK = "WINGS-BACKUPS"
 _MARK_TEXT = re.compile(r"wings backups, version (\d{1,9})\n", re.ASCII)
@@ -42,7 +168,7 @@ _ID = re.compile(r"\d{8}T\d{12}Z-[0-9a-f]{8}", re.ASCII)
 class KeptPart:
     """A part of a folio that a repository has."""
 
-    part: Part
+    part: FilePart
     is_last: bool
 
 
@@ -131,7 +257,7 @@ class Repository:
             start, end = int(match["start"], 16), int(match["end"], 16)
             if each.size != end - start:
                 continue  # Damaged: it is copied again, under the same name or another.
-            part = Part(start=start, end=end, sha256=match["sha256"], object=each.name)
+            part = FilePart(start=start, end=end, sha256=match["sha256"], object=each.name)
             parts = found.setdefault(match["folio"], {})
             known = parts.get(start)
             if known is None or known.part.end < end:
@@ -144,21 +270,21 @@ class Repository:
             each.name for each in self.objects.list("databases") if each.size or _EMPTY in each.name
         }
 
-    def put_folio(self, folio: str, start: int, data: bytes, *, is_last: bool = False) -> Part:
+    def put_folio(self, folio: str, start: int, data: bytes, *, is_last: bool = False) -> FilePart:
         """Keep bytes of a folio, from `start` on; they are durable when this returns."""
         sha256 = hashlib.sha256(data).hexdigest()
         end = start + len(data)
         name = f"folios/{folio}/{start:016x}-{end:016x}.{sha256}{'.last' if is_last else ''}"
         self._put(name, data)
-        return Part(start=start, end=end, sha256=sha256, object=name)
+        return FilePart(start=start, end=end, sha256=sha256, object=name)
 
-    def database_part(self, start: int, data: bytes) -> Part:
+    def database_part(self, start: int, data: bytes) -> FilePart:
         """Return the part that bytes of a database are; `put_database` keeps them."""
         sha256 = hashlib.sha256(data).hexdigest()
         name = f"databases/{sha256}"
-        return Part(start=start, end=start + len(data), sha256=sha256, object=name)
+        return FilePart(start=start, end=start + len(data), sha256=sha256, object=name)
 
-    def put_database(self, part: Part, data: bytes) -> None:
+    def put_database(self, part: FilePart, data: bytes) -> None:
         """Keep bytes of a database."""
         self._put(part.object, data)
 
@@ -171,7 +297,7 @@ class Repository:
         size = self.objects.size(name)
         return self.objects.read(name, [(0, size)])[0].to_pybytes() if size else b""
 
-    def read_part(self, file: StoredFile, part: Part) -> bytes:
+    def read_part(self, file: StoredFile, part: FilePart) -> bytes:
         """Return the bytes of a part.
 
         Raises:

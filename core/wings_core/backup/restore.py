@@ -7,6 +7,7 @@ Until the file FORMAT is there no server takes the directory for one. A restore 
 leaves the file RESTORING in it, and the next one begins anew there.
 """
 
+import hashlib
 import os
 import shutil
 import sqlite3
@@ -16,23 +17,43 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wings_core.backup.cut import cut_log
-from wings_core.backup.manifest import Manifest, StoredFile
-from wings_core.backup.names import local_name
-from wings_core.backup.repository import Repository
+from wings_core.backup.repository import Manifest, Repository, StoredFile
 from wings_core.contracts.backup import HOLDS_FILE, METADATA_FILE
-from wings_core.data_directory import (
-    FORMAT_VERSION,
-    RESTORING,
-    DataDirectory,
-    sync_directory,
-)
+from wings_core.data_directory import FORMAT_VERSION, RESTORING, DataDirectory, sync_directory
 from wings_core.errors import InvalidArgument, StorageCorrupt, TopicNotFound, Unavailable
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite.migrations import MIGRATIONS
 from wings_core.model import INLINE_SUFFIX, Topic
 from wings_core.names import TopicName
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
-from wings_core.storage.segment_objects import LOCAL_SEGMENT_SUFFIX, store_suffix
+from wings_core.storage.object_folios import FOLIO_SUFFIX
+from wings_core.storage.parquet_file import PARQUET_SUFFIX
+from wings_core.storage.segment_objects import (
+    HOT_SEGMENT_SUFFIX,
+    LOCAL_SEGMENT_SUFFIX,
+    SEGMENT_SUFFIX,
+    store_suffix,
+)
+
+_TIME_DIGITS = 16
+
+
+def local_name(folio: str) -> str:
+    """Return the name of a folio in a directory; that of one which is in an object store changes.
+
+    A folio that was an object becomes a segment, whose name says when it was begun; no two get
+    the same.
+    """
+    suffix = store_suffix(folio)
+    if suffix == FOLIO_SUFFIX:
+        stem = folio.rpartition("/")[2].removesuffix(FOLIO_SUFFIX)
+        number = hashlib.sha256(folio.encode()).hexdigest()[:8]
+        return f"{stem[:_TIME_DIGITS]}-{number}.segment"
+    if suffix in {SEGMENT_SUFFIX, HOT_SEGMENT_SUFFIX}:
+        parquet = PARQUET_SUFFIX if folio.endswith(PARQUET_SUFFIX) else ""
+        return folio.removesuffix(parquet).removesuffix(suffix) + LOCAL_SEGMENT_SUFFIX + parquet
+    return folio
+
 
 PURGE_PAGES = 10_000
 """Pages of topics left out that are forgotten in one transaction."""
@@ -45,15 +66,15 @@ _HARMLESS = {"lost+found"}
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore made."""
+    """The log that a restore made."""
 
     topics: int
     files: int
-    """With messages."""
+    """Files with messages."""
     bytes: int
-    """Of those and the databases."""
+    """Bytes of these files and of the databases."""
     cut_messages: int
-    """That were left out as they came after the time that was asked for."""
+    """Messages left out, as they came after the time that was asked for."""
 
 
 def restore(

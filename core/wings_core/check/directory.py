@@ -1,34 +1,42 @@
-"""Check a data directory: its databases, and the log in it."""
+"""Check a log where it lies: in a data directory, with its databases, or over PostgreSQL."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from wings_core.check.log import FAULTS, check_log
-from wings_core.check.noted import Ends, missing, noted_ends
 from wings_core.check.report import PROBLEMS_MAX, CheckReport, Problem
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import WingsError
 from wings_core.limits import Limits
-from wings_core.metadata.open import open_metadata
+from wings_core.metadata.interfaces import Metadata
+from wings_core.metadata.open import open_metadata, open_postgres
 from wings_core.metadata.sqlite.integrity import is_empty, metadata_problems
+from wings_core.metadata.sqlite.notes import MOVED, PUSHED, read_notes
 from wings_core.share.open import all_groups
 from wings_core.share.replica.sqlite_store import problems_of as hold_problems
 from wings_core.storage.inline_folios import InlineFolios
-from wings_core.storage.open import open_storage
+from wings_core.storage.open import open_shared_storage, open_storage
+
+Progress = Callable[[int], None]
+"""Called after each page with the number of pages done."""
+
+_Ends = Mapping[str, Mapping[str, int]]
+"""The least ends of partitions, by the topic's UUID and the partition."""
 
 
 def check_directory(
-    path: Path, metadata_url: str | None = None, progress: Callable[[int], None] | None = None
+    path: Path, metadata_url: str | None = None, progress: Progress | None = None
 ) -> CheckReport:
     """Check the databases of a data directory, and every page of its log; see `check_log`.
 
-    Nothing is written. What a damaged database keeps from being looked at is reported as well.
+    Nothing is written. Damage to a database that keeps it from being read is reported as well.
 
     Args:
         path: The directory, of which a server may be using it.
-        metadata_url: Where PostgreSQL is, if metadata is there: that checks its own files.
+        metadata_url: The URL of PostgreSQL, if metadata is there: that checks its own files.
         progress: Called after each page with the number of pages done.
 
     Raises:
@@ -36,37 +44,24 @@ def check_directory(
         WingsError: Its metadata, which shows no damage, cannot be read.
     """
     with DataDirectory.open_read_only(path) as directory:
+        metadata, holds = directory.metadata, directory.holds
         problems: list[Problem] = []
-        ends = {} if metadata_url else noted_ends(directory.notes)
-        if metadata_url is None and directory.metadata.exists():
-            name = directory.metadata.name
-            problems += [
-                Problem(each, folio=name) for each in metadata_problems(directory.metadata)
-            ]
-        if directory.holds.exists():
-            name = directory.holds.name
-            problems += [Problem(each, folio=name) for each in hold_problems(directory.holds)]
+        ends = {} if metadata_url else _noted_ends(directory.notes)
+        if metadata_url is None and metadata.exists():
+            problems += [Problem(each, folio=metadata.name) for each in metadata_problems(metadata)]
+        if holds.exists():
+            problems += [Problem(each, folio=holds.name) for each in hold_problems(holds)]
+        report = CheckReport()
         try:
-            report, groups, lost = _check_log(directory, metadata_url, progress, ends)
-            problems += lost
-            if groups and directory.holds.exists() and is_empty(directory.holds):
+            report, groups, missing = _check_log(directory, metadata_url, progress, ends)
+            problems += missing
+            if groups and holds.exists() and is_empty(holds):
                 message = f"it is empty, and there are {groups} share groups"
-                problems.append(Problem(message, folio=directory.holds.name))
+                problems.append(Problem(message, folio=holds.name))
         except FAULTS as error:
             if not problems and isinstance(error, WingsError):
                 raise
             problems.append(Problem(f"the log cannot be checked: {error}"))
-            report = CheckReport(
-                topics=0,
-                partitions=0,
-                pages=0,
-                rows=0,
-                bytes=0,
-                stages=0,
-                problems=(),
-                problems_total=0,
-                unreferenced_folios=(),
-            )
     return replace(
         report,
         problems=(*problems, *report.problems)[:PROBLEMS_MAX],
@@ -75,10 +70,7 @@ def check_directory(
 
 
 def _check_log(
-    directory: DataDirectory,
-    metadata_url: str | None,
-    progress: Callable[[int], None] | None,
-    ends: Ends,
+    directory: DataDirectory, metadata_url: str | None, progress: Progress | None, ends: _Ends
 ) -> tuple[CheckReport, int, list[Problem]]:
     """Check the log; return also how many share groups there are, and what only notes know."""
     with closing(open_metadata(directory, metadata_url, read_only=True)) as metadata:
@@ -86,7 +78,84 @@ def _check_log(
         with closing(open_storage(directory, Limits(), inline=inline).store) as store:
             report = check_log(metadata, store, progress)
         groups = len(all_groups(metadata.admin, metadata.groups))
-        lost: list[Problem] = []
-        with suppress(*FAULTS):  # The report has what keeps metadata from being read.
-            lost += missing(metadata, ends)
-        return report, groups, lost
+        missing: list[Problem] = []
+        with suppress(*FAULTS):  # The report says why metadata cannot be read.
+            missing += _missing(metadata, ends)
+        return report, groups, missing
+
+
+def _noted_ends(path: Path) -> _Ends:
+    """Return the ends of partitions by a file of notes; none of a file that is not there.
+
+    SQLite opens without a word where the write-ahead log of metadata is gone, or is cut off between
+    two transactions: the last commits are then missing, and nothing in metadata says so. Notes are
+    read before metadata is: a server may be writing both, a note after its commit.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    topics: dict[int, str] = {}
+    partitions: dict[int, tuple[str, str]] = {}
+    ends: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for table, rows in read_notes(path):
+        for row in rows:
+            if table == "topics":
+                topics[row[0]] = row[1]
+            elif table == "partitions" and row[1] in topics:
+                partitions[row[0]] = topics[row[1]], row[2]  # Numbers are used again.
+            elif table in (PUSHED, MOVED) and row[0] in partitions:
+                uuid, partition = partitions[row[0]]
+                ends[uuid][partition] = max(ends[uuid].get(partition, 0), row[1] + 1)
+    return ends
+
+
+def _missing(metadata: Metadata, ends: _Ends) -> Iterator[Problem]:
+    """Yield partitions that end in metadata before a page that was noted.
+
+    Raises:
+        WingsError: Metadata cannot be read.
+    """
+    for namespace in metadata.admin.list_namespaces():
+        for topic in metadata.admin.list_topics(namespace.name):
+            noted = ends.get(topic.uuid, {})
+            states = metadata.registry.partition_states(topic.uuid) if noted else ()
+            known = {str(state.partition): state.next_offset for state in states}
+            for partition, end in noted.items():
+                start = known.get(partition, 0)
+                if start < end:
+                    message = "NOTES speak of them, and metadata does not know them"
+                    yield Problem(message, str(topic.name), partition, start, end - 1)
+
+
+def check_nodes(
+    metadata_url: str,
+    hot_url: str | None = None,
+    remote_url: str | None = None,
+    progress: Progress | None = None,
+) -> CheckReport:
+    """Check every page of the log of nodes without data directories; see `check_log`.
+
+    Nothing is written, and nodes may run. PostgreSQL checks its own files.
+
+    Args:
+        metadata_url: The URL of PostgreSQL.
+        hot_url: The object store of new messages; None for the one that the nodes noted.
+        remote_url: The object store of old messages; as `hot_url`.
+        progress: Called after each page with the number of pages done.
+
+    Raises:
+        InvalidArgument: The metadata is of other servers, or the nodes have other object stores.
+        WingsError: PostgreSQL or an object store cannot be read at all.
+    """
+    with closing(open_postgres(metadata_url, read_only=True)) as metadata:
+        metadata.check_claim_for_nodes()
+        storage = open_shared_storage(
+            metadata,
+            Limits(),
+            hot_url=hot_url,
+            remote_url=remote_url,
+            inline=InlineFolios(metadata.registry.read_inline),
+            store_id=None,
+        )
+        with closing(storage.store) as store:
+            return check_log(metadata, store, progress)

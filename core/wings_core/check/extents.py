@@ -10,16 +10,16 @@ from wings_core.partitions import Partition
 _INT64_MAX = (1 << 63) - 1
 
 _NUMBERS = 7
-"""Of each page: position, first row, rows, end, index of its owner, first and last offset."""
+"""Numbers of a page: position, first row, rows, end, index of its owner, first and last offset."""
 
 _ALL_ROWS = -1
 """The first row of what is not a slice of its page, but all of it."""
 
 _NO_OFFSET = -1
-"""Of a page in a stage."""
+"""The offsets of a page in a stage."""
 
 _Owner = tuple[Topic, Partition, str | None]
-"""What pages belong to: a partition of a topic, or what a stage has for it."""
+"""The owner of pages: a partition of a topic, or a stage of it."""
 
 
 class Extents:

@@ -2,7 +2,8 @@
 
 import sqlite3
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import pyarrow as pa
@@ -10,24 +11,104 @@ import pyarrow as pa
 from wings_core.batches import check_batch
 from wings_core.check.extents import Extents
 from wings_core.check.report import PROBLEMS_MAX, CheckReport, Page, Problem
-from wings_core.check.walk import Walk
 from wings_core.errors import StorageCorrupt, TopicNotFound, WingsError
 from wings_core.metadata.interfaces import Metadata
+from wings_core.metadata.tiers import PageCounts
 from wings_core.model import Location, PartitionState, Stage, TierState, Topic
-from wings_core.names import NamespaceName
+from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition, partitions_of_keys
 from wings_core.schemas import check_topic_schema
 from wings_core.storage.codecs import CODECS
 from wings_core.storage.interfaces import FolioStore
 
+
+class Walk:
+    """Follows a partition page by page: are offsets, timestamps and bytes what they should be?"""
+
+    def __init__(self, topic: Topic, state: PartitionState) -> None:
+        self._topic = topic
+        self._state = state
+        self.next_offset = state.log_start_offset
+        """Where the next page must begin."""
+        self.is_sound = True
+        """Whether there was no problem so far."""
+        self._last_timestamp: int | None = None
+        self._counts = PageCounts()
+
+    @property
+    def partition(self) -> Partition:
+        """Whose pages they are."""
+        return self._state.partition
+
+    @property
+    def tiers(self) -> list[TierState]:
+        """Sums of the pages in each tier that has any, the hot one first."""
+        return self._counts.tiers(self.partition)
+
+    def step(self, location: Location) -> Iterator[Problem]:
+        """Yield what is wrong with the next page's place in the log."""
+
+        def wrong(message: str) -> Problem:
+            self.is_sound = False
+            return Page.of_location(self._topic, self._state.partition, location).problem(message)
+
+        expected, start, end = self.next_offset, location.start_offset, location.end_offset
+        first = self._last_timestamp is None
+        if start > expected:
+            yield self.problem("these offsets are in no page", expected, start - 1)
+        elif start < expected and not (first and end >= expected):
+            yield wrong(f"its offsets repeat those before {expected}")
+        if end < start:
+            yield wrong("its last offset is before its first")
+        if end >= self._state.next_offset:
+            yield wrong(f"its offsets reach past the log's end, {self._state.next_offset}")
+        first_of_page = location.earliest_timestamp
+        if self._last_timestamp is not None and first_of_page < self._last_timestamp:
+            yield wrong(
+                f"its timestamp {first_of_page} is before {self._last_timestamp}, "
+                "that of the page before"
+            )
+        if location.timestamp < first_of_page:
+            yield wrong(f"its timestamps begin at {first_of_page} and end at {location.timestamp}")
+        self._last_timestamp = location.timestamp
+        self._counts += PageCounts.of_locations([location])
+        self.next_offset = max(expected, end + 1)
+
+    def finish(self) -> Iterator[Problem]:
+        """Yield what is wrong with the partition as a whole, after its last page."""
+        state = self._state
+        if not 0 <= state.log_start_offset <= state.next_offset:
+            yield self.problem(
+                f"the log cannot start at {state.log_start_offset} and end at {state.next_offset}"
+            )
+        if self.next_offset < state.next_offset:
+            yield self.problem(
+                "these offsets are in no page", self.next_offset, state.next_offset - 1
+            )
+        if self._counts.bytes != state.bytes:
+            yield self.problem(f"the pages have {self._counts.bytes} bytes, not {state.bytes}")
+        if self._last_timestamp is not None and self._last_timestamp != state.last_timestamp:
+            yield self.problem(
+                f"the last timestamp is {self._last_timestamp}, not {state.last_timestamp}"
+            )
+
+    def problem(
+        self, message: str, start_offset: int | None = None, end_offset: int | None = None
+    ) -> Problem:
+        """Return a problem of this partition."""
+        self.is_sound = False
+        topic, partition = str(self._topic.name), self._state.partition
+        return Problem(message, topic, partition, start_offset, end_offset)
+
+
 FAULTS = (
     *(WingsError, pa.ArrowException, OSError),
     *(ValueError, TypeError, LookupError, ArithmeticError, sqlite3.Error, struct.error),
 )
-"""What damaged pages and damaged metadata may raise: in the latter, any value may be anything."""
+"""Errors of damaged pages and damaged metadata: in the latter, any value may be anything."""
 
 _Tiers = dict[Partition, list[TierState]]
-"""What partitions have in each tier that has pages, the hot one first."""
+"""Sums of partitions in each tier that has pages, the hot one first."""
 
 PAGES_LISTED = 1_000
 """Pages of a stage that are asked for at a time."""
@@ -100,36 +181,37 @@ class _Check:
         if len(self._problems) < PROBLEMS_MAX:
             self._problems.append(problem)
 
-    def _namespaces(self) -> list[NamespaceName]:
+    @contextmanager
+    def _reported(
+        self, failed: str, topic: TopicName | NamespaceName | None = None
+    ) -> Generator[None]:
+        """Report a fault within the block, by what failed."""
         try:
-            return [namespace.name for namespace in self._admin.list_namespaces()]
+            yield
         except FAULTS as error:
-            self._report(Problem(f"the namespaces cannot be listed: {_reason(error)}"))
-            return []
+            message = f"{failed}: {_reason(error)}" if failed else _reason(error)
+            self._report(Problem(message, topic=None if topic is None else str(topic)))
+
+    def _namespaces(self) -> list[NamespaceName]:
+        with self._reported("the namespaces cannot be listed"):
+            return [namespace.name for namespace in self._admin.list_namespaces()]
+        return []
 
     def _topics_of(self, namespace: NamespaceName) -> list[Topic]:
-        try:
+        with self._reported("the topics cannot be listed", namespace):
             return self._admin.list_topics(namespace)
-        except FAULTS as error:
-            message = f"the topics cannot be listed: {_reason(error)}"
-            self._report(Problem(message, topic=str(namespace)))
-            return []
+        return []
 
     def _check_topic(self, topic: Topic) -> None:
-        try:
+        with self._reported("", topic.name):
             for schema in topic.schemas:
                 check_topic_schema(schema, topic.partition_key)
-        except FAULTS as error:
-            self._report(Problem(_reason(error), topic=str(topic.name)))
         tiers = self._tiers(topic)
-        try:
+        states: Sequence[PartitionState] | None = None
+        with self._reported("the partitions cannot be listed", topic.name), suppress(TopicNotFound):
             states = self._registry.partition_states(topic.uuid)
-        except TopicNotFound:
-            return  # Deleted since it was listed.
-        except FAULTS as error:
-            message = f"the partitions cannot be listed: {_reason(error)}"
-            self._report(Problem(message, topic=str(topic.name)))
-            return
+        if states is None:
+            return  # It may have been deleted since it was listed.
         differing: list[Walk] = []
         for state in states:
             self._partitions += 1
@@ -145,16 +227,11 @@ class _Check:
     def _tiers(self, topic: Topic) -> _Tiers | None:
         """Return what was counted of the topic's tiers, None if that cannot be told."""
         tiers: _Tiers = {}
-        try:
+        with self._reported("its tiers cannot be listed", topic.name), suppress(TopicNotFound):
             for tier in self._maintenance.tier_states(topic.uuid):
                 tiers.setdefault(tier.partition, []).append(tier)
-        except TopicNotFound:
-            return None  # Deleted since it was listed.
-        except FAULTS as error:
-            message = f"its tiers cannot be listed: {_reason(error)}"
-            self._report(Problem(message, topic=str(topic.name)))
-            return None
-        return tiers
+            return tiers
+        return None  # It may have been deleted since it was listed.
 
     def _report_tiers(self, topic: Topic, walks: Sequence[Walk], counted: _Tiers) -> None:
         """Report partitions whose pages are not what was counted of their tiers."""
@@ -194,12 +271,9 @@ class _Check:
             offset = pages[-1].end_offset + 1
 
     def _check_stages(self, topic: Topic) -> None:
-        try:
+        stages: Sequence[Stage] = ()
+        with self._reported("the stages cannot be listed", topic.name):
             stages = self._stages.of_topic(topic.uuid)
-        except FAULTS as error:
-            message = f"the stages cannot be listed: {_reason(error)}"
-            self._report(Problem(message, topic=str(topic.name)))
-            return
         for stage in stages:
             self._stages_checked += 1
             self._check_stage(topic, stage)
@@ -301,13 +375,11 @@ class _Check:
                 self._report(Problem(message, topic=str(topic.name), folio=folio))
 
     def _unreferenced(self) -> set[str]:
-        try:
+        with self._reported("the files cannot be compared"):
             # References are asked for last: a file listed here is not committed to later.
             folios = self._store.folios()
             return folios - self._registry.live_folios() - self._extents.folios()
-        except FAULTS as error:
-            self._report(Problem(f"the files cannot be compared: {_reason(error)}"))
-            return set()
+        return set()
 
 
 def problem_of(batch: pa.RecordBatch, page: Page) -> str | None:

@@ -1,4 +1,4 @@
-"""What a check found."""
+"""Reports of checks: the problems found, and where."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ PROBLEMS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong, and where; what does not apply is None."""
+    """A fault, and its place; fields that do not apply are None."""
 
     message: str
     topic: str | None = None
@@ -25,7 +25,7 @@ class Problem:
     folio: str | None = None
     """The file's name."""
     position: int | None = None
-    """Where the page begins in the file, in bytes."""
+    """The first byte of the page in the file."""
     stage: str | None = None
     """The stage that the page is in, which is not published."""
 
@@ -46,21 +46,21 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What was checked, and what is wrong with it."""
+    """The parts of a log that were checked, and the problems found."""
 
-    topics: int
-    partitions: int
-    pages: int
-    rows: int
+    topics: int = 0
+    partitions: int = 0
+    pages: int = 0
+    rows: int = 0
     """Rows of the pages that could be read."""
-    bytes: int
+    bytes: int = 0
     """Bytes of all pages."""
-    stages: int
-    """Those not published; their pages count as others do."""
-    problems: tuple[Problem, ...]
+    stages: int = 0
+    """Stages not published; their pages count as others do."""
+    problems: tuple[Problem, ...] = ()
     """The first `PROBLEMS_MAX`."""
-    problems_total: int
-    unreferenced_folios: tuple[str, ...]
+    problems_total: int = 0
+    unreferenced_folios: tuple[str, ...] = ()
     """Files that no page refers to, by name: no error, a running server deletes them."""
 
     @property
@@ -83,11 +83,11 @@ class Page:
     stage: str | None = None
     format: PageFormat = PageFormat.PLAIN
     first_row: int | None = None
-    """Of a slice of a page, 0-based; None: all of it."""
+    """The first row of a slice of a page, 0-based; None: all of it."""
     bytes: int = 0
     """Stored bytes of the rows."""
     schema_version: int = 1
-    """Of the schema in which it is written."""
+    """The version of the schema in which it is written."""
 
     @property
     def written(self) -> Topic:

@@ -40,7 +40,7 @@ class BackupTicket(Ticket):
     """The keys of both tickets."""
 
     backup: BackupId
-    """As `backup-begin` named it."""
+    """The id that `backup-begin` returned."""
 
 
 class BackupFiles(BackupTicket):

@@ -60,7 +60,7 @@ LINGERING_FLUSH_BYTES_MAX = 256 * 1024
 """The same where storage is an object store, whose PUT gathers batches for a while."""
 
 INLINE_ROWS_MAX = SHARED_PAGE_ROWS
-"""As does one of more rows."""
+"""A flush of more rows goes to storage too."""
 
 DRAIN_BYTES = 1024 * 1024
 """Inline bytes of this process at which a drain begins."""
@@ -134,14 +134,14 @@ class Drain:
         self.flush_bytes_max = flush_bytes_max
         self._holder = holder or uuid.uuid4().hex
         self._lock = threading.Lock()
-        """Of what follows; nothing else is locked under it."""
+        """Guards the fields below; nothing else is locked under it."""
         self._changed = threading.Condition(self._lock)
         self._noted_bytes = 0
-        """Of flushes since the last look."""
+        """Bytes flushed since the last look."""
         self._noted_at: float | None = time.monotonic()
         """When the first of them came; at the start what a crash left may be there."""
         self._known_bytes = 0
-        """As of the last look, less what was moved since."""
+        """Bytes at the last look, less those moved since."""
         self.failure: WingsError | None = None
         """Why the last drain failed; None: it did not."""
         self.pages_drained = 0
@@ -395,7 +395,7 @@ class _Run:
     partition: Partition
     old: tuple[Location, ...]
     rows: pa.RecordBatch
-    """Of `TimedCodec.schema`."""
+    """Rows by `TimedCodec.schema`."""
     schema_version: int
     new: list[Location] = field(default_factory=list[Location])
     """Where they are in storage."""

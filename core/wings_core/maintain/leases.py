@@ -54,7 +54,7 @@ class LeaseKeeper:
         self._seconds = seconds
         self._held: set[HeldLease] = set()
         self._lock = threading.Lock()
-        """Of the set; nothing else is locked under it."""
+        """Guards the set; nothing else is locked under it."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wings-lease-keeper", daemon=True)
         self._thread.start()

@@ -19,7 +19,7 @@ from wings_core.maintain import leases
 from wings_core.maintain.leases import HeldLease, LeaseKeeper
 from wings_core.maintain.retention import EXPIRE_PAGES, due_pages, expire, is_due, retain
 from wings_core.maintain.tiering import Tiering
-from wings_core.maintain.worker_pool import WORKERS, MaintenanceReport, PartitionTask, WorkerPool
+from wings_core.maintain.worker_pool import WORKERS, MaintenanceReport, PartitionTask, TaskPool
 from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry
 from wings_core.metadata.maintenance import Finished, Maintenance
 from wings_core.model import PartitionState, Topic
@@ -130,11 +130,11 @@ class Maintainer:
         self._tiering = tiering
         self._clock = clock
         self.total = MaintenanceReport()
-        """What all passes did since the start."""
+        """Sums of all passes since the start."""
         self._working: set[str] = set()
         """Names of the partitions that are worked on."""
         self._changed = threading.Condition()
-        """Of the two; nothing else is locked under it."""
+        """Guards the two; nothing else is locked under it."""
         self._closing = threading.Event()
         self._leases = LeaseKeeper(metadata.maintenance, leases.LEASE_SECONDS)
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="wings-maintainer-worker")
@@ -215,7 +215,7 @@ class Maintainer:
         patient: bool,
     ) -> MaintenanceReport:
         """Maintain each partition for one task; where patient, for as many as it takes."""
-        pool = WorkerPool(self._workers, self._run_task, progress, patient=patient)
+        pool = TaskPool(self._workers, self._run_task, progress, patient=patient)
         began = time.monotonic()
         failures = 0
         tables: list[Topic] = []

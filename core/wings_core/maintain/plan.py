@@ -35,12 +35,12 @@ SEGMENT_PAGES_MAX = 100_000
 """Pages that become one segment, at most, beside those that were merged before."""
 
 TABLE_PAGES_MAX = 10_000
-"""Of a table, whose segments take the place of all their pages at once."""
+"""The same for a table, whose segments replace all their pages at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What moves next in a partition."""
+    """The pages that move next in a partition."""
 
     pages: tuple[Location, ...]
     """Neighbours, in order; none where nothing is due."""

@@ -65,7 +65,7 @@ class PartitionTask:
         return self.state.partition, str(self.topic.name)
 
 
-class WorkerPool:
+class TaskPool:
     """The tasks of one pass, as many at once as there are workers; for one thread.
 
     Args:

@@ -1,4 +1,4 @@
-"""Namespaces and topics, as far as they are known."""
+"""The rows of metadata beside the log's index: namespaces, topics, and all else that is kept."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,29 +10,28 @@ from wings_core.errors import WingsError
 from wings_core.metadata.store.topics import schemas_of
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
-from wings_core.repair.salvage import Salvaged
-from wings_core.repair.shapes import Row
+from wings_core.repair.salvage import Row, Salvaged
 from wings_core.schemas import check_topic_schema
 
 _DEFAULT_ID = 1
-"""Of the default namespace, which comes with the tables."""
+"""The id of the default namespace, which comes with the tables."""
 
 
 @dataclass(slots=True)
-class Catalog:
+class KeptTopics:
     """Namespaces and topics that are kept."""
 
     namespaces: dict[int, Row] = field(default_factory=dict[int, Row])
     topics: dict[int, Topic] = field(default_factory=dict[int, Topic])
-    """By id; those that were not deleted."""
+    """The topics that were not deleted, by id."""
     rows: dict[int, Row] = field(default_factory=dict[int, Row])
-    """Of topics, with those that were deleted and are still remembered."""
+    """Rows of topics, with those that were deleted and are still remembered."""
     lost: list[Problem] = field(default_factory=list[Problem])
     rebuilt: list[str] = field(default_factory=list[str])
-    """What was found out of other parts."""
+    """Topics that were rebuilt from other parts."""
 
 
-def read_catalog(salvaged: Salvaged, noted: Sequence[Row] = ()) -> Catalog:
+def read_catalog(salvaged: Salvaged, noted: Sequence[Row] = ()) -> KeptTopics:
     """Return the namespaces and topics.
 
     Args:
@@ -40,7 +39,7 @@ def read_catalog(salvaged: Salvaged, noted: Sequence[Row] = ()) -> Catalog:
         noted: Rows of topics from elsewhere, with `tenant` and `namespace`; the last of a topic
             counts.
     """
-    catalog = Catalog()
+    catalog = KeptTopics()
     for row in salvaged.rows("namespaces"):
         catalog.namespaces[as_int(row["id"])] = row
     _read_topics(catalog, _rows(catalog, salvaged, noted))
@@ -48,7 +47,7 @@ def read_catalog(salvaged: Salvaged, noted: Sequence[Row] = ()) -> Catalog:
     return catalog
 
 
-def _rows(catalog: Catalog, salvaged: Salvaged, noted: Sequence[Row]) -> dict[int, Row]:
+def _rows(catalog: KeptTopics, salvaged: Salvaged, noted: Sequence[Row]) -> dict[int, Row]:
     """Return the rows of topics by id: where metadata's is lost or in doubt, the noted one."""
     rows = {as_int(row["id"]): row for row in salvaged.rows("topics")}
     doubted = {str(each.row.get("uuid")): each for each in salvaged.doubts}
@@ -70,7 +69,7 @@ def _rows(catalog: Catalog, salvaged: Salvaged, noted: Sequence[Row]) -> dict[in
     return rows
 
 
-def _read_topics(catalog: Catalog, rows: Mapping[int, Row]) -> None:
+def _read_topics(catalog: KeptTopics, rows: Mapping[int, Row]) -> None:
     taken: set[tuple[object, object]] = set()
     for topic_id, row in sorted(rows.items(), reverse=True):
         if row["deleted_at"] is not None:
@@ -92,7 +91,7 @@ def _read_topics(catalog: Catalog, rows: Mapping[int, Row]) -> None:
         catalog.rows[topic_id] = row
 
 
-def _report_lost(catalog: Catalog, salvaged: Salvaged) -> None:
+def _report_lost(catalog: KeptTopics, salvaged: Salvaged) -> None:
     if not salvaged.is_complete("topics"):
         catalog.lost.append(Problem("topics may be missing of which nothing is left"))
     for row in salvaged.lost("topics"):
@@ -104,7 +103,7 @@ def _report_lost(catalog: Catalog, salvaged: Salvaged) -> None:
             catalog.lost.append(Problem(f"namespace {row.get('tenant')}/{row.get('name')} is lost"))
 
 
-def _name_of_namespace(catalog: Catalog, namespace_id: int) -> NamespaceName:
+def _name_of_namespace(catalog: KeptTopics, namespace_id: int) -> NamespaceName:
     """Return the name of a namespace; one whose row is lost gets another."""
     row = catalog.namespaces.get(namespace_id)
     if row is None:
@@ -162,3 +161,115 @@ def as_int(value: object) -> int:
     if type(value) is not int:
         raise TypeError(f"{value!r:.40} is no number")
     return value
+
+
+OF_THE_LOG = {"namespaces", "topics", "partitions", "pages", "folios", "inline_folios"}
+"""Tables that the others of this package put together."""
+
+OF_STAGES = {"stages", "staged_pages"}
+
+_MEANING = {
+    "consumer_offsets": "the offset of a consumer is lost",
+    "producers": "where an idempotent producer stands is lost: what it repeats may come twice",
+    "producer_results": "a result of a producer is lost: it cannot be told again",
+    "publishes": "the outcome of a publish is lost: it cannot be told again",
+    "flushes": "the outcome of a node's flush is lost: it cannot be told again",
+    "share_groups": "a share group is lost",
+    "shards": "how far a file was read into the log is lost: it may be read again",
+    "shard_prunings": "when a source was pruned is lost",
+    "tokens": "a token is lost: create it again",
+    "token_changes": "whether there were tokens is lost",
+    "identity": "the identity of the metadata is lost",
+}
+
+_SHOWN = ("consumer", "partition", "producer_id", "name", "writer", "source", "shard")
+"""Columns that a report names."""
+
+
+@dataclass(slots=True)
+class Rest:
+    """Rows of further tables that are kept, and what is lost."""
+
+    rows: dict[str, list[Row]] = field(default_factory=dict[str, list[Row]])
+    stages: list[tuple[Row, list[Row]]] = field(default_factory=list[tuple[Row, list[Row]]])
+    """Each with its pages, in order."""
+    lost: list[Problem] = field(default_factory=list[Problem])
+    had_tokens: bool = False
+    """Whether there may have been tokens: the log must not be open to all then."""
+
+
+def read_rest(salvaged: Salvaged, catalog: KeptTopics, folios: Mapping[int, str]) -> Rest:
+    """Return what is kept beside the log's index.
+
+    Args:
+        salvaged: What was found of metadata.
+        catalog: The topics that are kept; rows of others are not.
+        folios: Names of files by id.
+    """
+    rest = Rest()
+    for name, table in salvaged.tables.items():
+        if name in OF_THE_LOG | OF_STAGES:
+            continue
+        rest.rows[name] = [row for row in table.rows.values() if _is_kept(row, catalog)]
+        rest.lost += [
+            Problem(_meaning(name, row), topic=_topic_of(row, catalog))
+            for row in table.lost
+            if _is_kept(row, catalog)
+        ]
+        if table.problems and name != "identity":
+            rest.lost.append(Problem(f"rows of {name} may be missing: {table.problems[0]}"))
+    tokens = ("tokens", "token_changes")
+    rest.had_tokens = any(
+        salvaged.rows(name) or salvaged.lost(name) or not salvaged.is_complete(name)
+        for name in tokens
+    )
+    _read_stages(rest, salvaged, catalog, folios)
+    return rest
+
+
+def _is_kept(row: Row, catalog: KeptTopics) -> bool:
+    topic_id = row.get("topic_id")
+    return topic_id is None or topic_id in catalog.topics
+
+
+def _topic_of(row: Row, catalog: KeptTopics) -> str | None:
+    topic_id = row.get("topic_id")
+    return str(catalog.topics[as_int(topic_id)].name) if topic_id in catalog.topics else None
+
+
+def _meaning(table: str, row: Row) -> str:
+    shown = ", ".join(f"{column} {row[column]}" for column in _SHOWN if row.get(column) is not None)
+    meaning = _MEANING.get(table, f"a row of {table} is lost")
+    return f"{meaning}: {shown}" if shown else meaning
+
+
+def _read_stages(
+    rest: Rest, salvaged: Salvaged, catalog: KeptTopics, folios: Mapping[int, str]
+) -> None:
+    """Keep the stages of which all pages are there: part of one is never published."""
+    pages: dict[int, list[Row]] = {}
+    for row in salvaged.rows("staged_pages"):
+        pages.setdefault(as_int(row["stage_id"]), []).append(row)
+    for stage in salvaged.rows("stages"):
+        if stage["name"] is None or stage["topic_id"] not in catalog.topics:
+            continue
+        found = sorted(pages.get(as_int(stage["id"]), ()), key=lambda page: as_int(page["number"]))
+        counted = (as_int(stage["pages"]), as_int(stage["rows"]), as_int(stage["bytes"]))
+        known = [page for page in found if as_int(page["folio_id"]) in folios]
+        sizes = (page["slice_bytes"] or page["length"] for page in known)
+        there = (len(known), sum(as_int(page["rows"]) for page in known), sum(map(as_int, sizes)))
+        numbers = [page["number"] for page in found]
+        if counted == there and numbers == list(range(len(found))):
+            rest.stages.append((stage, found))
+        else:
+            rest.lost.append(_lost_stage(stage, catalog))
+    rest.lost += [
+        _lost_stage(row, catalog) for row in salvaged.lost("stages") if row.get("name") is not None
+    ]
+    if not salvaged.is_complete("stages"):
+        rest.lost.append(Problem("stages may be missing that were not published"))
+
+
+def _lost_stage(row: Row, catalog: KeptTopics) -> Problem:
+    message = "it is lost, as not all of it is there"
+    return Problem(message, topic=_topic_of(row, catalog), stage=str(row.get("name")))

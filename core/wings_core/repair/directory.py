@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from wings_core.check import CheckReport, Problem, check_directory
@@ -15,19 +16,39 @@ from wings_core.errors import AlreadyExists, InvalidArgument, StorageCorrupt, Un
 from wings_core.metadata.open import has_metadata
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import LOST_FOLIO, STORE_MESSAGES
-from wings_core.repair.catalog import Catalog, read_catalog
-from wings_core.repair.evidence import Evidence
-from wings_core.repair.log import LogRepair, read_folios, read_inline
-from wings_core.repair.noted import Noted
-from wings_core.repair.pages import PageSource
-from wings_core.repair.report import RepairReport
-from wings_core.repair.rest import read_rest
-from wings_core.repair.salvage import Salvaged, salvage
-from wings_core.repair.shapes import read_shapes
+from wings_core.repair.catalog import KeptTopics, read_catalog, read_rest
+from wings_core.repair.log import Evidence, LogRepair, read_folios, read_inline
+from wings_core.repair.pages import Noted, PageSource
+from wings_core.repair.salvage import Salvaged, read_shapes, salvage
 from wings_core.repair.write import write_metadata
 from wings_core.share.open import all_groups
 from wings_core.share.replica.rebuild import copy_holds
 from wings_core.share.replica.sqlite_store import problems_of as hold_problems
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """The parts of a log that a repair kept, and the parts that are lost."""
+
+    path: Path
+    """The new directory."""
+    topics: int
+    partitions: int
+    pages: int
+    rows: int
+    """Rows of the pages that can be read."""
+    found: tuple[str, ...]
+    """Faults of the files of the old directory: no loss by themselves."""
+    rebuilt: tuple[str, ...]
+    """Parts that were lost and are there again."""
+    lost: tuple[Problem, ...]
+    """Parts that are lost for good."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is lost."""
+        return not self.lost
+
 
 UNFINISHED = ".unfinished"
 """Ends the name of the new directory until it is complete."""
@@ -128,7 +149,7 @@ def _build(
     return lost, [*catalog.rebuilt, *log.rebuilt, *_tables(catalog)], used.values()
 
 
-def _tables(catalog: Catalog) -> Iterator[str]:
+def _tables(catalog: KeptTopics) -> Iterator[str]:
     """Tell of the topics that are Iceberg tables: their catalog is not read."""
     for topic in catalog.topics.values():
         if topic.config.table is not None:

@@ -1,21 +1,174 @@
 """The log's index, put together again from the sound rows of metadata and from pages."""
 
+import json
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
 from wings_core.check import Problem
 from wings_core.errors import Internal
 from wings_core.metadata.store.rows import location_of
-from wings_core.model import INLINE_SUFFIX, Location, PageFormat, Topic
+from wings_core.model import INLINE_SUFFIX, LOST_FOLIO, Location, PageAddress, PageFormat, Topic
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.repair.catalog import Catalog, as_int
-from wings_core.repair.chain import Chain, Verify
-from wings_core.repair.evidence import Evidence
+from wings_core.repair.catalog import KeptTopics, as_int
 from wings_core.repair.pages import PageSource
-from wings_core.repair.salvage import Salvaged
-from wings_core.repair.shapes import Row
+from wings_core.repair.salvage import Row, Salvaged
+
+BELIEVED_MAX = 1_000_000_000
+"""Messages behind the last page that are believed to have been there: a consumer may have committed
+any offset."""
+
+
+class Evidence:
+    """The highest offsets that anything but the index of pages speaks of.
+
+    Args:
+        salvaged: What was found of metadata.
+        catalog: Its topics.
+    """
+
+    def __init__(self, salvaged: Salvaged, catalog: KeptTopics) -> None:
+        self._ends: dict[tuple[object, object], int] = defaultdict(int)
+        names = {str(topic.name): topic_id for topic_id, topic in catalog.topics.items()}
+        for row in salvaged.rows("consumer_offsets"):
+            self._see(row["topic_id"], row["partition"], row["offset"])
+        for row in salvaged.rows("producer_results"):
+            for each in _parsed(row["committed"]):
+                if isinstance(each, dict):
+                    self._see(
+                        row["topic_id"], each.get("partition"), _after(each.get("end_offset"))
+                    )
+        for row in salvaged.rows("publishes"):
+            for each in _parsed(row["committed"]):
+                if isinstance(each, list) and len(each) == 4:
+                    self._see(names.get(str(each[0])), each[1], _after(each[3]))
+
+    def end(self, topic_id: int, partition: str, reached: int) -> int:
+        """Return an offset that a partition's next one is not below.
+
+        Args:
+            topic_id: Of metadata.
+            partition: Its value.
+            reached: The end of its pages, which is returned where nothing says more.
+        """
+        said = self._ends[topic_id, partition]
+        return said if reached < said <= reached + BELIEVED_MAX else reached
+
+    def _see(self, topic_id: object, partition: object, end: object) -> None:
+        if isinstance(end, int):
+            key = (topic_id, partition)
+            self._ends[key] = max(self._ends[key], end)
+
+
+def _after(offset: object) -> int | None:
+    return offset + 1 if isinstance(offset, int) else None
+
+
+def _parsed(text: object) -> list[object]:
+    try:
+        found = json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []
+
+
+Verify = Callable[[Location], bool]
+"""Tells whether a page can be read, and is what its location says."""
+
+
+@dataclass(slots=True)
+class Chain:
+    """Pages of a partition that do not overlap, in order of offset."""
+
+    pages: list[Location] = field(default_factory=list[Location])
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one; 0 where there are no pages."""
+        return self.pages[-1].end_offset + 1 if self.pages else 0
+
+    def add(self, page: Location, verify: Verify | None = None) -> bool:
+        """Add a page where its offsets are in no other; tell whether it was.
+
+        Args:
+            page: The page.
+            verify: Looks at it first; None: it is known to be right.
+        """
+        if not 0 <= page.start_offset <= page.end_offset:
+            return False
+        at = bisect_left(self.pages, page.start_offset, key=lambda each: each.end_offset)
+        if at < len(self.pages) and self.pages[at].start_offset <= page.end_offset:
+            return False
+        if verify is not None and not verify(page):
+            return False
+        self.pages.insert(at, page)
+        return True
+
+    def gaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the offsets `[first, last]` from `start` to `end` (exclusive) in no page."""
+        expected = start
+        for page in self.pages:
+            if page.start_offset > expected:
+                yield expected, min(page.start_offset, end) - 1
+            expected = max(expected, page.end_offset + 1)
+            if expected >= end:
+                return
+        if expected < end:
+            yield expected, end - 1
+
+    def fill(
+        self, pages: Iterable[Location], start: int, end: int | None, verify: Verify
+    ) -> list[Location]:
+        """Add the pages, or parts of them, that have offsets which are missing.
+
+        Args:
+            pages: Those that may be there, the likely ones first.
+            start: Offsets before it are not wanted.
+            end: Nor those from it on; None: all are.
+            verify: Looks at each before it is added.
+
+        Returns:
+            Those that were added.
+        """
+        added: list[Location] = []
+        for page in pages:
+            if page.end_offset < start or (end is not None and page.start_offset >= end):
+                continue
+            if self.add(page, verify):
+                added.append(page)
+        return added
+
+    def lose(
+        self, start: int, end: int, last_timestamp: int | None, position: Iterator[int]
+    ) -> list[tuple[int, int]]:
+        """Put pages that cannot be read in the place of offsets that are in none.
+
+        Their time is the latest that they may have had, so that who looks for a time does not
+        pass them by.
+
+        Args:
+            start: Where the log starts.
+            end: Where it ends, exclusive.
+            last_timestamp: Of the last message, if it is known.
+            position: Where each is said to lie.
+
+        Returns:
+            The offsets of each, both inclusive.
+        """
+        gaps = list(self.gaps(start, end))
+        for first, last in gaps:
+            at = bisect_left(self.pages, first, key=lambda each: each.end_offset)
+            if at < len(self.pages):
+                timestamp = self.pages[at].earliest_timestamp
+            else:
+                before = self.pages[-1].timestamp if self.pages else 0
+                timestamp = max(before, last_timestamp or 0)
+            address = PageAddress(LOST_FOLIO, next(position), 1)
+            self.pages.insert(at, Location(first, last, timestamp, address))
+        return gaps
+
 
 FOLIO_TRIES = 3
 """Pages that are looked at before a file is taken for the one that they lie in."""
@@ -48,7 +201,7 @@ class LogRepair:
     """The index of the log, and what was found on the way."""
 
     salvaged: Salvaged
-    catalog: Catalog
+    catalog: KeptTopics
     source: PageSource
     folios: dict[int, str]
     """Names by id."""
@@ -60,7 +213,7 @@ class LogRepair:
     lost: list[Problem] = field(default_factory=list[Problem])
     rebuilt: list[str] = field(default_factory=list[str])
     position: Iterator[int] = field(default_factory=count)
-    """Of the next page that is lost, in the file that there is not."""
+    """The position of the next lost page, in a file that does not exist."""
 
     def run(self) -> None:
         """Put all partitions together."""

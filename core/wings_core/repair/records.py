@@ -11,7 +11,7 @@ Value = int | float | str | bytes | None
 Record = tuple[Value, ...]
 
 PAYLOAD_BYTES_MAX = 1 << 30
-"""Of a record; what says more is damaged."""
+"""The longest record; a longer one is damaged."""
 
 _INTEGER_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 _FLOAT, _ZERO, _ONE, _BLOB = 7, 8, 9, 12
@@ -22,7 +22,7 @@ class DamagedError(Exception):
 
 
 class Kind(IntEnum):
-    """What a page of a tree holds, by its first byte."""
+    """The content of a page of a tree, by its first byte."""
 
     INDEX_INTERIOR = 2
     TABLE_INTERIOR = 5
@@ -45,9 +45,9 @@ class Cell:
     """One entry of a page."""
 
     child: int | None
-    """Of an interior page: the page before it."""
+    """The page before it; of interior pages only."""
     row_id: int | None
-    """Of a table."""
+    """The row id, of a table."""
     record: Record | None
     """None in interior pages of tables."""
     overflow: tuple[int, ...] = ()
@@ -55,7 +55,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TreePage:
     """A page of a tree."""
 
     kind: Kind
@@ -65,7 +65,7 @@ class Node:
     """How many cells could not be decoded."""
 
 
-def read_node(file: DatabaseFile, number: int) -> Node:
+def read_node(file: DatabaseFile, number: int) -> TreePage:
     """Decode a page of a tree.
 
     Raises:
@@ -91,7 +91,7 @@ def read_node(file: DatabaseFile, number: int) -> Node:
             cells.append(_cell(file, kind, data, place))
         except (DamagedError, IndexError, struct.error, UnicodeDecodeError):
             damaged += 1
-    return Node(kind, tuple(cells), last_child, damaged)
+    return TreePage(kind, tuple(cells), last_child, damaged)
 
 
 def _cell(file: DatabaseFile, kind: Kind, data: bytes, at: int) -> Cell:

@@ -5,20 +5,160 @@ indexes that hold a copy of its values say the same. Pages that no tree leads to
 the page above them is damaged, are told by what their rows look like.
 """
 
+import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
 from wings_core.errors import InvalidArgument
+from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite.database_file import SCHEMA_PAGE, DatabaseFile
-from wings_core.metadata.sqlite.integrity import CHECKSUMS
+from wings_core.metadata.sqlite.integrity import CHECKSUMS, checksum_of
 from wings_core.metadata.sqlite.migrations import MIGRATIONS
 from wings_core.model import TopicConfig
 from wings_core.repair.records import Record, Trees, Value
-from wings_core.repair.shapes import Index, Key, Row, Shape, read_shapes
+
+Row = Mapping[str, Value]
+"""Values by column."""
+
+Key = tuple[Value, ...]
+
+_TYPES: dict[str, type] = {"INTEGER": int, "TEXT": str, "BLOB": bytes}
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index of all rows of a table, or of some."""
+
+    name: str
+    columns: tuple[str, ...]
+    """The columns of its entries, the key of the row among them."""
+    types: tuple[type, ...]
+    partial: bool
+
+    def fits(self, record: Record) -> bool:
+        """Tell whether a record can be an entry of this index."""
+        return len(record) == len(self.columns) and all(
+            value is None or type(value) is kind
+            for kind, value in zip(self.types, record, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A table."""
+
+    name: str
+    columns: tuple[str, ...]
+    """The columns of its records, in order."""
+    types: tuple[type, ...]
+    nullable: tuple[bool, ...]
+    defaults: tuple[Value, ...]
+    """Values of columns that earlier records do not have."""
+    key: tuple[str, ...]
+    row_id: str | None
+    """The column that is the row id, which records have as NULL; None: the tree is keyed by
+    `key`."""
+    stored: tuple[str, ...]
+    """The columns that are inserted: those that SQLite does not compute."""
+    indexes: tuple[Index, ...]
+
+    def row(self, row_id: int | None, record: Record) -> Row | None:
+        """Return a record as a row of this table, None where it is none, or damaged.
+
+        One from before a column was added ends before it.
+        """
+        if (row_id is None) != (self.row_id is None) or len(record) > len(self.columns):
+            return None
+        padded = (*record, *self.defaults[len(record) :])
+        row: dict[str, Value] = {}
+        for column, kind, nullable, value in zip(
+            self.columns, self.types, self.nullable, padded, strict=True
+        ):
+            if column == self.row_id:
+                value = row_id if value is None else b""  # Never there.
+            if type(value) is not kind and not (nullable and value is None):
+                return None
+            row[column] = value
+        if self.name in CHECKSUMS:
+            numbers = {
+                column: value for column, value in row.items() if not isinstance(value, str | bytes)
+            }
+            if checksum_of(self.name, numbers) != row["checksum"]:  # pyright: ignore[reportArgumentType] - such tables have no floats
+                return None
+        return row
+
+    def key_of(self, row: Row) -> Key:
+        """Return the key of a row."""
+        return tuple(row[column] for column in self.key)
+
+
+@cache
+def read_shapes() -> dict[str, Shape]:
+    """Return the tables of metadata of this version, by name."""
+    with TemporaryDirectory(prefix="wings-repair-") as directory:
+        path = Path(directory) / "metadata.sqlite"
+        SqliteMetadata(path).close()
+        with closing(sqlite3.connect(path)) as connection:
+            return {
+                name: _shape(connection, name, bool(without_row_id))
+                for name, without_row_id in connection.execute(
+                    "SELECT name, wr FROM pragma_table_list "
+                    "WHERE schema = 'main' AND type = 'table' AND name NOT LIKE 'sqlite@_%' "
+                    "ESCAPE '@'"
+                ).fetchall()
+            }
+
+
+def _shape(connection: sqlite3.Connection, table: str, without_row_id: bool) -> Shape:
+    found = connection.execute(
+        'SELECT name, type, "notnull", pk, hidden, dflt_value FROM pragma_table_xinfo(?)', (table,)
+    ).fetchall()
+    key = tuple(name for name, _, _, pk, *_ in sorted(found, key=lambda each: each[3]) if pk)
+    if without_row_id:
+        last = len(found) + 1
+        found.sort(key=lambda each: each[3] or last)
+    else:
+        assert len(key) == 1, "all such tables have a key of one number"
+    return Shape(
+        name=table,
+        columns=tuple(name for name, *_ in found),
+        types=tuple(_TYPES[kind] for _, kind, *_ in found),
+        nullable=tuple(not required and not pk for _, _, required, pk, *_ in found),
+        defaults=tuple(
+            connection.execute(f"SELECT {default or 'NULL'}").fetchone()[0] for *_, default in found
+        ),
+        key=key,
+        row_id=None if without_row_id else key[0],
+        stored=tuple(name for name, *_, hidden, _ in found if not hidden),
+        indexes=_indexes(connection, table, key, {name: kind for name, kind, *_ in found}),
+    )
+
+
+def _indexes(
+    connection: sqlite3.Connection, table: str, key: Sequence[str], types: Mapping[str, str]
+) -> tuple[Index, ...]:
+    found: list[Index] = []
+    for name, origin, partial in connection.execute(
+        "SELECT name, origin, partial FROM pragma_index_list(?)", (table,)
+    ).fetchall():
+        columns = tuple(
+            column or key[0]  # The row id has no name there.
+            for (column,) in connection.execute(
+                "SELECT name FROM pragma_index_xinfo(?) ORDER BY seqno", (name,)
+            )
+        )
+        if origin != "pk":
+            kinds = tuple(_TYPES[types[column]] for column in columns)
+            found.append(Index(name, columns, kinds, bool(partial)))
+    return tuple(found)
+
 
 NOT_SALVAGED = {"migrations", "fences", "leases", "nodes", "topic_tables", "table_segments"}
 """Made anew, of processes that have ended, or told by a catalog."""
@@ -29,7 +169,7 @@ NEVER_FROM_ORPHANS = {"tokens", "token_changes"}
 _SCHEMA_COLUMNS = 5
 
 COPIED = {"topics", "namespaces"}
-"""Of whose rows an index holds all."""
+"""Tables whose rows an index holds whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +191,7 @@ class _Copies:
 
 @dataclass(slots=True)
 class Table:
-    """What was found of one table."""
+    """The rows of one table that were found."""
 
     shape: Shape
     rows: dict[Key, Row] = field(default_factory=dict[Key, Row])
@@ -61,20 +201,20 @@ class Table:
     doubted: set[Key] = field(default_factory=set[Key])
     """Keys of sound rows whose texts an index has otherwise."""
     lost: list[Row] = field(default_factory=list[Row])
-    """What indexes say of rows that are not among those: some columns of each."""
+    """Some columns of rows that are not sound, by indexes."""
     problems: list[str] = field(default_factory=list[str])
     """Why rows may be missing of which no index tells."""
 
 
 @dataclass(slots=True)
 class Salvaged:
-    """What was found of a file of metadata."""
+    """The rows of a file of metadata that were found."""
 
     tables: dict[str, Table]
     problems: list[str]
-    """What is wrong with the file."""
+    """Faults of the file."""
     losses: list[str] = field(default_factory=list[str])
-    """What of it tells of messages that may be lost, and nothing else does."""
+    """Faults by which messages may be lost of which nothing else tells."""
     doubts: list[Doubt] = field(default_factory=list[Doubt])
 
     def rows(self, table: str) -> list[Row]:

@@ -9,10 +9,9 @@ from pathlib import Path
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.tiers import PageCounts
 from wings_core.model import INLINE_SUFFIX
-from wings_core.repair.catalog import Catalog, as_int
+from wings_core.repair.catalog import KeptTopics, Rest, as_int
 from wings_core.repair.log import Repaired
-from wings_core.repair.rest import Rest
-from wings_core.repair.shapes import Row, Shape
+from wings_core.repair.salvage import Row, Shape
 
 _MADE_ANEW = ("namespaces", "identity")
 """Tables that are not empty in new metadata."""
@@ -21,7 +20,7 @@ _MADE_ANEW = ("namespaces", "identity")
 def write_metadata(
     path: Path,
     shapes: dict[str, Shape],
-    catalog: Catalog,
+    catalog: KeptTopics,
     partitions: Sequence[Repaired],
     folios: dict[int, str],
     inline: dict[str, bytes],
@@ -78,7 +77,7 @@ class _Writer:
         self._folios = folios
         self._ids = {name: folio_id for folio_id, name in folios.items()}
         self.pages: Counter[int] = Counter()
-        """Of each file, by id."""
+        """Pages of each file, by id."""
 
     def replace(self, table: str, rows: Iterable[Row]) -> None:
         self._connection.execute(f"DELETE FROM {table}")

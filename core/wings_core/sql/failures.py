@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from wings_core.arrow_types import fields_of
 from wings_core.errors import Internal, InvalidSql, ResourceExhausted, WingsError
-from wings_core.sql.parameters import Bound
+from wings_core.sql.parameters import BoundText
 from wings_core.sql.statement import invalid_sql, without_hints
 from wings_core.sql_process.interface import EngineFailed
 
@@ -18,7 +18,7 @@ _EXHAUSTED = frozenset({"Out of Memory", "IO", "Out of Range Memory"})
 _FAULTS = frozenset({"INTERNAL", "FATAL"})
 
 
-def translated(error: EngineFailed, text: str, bound: Bound | None) -> WingsError:
+def translated(error: EngineFailed, text: str, bound: BoundText | None) -> WingsError:
     """Return the error of a query for one of DuckDB, or of Arrow within it.
 
     Args:

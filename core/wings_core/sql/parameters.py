@@ -23,7 +23,7 @@ and timedeltas."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundText:
     """A statement's text as DuckDB gets it."""
 
     text: str
@@ -36,7 +36,7 @@ class Bound:
         return byte - self.edits[index - 1][1] if index else byte
 
 
-def bind(statement: Statement, parameters: Parameters) -> Bound:
+def bind(statement: Statement, parameters: Parameters) -> BoundText:
     """Return a statement's text with the values of its parameters.
 
     Raises:
@@ -60,7 +60,7 @@ def bind(statement: Statement, parameters: Parameters) -> Bound:
         longer += len(text) - (end - start)
         shifts.append((end + longer, longer))
     pieces.append(raw[done:])
-    return Bound(b"".join(pieces).decode(), tuple(shifts))
+    return BoundText(b"".join(pieces).decode(), tuple(shifts))
 
 
 def named(parameters: Parameters) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ _NEVER_MORE = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ScanBounds:
     """Rows outside of these are known not to pass; of those within, any number may."""
 
     offsets: tuple[int, int] = (_NEVER_LESS, _NEVER_MORE)
@@ -36,9 +36,9 @@ class Bounds:
         """Whether times are bounded."""
         return self.times != (_NEVER_LESS, _NEVER_MORE)
 
-    def both(self, other: "Bounds") -> "Bounds":
+    def both(self, other: "ScanBounds") -> "ScanBounds":
         """Return the bounds of the rows within these and others."""
-        return Bounds(
+        return ScanBounds(
             _overlap(self.offsets, other.offsets),
             _overlap(self.times, other.times),
             other.partitions
@@ -53,19 +53,19 @@ class Bounds:
             else tuple(key for key in self.keys if key in other.keys),
         )
 
-    def either(self, other: "Bounds") -> "Bounds":
+    def either(self, other: "ScanBounds") -> "ScanBounds":
         """Return bounds of the rows within these or others."""
         partitions = keys = None
         if self.partitions is not None and other.partitions is not None:
             partitions = self.partitions | other.partitions
         if self.keys is not None and other.keys is not None:
             keys = self.keys + other.keys
-        return Bounds(
+        return ScanBounds(
             _hull(self.offsets, other.offsets), _hull(self.times, other.times), partitions, keys
         )
 
 
-ANY_ROW = Bounds()
+ANY_ROW = ScanBounds()
 
 
 def _overlap(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
@@ -144,7 +144,7 @@ class Predicate:
         """The columns that it reads."""
         return set(_columns(self.root))
 
-    def bounds(self, names: Names) -> Bounds:
+    def bounds(self, names: Names) -> ScanBounds:
         """Return bounds of the rows that pass."""
         return _bounds(self.root, names)
 
@@ -248,7 +248,7 @@ def _columns(node: _Node) -> Iterator[str]:
             yield from _columns(argument)
 
 
-def _bounds(node: _Node, names: Names) -> Bounds:
+def _bounds(node: _Node, names: Names) -> ScanBounds:
     if not isinstance(node, _Call):
         return ANY_ROW
     if node.name in ("and_kleene", "or_kleene"):
@@ -276,9 +276,9 @@ def _values_of(node: _Call) -> list[Any] | None:
     return list(node.options["value_set"].values)
 
 
-def _among(column: str, values: Sequence[Any], names: Names) -> Bounds:
+def _among(column: str, values: Sequence[Any], names: Names) -> ScanBounds:
     """Return the bounds of rows whose column has one of some values."""
-    found: Bounds | None = None
+    found: ScanBounds | None = None
     for value in values:
         if value.is_valid:
             one = _compared("equal", column, value, names)
@@ -286,15 +286,15 @@ def _among(column: str, values: Sequence[Any], names: Names) -> Bounds:
     return found or ANY_ROW
 
 
-def _compared(sign: str, column: str, value: Any, names: Names) -> Bounds:
+def _compared(sign: str, column: str, value: Any, names: Names) -> ScanBounds:
     if column == names.partition and sign == "equal":
-        return Bounds(partitions=frozenset({str(value.as_py())}))
+        return ScanBounds(partitions=frozenset({str(value.as_py())}))
     if column == names.key and sign == "equal":
-        return Bounds(keys=(value.as_py(),))
+        return ScanBounds(keys=(value.as_py(),))
     if column == names.offset and pa.types.is_integer(value.type):
-        return Bounds(offsets=_range(sign, value.as_py()))
+        return ScanBounds(offsets=_range(sign, value.as_py()))
     if column == names.timestamp and value.type == pa.timestamp("us", "UTC"):
-        return Bounds(times=_range(sign, value.value))
+        return ScanBounds(times=_range(sign, value.value))
     return ANY_ROW
 
 

@@ -23,7 +23,7 @@ from wings_core.security.principal import ANYONE, Principal
 from wings_core.sql.failures import check_types, translated
 from wings_core.sql.live import LiveView, live_view
 from wings_core.sql.moment import looked_up, states_of
-from wings_core.sql.parameters import Bound, Parameters, bind
+from wings_core.sql.parameters import BoundText, Parameters, bind
 from wings_core.sql.peers import Peer, peers_of
 from wings_core.sql.statement import Statement, TableName, parse, topic_of
 from wings_core.sql.system import SystemReader
@@ -149,7 +149,7 @@ class Query:
 
     _run: Run | None = None
     _schema: pa.Schema | None = None
-    _bound: Bound | None = None
+    _bound: BoundText | None = None
     _text = ""
 
     def __init__(

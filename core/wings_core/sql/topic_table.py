@@ -20,7 +20,7 @@ from wings_core.fetch.many import ManyRead, PartitionCursor, Rotation
 from wings_core.fetch.selection import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD, Selection
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition, partition_of
-from wings_core.sql.predicate import ANY_ROW, Bounds, Names, Predicate
+from wings_core.sql.predicate import ANY_ROW, Names, Predicate, ScanBounds
 from wings_core.sql_process.interface import EngineFailed
 from wings_core.storage.lru import Lru
 
@@ -238,7 +238,7 @@ class TopicTable:
             self._count.bytes += chunk.bytes
             yield [(chunk.batch, [(name, start, end + 1) for name, start, end, _ in chunk.ranges])]
 
-    def _cursors(self, bounds: Bounds) -> list[PartitionCursor]:
+    def _cursors(self, bounds: ScanBounds) -> list[PartitionCursor]:
         """Return the ranges of partitions whose rows may pass."""
         found: list[PartitionCursor] = []
         states = self._within(bounds)
@@ -256,7 +256,7 @@ class TopicTable:
                 found.append(PartitionCursor(state.partition, start, stop, stop, clamps=True))
         return found
 
-    def _within(self, bounds: Bounds) -> Sequence[PartitionState]:
+    def _within(self, bounds: ScanBounds) -> Sequence[PartitionState]:
         wanted = bounds.partitions
         if bounds.keys is not None:
             keyed = _partitions_of(self.topic, bounds.keys)

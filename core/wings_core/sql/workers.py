@@ -29,7 +29,7 @@ from wings_core.errors import Internal, ResourceExhausted
 from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import MIB, Limits
 from wings_core.sql.predicate import Predicate
-from wings_core.sql_process.channel import Channel, Message, readable
+from wings_core.sql_process.channel import Channel, Received, readable
 from wings_core.sql_process.interface import EngineFailed, Parsed, View
 from wings_core.sql_process.rows import open_pipe, writer_to
 
@@ -73,7 +73,7 @@ class LogTable(Protocol):
         ...
 
 
-class Worker:
+class StatementWorker:
     """One process; one query at a time uses it.
 
     What it says on its standard error, such as C++ of memory that it did not get, is logged where
@@ -159,7 +159,7 @@ class Workers:
         self._limits = limits
         # The garbage of a query may be collected, and put one back, on a thread that holds it.
         self._changed = threading.Condition(threading.RLock())
-        self._idle: list[Worker] = []
+        self._idle: list[StatementWorker] = []
         self._lent = 0
         self._closed = False
 
@@ -168,7 +168,7 @@ class Workers:
         """How many are lent."""
         return self._lent
 
-    def borrow(self, cancel: Cancel) -> Worker:
+    def borrow(self, cancel: Cancel) -> StatementWorker:
         """Return a worker; blocks while all are lent, at most `WAIT_SECONDS_MAX`.
 
         Raises:
@@ -192,12 +192,12 @@ class Workers:
                     return worker
                 worker.close()
         try:
-            return Worker(self._limits)
+            return StatementWorker(self._limits)
         except BaseException:
             self._returned()
             raise
 
-    def put_back(self, worker: Worker, *, usable: bool) -> None:
+    def put_back(self, worker: StatementWorker, *, usable: bool) -> None:
         """Take a worker back; one that is not usable is ended, and another one started."""
         worker.idle_since = now = time.monotonic()
         ended = [] if usable else [worker]
@@ -218,7 +218,7 @@ class Workers:
         """Start a process for the next statement, if none waits for it."""
         with self._changed:
             if not self._idle and not self._closed:
-                self._idle.append(Worker(self._limits))
+                self._idle.append(StatementWorker(self._limits))
 
     def _returned(self) -> None:
         with self._changed:
@@ -261,7 +261,7 @@ class Run:
         self._killed = False  # Told apart: it may be killed once it has said that all is done.
         self._fault: BaseException | None = None
         """The error by which the thread that listens has ended."""
-        self._answers: SimpleQueue[Message | None] = SimpleQueue()
+        self._answers: SimpleQueue[Received | None] = SimpleQueue()
         self._scans: list[threading.Thread] = []
         self._worker = workers.borrow(cancel)
         self._ended, self._end = os.pipe()
@@ -346,7 +346,7 @@ class Run:
         head: dict[str, Any],
         body: bytes,
         problem: str = "the query was stopped: it needs more memory than it may use",
-    ) -> Message:
+    ) -> Received:
         self._ask(head, body)
         return self._answer(problem)
 
@@ -356,7 +356,7 @@ class Run:
 
     def _answer(
         self, problem: str = "the query was stopped: it needs more memory than it may use"
-    ) -> Message:
+    ) -> Received:
         answer = self._answers.get()
         if answer is None:
             self._usable = False
@@ -403,7 +403,7 @@ class Run:
             if message is None:
                 return
 
-    def _scan(self, message: Message) -> None:
+    def _scan(self, message: Received) -> None:
         """Write the rows of a table to the process."""
         assert message.descriptor is not None, "the rows go to a pipe"
         try:

@@ -17,7 +17,7 @@ _PREFIX = struct.Struct("<II")
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Received:
     """A message that was received."""
 
     head: dict[str, Any]
@@ -58,7 +58,7 @@ class Channel:
             self._socket.sendall(text)
             self._socket.sendall(body)
 
-    def receive(self) -> Message | None:
+    def receive(self) -> Received | None:
         """Return the next message; None: the other end is closed."""
         try:
             prefix, descriptors, _, _ = socket.recv_fds(self._socket, _PREFIX.size, 1)
@@ -73,7 +73,7 @@ class Channel:
         if text is None or body is None:
             _close(descriptors)
             return None
-        return Message(json.loads(text), body, descriptors[0] if descriptors else None)
+        return Received(json.loads(text), body, descriptors[0] if descriptors else None)
 
     def _exactly(self, size: int) -> bytes | None:
         if not size:

@@ -104,7 +104,7 @@ class ScannedTable(ds.Dataset):
         return Scanner(schema, partial(self._open_scan, self._name, names, filter))
 
 
-class Engine:
+class StatementEngine:
     """One instance of DuckDB; one thread at a time uses it.
 
     Args:

@@ -27,8 +27,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wings_core.sql_process.channel import Channel, Message, readable
-from wings_core.sql_process.engine import Engine, EngineBounds, engine_errors
+from wings_core.sql_process.channel import Channel, Received, readable
+from wings_core.sql_process.engine import EngineBounds, StatementEngine, engine_errors
 from wings_core.sql_process.interface import EngineFailed, View
 from wings_core.sql_process.rows import open_pipe, reader_of, serialized, writer_to
 
@@ -85,7 +85,7 @@ class Process:
 
     def __init__(self, channel: Channel, bounds: EngineBounds, directory: str) -> None:
         self._channel = channel
-        self._open_engine = partial(Engine, bounds, directory, self._open_scan)
+        self._open_engine = partial(StatementEngine, bounds, directory, self._open_scan)
         self._engine = self._open_engine()
 
     def serve(self) -> None:
@@ -100,7 +100,7 @@ class Process:
                 if not usable:
                     return
 
-    def _answer(self, message: Message) -> None:
+    def _answer(self, message: Received) -> None:
         ((asked, value),) = message.head.items()
         match asked:
             case "parse":

@@ -10,7 +10,7 @@ from wings_core.storage.objects.open import s3_properties
 from wings_core.tables.catalog import Catalog
 
 NAME = "wings"
-"""Of the catalog."""
+"""The name of the catalog."""
 
 CONNECT_SECONDS_MAX = 5.0
 """How long a REST catalog may take to take a connection."""

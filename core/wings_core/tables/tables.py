@@ -93,15 +93,15 @@ class Tables:
         self._objects = objects
         self._leases = LeaseKeeper(metadata.maintenance, leases.LEASE_SECONDS)
         self._committed_at: dict[str, float] = {}
-        """By topic, of this process, by the monotonic clock."""
+        """The last commit of this process to each topic's table, by the monotonic clock."""
         self._latest: dict[str, TableStatus] = {}
-        """When this process last looked whether to commit, by identifier."""
+        """Statuses when this process last looked whether to commit, by identifier."""
         self._away_until = 0.0
-        """By the monotonic clock; see `AWAY_SECONDS`."""
+        """The catalog is not asked before, by the monotonic clock; see `AWAY_SECONDS`."""
         self._leaving: dict[str, Counter[str]] = {}
-        """By topic, the segments that callers of `release` wait for."""
+        """Segments that callers of `release` wait for, by topic."""
         self._lock = threading.Lock()
-        """Of these four; nothing else is locked under it."""
+        """Guards these four; nothing else is locked under it."""
         self._turn = threading.Lock()
         """Held during commits; `_lock` alone is locked under it."""
 

@@ -1,4 +1,4 @@
-"""What handles the methods of `wings.v1.HoldService`."""
+"""Handlers of the methods of `wings.v1.HoldService`."""
 
 from collections.abc import Sequence
 

@@ -39,7 +39,7 @@ class Sessions:
         self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._idle: set[asyncio.Task[Any]] = set()
-        """Of the calls that wait for a message."""
+        """Tasks of the calls that wait for a message."""
         self._is_stopped = False
 
     async def serve(self, _: object, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:

@@ -30,7 +30,7 @@ ORPHAN_SECONDS_MAX = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a parent tells one of its processes."""
+    """The orders of a parent to one of its processes."""
 
     settings: Settings
     http: int

@@ -146,7 +146,7 @@ class _Spare:
         self._http = http
         self._count = count
         self._lock = threading.Lock()
-        """Of what follows; nothing else is locked under it."""
+        """Guards the fields below; nothing else is locked under it."""
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
 
@@ -192,7 +192,7 @@ class _Process:
         self._spare = spare
         self._orders = orders
         self._lock = threading.Lock()
-        """Of the process and the flag; nothing else is locked under it."""
+        """Guards the process and the flag; nothing else is locked under it."""
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -14,8 +14,7 @@ from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite.integrity import metadata_problems
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.repair.salvage import NOT_SALVAGED, salvage
-from wings_core.repair.shapes import read_shapes
+from wings_core.repair.salvage import NOT_SALVAGED, read_shapes, salvage
 
 LONG = Partition(f'"{"x" * 20_000}"')
 """Its row goes on in several pages."""

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wings_server.bounded_series import OTHER, Series, bounded
+from wings_server.bounded_series import OTHER, BoundedSeries, bounded
 
 given_series = st.dictionaries(
     st.tuples(st.sampled_from("abcdef"), st.sampled_from("123456789")), st.integers(0, 1_000)
@@ -14,7 +14,7 @@ given_series = st.dictionaries(
 def test_series_are_few_and_their_sum_is_that_of_all(
     values: dict[tuple[str, str], int], each_max: int, all_max: int
 ) -> None:
-    series = [Series((owner,), name, value) for (owner, name), value in values.items()]
+    series = [BoundedSeries((owner,), name, value) for (owner, name), value in values.items()]
     found, summed = bounded(series, each_max, all_max)
     assert len(found) <= all_max
     assert sum(each.value for each in found) == sum(values.values())
@@ -30,6 +30,6 @@ def test_series_are_few_and_their_sum_is_that_of_all(
 
 
 def test_without_need_nothing_is_summed() -> None:
-    series = [Series(("t",), str(number), number) for number in range(3)]
+    series = [BoundedSeries(("t",), str(number), number) for number in range(3)]
     assert bounded(series, 3, 3) == (series, 0)
     assert bounded([], 3, 3) == ([], 0)

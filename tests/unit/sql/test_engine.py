@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from wings_core.sql_process.engine import Engine, EngineBounds
+from wings_core.sql_process.engine import EngineBounds, StatementEngine
 from wings_core.sql_process.interface import EngineFailed, View
 
 ONE = View("CREATE VIEW wings.main.one AS FROM __one", "DROP VIEW IF EXISTS wings.main.one")
@@ -20,7 +20,7 @@ class Opened:
     """An engine, and the tables that it scans."""
 
     def __init__(self, bounds: EngineBounds, directory: Path) -> None:
-        self.engine = Engine(bounds, str(directory), self._open_scan)
+        self.engine = StatementEngine(bounds, str(directory), self._open_scan)
         self._tables: Tables = {}
 
     def _open_scan(self, name: str, columns: Sequence[str], _: object) -> pa.RecordBatchReader:

@@ -18,8 +18,8 @@ import pytest
 from wings_core.errors import Internal, Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
-from wings_core.sql.workers import SAID_BYTES_MAX, Run, Worker, Workers
-from wings_core.sql_process.channel import Message
+from wings_core.sql.workers import SAID_BYTES_MAX, Run, StatementWorker, Workers
+from wings_core.sql_process.channel import Received
 from wings_core.sql_process.interface import View
 
 pytestmark = pytest.mark.programs
@@ -53,17 +53,17 @@ def test_a_worker_that_is_killed_as_it_ends_is_not_lent_again(
     """A client may go in the moment in which the last rows have come."""
     gone, killed = Event(), Event()
 
-    class Late(SimpleQueue[Message | None]):
+    class Late(SimpleQueue[Received | None]):
         """Hands on that all is done once the process is about to be killed for it."""
 
-        def get(self, block: bool = True, timeout: float | None = None) -> Message | None:
+        def get(self, block: bool = True, timeout: float | None = None) -> Received | None:
             message = super().get(block, timeout)
             if message is not None and message.head.get("done"):
                 gone.set()
                 assert killed.wait(60)
             return message
 
-    def kill(worker: Worker) -> None:
+    def kill(worker: StatementWorker) -> None:
         del worker
         killed.set()  # The kernel takes its time.
 
@@ -74,7 +74,7 @@ def test_a_worker_that_is_killed_as_it_ends_is_not_lent_again(
     run = opened(workers, gone.is_set)
     assert run.prepare({}, {}, [], "select 1 as n") is not None
     with monkeypatch.context() as patched:
-        patched.setattr(Worker, "kill", kill)
+        patched.setattr(StatementWorker, "kill", kill)
         assert [batch.to_pylist() for batch in run.batches(10)] == [[{"n": 1}]]
         run.close()
     worker = workers.borrow(Cancel())
@@ -87,7 +87,7 @@ def test_what_a_process_says_as_it_ends_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wings_core.sql.workers.BEYOND_BYTES", "x" * 2 * SAID_BYTES_MAX)
-    worker = Worker(Limits())
+    worker = StatementWorker(Limits())
     assert worker.channel.receive() is None, "it has ended"
     with caplog.at_level(logging.WARNING):
         until(lambda: not worker.alive)
@@ -99,7 +99,7 @@ def test_what_a_process_says_as_it_ends_is_logged(
 
 
 def test_a_process_that_is_ended_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    worker = Worker(Limits())
+    worker = StatementWorker(Limits())
     with caplog.at_level(logging.WARNING):
         worker.close()
     assert not worker.alive
@@ -187,12 +187,12 @@ def test_a_worker_may_come_back_while_another_is_started(
     """On one thread: where that collects the garbage of a query."""
     first, second = workers.borrow(Cancel()), workers.borrow(Cancel())
 
-    def start(limits: Limits) -> Worker:
+    def start(limits: Limits) -> StatementWorker:
         workers.put_back(first, usable=True)
-        return Worker(limits)
+        return StatementWorker(limits)
 
     with monkeypatch.context() as patched:
-        patched.setattr("wings_core.sql.workers.Worker", start)
+        patched.setattr("wings_core.sql.workers.StatementWorker", start)
         ended(lambda: workers.put_back(second, usable=False))
     lent = [workers.borrow(Cancel()), workers.borrow(Cancel())]
     assert first in lent

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Self
 
 PAGE_BYTES = 4_096
-"""Of the files that Wings makes; believed rather than a header that does not fit its file."""
+"""The page size of Wings' files, for those whose header does not fit their length."""
 
 SCHEMA_PAGE = 1
 """The root of the tree that lists all others; pages are counted from 1."""
 
 HEADER_BYTES = 100
-"""Of the database's header, at the beginning of page 1."""
+"""Length of the database's header, at the beginning of page 1."""
 
 _MAGIC = b"SQLite format 3\0"
 _LOG_DAMAGED = "the write-ahead log is damaged: what was committed"
@@ -29,7 +29,7 @@ _FREE_LIST_AT = 32
 _LOG_HEADER = struct.Struct(">8I")
 _FRAME_HEADER = struct.Struct(">6I")
 _LOG_MAGIC = {0x377F0682: "<", 0x377F0683: ">"}
-"""By the byte order of the log's checksums."""
+"""The byte orders of the log's checksums, by its magic number."""
 
 
 class DatabaseFile:

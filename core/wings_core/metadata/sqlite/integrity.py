@@ -13,10 +13,10 @@ from pathlib import Path
 from wings_core.metadata.sqlite.database_file import DatabaseFile
 
 PAGE_BYTES_MIN = 512
-"""Of SQLite's files."""
+"""The smallest page of SQLite's files."""
 
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
-"""What reading a damaged file may raise: the second where names or messages have become no text."""
+"""Errors of reading a damaged file: the second where names or messages have become no text."""
 
 _PRIME = 4_294_967_291
 """The greatest below 2^32. A changed byte changes a number by no multiple of it, nor the sum."""
@@ -64,7 +64,7 @@ _COLUMNS = {
 }
 
 CHECKSUMS = {table: _checksum(*columns) for table, columns in _COLUMNS.items()}
-"""What the column `checksum` of a table is made of. Migrations have it: it does not change."""
+"""The SQL of the column `checksum` of each table. Migrations have it: it does not change."""
 
 
 def checksum_of(table: str, row: Mapping[str, int | None]) -> int:
