@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from wings_client._acquire import AckType, acknowledge, acquire, command_of
 from wings_client._cancellation import current_cancellation, woken_by_cancellation
@@ -20,7 +21,7 @@ from wings_client._retry import Backoff
 from wings_client._share_held import Held
 from wings_client._share_locks import Locks, entry_of
 from wings_client._share_model import Delivery, OffsetRange, Rows
-from wings_client._share_stream import ShareStream
+from wings_client._share_stream import CLOSE_SECONDS, ShareStream
 from wings_client._share_unanswered import Sent
 from wings_client._stream import Reading, StreamCancelled
 from wings_client._transport import Transport
@@ -154,21 +155,18 @@ class ShareEngine:
         with self._lock:
             if not self._ready:
                 return None
-            delivery = self._ready.popleft()
-            self._locks.taken(delivery)
-            return delivery
+            return self._ready.popleft()
 
     def take_held(self) -> Delivery | None:
-        """Return the next delivery whose lock has not expired while it waited here."""
+        """Return the next delivery that was not lost while it waited here, to be worked on."""
         while (delivery := self.take()) is not None:
-            if self._locks.holds(delivery):
+            if self.hand(delivery, delivery.ranges(None)):
                 return delivery
-            self._locks.forget(delivery)
         return None
 
-    def holds(self, delivery: Delivery) -> bool:
-        """Return whether a delivery is still held, as far as is known."""
-        return self._locks.holds(delivery)
+    def hand(self, delivery: Delivery, ranges: Sequence[OffsetRange]) -> bool:
+        """Record that work on ranges of a delivery begins; returns False where they are lost."""
+        return self._locks.hand(delivery, ranges)
 
     def acknowledge(
         self,
@@ -234,7 +232,11 @@ class ShareEngine:
                     self._changed.notify_all()  # The next delivery tells of it.
 
         sent = Sent(entries, answered, settlement.messages)
-        return stream.send(sent, at_once=settlement.delivery.in_order)
+        releases = settlement.kind == "release"
+        is_sent = stream.send(sent, at_once=releases or settlement.delivery.in_order)
+        if releases:
+            self._notify()  # Who waits for a delivery is to ask for it anew.
+        return is_sent
 
     def flush(self) -> None:
         """Wait until all that was acknowledged is durable, or refused.
@@ -315,11 +317,9 @@ class ShareEngine:
     def drain(self) -> None:
         """After `stop`: wait until nothing more comes; what came is there to `take`."""
         stream = self._stream
-        if stream is None:
-            return
-        with suppress(WingsError):  # It has ended.
-            stream.set_credit(0)
-            stream.acknowledge(())  # What is on its way comes before the answer.
+        if stream is not None:
+            with suppress(WingsError):  # It has ended.
+                stream.drain()
 
     def abandon(self) -> None:
         """End the wait, the renewals and the stream, whose server releases what it held."""
@@ -341,9 +341,9 @@ class ShareEngine:
             self._ready.clear()
         self.stop()
         return [
-            [entry_of(each.delivery, "release", first, last) for first, last in ranges]
+            [entry_of(each.delivery, "release", *ends, counts=counts) for ends in ranges]
             for each in held
-            for ranges in each.parts()
+            for ranges, counts in each.parts()
         ]
 
     def close(self) -> None:
@@ -365,11 +365,14 @@ class ShareEngine:
             self._close()
 
     def _close(self) -> None:
-        lists = self._end()
         stream = self._stream
         try:
-            self._release(lists)
+            if stream is not None and not self._closed:
+                stream.wait_told()  # What came by one that has ended is released already.
+                stream.drain(CLOSE_SECONDS)
+            self._release(self._end())
         except WingsError as error:  # The locks expire.
+            self._end()
             if stream is not None and is_timeout(error):
                 stream.cancel()
         if stream is not None:
@@ -386,15 +389,12 @@ class ShareEngine:
         """Wait for a delivery until the deadline, or for a while."""
         remaining = deadline.remaining()
         wait = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining)
-        wanted = self._wanted_credit()
-        if self._polls or wanted is None:
+        if self._polls or self._wanted_credit() is None:
             self._poll(wait)
             return
+        ends_at = time.monotonic() + wait
         stream = self._open_stream()
-        credit = min(CREDIT_MAX, wanted + stream.spent)
-        if credit != stream.credit:
-            stream.set_credit(credit)
-        if self._await(stream, wait):
+        if self._await(stream, ends_at):
             return
         if not stream.is_served:
             _logger.warning("%s serves no share streams: it is polled", stream.endpoint)
@@ -403,10 +403,10 @@ class ShareEngine:
         if stream.error is not None:
             raise copy_of(stream.error)
         try:
-            if deadline.passed:
-                stream.set_credit(0)
-            # What is on its way comes before the answer; one that never comes ends the stream.
-            stream.acknowledge(())
+            # A server that does not answer ends the stream.
+            silent_at = ends_at + self.transport.timeout
+            answer = stream.drain if deadline.passed else partial(stream.acknowledge, ())
+            answer(max(0.0, silent_at - time.monotonic()))
         except WingsError:
             stream.cancel()
             raise
@@ -425,27 +425,37 @@ class ShareEngine:
         held = self._locks.messages
         return None if held >= CREDIT_MAX else max(least, held - unanswered + step)
 
-    def _await(self, stream: ShareStream, wait: float) -> bool:
-        """Wait until there is a delivery or the stream has ended; returns whether to wait no more.
+    def _await(self, stream: ShareStream, ends_at: float) -> bool:
+        """Ask for a delivery until there is one, or the stream or the time is over.
+
+        Returns:
+            Whether to wait no more.
 
         Raises:
             StreamCancelled: The call was cancelled.
         """
-        if wait > READ_SECONDS_MIN and current_cancellation() is None:
-            ends_at = time.monotonic() + wait
-            # What comes for other threads must not make it late.
-            stream.read(lambda: self._is_waited_for or time.monotonic() >= ends_at)
+
+        def is_over() -> bool:
+            return self._is_waited_for or not stream.credit or time.monotonic() >= ends_at
+
+        while True:
+            # Again after a release, and from time to time, as a client that stands still gets none.
+            pause = stream.ask(min(CREDIT_MAX, (self._wanted_credit() or 0) + stream.spent))
+            if ends_at - time.monotonic() > READ_SECONDS_MIN and current_cancellation() is None:
+                stream.read(is_over)  # What comes for other threads must not make it late.
+                if self._is_waited_for:
+                    return True
+            with woken_by_cancellation(self._notify) as is_cancelled, self._lock, stream.expected():
+                self._changed.wait_for(
+                    lambda: is_over() or stream.error is not None or is_cancelled(),
+                    max(0.0, min(pause, ends_at - time.monotonic())),
+                )
+                if is_cancelled():
+                    raise StreamCancelled
             if self._is_waited_for:
                 return True
-            wait = ends_at - time.monotonic()
-        with woken_by_cancellation(self._notify) as is_cancelled, self._lock, stream.expected():
-            self._changed.wait_for(
-                lambda: self._is_waited_for or stream.error is not None or is_cancelled(),
-                max(0.0, wait),
-            )
-            if is_cancelled():
-                raise StreamCancelled
-            return self._is_waited_for
+            if stream.error is not None or time.monotonic() >= ends_at:
+                return False
 
     @property
     def _is_waited_for(self) -> bool:
@@ -494,7 +504,10 @@ class ShareEngine:
         if not self._receive(found):
             # Closed meanwhile: release what was received.
             self._acknowledge(
-                [entry_of(each, "release", each.start_offset, each.end_offset) for each in found]
+                [
+                    entry_of(each, "release", each.start_offset, each.end_offset, counts=False)
+                    for each in found
+                ]
             )
 
     def _receive(self, found: Sequence[Delivery], source: object = None) -> bool:
@@ -531,6 +544,8 @@ class ShareEngine:
                     repeatable=repeatable,
                 )
             errors += found
+        if any(entry.type == "release" for entry in entries):
+            self._notify()  # As in `_send`.
         return errors
 
 

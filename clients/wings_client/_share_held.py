@@ -1,4 +1,4 @@
-"""The messages of a delivery that a member still holds, and which of them may be renewed."""
+"""The messages of a delivery that a member still holds, and which of them are renewed."""
 
 import time
 from collections.abc import Sequence
@@ -24,18 +24,18 @@ class Held:
         source: Of which stream it came; None: of none.
         is_released: Whether that stream ended, so that its server released what came by it.
         came_at: When it came, by the monotonic clock.
-        taken_at: When the caller took it; None: it waits.
     """
 
-    def __init__(self, delivery: Delivery, source: object = None) -> None:
+    def __init__(self, delivery: Delivery, due: Deadline, source: object = None) -> None:
         self.delivery = delivery
         self.source = source
         self.is_released = False
         self.left: list[OffsetRange] = [(delivery.start_offset, delivery.end_offset)]
         self.renewing = False
-        self.due = _due(delivery)
+        self.due = due
         self.came_at = time.monotonic()
-        self.taken_at: float | None = None
+        self._handed: list[tuple[float, Sequence[OffsetRange]]] = []
+        """What the caller has begun to work on, and when."""
         self._ends = Deadline.after(delivery.lock_seconds)
         self._acknowledging: list[Sequence[OffsetRange]] = []
         self._acknowledgements = 0  # Acknowledgements begun so far.
@@ -57,9 +57,27 @@ class Held:
         return not common(self._rows, self.left)
 
     @property
+    def unhanded(self) -> list[OffsetRange]:
+        """What is held, and the caller has not begun to work on."""
+        return without(self.left, [each for _, ranges in self._handed for each in ranges])
+
+    @property
     def has_expired(self) -> bool:
         """Whether the lock has certainly expired, unless another process renewed it."""
         return self._ends.passed
+
+    def hand(self, ranges: Sequence[OffsetRange], now: float) -> bool:
+        """Record that the caller begins to work on ranges; returns False where some were let go."""
+        if without(ranges, self.left):
+            return False
+        self._handed.append((now, ranges))
+        return True
+
+    def let_go(self) -> list[OffsetRange]:
+        """Return what the caller has not begun to work on, which is not held from now on."""
+        unhanded = self.unhanded
+        self.left = without(self.left, unhanded)
+        return unhanded
 
     def begin_acknowledging(self, ranges: Sequence[OffsetRange]) -> None:
         """Record that an acknowledgement of ranges begins; `end_acknowledging` follows."""
@@ -85,11 +103,15 @@ class Held:
         else:
             self._in_doubt = [*without(self._in_doubt, ranges), *ranges]
 
-    def begin_renewing(self) -> tuple[list[OffsetRange], int]:
-        """Return the ranges to renew, and the count to pass to `end_renewing`."""
+    def begin_renewing(self, since: float) -> tuple[list[OffsetRange], int]:
+        """Return the ranges to renew, and the count to pass to `end_renewing`.
+
+        Not those that the caller began to work on earlier than `since`.
+        """
         self.renewing = True
-        acknowledging = [each for ranges in self._acknowledging for each in ranges]
-        return without(self.left, acknowledging), self._acknowledgements
+        overdue = [ranges for at, ranges in self._handed if at < since]
+        excluded = [each for ranges in (*self._acknowledging, *overdue) for each in ranges]
+        return without(self.left, excluded), self._acknowledgements
 
     def end_renewing(self, acknowledgements: int, *, renewed: bool, refused: bool) -> bool:
         """Record the end of a renewal.
@@ -103,7 +125,7 @@ class Held:
             self.renewed()
             return False
         if not refused:
-            self.due = _due(self.delivery)  # Unknown outcome: retried then.
+            self.due = due_of(self.delivery)  # Unknown outcome: retried then.
             return False
         if self._acknowledgements != acknowledgements:
             return False
@@ -116,13 +138,19 @@ class Held:
     def renewed(self) -> None:
         """Record that the lock lasts another lock duration."""
         self._ends = Deadline.after(self.delivery.lock_seconds)
-        self.due = _due(self.delivery)
+        self.due = due_of(self.delivery)
 
-    def parts(self) -> list[list[OffsetRange]]:
-        """Return the ranges still held, those in doubt apart; no list is empty."""
-        rest = without(self.left, self._in_doubt)
-        return [part for part in (rest, without(self.left, rest)) if part]
+    def parts(self) -> list[tuple[list[OffsetRange], bool]]:
+        """Return the ranges still held, those in doubt apart, and whether their delivery counts.
+
+        It does of what the caller began to work on. No list is empty.
+        """
+        unhanded = without(self.unhanded, self._in_doubt)
+        rest = without(self.left, [*unhanded, *self._in_doubt])
+        doubted = without(self.left, [*unhanded, *rest])
+        return [part for part in ((rest, True), (unhanded, False), (doubted, True)) if part[0]]
 
 
-def _due(delivery: Delivery) -> Deadline:
-    return Deadline.after(delivery.lock_seconds / RENEWALS_PER_LOCK)
+def due_of(delivery: Delivery, thirds: int = 1) -> Deadline:
+    """Return when so many thirds of a lock that begins now are over."""
+    return Deadline.after(delivery.lock_seconds * thirds / RENEWALS_PER_LOCK)

@@ -1,5 +1,6 @@
-"""The locks of a member on what it holds: who is told of them, and the thread that renews them."""
+"""The locks of a member on what it holds, and the thread that renews them, or lets go."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -7,7 +8,7 @@ from contextlib import suppress
 
 from wings_client._acquire import AckType
 from wings_client._messages import build
-from wings_client._share_held import RENEWALS_PER_LOCK, Held
+from wings_client._share_held import RENEWALS_PER_LOCK, Held, due_of
 from wings_client._share_model import Delivery, OffsetRange
 from wings_client._threads import start_thread
 from wings_core.contracts.share import AcknowledgementEntry
@@ -28,15 +29,18 @@ Send = Callable[[Sequence[AcknowledgementEntry]], list[WingsError | None]]
 class Locks:
     """What a member holds; all methods from any thread.
 
-    `taken`, `add`, `released` and `end` are called under the lock.
+    A caller that hangs loses what it works on. What waits behind it is released for others: an end
+    of its lock would count as a delivery, of messages that nobody has seen.
+
+    `add`, `released` and `end` are called under the lock.
 
     Args:
         lock: Guards this and the consumer's own fields; reentrant, as a signal handler or a
             finalizer may come on a thread that holds it.
         changed: Of that lock.
-        send: Sends renewals.
+        send: Sends renewals and releases.
         auto_renew: Whether to renew what is held; a number: for so many seconds after the caller
-            took a delivery, and what waits for as long after it took another.
+            began to work on it, and what waits for as long after it began with anything.
     """
 
     def __init__(
@@ -55,10 +59,10 @@ class Locks:
         self._renew_at = 0.0
         """When that thread looks, by the monotonic clock."""
         self._send = send
-        self._auto_renew = auto_renew
+        self._renews_seconds = math.inf if auto_renew is True else float(auto_renew)
         self._held: dict[int, Held] = {}
-        self._taken_at = 0.0
-        """When the caller last took a delivery."""
+        self._handed_at = 0.0
+        """When the caller last began to work on something."""
         self._renewing = False
         self._ended = False
 
@@ -74,31 +78,33 @@ class Locks:
             held = [each for each in self._held.values() if not each.is_released]
             return sum(each.messages for each in held if not each.has_expired)
 
-    def holds(self, delivery: Delivery) -> bool:
-        """Return whether a delivery is still held, as far as is known."""
+    def hand(self, delivery: Delivery, ranges: Sequence[OffsetRange]) -> bool:
+        """Record that the caller begins to work on ranges of a delivery.
+
+        Returns:
+            False where they are not held any more, as far as is known.
+        """
         with self._lock:
             held = self._held.get(id(delivery))
-            return held is not None and not (held.has_expired or held.is_released)
-
-    def taken(self, delivery: Delivery) -> None:
-        """Record that the caller takes a delivery."""
-        self._taken_at = time.monotonic()
-        held = self._held.get(id(delivery))
-        if held is not None:
-            held.taken_at = self._taken_at
-
-    def forget(self, delivery: Delivery) -> None:
-        """Forget a delivery whose lock has expired."""
-        with self._lock:
-            self._held.pop(id(delivery), None)
+            if held is None:
+                return False
+            if held.has_expired or held.is_released:
+                del self._held[id(delivery)]
+                return False
+            now = time.monotonic()
+            is_held = held.hand(ranges, now)
+            self._handed_at = now if is_held else self._handed_at
+            return is_held
 
     def add(self, found: Sequence[Delivery], source: object) -> bool:
         """Take deliveries in; returns whether `renew` is to be started now."""
         for each in found:
-            held = self._held[id(each)] = Held(each, source)
+            # Without renewals, what waits is let go while its lock has not ended.
+            due = due_of(each, 1 if self._renews_seconds else 2)
+            held = self._held[id(each)] = Held(each, due, source)
             if self._renewing and (held.due.at or 0.0) < self._renew_at:
                 self._renewals.notify()
-        if self._ended or not found or self._auto_renew is False or self._renewing:
+        if self._ended or not found or self._renewing:
             return False
         self._renewing = True
         return True
@@ -135,7 +141,7 @@ class Locks:
         """End the renewals; returns what is still held, and forgets it."""
         self._ended = True
         self._renewals.notify()
-        held = list(self._held.values())
+        held = [each for each in self._held.values() if not each.is_released]
         self._held = {}  # Replaced, as another thread may iterate over it.
         return held
 
@@ -200,27 +206,25 @@ class Locks:
     def _renew_one(self, held: Held) -> None:
         delivery = held.delivery
         with self._lock:
-            left, acknowledgements = held.begin_renewing()
+            now, waiting = time.monotonic(), list[OffsetRange]()
+            if now - max(held.came_at, self._handed_at) >= self._renews_seconds:
+                waiting = held.let_go()
+            left, acknowledgements = held.begin_renewing(now - self._renews_seconds)
         # One delivery a call: with several, a lost one would fail the others.
+        releases = [entry_of(delivery, "release", *each, counts=False) for each in waiting]
         entries = [entry_of(delivery, "renew", first, last) for first, last in left]
         errors: list[WingsError | None] = []
-        with suppress(WingsError):  # Retried when it is next due.
+        with suppress(WingsError):  # Retried when it is next due; what is not released expires.
+            self._send(releases)
             errors = self._send(entries)
         renewed = bool(errors) and not any(errors)
         refused = any(isinstance(error, InvalidRecordState) for error in errors)
         with self._lock:
             lost = held.end_renewing(acknowledgements, renewed=renewed, refused=refused)
             self._changed.notify_all()
-            is_over = not left and held.has_expired
-            if lost or is_over or self._is_unrenewed(held):
+            is_over = held.is_finished or (not left and held.has_expired)
+            if lost or is_over:
                 self._held.pop(id(delivery), None)
-
-    def _is_unrenewed(self, held: Held) -> bool:
-        """Tell whether a delivery is renewed no more; the lock is held."""
-        if isinstance(self._auto_renew, bool):
-            return False
-        since = held.taken_at or max(held.came_at, self._taken_at)
-        return time.monotonic() - since >= self._auto_renew
 
 
 def entry_of(

@@ -7,6 +7,7 @@ has no gRPC deadline, as what it holds is released when it ends; a silent server
 request that stays unanswered.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -20,7 +21,6 @@ import pyarrow as pa
 from wings_client._errors import (
     Connection,
     call_errors,
-    copy_of,
     ignored_call_errors,
     lost,
     timed_out,
@@ -37,11 +37,13 @@ from wings_client._threads import start_thread
 from wings_client._transport import Transport
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.contracts.share_stream import (
+    ALIVE,
     ShareAnswer,
     ShareCommand,
     ShareEnd,
     acknowledge_metadata,
     credit_metadata,
+    lock_seconds_of,
     parse_server_message,
 )
 from wings_core.errors import InvalidRecordState, Unavailable, WingsError, error_from_json
@@ -57,6 +59,12 @@ QUICK_READS = 16
 
 SHARED_SECONDS = 1.0
 """For how long it does not after two callers have waited at a time."""
+
+SAID_PER_LOCK = 3
+"""Messages that a stream sends in each lock at least, while its caller waits."""
+
+LOCK_SECONDS_MIN = 1.0
+"""The shortest lock of a group."""
 
 SILENT_SECONDS = 30.0
 """A server that does not answer for so long while a caller reads is taken to be gone: a signal is
@@ -84,7 +92,7 @@ class ShareStream:
         ended: Called once on such a thread, after `error` is set.
 
     Attributes:
-        credit: How many messages it may hold at once.
+        credit: How many messages the server may have it hold at once.
         error: Why it ended; None while it is open.
         spent: How many messages were acknowledged, but not over it, so that the server counts them
             among what it holds until their locks end.
@@ -111,6 +119,12 @@ class ShareStream:
         self._delivered = delivered
         self._ended = ended
         self._requests = 0
+        self._is_begun = False
+        """Whether the server has begun its side."""
+        self._lock_seconds = LOCK_SECONDS_MIN
+        """The group's lock, as last told; without end, where the server's version tells none."""
+        self._said_at = 0.0
+        """When something was last sent."""
         self._is_closing = False
         self._end: WingsError | None = None
         """What the server has said of why it ends."""
@@ -156,22 +170,48 @@ class ShareStream:
             self._closed.set()
             raise
 
-    def set_credit(self, credit: int) -> None:
+    def ask(self, credit: int) -> float:
         """Let the stream hold so many messages at once, at most `CREDIT_MAX`.
 
-        Raises:
-            WingsError: The stream has ended.
+        A server gives nothing to a client that stands still, so one that waits asks again.
+
+        Returns:
+            In how many seconds it is to ask again; without end, where the stream has ended.
         """
         with self._lock:
-            if self.error is not None:
-                raise copy_of(self.error)
-            self.credit = credit
-            self._write(credit_metadata(credit))
+            if self.error is not None or self._is_closing:
+                return math.inf
+            pause = self._lock_seconds / SAID_PER_LOCK
+            left = self._said_at + pause - time.monotonic()
+            if credit != self.credit:
+                self.credit = credit
+                self._write(credit_metadata(credit))
+            elif left > 0:
+                return left
+            elif self._is_begun:
+                self._write(ALIVE)
+            return pause
+
+    def drain(self, seconds: float | None = None) -> None:
+        """Ask for nothing more, and wait until all has come that is on its way.
+
+        Args:
+            seconds: How long it blocks at most; None: for the client's timeout.
+
+        Raises:
+            WingsError: `Unavailable` where no answer came in time.
+        """
+        self.ask(0)
+        self.acknowledge((), seconds)
 
     def acknowledge(
-        self, entries: Sequence[AcknowledgementEntry]
+        self, entries: Sequence[AcknowledgementEntry], seconds: float | None = None
     ) -> list[WingsError | None] | None:
         """Acknowledge messages; blocks until it is durable, at most for the client's timeout.
+
+        Args:
+            entries: What is sent; none: all that is on its way comes before the answer.
+            seconds: How long it blocks at most, instead.
 
         Returns:
             The error of each entry, in order, or None; None where nothing was sent: the stream has
@@ -190,8 +230,12 @@ class ShareStream:
                 return None
             self._write_gathered()
             self._write_request(entries, request)
-        self.read(lambda: request.results is not None)
-        if request.results is None and not request.known.acquire(timeout=self._transport.timeout):
+        if seconds is None or self._caller == threading.get_ident():
+            self.read(lambda: request.results is not None)
+        else:
+            self.interrupt()  # A caller that reads itself may be kept for longer.
+        timeout = self._transport.timeout if seconds is None else seconds
+        if request.results is None and not request.known.acquire(timeout=timeout):
             raise timed_out(f"no answer from {self.endpoint} in time", self.endpoint)
         if request.results is None:
             assert self.error is not None
@@ -343,6 +387,7 @@ class ShareStream:
 
     def _write(self, message: bytes) -> None:
         """Send a message; the lock is held."""
+        self._said_at = time.monotonic()
         try:
             self._writer.write_metadata(pa.py_buffer(message))
         except call_errors():
@@ -377,6 +422,8 @@ class ShareStream:
             if sent is not None:
                 self._unanswered.requested(self._requests, sent)
             self._write(acknowledge_metadata(self._requests, entries))
+            if any(entry.type == "release" for entry in entries):
+                self.credit = 0  # Until it is asked for more.
         except BaseException:
             self.cancel()  # A signal handler's: requests that were not sent count too.
             raise
@@ -473,6 +520,9 @@ class ShareStream:
 
     def _take_one(self) -> WingsError | None:
         """Read a message, and hand it on; returns why the stream has ended."""
+        if not self._is_begun:
+            self._lock_seconds = lock_seconds_of(self._reader.schema) or math.inf
+            self._is_begun = True
         was_handing_on = self._is_handing_on  # A signal handler reads while its thread does.
         if not self._inbox:
             # In C throughout: where a signal handler raises, that is before it, or after all of it.
@@ -502,6 +552,8 @@ class ShareStream:
                     self._is_closing = True
                     self._writer.done_writing()
             case chunk:
+                if self._lock_seconds != math.inf:
+                    self._lock_seconds = chunk.lock_duration_ms / 1_000
                 self._delivered(Delivery.of(batch, chunk))
 
     def _tell(self, number: int, results: Sequence[dict[str, Any]]) -> None:

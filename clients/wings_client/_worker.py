@@ -164,13 +164,15 @@ class WorkerCalls(AdminCalls):
             backoff_max: The longest delay, in seconds.
             max_messages: Of a delivery; None: for rows as many as `concurrency`, for batches 500.
             prefetch: Take a further delivery while all handlers are busy. False for long tasks: no
-                message waits here for one that runs; rows are then taken one by one.
+                message waits here for one that runs; rows are then taken one by one. So it is where
+                `auto_renew` is not True, as a handler that hangs must keep none from others.
             limit: End after so many messages.
             member: This member's name; None: a random one.
             partition: Messages of this partition alone; None: of any.
             timeout: End after so many seconds without a message; None: never.
             auto_renew: False leaves locks to expire after their duration; a number renews them for
-                so many seconds, so that a handler that hangs loses its messages.
+                so many seconds from when their handler began, so that one that hangs loses its
+                messages.
 
         Raises:
             InvalidTicket: A name or number is out of range.
@@ -185,6 +187,7 @@ class WorkerCalls(AdminCalls):
             raise InvalidArgument(f"limit must be at least 1; got {limit}")
         if each not in ("row", "batch"):
             raise InvalidArgument(f'each must be "row" or "batch"; got {each!r:.80}')
+        prefetch = prefetch and auto_renew is True
         if max_messages is None:
             max_messages = _messages(each, concurrency, limit, prefetch=prefetch)
         name = member or member_name()

@@ -216,10 +216,7 @@ class WorkerEngine:
                 self._waiting += len(delivery)
             try:
                 while tasks and self._may_begin():
-                    if not self._engine.holds(delivery):
-                        self._lose(tasks)
-                        break
-                    self._begin(tasks.popleft())
+                    self._begin(tasks)
             finally:
                 self._give_back(tasks)
 
@@ -267,9 +264,7 @@ class WorkerEngine:
         self._release_unbegun(delivery, ranges)
 
     def _release_unbegun(self, delivery: Delivery, ranges: list[OffsetRange]) -> None:
-        # Only a server that tells of an order knows of releases that do not count.
-        counts = not delivery.in_order
-        self._settle_later([Settlement(delivery, "release", ranges, counts=counts)])
+        self._settle_later([Settlement(delivery, "release", ranges, counts=False)])
 
     def _lose(self, tasks: "deque[Task]") -> None:
         messages = sum(task.messages for task in _with_following(tasks))
@@ -277,9 +272,14 @@ class WorkerEngine:
             self._waiting -= messages
             self._counts["lost"] += messages
         tasks.clear()
-        _logger.info("the lock on %d messages ended before their handler began", messages)
+        _logger.info("%d messages were lost before their handler began", messages)
 
-    def _begin(self, task: Task) -> None:
+    def _begin(self, tasks: "deque[Task]") -> None:
+        """Begin the next of some tasks of a delivery; all are lost where it is held no more."""
+        if not self._engine.hand(tasks[0].delivery, tasks[0].ranges):
+            self._lose(tasks)
+            return
+        task = tasks.popleft()
         with self._changed:
             self._waiting -= task.messages
             self._running += task.messages
@@ -340,13 +340,9 @@ class WorkerEngine:
             self.stop()  # The thread that takes deliveries may be waiting for the next.
         if released or self._stopping:
             self._give_back(tasks)
-        elif not tasks:
-            return
-        elif not self._engine.holds(tasks[0].delivery):
-            self._lose(tasks)
-        else:
+        elif tasks:
             with suppress(RuntimeError):  # It is released, and the worker ends as it takes more.
-                self._begin(replace(tasks.popleft(), following=tasks))
+                self._begin(deque([replace(tasks.popleft(), following=tasks)]))
 
     # The thread that acknowledges.
 

@@ -153,6 +153,11 @@ class ShareStreamCall:
         if begin:
             self.send({"credit": credit})
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema that the server has begun with."""
+        return self._reader.schema
+
     def send(self, message: Json) -> None:
         """Send a message."""
         self.send_raw(json.dumps(message).encode())

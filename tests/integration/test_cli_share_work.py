@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, cast
 
 import pytest
+from server_processes import until
 
 import wings_client
 from wings_client import Client
@@ -162,7 +163,7 @@ def test_a_second_ctrl_c_kills_the_commands_with_what_they_started(
         # The end of its output: all processes that hold it are gone.
         out, _ = child.communicate(timeout=SECONDS)
     assert (child.returncode, out) == (130, b"")
-    assert state(client, topic) == (3, 0)
+    until(lambda: state(client, topic) == (3, 0))  # The server has noticed that it is gone.
 
 
 def test_a_group_that_is_not_there_is_one_line(server: RunningServer, topic: str) -> None:

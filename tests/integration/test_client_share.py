@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from fix_client import NewTopic
+from server_processes import until
 
 from wings_client import Client, Delivery, Topic, _share
 from wings_client._acquire import acknowledge
@@ -149,6 +150,51 @@ def test_leaving_gives_back_what_was_not_settled(wings: Client, topic: Topic) ->
         divmod(len(next(iter(consumer))), 0)
     (partition,) = wings.share_group("billing", topic).partitions
     assert partition.in_flight == 0
+
+
+def counts_of(wings: Client, topic: Topic, messages: int) -> dict[int, int]:
+    """Accept messages; returns how often each was delivered."""
+    counts: dict[int, int] = {}
+    with wings.share_consumer("billing", topic, timeout=60) as consumer:
+        while len(counts) < messages:
+            delivery = next(consumer)
+            counts |= dict.fromkeys(delivery.offsets, delivery.delivery_count)
+            consumer.accept(delivery)
+    return counts
+
+
+def test_what_is_released_and_what_is_left_at_the_end_costs_one_delivery(
+    wings: Client, topic: Topic
+) -> None:
+    wings.create_share_group("billing", topic, EARLIEST)
+    with wings.share_consumer("billing", topic, timeout=60) as consumer:
+        delivery = next(consumer)
+        consumer.release(delivery, rows=0)
+        consumer.renew(delivery, rows=1)  # It would have come by the time of the answer.
+    assert counts_of(wings, topic, 10) == dict.fromkeys(range(10), 2)
+
+
+def test_what_came_ahead_and_was_never_taken_costs_none(wings: Client, topic: Topic) -> None:
+    wings.create_share_group("billing", topic, EARLIEST)
+    with wings.share_consumer("billing", topic, max_messages=1, prefetch=3, timeout=60) as consumer:
+        assert next(consumer).offsets == [0]
+        until(lambda: wings.share_group("billing", topic).partitions[0].in_flight == 4)
+    assert counts_of(wings, topic, 10) == {0: 2, **dict.fromkeys(range(1, 10), 1)}
+
+
+def test_what_is_released_comes_to_a_consumer_that_waits_for_more(
+    wings: Client, topic: Topic
+) -> None:
+    wings.create_share_group("billing", topic, EARLIEST)
+    with wings.share_consumer("billing", topic, timeout=60) as consumer:
+        first = next(consumer)
+        releasing = threading.Timer(0.2, lambda: consumer.release(first, rows=3))
+        releasing.start()
+        again = next(consumer)
+        releasing.join()
+        assert (again.offsets, again.delivery_count) == ([3], 2)
+        consumer.release(again, wait=False)
+        assert next(consumer).delivery_count == 3
 
 
 def test_a_released_message_comes_after_its_delay(wings: Client, topic: Topic) -> None:

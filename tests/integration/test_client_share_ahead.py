@@ -353,17 +353,26 @@ def test_what_waits_is_renewed_while_its_worker_goes_on(wings: Client, topic: To
 
 
 @in_sync
-def test_what_came_ahead_and_expired_is_not_handed_out(wings: Client, topic: Topic) -> None:
-    wings.create_share_group("short", topic, {**CONFIG, "lock_duration_ms": 1_000})
+@pytest.mark.parametrize("auto_renew", [False, 0.1])
+def test_what_waits_behind_a_caller_that_hangs_goes_to_others_as_if_it_never_came(
+    wings: Client, new_topic: NewTopic, auto_renew: Any
+) -> None:
+    topic = new_topic()
+    wings.push(topic, {"n": list(range(6))})
+    wings.create_share_group("short", topic, {**CONFIG, "lock_duration_ms": 3_000})
     with wings.share_consumer(
-        "short", topic, max_messages=1, prefetch=5, timeout=20, auto_renew=False
+        "short", topic, max_messages=1, prefetch=5, timeout=20, auto_renew=auto_renew
     ) as consumer:
-        next(consumer)
-        ready = consumer.engine._ready  # pyright: ignore[reportPrivateUsage]
-        until(lambda: len(ready) > 0)
-        ahead = ready[0]
-        until(lambda: not consumer.engine.holds(ahead))
-        assert next(consumer) is not ahead
+        assert next(consumer).offsets == [0]
+        counts: dict[int, int] = {}
+        with wings.share_consumer("short", topic, max_messages=1, timeout=20) as other:
+            while len(counts) < 6:
+                delivery = next(other)
+                counts[delivery.start_offset] = delivery.delivery_count
+                other.accept(delivery)
+        assert counts == {0: 2, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1}
+        wings.push(topic, {"n": [6]})
+        assert next(consumer).offsets == [6], "what was let go is not handed out"
 
 
 def test_a_close_tells_of_an_error_once(

@@ -1,17 +1,21 @@
 """Workers of the client, sync and async, against a real server."""
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from fix_client import NewTopic
 from forked_commands import FORKED
+from server_processes import until
 
 import wings_client
 from wings_client import (
@@ -430,26 +434,105 @@ with wings_client.connect(sys.argv[1]) as client:
 """
 
 
+@contextmanager
+def working(server: RunningServer, topic: Topic) -> Generator["subprocess.Popen[bytes]"]:
+    """Run a worker in a process of its own, which has begun ten messages."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKED + WORKER, server.flight, topic.name], stdout=subprocess.PIPE
+    ) as worker:
+        assert worker.stdout is not None
+        try:
+            assert sorted(int(worker.stdout.readline()) for _ in range(10)) == list(range(10))
+            yield worker
+        finally:
+            worker.kill()
+
+
+def counts_of(wings: Client, topic: Topic, limit: int) -> dict[int, int]:
+    """Return how often messages were delivered that another worker gets."""
+    seen: dict[int, int] = {}
+
+    def handle(message: Message) -> None:
+        seen[message.offset] = message.delivery_count
+
+    wings.worker("billing", topic, handle, limit=limit, timeout=SECONDS).run()
+    return seen
+
+
 def test_the_messages_of_a_killed_worker_come_to_another(
     server: RunningServer, wings: Client, topic: Topic
 ) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", FORKED + WORKER, server.flight, topic.name], stdout=subprocess.PIPE
-    ) as killed:
-        assert killed.stdout is not None
-        try:
-            begun = sorted(int(killed.stdout.readline()) for _ in range(10))
-        finally:
-            killed.kill()
-    assert begun == list(range(10))
-    seen: list[tuple[int, int]] = []
-    wings.worker(
-        "billing",
-        topic,
-        lambda message: seen.append((message.offset, message.delivery_count)),
-        limit=10,
-    ).run()
-    assert sorted(seen) == [(n, 2) for n in range(10)]
+    with working(server, topic):
+        pass
+    assert counts_of(wings, topic, 10) == dict.fromkeys(range(10), 2)
+
+
+def test_a_worker_whose_process_stands_still_uses_up_no_deliveries(
+    server: RunningServer, wings: Client, topic: Topic
+) -> None:
+    config = {"lock_duration_ms": 3_000, "delivery_limit": 2}
+    wings.alter_share_group("billing", topic, config)
+    with working(server, topic) as still:
+        os.kill(still.pid, signal.SIGSTOP)
+        until(lambda: state(wings, topic)[1] == 0)
+        wings.push(topic, {"n": list(range(10, 20))})
+        clock = wings.create_share_group("clock", topic, {**LONG, **config})
+        assert wings.acquire_messages(clock.name, topic, "one")
+        until(lambda: wings.share_group(clock.name, topic).partitions[0].in_flight == 0)
+        assert state(wings, topic) == (20, 0), "they wait for another"
+        assert counts_of(wings, topic, 20) == {n: 2 if n < 10 else 1 for n in range(20)}
+    assert letters(wings, topic) == {}
+
+
+@both
+def test_a_handler_that_hangs_loses_its_messages_and_is_given_no_others(
+    wings: Client, topic: Topic, kind: Any
+) -> None:
+    begun, end = list[int](), threading.Event()
+
+    def hang(message: Message) -> None:
+        begun.append(message.offset)
+        end.wait(SECONDS)
+
+    async def hang_on_the_loop(message: Message) -> None:
+        begun.append(message.offset)
+        while not end.is_set():
+            await asyncio.sleep(0.01)
+
+    config = {"lock_duration_ms": 1_000, "delivery_limit": 2}
+    wings.alter_share_group("billing", topic, config)
+    handler = hang if kind is plain else hang_on_the_loop
+    hanging = wings.worker("billing", topic, handler, max_messages=4, auto_renew=0.1)
+    with hanging:
+        until(lambda: begun == [0])
+        until(lambda: state(wings, topic)[1] == 0)
+        clock = wings.create_share_group("clock", topic, {**LONG, **config})
+        assert wings.acquire_messages(clock.name, topic, "one")
+        until(lambda: wings.share_group(clock.name, topic).partitions[0].in_flight == 0)
+        assert state(wings, topic) == (10, 0), "it took none in the meantime"
+        assert counts_of(wings, topic, 10) == {0: 2, **dict.fromkeys(range(1, 10), 1)}
+        assert begun == [0]
+        end.set()
+        hanging.stop()
+        hanging.wait()
+    assert letters(wings, topic) == {}
+
+
+def test_what_no_handler_has_begun_is_released_as_if_it_never_came(
+    wings: Client, topic: Topic
+) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def handle(_: Message) -> None:
+        begun.set()
+        assert end.wait(SECONDS)
+
+    with wings.worker("billing", topic, handle, max_messages=10) as worker:
+        assert begun.wait(SECONDS)
+        worker.stop()
+        assert counts_of(wings, topic, 9) == dict.fromkeys(range(1, 10), 1)
+        end.set()
+    assert state(wings, topic) == (0, 0)
 
 
 @both

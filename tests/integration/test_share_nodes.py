@@ -15,7 +15,7 @@ import pytest
 from flight_calls import act, code_of, create_topic, numbers, push
 from http_calls import error, good
 from pydantic import SecretStr
-from share_calls import Member, create_group, offsets_of
+from share_calls import Member, ShareStreamCall, create_group, offsets_of
 
 from wings_server.metadata.process import MetadataServer
 from wings_server.process import Server
@@ -160,3 +160,14 @@ def test_waits_on_one_node_hear_of_what_another_does_to_their_group(
         waiting.result(SECONDS)
     assert code_of(ended.value) == "GROUP_NOT_FOUND"
     assert error(over_http.result(SECONDS)) == (404, "GROUP_NOT_FOUND")
+
+
+def test_a_stream_on_one_node_ends_as_another_deletes_its_group(nodes: Nodes) -> None:
+    one, other = nodes.clients
+    create_topic(one, "jobs", ["n: int64"])
+    push(one, "jobs", numbers(0))
+    create_group(one, "jobs", lock_duration_ms=600_000)
+    stream = ShareStreamCall(other, "jobs", credit=1)
+    assert stream.delivery().offsets == [0], "so nothing of it is looked for any more"
+    act(one, "share-delete", group="billing", topic="jobs")
+    assert stream.ended()["end"] == "GROUP_NOT_FOUND"

@@ -15,6 +15,7 @@ import pyarrow.flight as flight
 import pytest
 from flight_calls import act, create_topic, numbers, push
 from forked_commands import FORKED
+from server_processes import until
 from share_calls import Leased, Member, ShareStreamCall, create_group, offsets_of
 
 from wings_core.errors import Unavailable
@@ -209,8 +210,7 @@ def test_what_a_stream_holds_is_released_when_its_client_ends_it(
     stream = ShareStreamCall(client, topic, max_messages=5)
     first, second = stream.delivery(), stream.delivery()
     request = stream.acknowledge(first.ack("accept"), second.ack("release", 5, 6))
-    # What it released may come to it once more before its end does.
-    assert [leased.offsets for leased in stream.close()] in ([], [[5, 6]])
+    assert stream.close() == [], "nor what it released"
     assert [answer["request"] for answer in stream.answers] == [request], "it is answered first"
     assert in_flight(client, topic) == 0
     again = Member(client, topic, name="two").acquire()
@@ -303,17 +303,105 @@ for request in range(1, {REQUESTS_WAITING_MAX + 500}):
         server.wait_for_calls(0)
 
 
-def test_a_lock_that_ends_gives_its_credit_back(
-    client: flight.FlightClient, new_topic_id: str
+SOMETHING = [{"alive": True}, {"credit": 100}, {"request": 1, "acks": []}]
+"""What a client says: any of it shows that its process runs."""
+
+
+def a_lock_later(client: flight.FlightClient, topic: str) -> None:
+    """Wait for as long as a lock lasts, which another group counts."""
+    create_group(client, topic, "clock", lock_duration_ms=1_000)
+    clock = Member(client, topic, "clock")
+    assert clock.acquire(max_messages=1)
+    until(lambda: clock.describe()["partitions"][0]["in_flight"] == 0)
+
+
+@pytest.mark.parametrize("message", SOMETHING, ids=lambda each: str(next(iter(each))))
+def test_a_client_that_stands_still_is_given_nothing_more_until_it_speaks(
+    client: flight.FlightClient, new_topic_id: str, message: dict[str, Any]
 ) -> None:
     create_topic(client, new_topic_id, ["n: int64"])
     push(client, new_topic_id, numbers(*range(4)))
+    create_group(client, new_topic_id, lock_duration_ms=1_000, delivery_limit=2)
+    still = ShareStreamCall(client, new_topic_id, member="still")
+    assert offsets_of(taken(still, 4)) == [*range(4)]
+    until(lambda: in_flight(client, new_topic_id) == 0)
+    a_lock_later(client, new_topic_id)
+    (partition,) = Member(client, new_topic_id).describe()["partitions"]
+    assert (partition["in_flight"], partition["lag"]) == (0, 4), "they wait"
+    push(client, new_topic_id, numbers(4))
+    others = Member(client, new_topic_id, name="two").acquire()
+    counts = {each: leased.about["delivery_count"] for leased in others for each in leased.offsets}
+    assert counts == {0: 2, 1: 2, 2: 2, 3: 2, 4: 1}
+    push(client, new_topic_id, numbers(5))
+    still.send(message)
+    assert still.delivery().offsets == [5], "and not before it has spoken"
+    still.close()
+
+
+def test_a_client_that_has_said_nothing_for_a_lock_is_given_nothing(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64"])
     create_group(client, new_topic_id, lock_duration_ms=1_000)
-    stream = ShareStreamCall(client, new_topic_id, credit=2)
-    assert offsets_of(taken(stream, 2)) == [0, 1]
-    later = taken(stream, 2)
-    assert {each.about["delivery_count"] for each in later} == {2}
+    still = ShareStreamCall(client, new_topic_id, member="still")
+    assert still.answer(still.acknowledge()) == []
+    push(client, new_topic_id, numbers(0))
+    assert still.answer(still.acknowledge(still.delivery().ack("accept"))) == [None]
+    a_lock_later(client, new_topic_id)
+    other = ShareStreamCall(client, new_topic_id, member="other", credit=1)
+    assert other.answer(other.acknowledge()) == []
+    push(client, new_topic_id, numbers(1))
+    leased = other.delivery()
+    assert (leased.offsets, leased.about["delivery_count"]) == ([1], 1)
+    push(client, new_topic_id, numbers(2))
+    still.send({"alive": True})
+    assert still.delivery().offsets == [2]
+    other.close()
+    still.close()
+
+
+def test_the_schema_of_a_stream_tells_for_how_long_its_client_may_be_silent(
+    client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64"])
+    create_group(client, new_topic_id, lock_duration_ms=7_000)
+    stream = ShareStreamCall(client, new_topic_id)
+    assert stream.schema.metadata == {b"lock_duration_ms": b"7000"}
     stream.close()
+
+
+def test_what_is_released_comes_back_only_once_its_client_asks_for_more(
+    client: flight.FlightClient, topic: str
+) -> None:
+    stream = ShareStreamCall(client, topic)
+    leased = stream.delivery()
+    assert stream.answer(stream.acknowledge(leased.ack("release", 3, 4))) == [None]
+    stream.send({"alive": True})
+    assert stream.answer(stream.acknowledge(leased.ack("accept", 5, 5))) == [None]
+    assert stream.answer(stream.acknowledge()) == [], "and nothing is delivered before it"
+    stream.send({"credit": 100})
+    again = stream.delivery()
+    assert (again.offsets, again.about["delivery_count"]) == ([3, 4], 2)
+    stream.close()
+
+
+def test_what_was_never_written_to_a_client_that_is_gone_was_not_delivered(
+    server: RunningServer, client: flight.FlightClient, new_topic_id: str
+) -> None:
+    create_topic(client, new_topic_id, ["text: string"])
+    # More than fits between the server and a client that reads nothing of it.
+    push(client, new_topic_id, pa.record_batch({"text": ["x" * 75_000] * 200}))
+    create_group(client, new_topic_id, lock_duration_ms=12 * 3_600_000)
+    with server.client() as other:
+        deaf = ShareStreamCall(other, new_topic_id, member="deaf", credit=200, max_messages=1)
+        until(lambda: in_flight(client, new_topic_id) == 200)
+        deaf.delivery()
+        deaf.cancel()
+    found: list[Leased] = []
+    while len(offsets_of(found)) < 200:
+        found += Member(client, new_topic_id, name="two").acquire(timeout_ms=LONG)
+    counts = {each: leased.about["delivery_count"] for leased in found for each in leased.offsets}
+    assert (counts[0], counts[199]) == (2, 1)
 
 
 BAD_DESCRIPTORS: list[tuple[dict[str, Any], str]] = [
@@ -366,6 +454,8 @@ BAD_MESSAGES = [
     b'{"request": 2, "acks": []}',
     b'{"request": 1, "acks": [{"first": 0}]}',
     b'{"request": 1, "acks": [], "credit": 1}',
+    b'{"alive": false}',
+    b'{"alive": true, "credit": 1}',
 ]
 
 
@@ -440,11 +530,12 @@ def test_a_batch_of_the_client_ends_the_stream_in_band(
     assert stream.ended()["end"] == "INVALID_ARGUMENT"
 
 
+@pytest.mark.parametrize("credit", [10, 100], ids=["full", "waiting"])
 @pytest.mark.parametrize("what", ["group", "topic"])
 def test_a_deletion_ends_the_stream_in_band(
-    client: flight.FlightClient, topic: str, what: str
+    client: flight.FlightClient, topic: str, what: str, credit: int
 ) -> None:
-    stream = ShareStreamCall(client, topic)
+    stream = ShareStreamCall(client, topic, credit=credit)
     taken(stream, 10)
     if what == "group":
         act(client, "share-delete", group="billing", topic=topic)

@@ -30,6 +30,11 @@ from wings_core.errors import InvalidArgument, WingsError
 CREDIT_MAX = 10_000
 """The most messages that a stream holds at once."""
 
+ALIVE = b'{"alive": true}'
+"""A client's message, sent where it has sent nothing else for a third of a lock."""
+
+_LOCK_KEY = b"lock_duration_ms"
+
 
 class ShareCommand(Message):
     """The descriptor's command: which messages, for which member."""
@@ -56,14 +61,31 @@ class CreditMessage(Message):
     credit: Annotated[int, Field(ge=0, le=CREDIT_MAX)]
 
 
+class AliveMessage(Message):
+    """A client's message that says nothing else than that its process runs."""
+
+    alive: Literal[True]
+
+
 class AcknowledgeMessage(Message):
-    """A client's message that acknowledges messages; as `share-acknowledge`."""
+    """A client's message that acknowledges messages; as `share-acknowledge`.
+
+    A release sets the credit to 0: nothing is delivered before the next `CreditMessage`.
+    """
 
     request: Annotated[int, Field(ge=1)]
     """Counts up from 1 over the stream."""
     acks: Annotated[
         tuple[AcknowledgementEntry, ...], Field(strict=False, max_length=ACKNOWLEDGEMENTS_MAX)
     ]
+
+    @property
+    def releases(self) -> bool:
+        """Whether it releases something."""
+        return any(entry.type == "release" for entry in self.acks)
+
+
+ClientMessage = CreditMessage | AliveMessage | AcknowledgeMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +115,28 @@ def parse_share_command(raw: bytes) -> ShareCommand:
     return ShareCommand.parse(raw, InvalidArgument, "descriptor")
 
 
-def parse_client_message(raw: bytes) -> CreditMessage | AcknowledgeMessage:
+def parse_client_message(raw: bytes) -> ClientMessage:
     """Parse a message of a client.
 
     Raises:
         InvalidArgument: The message names the key and the problem.
     """
     found = load_object(raw, InvalidArgument, "message")
-    model = AcknowledgeMessage if "request" in found or "acks" in found else CreditMessage
+    model = AliveMessage if "alive" in found else CreditMessage
+    if "request" in found or "acks" in found:
+        model = AcknowledgeMessage
     return model.parse_object(found, raw, InvalidArgument, "message")
+
+
+def stream_schema(schema: pa.Schema, lock_duration_ms: int) -> pa.Schema:
+    """Return the schema that a stream begins with, which tells the group's lock in its metadata."""
+    return schema.with_metadata({_LOCK_KEY: str(lock_duration_ms)})
+
+
+def lock_seconds_of(schema: pa.Schema) -> float | None:
+    """Return the lock that the schema of a stream tells; None: the server knows no `ALIVE`."""
+    told = (schema.metadata or {}).get(_LOCK_KEY)
+    return None if told is None else int(told) / 1_000
 
 
 def credit_metadata(credit: int) -> bytes:

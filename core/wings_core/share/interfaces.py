@@ -70,7 +70,7 @@ class ShareCoordinator(Protocol):
 
     Each call takes the group with its configuration as it is now, so a change holds from the next
     call on. Waiting calls are told of a change too: at once of one that is told here (`altered`,
-    `delete`), and of another node's within about two seconds.
+    `delete`), and of another node's within about a second.
 
     "Blocks for the replicas" means: for RPCs and durable writes of a bounded number, not for
     messages; in process about as long as a sync of the disk.

@@ -88,7 +88,7 @@ class ShareStream(ShareTurns):
 
     def _serve(self) -> ShareEnd | None:
         """Do what the flow leaves; returns why it ended, None where the client ended its side."""
-        with self._shares.following(self._group, self._wake), ExitStack() as stack:
+        with self._shares.following(self._group, self._group_changed), ExitStack() as stack:
             stack.callback(self._stop_watching)
             while True:
                 requests, is_over = self._wait()
@@ -99,7 +99,7 @@ class ShareStream(ShareTurns):
                 try:
                     self._writer.write_rest()
                 finally:
-                    if requests:
+                    if requests or not is_over:  # Without any, it tells whether the group is there.
                         self._acknowledge(requests)
                 if is_over:
                     return self._end
@@ -124,26 +124,21 @@ class ShareStream(ShareTurns):
         """
         with self._changed:
             while True:
+                seconds = self._admission.check_seconds
                 if self._is_taken:
-                    self._wakes_at = None
-                    self._changed.wait(self._admission.check_seconds)
+                    self._changed.wait(seconds)
                     continue
                 now = time.monotonic()
                 self._end_with_token()
-                before = self._holds.messages
-                self._holds.expire(now)
                 if self._look_at is not None and now >= self._look_at:
                     self._look, self._look_at, self._is_left = True, None, True
-                if self._look and self._holds.messages < before:
-                    self._is_left = True
-                if self._is_left or self._is_over:
-                    self._is_left = True
+                if self._is_left or self._is_over or self._may_be_over:
+                    self._is_left, self._may_be_over = True, False
                     return self._take_requests(), self._is_over
-                self._wakes_at = self._due()
-                if self._admission.check_seconds is not None:
-                    check_at = now + self._admission.check_seconds
-                    self._wakes_at = min(check_at, self._wakes_at or check_at)
-                self._changed.wait(None if self._wakes_at is None else self._wakes_at - now)
+                if self._look_at is not None:
+                    pause = self._look_at - now
+                    seconds = pause if seconds is None else min(seconds, pause)
+                self._changed.wait(seconds)
 
     def _acknowledge(self, requests: Sequence[AcknowledgeMessage]) -> None:
         """Acknowledge all that was read, and answer; blocks until it is durable."""
@@ -166,7 +161,8 @@ class ShareStream(ShareTurns):
                 # It may have been called for more than it has room for.
                 self._shares.wake_another(self._group)
                 self._look = True
-            self._send_all(acquired.ranges)
+            self._send_all(self._within_room(acquired.ranges))
+            self._release_surplus()
             self._failures = 0
         except WingsError as error:
             if self._stop_watching():  # It does not look until the pause is over.
@@ -186,7 +182,8 @@ class ShareStream(ShareTurns):
                 self._shares.deliver(self._group, self._member, ranges, self._cancel)
             ) as parts:
                 for part in parts:
-                    self._send(part, waits=True)
+                    self._send(part)
+                    self._writer.write_rest()
         except WingsError as error:
             self._pause(error)
 
@@ -211,10 +208,12 @@ class ShareStream(ShareTurns):
 
     def _release(self) -> None:
         """Release what the stream still holds; if that fails, the locks expire."""
-        self._surplus += self._leased
+        now, unwritten = time.monotonic(), self._writer.unwritten()
+        self._surplus += [*self._leased, *unwritten]
         self._release_surplus()
-        self._holds.expire(time.monotonic())
-        held = self._holds.releases()
+        for each in unwritten:
+            self._holds.acknowledged(_released(each), now, now)
+        held = self._holds.releases(now)
         try:
             results = self._shares.acknowledge(self._group, self._member, held) if held else []
             refused = [each.acknowledgement for each in results if each.error is not None]
@@ -237,6 +236,11 @@ class ShareStream(ShareTurns):
                 first, last = max(each.first, held.first), min(each.last, held.last)
                 if first <= last:
                     yield replace(each, first=first, last=last)
+
+
+def _released(leased: LeasedRange) -> Acknowledgement:
+    first, last = leased.start_offset, leased.end_offset
+    return Acknowledgement(leased.partition, first, last, leased.lease, "release")
 
 
 def messages_of(reader: flight.MetadataRecordBatchReader) -> Generator[bytes | None]:

@@ -10,6 +10,7 @@ import pyarrow.flight as flight
 
 from wings_core.contracts.share_stream import (
     AcknowledgeMessage,
+    ClientMessage,
     CreditMessage,
     ShareEnd,
     parse_client_message,
@@ -73,15 +74,11 @@ class ShareTurns:
         """Of the condition below; to take it is cheaper, where nothing is waited for."""
         self._changed = threading.Condition(self._lock)
         # Guarded by it.
-        self._credit: int | None = None
-        """None: the client's first message has not come, so nothing is delivered yet."""
         self._requests: deque[AcknowledgeMessage] = deque()
         self._requests_read = 0
         self._look = True
         """Whether there may be something to acquire."""
         self._end: ShareEnd | None = None
-        self._is_draining = False
-        """Whether nothing more is delivered."""
         self._closed = False
         """Whether the client has ended its side."""
         self._is_done = False
@@ -90,10 +87,11 @@ class ShareTurns:
         """Whether the flow has the turn."""
         self._is_left = True
         """Whether the worker has the turn, or is to have it next."""
-        self._wakes_at: float | None = None
-        """When the worker looks around by itself; None: never."""
-        # Of who has the turn.
-        self._holds = StreamHolds()
+        self._may_be_over = False
+        """Whether the group has changed, so that the worker is to see whether it is there still."""
+        # Of who has the turn, but for what the client says.
+        command, config = opened.command, opened.group.config
+        self._holds = StreamHolds(command.credit, config.lock_duration_ms, time.monotonic())
         self._leased: list[LeasedRange] = []
         """What the flow has left to the worker to deliver."""
         self._surplus: list[LeasedRange] = []
@@ -103,6 +101,10 @@ class ShareTurns:
         self._failures = 0
         self._asked: AcquireRequest | None = None
         """What the flow asked for in its turn."""
+        self._asked_at = 0.0
+        """When messages were last asked for, which their locks are counted from."""
+        self._taken_at = 0.0
+        """When requests were last taken to be carried out."""
         self._watch: Watch | None = None
         """By which it is called when there are messages."""
 
@@ -115,9 +117,7 @@ class ShareTurns:
 
     def drain(self) -> None:
         """Deliver no more; what is held may be acknowledged on."""
-        with self._changed:
-            self._is_draining = True
-            self._credit = 0
+        self._holds.drain()
 
     def wait_until_free(self, deadline: Deadline) -> None:
         """Wait until the member holds nothing and all is answered, or the stream has ended."""
@@ -136,12 +136,10 @@ class ShareTurns:
             return False
         is_last = False
         with self._lock:
-            if self._credit is None:
-                self._credit, self._look = self._opened.command.credit, True
+            self._holds.hear(message, time.monotonic())
             if isinstance(message, CreditMessage):
-                self._credit = 0 if self._is_draining else message.credit
                 self._look = True  # Without room, it stops waiting for messages.
-            else:
+            elif isinstance(message, AcknowledgeMessage):
                 if len(self._requests) >= REQUESTS_WAITING_MAX:
                     self._changed.wait_for(
                         lambda: (
@@ -164,7 +162,7 @@ class ShareTurns:
             self._flow.offer(self)
         return True
 
-    def _parsed(self, raw: bytes | None) -> AcknowledgeMessage | CreditMessage:
+    def _parsed(self, raw: bytes | None) -> ClientMessage:
         """Parse a message of the client, and count its requests."""
         if raw is None:
             raise InvalidArgument("message: a client sends app_metadata alone")
@@ -188,7 +186,6 @@ class ShareTurns:
                 return None
             if self._is_taken or self._is_left:
                 return None
-            self._holds.expire(time.monotonic())
             wants = self._look and self._room > 0
             is_quick = all(
                 entry.type == "accept" for message in self._requests for entry in message.acks
@@ -209,7 +206,7 @@ class ShareTurns:
         now = time.monotonic()
         for message, (errors, done) in zip(requests, settled, strict=True):
             for each in done:
-                self._holds.acknowledged(each, now)
+                self._holds.acknowledged(each, self._taken_at, now)
             self._writer.answer(message, errors)
         self._is_left = self._is_left or bool(self._writer.outbox)
 
@@ -220,7 +217,7 @@ class ShareTurns:
             for entry in message.acks:
                 done += entry.last - entry.first + 1
         with self._lock:
-            room = (self._credit or 0) - max(0, self._holds.messages - done)
+            room = self._holds.room(time.monotonic(), done)
             if self._writer.outbox or not self._look or room <= 0 or self._is_over:
                 return None
             self._look = False
@@ -273,10 +270,17 @@ class ShareTurns:
         if is_free:
             self._flow.offer(self)
 
+    def _group_changed(self) -> None:
+        """Hear that the group was altered, moved or deleted; from any thread."""
+        with self._changed:
+            self._look = self._may_be_over = True
+            self._changed.notify_all()
+
     def _within_room(self, ranges: Sequence[LeasedRange]) -> Sequence[LeasedRange]:
         """Return what there is room for; what more was acquired is left to the worker to release.
 
-        It is more only where an acknowledgement failed, or the client has taken back credit.
+        It is more only where an acknowledgement failed, or the client has taken back credit, or
+        stands still.
         """
         room = left = self._room
         for leased in ranges:
@@ -309,23 +313,23 @@ class ShareTurns:
         """See `FlowStream.give_back`."""
         with self._lock:
             self._is_taken = False
-            if self._is_left or self._is_over or self._is_due_earlier():
+            if self._is_left or self._is_over or self._may_be_over:
                 self._changed.notify_all()
             is_next = not self._is_left and self._has_work
         if is_next:
             self._flow.offer(self)
 
-    def _send(self, part: Delivery, *, waits: bool = False) -> None:
-        """Deliver a part; `waits`: whether it may wait for the client."""
-        self._holds.add(part.range, time.monotonic())
-        self._writer.deliver(part, waits=waits)
+    def _send(self, part: Delivery) -> None:
+        """Deliver a part as far as that does not wait for the client."""
+        self._holds.add(part.range, self._asked_at, time.monotonic())
+        self._writer.deliver(part)
         self._is_left = self._is_left or bool(self._writer.outbox)
 
     # Of who has the turn, or the lock.
 
     @property
     def _room(self) -> int:
-        return (self._credit or 0) - self._holds.messages
+        return self._holds.room(time.monotonic())
 
     @property
     def _is_free(self) -> bool:
@@ -344,6 +348,7 @@ class ShareTurns:
         return self._look and (self._room > 0 or self._watch is not None)
 
     def _request(self, room: int, *, archives: bool) -> AcquireRequest:
+        self._asked_at = time.monotonic()
         return AcquireRequest(
             self._group,
             self._member,
@@ -356,6 +361,7 @@ class ShareTurns:
 
     def _take_requests(self) -> Sequence[AcknowledgeMessage]:
         """Take what was read; the lock is held."""
+        self._taken_at = time.monotonic()
         requests = list(self._requests)
         self._requests.clear()
         if len(requests) >= REQUESTS_WAITING_MAX:
@@ -368,18 +374,6 @@ class ShareTurns:
         if watch is not None:
             watch.close()
         return watch is not None
-
-    def _due(self) -> float | None:
-        """Return when there may be something to do without being told; the lock is held."""
-        ends = self._holds.next_expiry() if self._room <= 0 else None
-        if ends is None or self._look_at is None:
-            return self._look_at if ends is None else ends
-        return min(ends, self._look_at)
-
-    def _is_due_earlier(self) -> bool:
-        """Tell whether that is earlier than the worker looks; the lock is held."""
-        due = self._due()
-        return due is not None and (self._wakes_at is None or due < self._wakes_at)
 
     def _end_with_token(self) -> None:
         """End the stream once its caller's token was revoked or has expired."""

@@ -1,6 +1,8 @@
 """ShareWriter: what a share stream writes to its client, and what may not be read of it yet."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import cast
 
 import pyarrow as pa
@@ -14,14 +16,19 @@ from wings_core.contracts.share_stream import (
     ShareEnd,
     answer_metadata,
     end_metadata,
+    stream_schema,
 )
 from wings_core.errors import WingsError
 from wings_core.log import Log
+from wings_core.model import LeasedRange
 from wings_core.security.quotas import CallUsage
 from wings_core.share.delivery.delivery import Delivery
 from wings_server.flight.share_opening import Opened
 from wings_server.flight.unread import UNREAD_BYTES_MAX, Unread
 from wings_server.metrics import Metrics
+
+_Piece = tuple[LeasedRange, int, int]
+"""Messages of a leased range, from the first to the last."""
 
 
 class ClientLeft(Exception):  # noqa: N818 - not an error of ours.
@@ -55,12 +62,13 @@ class ShareWriter:
         self._usage = usage
         self._nothing = empty_batch(opened.schema)
         self._unread = Unread()
-        self.outbox: list[tuple[pa.RecordBatch, bytes]] = []
+        self.outbox: deque[tuple[pa.RecordBatch, bytes, _Piece | None]] = deque()
         """What is left to be written by `write_rest`."""
 
     def begin(self) -> None:
         """Send the schema."""
-        self._writer.begin(self._opened.schema)
+        lock_duration_ms = self._opened.group.config.lock_duration_ms
+        self._writer.begin(stream_schema(self._opened.schema, lock_duration_ms))
 
     def answer(self, message: AcknowledgeMessage, errors: Sequence[WingsError | None]) -> None:
         """Answer a request, or leave that to `write_rest` where it might wait for the client."""
@@ -68,13 +76,8 @@ class ShareWriter:
         answer = answer_metadata(message.request, message.acks, errors)
         self._put(self._nothing, answer, len(answer))
 
-    def deliver(self, part: Delivery, *, waits: bool = False) -> None:
-        """Deliver a part in as many pieces as the client wants, counted as one.
-
-        Args:
-            part: What is delivered.
-            waits: Whether it may wait for the client.
-        """
+    def deliver(self, part: Delivery) -> None:
+        """Deliver a part in as many pieces as the client wants, counted as one; see `answer`."""
         rows, leased = part.batch.num_rows, part.range
         size = get_record_batch_size(part.batch)
         self._metrics.delivered("flight", rows, size, self._topic.name)
@@ -89,11 +92,10 @@ class ShareWriter:
             traces = self._pushed_in(*place, first, last) if traced else ()
             if usage is not None:  # Counted, and not refused: it is leased already.
                 usage.hold(bytes_)
-            self._put(batch, words.metadata(first, last, traces), bytes_, (leased.lease, first))
+            metadata = words.metadata(first, last, traces)
+            self._put(batch, metadata, bytes_, (leased, first, last))
             if usage is not None:
                 usage.release(bytes_)
-            if waits:
-                self.write_rest()
 
     def write_rest(self) -> None:
         """Write what might wait for the client; blocks for it.
@@ -101,10 +103,16 @@ class ShareWriter:
         Raises:
             ClientLeft: It has gone.
         """
-        outbox, self.outbox = self.outbox, []
-        for batch, metadata in outbox:
+        while self.outbox:
+            batch, metadata, _ = self.outbox[0]
             if not self._try_write(batch, metadata):
                 raise ClientLeft
+            self.outbox.popleft()
+
+    def unwritten(self) -> list[LeasedRange]:
+        """Return what was to be delivered, and was never written."""
+        pieces = [piece for _, _, piece in self.outbox if piece is not None]
+        return [replace(of, start_offset=first, end_offset=last) for of, first, last in pieces]
 
     def end(self, end: ShareEnd) -> None:
         """Write the last message."""
@@ -115,12 +123,13 @@ class ShareWriter:
         batch: pa.RecordBatch,
         metadata: bytes,
         size: int = 0,
-        delivered: tuple[str, int] | None = None,
+        piece: "_Piece | None" = None,
     ) -> None:
         """Write so many bytes to the client, or leave it to `write_rest` where that might wait."""
+        delivered = None if piece is None else (piece[0].lease, piece[1])
         has_room = self._unread.wrote(size, delivered) and not self.outbox
         if not has_room or not self._try_write(batch, metadata):
-            self.outbox.append((batch, metadata))
+            self.outbox.append((batch, metadata, piece))
 
     def _try_write(self, batch: pa.RecordBatch, metadata: bytes) -> bool:
         """Write to the client; False where it has gone."""

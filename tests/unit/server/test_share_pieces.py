@@ -8,7 +8,7 @@ import pytest
 
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.contracts.share_stream import AcknowledgeMessage
-from wings_core.model import LeasedRange
+from wings_core.model import LeasedRange, ShareConfig
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.delivery.delivery import Delivery
 from wings_server.flight.share_stream import ShareStream
@@ -47,12 +47,12 @@ def stream_of(schema: pa.Schema) -> tuple[ShareStream, list[pa.RecordBatch]]:
     def nothing(*_: object) -> tuple[()]:
         return ()
 
-    command = SimpleNamespace(member="m", max_messages=1)
-    topic = SimpleNamespace(name="t")
     anything: Any = SimpleNamespace
+    command = anything(member="m", max_messages=1, credit=ROWS)
+    group = anything(topic=anything(name="t"), config=ShareConfig())
     stream = ShareStream(
         anything(shares=None, pushed_in=nothing),
-        anything(group=anything(topic=topic), command=command, schema=schema),
+        anything(group=group, command=command, schema=schema),
         anything(write_with_metadata=write),
         anything(delivered=nothing),
         anything(usage=None),

@@ -15,6 +15,9 @@
     it, and no other lease holds any.
 12. A message is not delivered before its time.
 13. What was released for later is not delivered earlier, unless a crash forgot it.
+14. A stream's client that stands still is given nothing after a lock, and nothing again whose lock
+    has ended since it spoke: so it costs a message one delivery.
+15. What it releases is not given to it again before it asks for more.
 """
 
 from collections import Counter, defaultdict
@@ -32,7 +35,7 @@ from wings_core.share.replica.interfaces import Outcome, Part
 from wings_core.share.replica.requests import Answer, Request, TombstoneRequest
 
 if TYPE_CHECKING:
-    from share_simulation import NodeClock, ReplicaNode, World
+    from share_simulation import NodeClock, ReplicaNode, Stream, World
 
 FINAL: tuple[AcknowledgeType, ...] = ("accept", "reject")
 
@@ -112,7 +115,19 @@ class Observer:
 
     # Workers.
 
-    def delivered(self, core: CoordinatorCore, clock: "NodeClock", leased: LeasedRange) -> None:
+    def asked(self, stream: "Stream") -> None:
+        """See messages being acquired for a stream."""
+        silent = self.world.time - stream.heard_at
+        lock_seconds = self.world.group.config.lock_duration_ms / 1_000
+        assert silent * SLOWEST <= lock_seconds, f"a client that was silent for {silent} gets more"
+
+    def delivered(
+        self,
+        core: CoordinatorCore,
+        clock: "NodeClock",
+        leased: LeasedRange,
+        stream: "Stream | None" = None,
+    ) -> None:
         world = self.world
         limit = world.group.config.delivery_limit
         until = self._until(core, clock, leased, leased.start_offset, leased.end_offset)
@@ -133,6 +148,12 @@ class Observer:
                 f"{offset} is held with {active} and with {leased.lease}"
             )
             assert offset not in self.succeeded, f"{offset} was delivered after its acknowledgement"
+            if stream is not None:
+                before = active if active is not None and active.lease in stream.leases else None
+                assert before is None or stream.heard_at >= before.until, (
+                    f"{offset} is given again to a client that stands still"
+                )
+                assert offset not in stream.released, f"{offset} is given back unasked"
             self.deliveries[offset] += 1
             allowed = limit + self.forgotten[offset]
             assert self.deliveries[offset] <= allowed, (
@@ -141,6 +162,8 @@ class Observer:
             assert leased.delivery_count <= limit
             self.order[offset].append(leased.lease)
             self.active[offset] = Active(leased.lease, until)
+        if stream is not None:
+            stream.leases.add(leased.lease)
 
     def _check_order(self, leased: LeasedRange) -> None:
         if leased.end_offset < self.world.log_start:

@@ -4,10 +4,10 @@ The real core, quorum and replicas run; time, the network, disks, dead letters a
 world's. All chance comes from one seed, so a seed that fails does so again. For a while there are
 faults: messages late, lost and out of order, replicas and coordinators that crash, restart, stop
 for a while or cannot reach each other, machines that boot anew with another clock, clocks that do
-not run alike. In every second world workers have share streams: what they ask of a coordinator at
-one time is done side by side, and asked of replicas in one message. Then all is well, workers
-accept whatever they get, and everything must be finished soon. What must hold meanwhile is checked
-by `share_invariants.Observer`.
+not run alike. In every second world what workers ask of a coordinator at one time is done side by
+side, and asked of replicas in one message; and some have share streams, and stand still at times.
+Then all is well, workers accept whatever they get, and everything must be finished soon. What must
+hold meanwhile is checked by `share_invariants.Observer`.
 """
 
 import heapq
@@ -21,8 +21,16 @@ from typing import Any
 import pyarrow as pa
 from share_invariants import Observer
 
+from wings_core.contracts.share import AcknowledgementEntry
+from wings_core.contracts.share_stream import (
+    AcknowledgeMessage,
+    AliveMessage,
+    ClientMessage,
+    CreditMessage,
+)
 from wings_core.errors import Unavailable, WingsError
 from wings_core.model import (
+    Lease,
     LeasedRange,
     PartitionState,
     ShareConfig,
@@ -34,8 +42,14 @@ from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.coordinator.acquiring import Acquiring
 from wings_core.share.coordinator.core import Bounds, CoordinatorCore
+from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.interfaces import PendingDeadLetters
-from wings_core.share.model import Acknowledgement, AcknowledgeType, AcquireRequest, DeadLetter
+from wings_core.share.model import (
+    Acknowledgement,
+    AcknowledgeType,
+    AcquireRequest,
+    DeadLetter,
+)
 from wings_core.share.quorum.effects import (
     ANSWERS_SECONDS_MAX,
     Broadcast,
@@ -46,6 +60,7 @@ from wings_core.share.quorum.effects import (
 )
 from wings_core.share.quorum.links import GRACE_SECONDS, perform
 from wings_core.share.quorum.quorum import HoldQuorum
+from wings_core.share.replica.interfaces import LeaseEntry
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import Answer, Bundle, Request, bundled, unbundled
 from wings_core.share.replica.store import Mark, PartitionWrite, Row, StoredPartition
@@ -119,6 +134,7 @@ class Parts:
     quorum: type[HoldQuorum] = HoldQuorum
     core: type[CoordinatorCore] = CoordinatorCore
     store: type[MemoryStore] = MemoryStore
+    holds: type[StreamHolds] = StreamHolds
     coordinator_id: Callable[[int, int], str] = lambda number, start: f"c{number}-{start}"
 
 
@@ -229,8 +245,9 @@ class World:
         for coordinator in self.coordinators:
             self.start_coordinator(coordinator)
         self.has_streams = seed % 2 == 1
-        """Whether workers have share streams, so that what they ask for goes together."""
-        self.workers = [Worker(self, f"w{number}") for number in range(4)]
+        """Whether some workers have share streams, and what all ask for goes together."""
+        kinds = [Worker, Worker, *([StreamWorker] * 2 if self.has_streams else [Worker] * 2)]
+        self.workers = [kind(self, f"w{number}") for number, kind in enumerate(kinds)]
 
     # Time.
 
@@ -338,6 +355,8 @@ class World:
 
     def heal(self) -> None:
         self.healed = True
+        for worker in self.workers:
+            worker.still_until = 0.0
         self.loss = self.late = 0.0
         for coordinator in self.coordinators:
             coordinator.paused_until = 0.0
@@ -728,6 +747,8 @@ class Worker:
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
+        self.still_until = 0.0
+        """Until when its process is stopped."""
 
     def work(self) -> None:
         """Acquire from some coordinator, and again a while later."""
@@ -782,6 +803,9 @@ class Worker:
         self, node: CoordinatorNode, leased: LeasedRange, plan: Sequence[AcknowledgeType]
     ) -> None:
         world, rng = self.world, self.world.rng
+        if world.time < self.still_until:
+            world.after(self.still_until - world.time, lambda: self.acknowledge(node, leased, plan))
+            return
         if rng.random() < 0.2:
             node = rng.choice(world.coordinators)
         if not node.up or node.paused_until > world.time:
@@ -809,11 +833,130 @@ class Worker:
                 for offset in range(entry.first, entry.last + 1)
             ]
         attempts = [world.observer.acknowledging(leased, entry) for entry in entries]
+        told = self.said(node, entries)
 
         def done(value: Any, error: WingsError | None) -> None:
             errors: list[WingsError | None] = [error] * len(entries) if error is not None else value
             world.observer.acknowledged(core, clock, attempts, errors)
+            told(errors)
             if plan[1:] and not any(errors):
                 world.after(rng.uniform(0.1, 4), lambda: self.acknowledge(node, leased, plan[1:]))
 
         world.drive(node, Accepted(self.name, entries), done)
+
+    def said(
+        self, node: CoordinatorNode, entries: Sequence[Acknowledgement]
+    ) -> Callable[[Sequence[WingsError | None]], None]:
+        """Say how messages are acknowledged; returns what is told of the answer."""
+        del node, entries
+        return lambda _: None
+
+
+class StreamWorker(Worker):
+    """One that has a share stream at a coordinator, and at another once that is gone."""
+
+    stream: "Stream | None" = None
+
+    def work(self) -> None:
+        world, rng = self.world, self.world.rng
+        if self.stream is None or not self.stream.is_open:
+            node = rng.choice(world.coordinators)
+            self.stream = (
+                Stream(self, node) if node.up and node.paused_until <= world.time else None
+            )
+        elif world.time >= self.still_until:
+            self.stream.hear(AliveMessage(alive=True))
+            if rng.random() < 0.5:
+                self.stream.hear(CreditMessage(credit=rng.randrange(9)))
+            if rng.random() < 0.1 and not world.healed:
+                self.still_until = world.time + rng.uniform(1, 3 * LOCK_MS / 1_000)
+        world.after(LOCK_MS / 3_000 * rng.uniform(0.3, 1), self.work)
+
+    def said(
+        self, node: CoordinatorNode, entries: Sequence[Acknowledgement]
+    ) -> Callable[[Sequence[WingsError | None]], None]:
+        stream = self.stream
+        if stream is None or stream.node is not node or not stream.is_open:
+            return super().said(node, entries)  # It is said beside the stream.
+        return stream.said(entries)
+
+
+class Stream:
+    """A share stream, as a server sees it: delivers whenever its client may be given more."""
+
+    def __init__(self, worker: StreamWorker, node: CoordinatorNode) -> None:
+        self.world = world = worker.world
+        self.worker = worker
+        self.node = node
+        self.leases: set[str] = set()
+        """Of what was delivered."""
+        self.released: set[int] = set()
+        """What its client has released since it asked for more."""
+        self.heard_at = world.time
+        """When its client last spoke."""
+        self._start = node.starts
+        self._holds = world.parts.holds(world.rng.randrange(1, 9), LOCK_MS, node.clock.now())
+        self.hear(AliveMessage(alive=True))
+        self._deliver()
+
+    @property
+    def is_open(self) -> bool:
+        return self.node.up and self.node.starts == self._start
+
+    def hear(self, message: ClientMessage) -> None:
+        self.heard_at = self.world.time
+        self._holds.hear(message, self.node.clock.now())
+        if isinstance(message, CreditMessage):
+            self.released.clear()
+
+    def said(
+        self, entries: Sequence[Acknowledgement]
+    ) -> Callable[[Sequence[WingsError | None]], None]:
+        acks = tuple(
+            AcknowledgementEntry(first=each.first, last=each.last, lease=each.lease, type=each.type)
+            for each in entries
+        )
+        self.hear(AcknowledgeMessage(request=1, acks=acks))
+        asked_at = self.node.clock.now()
+        for each in entries:
+            if each.type == "release":
+                self.released.update(range(each.first, each.last + 1))
+
+        def told(errors: Sequence[WingsError | None]) -> None:
+            for each, error in zip(entries, errors, strict=True):
+                if error is None:
+                    self._holds.acknowledged(each, asked_at, self.node.clock.now())
+
+        return told
+
+    def _deliver(self) -> None:
+        if not self.is_open:
+            return
+        world, node, asked_at = self.world, self.node, self.node.clock.now()
+        room = 0 if node.paused_until > world.time else self._holds.room(asked_at)
+        if room <= 0:
+            world.after(world.rng.uniform(0.01, 0.3), self._deliver)
+            return
+        world.observer.asked(self)
+
+        def done(value: Any, error: WingsError | None) -> None:
+            ranges: list[LeasedRange] = [] if error is not None else value
+            for leased in ranges:
+                if leased.messages <= self._holds.room(node.clock.now()):
+                    world.observer.delivered(node.core, node.clock, leased, self)
+                    self._holds.add(leased, asked_at, node.clock.now())
+                    self.worker.handle(node, leased)
+                else:  # It stands still by now.
+                    self._release(leased)
+            world.after(world.rng.uniform(0.01, 0.3), self._deliver)
+
+        name = self.worker.name
+        request = AcquireRequest(world.group, name, UNPARTITIONED, room, 1_000, times=world.times)
+        world.drive(node, request, done)
+
+    def _release(self, leased: LeasedRange) -> None:
+        lease = Lease.parse(leased.lease)
+        entries = [LeaseEntry(leased.start_offset, leased.end_offset, lease)]
+        acquirer, group = self.node.core.acquirer, self.world.group
+        release = acquirer.release_undelivered(group, UNPARTITIONED, entries)
+        Running(self.world, self.node, release, lambda _value, _error: None).resume(None)

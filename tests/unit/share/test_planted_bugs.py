@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from share_simulation import MemoryStore, Parts, World
 
+from wings_core.contracts.share_stream import AliveMessage, ClientMessage, CreditMessage
 from wings_core.errors import WingsError
 from wings_core.model import Lease, LeasedRange, ShareGroup
 from wings_core.partitions import Partition
@@ -16,6 +17,7 @@ from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.fresh import FreshAcquirer, Planned
 from wings_core.share.coordinator.partition_table import Bounds, TrackedPartition
+from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.interfaces import PendingDeadLetters
 from wings_core.share.model import (
     Acknowledgement,
@@ -39,6 +41,8 @@ from wings_core.share.replica.requests import (
 )
 from wings_core.share.replica.store import Mark, PartitionWrite
 from wings_core.share.state.partition import SharePartition
+
+ALIVE = AliveMessage(alive=True)
 
 SEEDS_MAX = 150
 """A bug that so many worlds do not show is not found."""
@@ -324,6 +328,22 @@ class CoreThatLeasesWhatWasRefused(CoordinatorCore):
     fresh_type = LeasesWhatWasRefused
 
 
+class CreditGivenBackWithoutAWord(StreamHolds):
+    def room(self, now: float, acknowledging: int = 0) -> int:
+        self._heard_at = now
+        return super().room(now, acknowledging)
+
+
+class LockCountedForLongerThanByTheCoordinator(StreamHolds):
+    def add(self, leased: LeasedRange, asked_at: float, now: float) -> None:
+        super().add(leased, now + 0.1, now)
+
+
+class ReleasedGivenBack(StreamHolds):
+    def hear(self, message: ClientMessage, now: float) -> None:
+        super().hear(message if isinstance(message, CreditMessage) else ALIVE, now)
+
+
 BUGS = {
     "a lease is not checked": Parts(replica=LeaseNotChecked),
     "a tombstone is taken for done on a minority": Parts(quorum=TombstoneOnAMinority),
@@ -360,25 +380,35 @@ BUGS = {
     "a coordinator's leases are those of its last start": Parts(
         coordinator_id=lambda number, start: f"c{number}"
     ),
+    "a stream gives credit back to a client that stands still": Parts(
+        holds=CreditGivenBackWithoutAWord
+    ),
+    "a stream counts on a lock for longer than the coordinator": Parts(
+        holds=LockCountedForLongerThanByTheCoordinator
+    ),
+    "a stream gives back what its client releases": Parts(holds=ReleasedGivenBack),
 }
 
 FOUND_BY = {
-    "a tombstone is taken for done on a minority": 8,
-    "a hold is granted right after a restart": 7,
-    "the mark is not moved": 13,
+    "a tombstone is taken for done on a minority": 7,
+    "a hold is granted right after a restart": 3,
+    "the mark is not moved": 14,
     "a lease is counted from the answer": 2,
     "attempts that expired are not counted": 1,
     "what another holds is granted": 1,
-    "a partition is leased twice where order matters": 11,
+    "a partition is leased twice where order matters": 29,
     "what is released for later is held at once": 4,
-    "replicas are not told that order matters": 11,
-    "a replica that missed deliveries is believed": 2,
+    "replicas are not told that order matters": 29,
+    "a replica that missed deliveries is believed": 1,
     "the first of several requests in one write is not durable": 1,
-    "what another holds is accepted with those of its partition": 13,
+    "what another holds is accepted with those of its partition": 73,
     "the first of several members accepts for all": 3,
-    "what several members take is granted on a minority": 11,
+    "what several members take is granted on a minority": 23,
     "what was refused to one of several members is leased": 7,
     "a coordinator's leases are those of its last start": 4,
+    "a stream gives credit back to a client that stands still": 1,
+    "a stream counts on a lock for longer than the coordinator": 55,
+    "a stream gives back what its client releases": 41,
 }
 """Worlds that showed those that the first does not; they are tried before all others."""
 

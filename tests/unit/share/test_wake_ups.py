@@ -15,8 +15,6 @@ from wings_core.metadata.wake import Wake
 from wings_core.model import LeasedRange, ShareGroup
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator import wake_ups
-from wings_core.share.delivery import stream_holds
-from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import Acknowledgement, AcquireRequest
 from wings_core.share.replica.combiner import Combiner
 from wings_core.share.replica.requests import (
@@ -317,22 +315,6 @@ def test_what_follows_a_group_uses_its_configuration_also_where_it_waits_for_not
         share.coordinator.altered(wider)
         assert heard.is_set()
         assert spans(share.acquire(group)) == [(1, 1, 1)]
-
-
-def test_a_stream_that_always_holds_something_forgets_the_locks_of_what_is_done() -> None:
-    holds = StreamHolds()
-    for offset in range(5 * stream_holds.STALE_MAX):
-        leased = LeasedRange(UNPARTITIONED, offset, offset, f"c.{offset}.m", 1, 43_200_000)
-        holds.add(leased, 0.0)
-        if offset:
-            done = Acknowledgement(
-                UNPARTITIONED, offset - 1, offset - 1, f"c.{offset - 1}.m", "accept"
-            )
-            holds.acknowledged(done, 0.0)
-    assert holds.messages == 1
-    assert len(holds._expiries) <= stream_holds.STALE_MAX + 2  # pyright: ignore[reportPrivateUsage]
-    holds.expire(43_200.0)
-    assert holds.messages == 0
 
 
 def test_a_request_that_is_refused_as_another_thread_takes_it_ends_with_the_refusal() -> None:

@@ -51,7 +51,7 @@ class Acknowledge:
         table: PartitionTable,
         finalizer: Finalizer,
         clock: Clock,
-        changed: Callable[[str, Partition | None], None],
+        changed: Callable[[str, Partition], None],
     ) -> None:
         self._coordinator = coordinator
         self._table = table

@@ -46,7 +46,7 @@ class Acquirer:
         finalizer: Archives what is at the delivery limit.
         clock: What leases are counted by.
         rng: For back-off.
-        changed: Called with a group's UUID and a partition (None: any), outside the lock, when
+        changed: Called with a group's UUID and a partition, outside the lock, when
             something may have become available.
     """
 
@@ -57,7 +57,7 @@ class Acquirer:
         finalizer: Finalizer,
         clock: Clock,
         rng: random.Random,
-        changed: Callable[[str, Partition | None], None],
+        changed: Callable[[str, Partition], None],
     ) -> None:
         self._table = table
         self._quorum = quorum

@@ -315,7 +315,7 @@ class Coordinator:
                 if isinstance(outcome, WingsError):
                     raise outcome
 
-    def _changed(self, group_uuid: str, partition: Partition | None) -> None:
+    def _changed(self, group_uuid: str, partition: Partition) -> None:
         self._groups.changed(group_uuid, partition)
 
     def _count_archived(self, group_uuid: str, messages: int) -> None:

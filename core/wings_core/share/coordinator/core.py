@@ -35,7 +35,7 @@ class CoordinatorCore:
         dead_letters: None: no group has any.
         clock: What leases are counted by.
         rng: For back-off.
-        changed: Called with a group's UUID and a partition (None: any), outside the lock, when
+        changed: Called with a group's UUID and a partition, outside the lock, when
             something may have become available.
         id: In the leases; None: a new one.
         archived: Called with a group's UUID and how many of its messages were archived.
@@ -60,13 +60,12 @@ class CoordinatorCore:
         dead_letters: DeadLetters | None,
         clock: Clock,
         rng: random.Random,
-        changed: Callable[[str, Partition | None], None] = lambda _group, _partition: None,
+        changed: Callable[[str, Partition], None] = lambda _group, _partition: None,
         id: str | None = None,  # noqa: A002 - of the coordinator.
         archived: Callable[[str, int], None] = lambda _group, _messages: None,
     ) -> None:
         self.id = id or uuid.uuid4().hex
         self._quorum = quorum
-        self._changed = changed
         self.now = clock.now
         self.table = PartitionTable(quorum, clock, self.id)
         finalizer = self.finalizer_type(self.table, quorum, dead_letters, clock, archived)
@@ -90,7 +89,6 @@ class CoordinatorCore:
         """Forget a group, here and at the replicas."""
         self.table.forget(group)
         yield from self._quorum.forget(group.uuid)
-        self._changed(group.uuid, None)
 
     def held(self, group: ShareGroup) -> Procedure[dict[Partition, list[HeldRange]]]:
         """Return what a majority of replicas knows to be held, in order of offset.

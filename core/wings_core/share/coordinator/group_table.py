@@ -44,7 +44,7 @@ class GroupTable:
         used: Callable[[], None],
         sooner: Callable[[], None],
     ) -> None:
-        self.watchers = Watchers(find_group, self._end, self._know)
+        self.watchers = Watchers(find_group, self.forget, self._know)
         self._partitions = partitions
         self._registry = registry
         self._clock = clock
@@ -140,16 +140,11 @@ class GroupTable:
             return self.bounds(group, partition)
         return Bounds(state.log_start_offset, state.next_offset)
 
-    def changed(self, group_uuid: str, partition: Partition | None) -> None:
-        """Hear that something may have become available; None: of any partition."""
+    def changed(self, group_uuid: str, partition: Partition) -> None:
+        """Hear that something may have become available in a partition."""
         index = self._indexes.get(group_uuid)
-        if partition is None:
-            self.watchers.wake(group_uuid)
         if index is not None:
-            if partition is None:
-                index.wake_all()
-            else:
-                index.changed(partition)
+            index.changed(partition)
 
     def has_ready(self, group: ShareGroup) -> bool:
         """Tell whether something may be available, as far as was told; True without an index."""
@@ -168,13 +163,14 @@ class GroupTable:
         return 0.0 if group is None else self._partitions.look(group, partition, Bounds(0, end))
 
     def forget(self, group: ShareGroup) -> None:
-        """Forget a group that was deleted, and refuse it from now on."""
+        """Forget a group that was deleted, refuse it from now on, and wake its waiters."""
         with self._lock:
             self._partitions.forget(group)
             self._groups.pop(group.uuid, None)
             index = self._indexes.pop(group.uuid, None)
         if index is not None:
             index.close()
+        self.watchers.wake(group.uuid)
 
     def wake_due(self) -> float | None:
         """Wake members for locks and delays that have ended.
@@ -208,9 +204,7 @@ class GroupTable:
         with self._lock:
             if group.uuid in self._groups:
                 self._groups[group.uuid] = group
-        self.changed(group.uuid, None)
-
-    def _end(self, group: ShareGroup) -> None:
-        """Forget a group that another node has deleted, and wake those who wait for it."""
-        self.forget(group)
+            index = self._indexes.get(group.uuid)
         self.watchers.wake(group.uuid)
+        if index is not None:
+            index.wake_all()

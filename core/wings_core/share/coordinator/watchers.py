@@ -18,7 +18,7 @@ from wings_core.model import ShareGroup
 WATCHES_MAX = 16_384
 """How many may wait at once; further ones are refused."""
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.5
 """How often the groups that have watchers are looked up."""
 
 LOOKS_MAX = 100

@@ -1,15 +1,19 @@
-"""StreamHolds: what a share stream has delivered and its member still holds, which is its credit.
+"""StreamHolds: what a share stream has delivered and its client still holds, and its credit.
 
-A message counts until its acknowledgement is durable or its lock ends. Plain state: the caller
-tells the time, and calls from one thread.
+A message counts until its acknowledgement is durable, or until the client says something after its
+lock has ended. A client that stands still (a stopped process, a machine that is gone) would else be
+given the same messages again and again, until they are dead letters that nobody has read.
+Plain state: the caller tells the time.
 """
 
 import heapq
 from typing import NamedTuple
 
+from wings_core.contracts.share_stream import AcknowledgeMessage, ClientMessage, CreditMessage
 from wings_core.model import LeasedRange
 from wings_core.partitions import Partition
 from wings_core.share.model import Acknowledgement
+from wings_core.share.quorum.quorum import MARGIN_SECONDS, MARGIN_SHARE
 from wings_core.share.state.ranges import RangeMap
 
 STALE_MAX = 1_024
@@ -19,30 +23,69 @@ STALE_MAX = 1_024
 class _Held(NamedTuple):
     lease: str
     lock_seconds: float
-    until: float
+    ends_at: float
+    """When the coordinator may hand it out again, at the earliest."""
+    over_at: float
+    """When its lock is over for certain."""
 
 
 class StreamHolds:
-    """The messages of one stream.
+    """The messages of one stream; called from one thread, but for `hear` and `drain`.
+
+    Args:
+        credit: How many messages the client wants to hold at once, by the descriptor.
+        lock_duration_ms: The group's lock, as the client was told.
+        now: The time.
 
     Attributes:
-        messages: How many are held.
+        messages: How many count.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, credit: int, lock_duration_ms: int, now: float) -> None:
         self.messages = 0
+        self._credit = credit
+        self._has_begun = False
+        self._is_draining = False
+        self._lock_seconds = lock_duration_ms / 1_000
+        self._heard_at = now
         self._partitions: dict[Partition, RangeMap[_Held]] = {}
         self._expiries: list[tuple[float, Partition, int, int]] = []
-        """When ranges may expire, a heap; those acknowledged or renewed are still there."""
+        """When ranges expire, a heap; those acknowledged or renewed are still there."""
 
-    def add(self, leased: LeasedRange, now: float) -> None:
-        """Count a range that is delivered."""
-        lock_seconds = leased.lock_duration_ms / 1_000
-        held = _Held(leased.lease, lock_seconds, now + lock_seconds)
+    def hear(self, message: ClientMessage, now: float) -> None:
+        """Note what the client says of its credit, and that it has said something.
+
+        What it releases is not for it, so nothing is before it asks for more.
+        """
+        self._heard_at, self._has_begun = now, True
+        if isinstance(message, CreditMessage):
+            self._credit = message.credit
+        elif isinstance(message, AcknowledgeMessage) and message.releases:
+            self._credit = 0
+
+    def drain(self) -> None:
+        """Let nothing more be delivered."""
+        self._is_draining = True
+
+    def room(self, now: float, acknowledging: int = 0) -> int:
+        """Return how many more messages may be delivered, once so many are acknowledged.
+
+        None to a client that has said nothing yet, or for a lock, or since the end of the lock on
+        something that it holds.
+        """
+        is_still = not self._has_begun or now - self._heard_at >= self._lock_seconds
+        if is_still or self._is_draining or self._has_expired(now):
+            return 0
+        return self._credit - max(0, self.messages - acknowledging)
+
+    def add(self, leased: LeasedRange, asked_at: float, now: float) -> None:
+        """Count a range that is delivered now, and was asked for at a time."""
+        self._lock_seconds = leased.lock_duration_ms / 1_000
+        held = _held(leased.lease, self._lock_seconds, asked_at, now)
         self._put(leased.partition, leased.start_offset, leased.end_offset, held)
 
-    def acknowledged(self, done: Acknowledgement, now: float) -> None:
-        """Count no more what was acknowledged; what was renewed expires later."""
+    def acknowledged(self, done: Acknowledgement, asked_at: float, now: float) -> None:
+        """Count no more what was acknowledged; what was renewed, since then, expires later."""
         ranges = self._partitions.get(done.partition)
         if ranges is None:
             return
@@ -50,31 +93,31 @@ class StreamHolds:
             if held.lease != done.lease:
                 continue
             if done.type == "renew":
-                renewed = held._replace(until=now + held.lock_seconds)
+                renewed = _held(held.lease, held.lock_seconds, asked_at, now)
                 self._put(done.partition, first, last, renewed)
             else:
                 self._remove(done.partition, first, last)
 
-    def expire(self, now: float) -> None:
-        """Count no more what is locked no more."""
+    def _has_expired(self, now: float) -> bool:
+        """Give back what expired before the client last spoke; tell whether more has since."""
         while self._expiries and self._expiries[0][0] <= now:
-            _, partition, first, last = heapq.heappop(self._expiries)
-            ranges = self._partitions.get(partition)
-            if ranges is not None:
-                for begin, end, held in ranges.parts(first, last):
-                    if held.until <= now:
-                        self._remove(partition, begin, end)
+            _, partition, first, last = self._expiries[0]
+            ranges = self._partitions.get(partition, RangeMap[_Held]())
+            ended = [part for part in ranges.parts(first, last) if part[2].ends_at <= now]
+            if any(held.over_at > self._heard_at for _, _, held in ended):
+                return True
+            heapq.heappop(self._expiries)
+            for begin, end, _ in ended:
+                self._remove(partition, begin, end)
+        return False
 
-    def next_expiry(self) -> float | None:
-        """Return when a lock may end; None where nothing is held."""
-        return self._expiries[0][0] if self._expiries and self.messages else None
-
-    def releases(self) -> list[Acknowledgement]:
-        """Return the acknowledgements that release all that is held."""
+    def releases(self, now: float) -> list[Acknowledgement]:
+        """Return the acknowledgements that release all that is held and has not expired."""
         return [
             Acknowledgement(partition, first, last, held.lease, "release")
             for partition, ranges in self._partitions.items()
             for first, last, held in ranges
+            if held.ends_at > now
         ]
 
     def _put(self, partition: Partition, first: int, last: int, held: _Held) -> None:
@@ -83,10 +126,10 @@ class StreamHolds:
         for begin, end, _ in ranges.parts(first, last):
             self.messages -= end - begin + 1
         ranges.put(first, last, held)
-        heapq.heappush(self._expiries, (held.until, partition, first, last))
+        heapq.heappush(self._expiries, (held.ends_at, partition, first, last))
         if len(self._expiries) > 2 * self.messages + STALE_MAX:
             self._expiries = [
-                (held.until, partition, first, last)
+                (held.ends_at, partition, first, last)
                 for partition, ranges in self._partitions.items()
                 for first, last, held in ranges
             ]
@@ -100,3 +143,9 @@ class StreamHolds:
             del self._partitions[partition]
         if not self.messages:
             self._expiries.clear()
+
+
+def _held(lease: str, lock_seconds: float, asked_at: float, now: float) -> _Held:
+    """Return a hold that was asked for at a time, and is known to be held now."""
+    ends_at = asked_at + lock_seconds * (1 - MARGIN_SHARE) - MARGIN_SECONDS
+    return _Held(lease, lock_seconds, ends_at, now + lock_seconds)
