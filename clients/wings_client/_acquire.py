@@ -14,7 +14,6 @@ from wings_client._messages import build, wire_partition
 from wings_client._model import PartitionValue
 from wings_client._share_model import Delivery
 from wings_client._stream import (
-    GRACE_SECONDS,
     INTERRUPT_SECONDS,
     Reading,
     StreamCancelled,
@@ -52,7 +51,7 @@ def acquire(
         WingsError: The server's refusal, or `Unavailable`.
     """
     asked = ticket.model_copy(update={"timeout_ms": milliseconds(wait)})
-    stream = reading.open(asked.to_bytes(), wait + GRACE_SECONDS + transport.timeout)
+    stream = reading.open(asked.to_bytes(), wait + transport.timeout)
     found: list[Delivery] = []
     try:
         _read(stream.reader, found, wait, transport.endpoint)

@@ -60,6 +60,10 @@ RECONNECT_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
+CONNECT_SECONDS = (1.0, 20.0)
+"""How long connecting may take within the client's timeout: at least, and gRPC's default. A stream
+without a deadline waits for it."""
+
 
 _TLS = "grpc+tls://"
 
@@ -428,8 +432,11 @@ class Transport:
                 starting_grpc()
                 try:
                     self._check_secrecy(endpoint)
+                    least, most = CONNECT_SECONDS
+                    connect_ms = round(1_000 * max(least, min(most, self.timeout)))
+                    options = [*RECONNECT_OPTIONS, ("grpc.min_reconnect_backoff_ms", connect_ms)]
                     client = flight.FlightClient(
-                        endpoint, generic_options=RECONNECT_OPTIONS, **self.access.connection
+                        endpoint, generic_options=options, **self.access.connection
                     )
                 except (pa.ArrowException, ValueError) as error:
                     raise InvalidArgument(

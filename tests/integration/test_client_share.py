@@ -1,13 +1,17 @@
 """Share groups by the client, sync and async, against a real server."""
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Iterable
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from fix_client import NewTopic
+from fix_client import Connect, NewTopic, async_in_soak
 from server_processes import until
 
 from wings_client import Client, Delivery, Topic, _share
@@ -21,6 +25,7 @@ from wings_core.errors import (
     TopicNotFound,
     Unavailable,
 )
+from wings_server.testing import server_process
 
 SHORT = 1_000
 RENEWED = 6_000
@@ -459,3 +464,32 @@ def test_rows_whose_settling_was_refused_are_still_renewed(
         renewals.go.set()
         while [(1, 9)] not in renewals.ranges:
             renewals.wait()
+
+
+@async_in_soak
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "new"])
+def test_a_silent_server_takes_no_longer_than_the_wait_and_the_time_out_of_the_client(
+    connect: Connect, tmp_path: Path, is_known: bool
+) -> None:
+    with server_process(tmp_path) as server, connect(server.flight, timeout=1) as client:
+        with connect(server.flight) as patient:
+            patient.create_topic("t", {"n": "int64"})
+            patient.create_share_group("billing", "t", EARLIEST)
+        if is_known:
+            client.push("t", {"n": [0, 1]})
+        consumer = client.share_consumer("billing", "t", max_messages=1, timeout=1)
+        if is_known:
+            next(consumer)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            begun = time.monotonic()
+            with pytest.raises(Unavailable), consumer:
+                list(consumer)
+            consumed = time.monotonic()
+            with pytest.raises(Unavailable):
+                client.acquire_messages("billing", "t", "one", timeout=1)
+            acquired = time.monotonic()
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+    assert (consumed - begun) < 5, "two seconds, and some for a busy machine"
+    assert (acquired - consumed) < 5
