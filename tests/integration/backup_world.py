@@ -13,8 +13,10 @@ import pytest
 
 from wings_client import Client
 from wings_client._backup import take_backup
+from wings_client._transport import Transport
 from wings_client.cli import main
 from wings_core.backup.repository import Manifest, Repository
+from wings_core.contracts.actions import Maintain
 from wings_core.contracts.share import AcknowledgementEntry
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("text", pa.string())])
@@ -92,10 +94,20 @@ def table_of(client: Client, topic: str, partition: Any) -> pa.Table:
     return client.scan(topic, partition, system_columns=True).read_all()
 
 
-def back_up(client: Client, dest: Path | str) -> Manifest:
+def back_up(client: Client, dest: "Path | str | Repository") -> Manifest:
     """Take a backup."""
-    transport = client._transport  # pyright: ignore[reportPrivateUsage] - as the command has it.
-    return take_backup(transport, Repository.open(str(dest), create=True))
+    repository = dest if isinstance(dest, Repository) else Repository.open(str(dest), create=True)
+    return take_backup(_transport(client), repository)
+
+
+def maintain(client: Client) -> None:
+    """Have a server do what is due."""
+    done = _transport(client).act("maintain", Maintain(), repeatable=True)
+    assert done["failures"] == 0
+
+
+def _transport(client: Client) -> Transport:
+    return client._transport  # pyright: ignore[reportPrivateUsage] - as the commands have it.
 
 
 def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:

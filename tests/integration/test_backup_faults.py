@@ -11,17 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from backup_world import back_up, fill, rows, rows_of, seen
+from backup_world import back_up, fill, maintain, rows, rows_of, seen
 
 import wings_client
 from wings_client import Client
-from wings_client._backup import take_backup
 from wings_core.backup import backups
 from wings_core.backup.backups import BACKUPS_MAX, Snapshot, take_snapshot
 from wings_core.backup.repository import KeptPart, Repository
 from wings_core.backup.restore import restore
 from wings_core.check import check_directory
-from wings_core.contracts.actions import Maintain
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import InvalidArgument, ResourceExhausted, StorageCorrupt, TopicNotFound
@@ -68,12 +66,6 @@ def seen_in(directory: Path, look: Callable[[Client], Any] = seen) -> Any:
         wings_client.connect(again.flight) as found,
     ):
         return look(found)
-
-
-def maintain(client: Client) -> None:
-    transport = client._transport  # pyright: ignore[reportPrivateUsage] - no method does it.
-    done = transport.act("maintain", Maintain(), repeatable=True)
-    assert done["failures"] == 0
 
 
 def test_the_second_backup_copies_what_is_new_and_a_pruned_repository_is_whole(
@@ -137,7 +129,7 @@ def test_a_backup_is_of_its_moment_whatever_is_pushed_merged_dropped_and_deleted
     Repository.open(str(dest), create=True)
     disturbed = Disturbed(Repository.open(str(dest)).objects)
     disturbed.disturb = disturb
-    take_backup(client._transport, disturbed)  # pyright: ignore[reportPrivateUsage]
+    back_up(client, disturbed)
     assert seen(client) != before
     assert seen_in(restored(dest, tmp_path / "restored")) == before
     # When it has ended, what nothing refers to goes.

@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 import pytest
-from backup_world import back_up, fill, rows, rows_of, seen
+from backup_world import back_up, fill, maintain, rows, rows_of, seen
 from fix_postgres import PostgresServer
 from stateless_nodes import ANY_PORT, Nodes
 
 import wings_client
 from wings_client import Client
-from wings_client._backup import take_backup
 from wings_core.backup.repository import KeptPart, Repository
 from wings_core.backup.restore import restore
 from wings_core.check import check_directory
-from wings_core.contracts.actions import Maintain
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.limits import Limits
 from wings_server.metadata.process import MetadataServer
@@ -92,11 +90,6 @@ def restored(dest: Path, into: Path, look: Callable[[Client], T]) -> T:
     assert report.ok, report.problems
     with running_server(into, limits=LIMITS) as server, wings_client.connect(server.flight) as made:
         return look(made)
-
-
-def maintain(client: Client) -> None:
-    transport = client._transport  # pyright: ignore[reportPrivateUsage] - no method does it.
-    assert transport.act("maintain", Maintain(), repeatable=True)["failures"] == 0
 
 
 def test_what_nodes_had_is_in_the_restored_directory(cluster: Cluster, tmp_path: Path) -> None:
@@ -176,7 +169,7 @@ def test_no_node_deletes_what_a_backup_at_another_refers_to(
     Repository.open(str(tmp_path / "dest"), create=True)
     disturbed = Disturbed(Repository.open(str(tmp_path / "dest")).objects)
     disturbed.disturb = disturb
-    take_backup(one._transport, disturbed)  # pyright: ignore[reportPrivateUsage] - as the command.
+    back_up(one, disturbed)
     assert seen(one) != before
     assert restored(tmp_path / "dest", tmp_path / "restored", seen) == before
     assert retire() > 0, "it has ended"

@@ -4,14 +4,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from backup_world import fill, rows, seen
+from backup_world import back_up, fill, maintain, rows, seen
 
 import wings_client
-from wings_client._backup import take_backup
 from wings_core.backup.repository import Repository
 from wings_core.backup.restore import restore
 from wings_core.check import check_directory
-from wings_core.contracts.actions import Maintain
 from wings_core.limits import Limits
 from wings_server.testing import running_server
 
@@ -33,15 +31,14 @@ def test_what_lay_in_object_stores_lies_in_the_restored_directory(
         client.create_topic("merged", schema, config=config)
         for first in range(0, 30, 10):
             client.push("merged", {"n": list(range(first, first + 10))})
-        transport = client._transport  # pyright: ignore[reportPrivateUsage] - no method does it.
-        transport.act("maintain", Maintain(), repeatable=True)
+        maintain(client)
         client.push("merged", {"n": [30]})
         before = seen(client)
         repository = Repository.open(dest, create=True)
-        first = take_backup(transport, repository)
+        first = back_up(client, repository)
         names = {file.name.rpartition(".")[2] for file in first.folios}
         assert names == {"folio", "arrow" if segment_format == "arrow" else "parquet"}
-        second = take_backup(transport, repository)
+        second = back_up(client, repository)
         assert second.folios == first.folios
         client.push("merged", {"n": [31]})
     restore(repository, first, tmp_path / "restored")

@@ -211,7 +211,7 @@ def test_of_two_topics_of_a_name_the_later_is_kept(tmp_path: Path) -> None:
         for table, rows in read_notes(path)
     ]
     # As if the note of the deletion were damaged.
-    path.write_bytes(notes._record(kept))  # pyright: ignore[reportPrivateUsage] - in its format
+    path.write_bytes(notes.record_of(kept))
     report = repair_directory(data, tmp_path / "new")
     assert any("an earlier topic of this name" in each.message for each in report.lost)
     ((_, rows),) = read_world(report.path).items()

@@ -75,7 +75,7 @@ class Processes:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._processes: list[_Process] = []
+        self._processes: list[ServedProcess] = []
         self._stop = ExitStack()
 
     def start(self) -> None:
@@ -91,10 +91,10 @@ class Processes:
             listening = started.enter_context(bind(_http(settings)))
             sockets = Path(started.enter_context(_sockets()))
             common = _common(settings, started)
-            spare = _Spare(listening.fileno(), settings.processes)
+            spare = Spare(listening.fileno(), settings.processes)
             started.callback(spare.close)
             watched = [
-                _Process(
+                ServedProcess(
                     spare,
                     Orders(
                         common.model_copy(update=_own(settings, index)),
@@ -134,7 +134,7 @@ class Processes:
             each.send(signal.SIGHUP)
 
 
-class _Spare:
+class Spare:
     """A process without orders: what takes most of a start, on a busy machine seconds, it has done.
 
     Args:
@@ -185,10 +185,10 @@ class _Spare:
         )
 
 
-class _Process:
+class ServedProcess:
     """One process: started, and started again where it ends without being told to."""
 
-    def __init__(self, spare: _Spare, orders: Orders) -> None:
+    def __init__(self, spare: Spare, orders: Orders) -> None:
         self._spare = spare
         self._orders = orders
         self._lock = threading.Lock()
@@ -401,7 +401,7 @@ def _close_pipes(process: subprocess.Popen[bytes]) -> None:
     process.stdout.close()
 
 
-def _stop_all(processes: Sequence[_Process], drain_seconds: float) -> None:
+def _stop_all(processes: Sequence[ServedProcess], drain_seconds: float) -> None:
     for each in processes:
         each.tell_to_stop()
     until = time.monotonic() + drain_seconds + STOP_SECONDS_MAX

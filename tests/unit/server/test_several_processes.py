@@ -76,8 +76,7 @@ def test_a_process_is_started_again_though_that_failed_at_first(
 
     monkeypatch.setattr(subprocess, "Popen", start)
     orders = Orders(Settings(data_dir=tmp_path), 0, tmp_path, 0, 1)
-    spare = parent._Spare(orders.http, orders.count)  # pyright: ignore[reportPrivateUsage] - started alone.
-    process = parent._Process(spare, orders)  # pyright: ignore[reportPrivateUsage]
+    process = parent.ServedProcess(parent.Spare(orders.http, orders.count), orders)
     process.begin()
     process.watch()
     try:

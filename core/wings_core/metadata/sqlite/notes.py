@@ -173,7 +173,7 @@ class Notes:
                         gathered.append((table, []))
                     gathered[-1][1].extend(rows)
             if gathered:
-                self._append([_record(gathered)])
+                self._append([record_of(gathered)])
         except (OSError, WingsError) as error:
             _logger.warning("notes of pages are incomplete: %s", error)
             self._missed = True
@@ -198,7 +198,7 @@ class Notes:
         until: float | None = None
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             for notes in self._live():
-                file.write(_record(notes))
+                file.write(record_of(notes))
                 if self._closing.wait(PAUSE_SECONDS):
                     until = until or time.monotonic() + CLOSING_SECONDS_MAX
                     if time.monotonic() > until:
@@ -261,7 +261,8 @@ def read_notes(path: Path) -> Iterator[Note]:
         at = data.find(_MAGIC, at)
 
 
-def _record(notes: Sequence[Note]) -> bytes:
+def record_of(notes: Sequence[Note]) -> bytes:
+    """Return the bytes by which a file keeps notes that were written together."""
     data = marshal.dumps([(table, list(map(tuple, rows))) for table, rows in notes], _MARSHAL)
     stored: bytes = pa.compress(data, _CODEC, asbytes=True)
     checksum = xxhash.xxh3_64_intdigest(stored)
