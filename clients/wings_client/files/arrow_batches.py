@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from wings_client.files.formats import ARROW_FILE
-from wings_client.files.int96 import BATCH_ROWS, ParquetColumns
+from wings_client.files.parquet_columns import BATCH_ROWS, ParquetColumns
 from wings_client.files.parts import ALL, Chosen, Part, cast_part
 from wings_client.files.sections import Section
 from wings_client.files.source import BLOCK_BYTES, Source
@@ -22,6 +23,9 @@ from wings_core.plain_types import plain_schema
 
 arrow: Any = pa
 """Untyped, for names that pyarrow's stubs lack."""
+
+_UNNAMED = re.compile("__index_level_[0-9]+__")
+"""A column of an index of pandas that has no name."""
 
 GATHERED_BYTES = 1024 * 1024
 """Smaller batches are joined."""
@@ -237,12 +241,8 @@ def columns_of(schema: pa.Schema, chosen: Chosen) -> pa.Schema:
     """Return the columns that are chosen, but for an index of pandas without a name."""
     unnamed: set[str] = set()
     with suppress(ValueError, TypeError, LookupError):  # It may be anything.
-        about = json.loads(cast("Any", schema.metadata)[b"pandas"])
-        unnamed |= {
-            column["field_name"]
-            for column in about["columns"]
-            if column["name"] is None and column["field_name"] in about["index_columns"]
-        }
+        index = json.loads(cast("Any", schema.metadata)[b"pandas"])["index_columns"]
+        unnamed |= {name for name in index if _UNNAMED.fullmatch(name)}
     unnamed -= chosen.only or frozenset()
     twice = [name for index, name in enumerate(schema.names) if name in schema.names[:index]]
     if twice:
@@ -309,4 +309,4 @@ def _readable(batches: Iterable[pa.RecordBatch], what: str) -> Iterator[pa.Recor
             yield batch
             rows += batch.num_rows
     except (pa.ArrowException, OSError) as error:
-        raise InvalidArgument(f"after row {rows}: damaged {what}: {error!s:.200}") from None
+        raise InvalidArgument(f"after row {rows}: unreadable {what}: {error!s:.200}") from None

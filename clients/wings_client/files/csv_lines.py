@@ -19,8 +19,14 @@ from wings_core.errors import InvalidArgument
 HEADER_BYTES_MAX = 1024 * 1024
 """Bytes within which the names of the columns must end."""
 
+UNNAMED = ("\0numbers", "\0nothing")
+"""Columns without a name: the first one has numbers of rows, as pandas and R write them, the last
+one has nothing, as where a separator ends each line."""
+
 CONVERT = "say which encoding it has, like --encoding latin1"
 """The hint on a file of another encoding."""
+
+_UTF_16 = CONVERT.replace("latin1", "utf-16")
 
 
 @dataclass(frozen=True)
@@ -91,13 +97,15 @@ class Dialect:
         return None
 
     def names(self, line: bytes) -> list[str]:
-        """Return the names in the first line; the first one may be empty.
+        """Return the names in the first line; the first and the last one may be of `UNNAMED`.
 
         Raises:
             InvalidArgument: It is empty, or has no valid names.
         """
         if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise InvalidArgument(f"the file is UTF-16: {CONVERT.replace('latin1', 'utf-16')}")
+            raise InvalidArgument(f"the file is UTF-16: {_UTF_16}")
+        if b"\0" in line:
+            raise InvalidArgument(f"there is a NUL byte in the first line: {_UTF_16}")
         if not line.strip():
             raise InvalidArgument("the file is empty: it should begin with the names of columns")
         if self.open_quote(line, len(line)) >= 0:
@@ -149,13 +157,15 @@ def _checked(names: list[str]) -> list[str]:
             name.encode()
         except UnicodeEncodeError:
             raise InvalidArgument(f"the first line is not UTF-8: {CONVERT}") from None
-        if not name and index > 0:
+        if not name and 0 < index < len(names) - 1:
             raise InvalidArgument(
                 f"column {index + 1} has no name in the first line: give it one, or leave it out"
             )
-        if name in names[:index]:
+        if name and name in names[:index]:
             raise InvalidArgument(
                 f"columns {names.index(name) + 1} and {index + 1} are both named {name!r:.80} in "
                 "the first line: rename one"
             )
-    return names
+    ends = dict.fromkeys([0, len(names) - 1])
+    unnamed = {end: name for end, name in zip(ends, UNNAMED, strict=False) if not names[end]}
+    return [unnamed.get(index, name) for index, name in enumerate(names)]

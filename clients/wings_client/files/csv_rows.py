@@ -17,8 +17,8 @@ import pyarrow.compute
 import pyarrow.csv
 
 from wings_client.files.blocks import row_blocks
-from wings_client.files.csv_lines import CONVERT, Dialect
-from wings_client.files.csv_values import LONG_INTEGER, ZEROS, CsvCaster, is_text
+from wings_client.files.csv_lines import CONVERT, UNNAMED, Dialect
+from wings_client.files.csv_values import DIGIT, LONG_INTEGER, ZEROS, CsvCaster, is_text
 from wings_client.files.parts import ALL, Cast, Chosen, Part, bad_row, cast_part, resolved_type
 from wings_client.files.sections import Blank, line_ends, names_start
 from wings_client.files.source import Source
@@ -84,7 +84,7 @@ class CsvRows:
     @property
     def names(self) -> list[str]:
         """The names of the columns that are read, but for one without a name."""
-        return self._chosen.of([name for name in self._header[0] if name])
+        return self._chosen.of([name for name in self._header[0] if name not in UNNAMED])
 
     @property
     def blank(self) -> Blank:
@@ -151,10 +151,10 @@ class CsvRows:
         unreadable = [field.name for field in fields_of(found.schema) if _is_binary(field.type)]
         if unreadable:
             parse(dict.fromkeys(unreadable, pa.string()), unreadable)  # The error names the row.
-        numeric = [field.name for field in fields_of(found.schema) if _is_number(field.type)]
+        others = [field.name for field in fields_of(found.schema) if is_text(field.type)]
         guess.widen(found.schema)
-        if numeric:
-            guess.look_at(parse(dict.fromkeys(numeric, pa.string()), numeric))
+        if others:
+            guess.look_at(parse(dict.fromkeys(others, pa.string()), others))
 
     def parts(self, schema: pa.Schema, exact: Set[str] = frozenset()) -> Iterator[Part]:
         """Yield its rows; see `Rows.parts`."""
@@ -240,8 +240,7 @@ class CsvRows:
         Raises:
             SchemaMismatch: A row has more or fewer, or a value is not of its column's type.
         """
-        # The first column may have no name: the numbers of rows, as pandas and R write them.
-        unnamed = [name for name in self._header[0] if not name]
+        unnamed = [name for name in self._header[0] if name in UNNAMED]
         text = block.text
         try:
             table = arrow_csv.read_csv(
@@ -261,7 +260,7 @@ class CsvRows:
                     invalid_row_handler=(lambda _: "skip") if skips_ragged else None,
                 ),
                 arrow_csv.ConvertOptions(
-                    column_types=types | dict.fromkeys(unnamed, pa.int64()),
+                    column_types=types | dict(zip(UNNAMED, (pa.int64(), pa.null()), strict=True)),
                     null_values=self._nulls,
                     strings_can_be_null=True,
                     quoted_strings_can_be_null=False,
@@ -291,9 +290,10 @@ class CsvRows:
         problem = conversion[3].removeprefix("CSV conversion error to ")[:_PROBLEM_SHOWN_MAX]
         if invalid is not None:
             problem = f"{invalid[2]!r:.80} is not a value of type {invalid[1]}"
-        if not name:
-            shown = "" if invalid is None else f", and {invalid[2]!r:.80} is not a row's number"
-            return bad_row(place, f"column 1 has no name in the first line{shown}: give it one")
+        if name in UNNAMED:
+            column = f"column {int(conversion[1]) + 1} has no name in the first line"
+            shown = "" if invalid is None else f", and has a value, {invalid[2]!r:.80}"
+            return bad_row(place, f"{column}{shown}: give it one")
         if "invalid UTF8" in problem:
             return bad_row(place, f"column {name!r:.80}: not UTF-8: {CONVERT}")
         return bad_row(place, f"column {name!r:.80}: {problem}", name)
@@ -310,7 +310,7 @@ class _Guess:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._types: dict[str, pa.DataType] = dict.fromkeys(names, pa.null())
-        self._inexact: dict[str, set[str]] = {ZEROS: set(), LONG_INTEGER: set()}
+        self._inexact: dict[str, set[str]] = {ZEROS: set(), LONG_INTEGER: set(), DIGIT: set()}
 
     def widen(self, found: pa.Schema) -> None:
         """Take account of the types of some rows."""
@@ -318,7 +318,7 @@ class _Guess:
             self._types[field.name] = _common(self._types[field.name], field.type)
 
     def look_at(self, texts: pa.RecordBatch) -> None:
-        """Take account of some columns of numbers, as they are written."""
+        """Take account of columns of numbers, and of true and false, as they are written."""
         for pattern, names in self._inexact.items():
             for name, column in zip(texts.schema.names, texts.columns, strict=True):
                 if name not in names and pc.any(pc.match_substring_regex(column, pattern)).as_py():
@@ -330,6 +330,7 @@ class _Guess:
         for name, found in self._types.items():
             is_inexact = name in self._inexact[ZEROS] and _is_number(found)
             is_inexact |= name in self._inexact[LONG_INTEGER] and pa.types.is_floating(found)
+            is_inexact |= name in self._inexact[DIGIT] and pa.types.is_boolean(found)
             known = pa.string() if is_inexact else resolved_type(found, pa.string())
             fields.append(pa.field(name, known))
         return pa.schema(fields)
@@ -367,8 +368,7 @@ def _read_type(field: Any) -> pa.DataType:
     if is_text(data_type):
         return pa.string()
     is_textual = (
-        pa.types.is_boolean(data_type)
-        or pa.types.is_integer(data_type)
+        pa.types.is_integer(data_type)
         or pa.types.is_date(data_type)
         or pa.types.is_string(data_type)
         or pa.types.is_large_string(data_type)

@@ -28,6 +28,9 @@ ZEROS = r"^\s*[+-]?0[0-9xX]"
 LONG_INTEGER = r"^\s*[+-]?[0-9]{16,}\s*$"
 """An integer of more digits than a double has."""
 
+DIGIT = r"^\s*[01]\s*$"
+"""A number that would become true or false."""
+
 _INEXACT_FLOAT = r"^\s*[+-]?(?:0[0-9xX]|[0-9]{16,}\s*$)"
 """Any of the two."""
 
@@ -36,6 +39,7 @@ def is_text(data_type: pa.DataType) -> bool:
     """Return whether values of a type are read as texts, for `CsvCaster` to convert."""
     return (
         pa.types.is_decimal(data_type)
+        or pa.types.is_boolean(data_type)
         or pa.types.is_floating(data_type)
         or pa.types.is_signed_integer(data_type)
     )
@@ -47,7 +51,7 @@ class CsvCaster:
     Args:
         read: The schema of what the reader returns.
         schema: The topic's.
-        exact: Columns in which a number that would be written in other digits is refused.
+        exact: Columns in which a value that would be written in another way is refused.
 
     Raises:
         SchemaMismatch: The columns are not the topic's.
@@ -118,8 +122,10 @@ def _first(column: Any) -> Any:
 
 
 def _changes(texts: Any, values: Any) -> bool:
-    """Return whether one of the numbers would be written in other digits than it is."""
-    if pa.types.is_floating(values.type):
+    """Return whether one of the values would be written in another way than it is."""
+    if pa.types.is_boolean(values.type):
+        pattern = DIGIT
+    elif pa.types.is_floating(values.type):
         pattern = _INEXACT_FLOAT
     else:
         # Most are written as they were, and only the others need to be matched.

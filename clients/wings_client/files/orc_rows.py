@@ -70,6 +70,6 @@ class OrcRows:
             try:
                 batch: pa.RecordBatch = self._file.read_stripe(index).select(self.names)
             except (pa.ArrowException, OSError) as error:
-                raise InvalidArgument(f"after row {rows}: damaged ORC: {error!s:.200}") from None
+                raise InvalidArgument(f"after row {rows}: unreadable ORC: {error!s:.200}") from None
             rows += batch.num_rows
             yield batch

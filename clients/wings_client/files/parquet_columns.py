@@ -1,9 +1,10 @@
-"""INT96 of Parquet: times with nanoseconds, of more years than 64 bits of nanoseconds have.
+"""The columns of Parquet, in batches of bounded size, and its INT96 in a unit that changes none.
 
-Arrow reads them by nanoseconds, where those of other years become other times, or by microseconds,
-where nanoseconds are cut off, both in silence. Most writers of INT96, like Spark, have microseconds
-alone, and `9999-12-31` for no end; others have nanoseconds. So columns of INT96 are read both ways
-once, and by the unit that changes none of their times then.
+INT96 are times with nanoseconds, of more years than 64 bits of nanoseconds have. Arrow reads them
+by nanoseconds, where those of other years become other times, or by microseconds, where nanoseconds
+are cut off, both in silence. Most writers of INT96, like Spark, have microseconds alone, and
+`9999-12-31` for no end; others have nanoseconds. So columns of INT96 are read both ways once, and
+by the unit that changes none of their times then.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,10 @@ from wings_core.arrow_types import leaves
 pc: Any = pyarrow.compute
 
 BATCH_ROWS = 65_536
-"""Rows that are read at a time."""
+"""Rows that are read at a time, at most."""
+
+BATCH_BYTES = 32 * 1024 * 1024
+"""About how many bytes they have, where rows are long: Arrow reads no nested column above 2 GiB."""
 
 _NS_PER_US = 1_000
 
@@ -121,5 +125,8 @@ def _opened(path: Path, unit: str) -> Any:
 
 
 def _batches(file: Any, groups: Sequence[int], names: Sequence[str]) -> Iterator[Any]:
-    for batch in file.iter_batches(BATCH_ROWS, list(groups), list(names)):
+    about = [file.metadata.row_group(group) for group in groups]
+    row_bytes = max((each.total_byte_size // max(1, each.num_rows) for each in about), default=0)
+    rows = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
+    for batch in file.iter_batches(rows, list(groups), list(names)):
         yield batch.select(names)  # A name with dots may be that of a part of another column, too.
