@@ -7,10 +7,12 @@ dies during a call as "unavailable" (measured), so they are distinguished by its
 """
 
 import json
+import re
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -40,18 +42,27 @@ class Connection(StrEnum):
     """The client was closed."""
 
 
-_UNREACHABLE_TEXTS = (
-    "failed to connect",
-    "connection refused",
-    "dns resolution failed",
-    "name resolution failure",
-    "errors resolving",
-    "no route to host",
-    "network is unreachable",
+_UNREACHABLE = re.compile(
+    "failed to connect|connection refused|resolution fail|name resolution|errors resolving"
+    "|no route to host|network is unreachable|empty address list",
+    re.IGNORECASE,
 )
 
 _OTHER_PROTOCOL_TEXT = "trying to connect an http1.x server"
 """gRPC's text on an HTTP/1.1 response."""
+
+_PROBLEMS = tuple(
+    (why, re.compile(pattern, re.IGNORECASE))
+    for why, pattern in (
+        ("plain", "wrong.version.number"),
+        ("name", "not in peer certificate|hostname mismatch|ip address mismatch"),
+        ("certificate", r"certificate verify failed(?:: )?([^(]*)"),
+        ("files", "empty address list"),
+        ("closed", "failed to connect.*socket closed"),
+        ("host", "resolving|resolution|name or service not known|nodename nor servname"),
+    )
+)
+"""What gRPC, and Python's ssl and socket, say of a connection that cannot be made."""
 
 _CALL_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
 _NO_ERRORS: tuple[type[Exception], ...] = ()
@@ -107,24 +118,73 @@ def typed_error(error: Exception, endpoint: str) -> WingsError:
     if isinstance(error, flight.FlightTimedOutError):
         return timed_out(f"no answer from {endpoint} in time", endpoint)
     if isinstance(error, (flight.FlightUnavailableError, flight.FlightCancelledError)):
-        lowered = text.lower()
-        if _OTHER_PROTOCOL_TEXT in lowered:
+        if _OTHER_PROTOCOL_TEXT in text.lower():
             return InvalidArgument(
                 f"{endpoint} speaks HTTP, not Arrow Flight: give the server's other address",
                 endpoint=endpoint,
             )
-        if any(sign in lowered for sign in _UNREACHABLE_TEXTS):
-            return Unavailable(
-                f"no server answers at {endpoint}: {text}",
-                endpoint=endpoint,
-                connection=Connection.UNREACHABLE.value,
-            )
+        if _UNREACHABLE.search(text) is not None:
+            return unreachable(endpoint, text)
         return lost(f"the connection to {endpoint} was lost: {text}", endpoint)
     if isinstance(error, flight.FlightUnauthenticatedError):
         return Unauthenticated(text, endpoint=endpoint)
     if isinstance(error, flight.FlightUnauthorizedError):
         return PermissionDenied(text, endpoint=endpoint)
     return Internal(f"{endpoint}: {type(error).__name__}: {text}", endpoint=endpoint)
+
+
+def unreachable(endpoint: str, text: str) -> WingsError:
+    """Return the error of a connection that could not be made.
+
+    Args:
+        endpoint: The address, with its scheme.
+        text: What gRPC, or the system, says of it.
+
+    Returns:
+        With the fact `why` where it is none of the usual reasons: that no server is there, or that
+        it is not reached.
+    """
+    facts: dict[str, Any] = {"endpoint": endpoint}
+    why, found = next(
+        ((why, found) for why, pattern in _PROBLEMS if (found := pattern.search(text))),
+        (None, None),
+    )
+    if why == "plain":
+        plain = endpoint.replace("grpc+tls://", "grpc://").replace("https://", "http://")
+        return InvalidArgument(f"{endpoint} does not speak TLS: name it by {plain}", **facts)
+    if why == "files":
+        return InvalidArgument(
+            f"{endpoint}: tls_ca, tls_cert or tls_key (--tls-ca, --tls-cert, --tls-key) cannot be "
+            "used: each is PEM, and a key is that of its certificate",
+            **facts,
+        )
+    if found is None or why is None:
+        message = f"no server answers at {endpoint}: {text}"
+    else:
+        facts["why"] = why
+        message = _said(why, endpoint, found)
+    return Unavailable(message, **facts, connection=Connection.UNREACHABLE.value)
+
+
+def _said(why: str, endpoint: str, found: "re.Match[str]") -> str:
+    if why == "name":
+        return (
+            f"the certificate of the server at {endpoint} is for other names: call it by one of "
+            "them"
+        )
+    if why == "certificate":
+        return (
+            f"the certificate of the server at {endpoint} is not trusted: "
+            f"{found[1].strip() or 'it is not valid'}; give its authority as tls_ca, --tls-ca or "
+            "WINGS_TLS_CA"
+        )
+    if why == "host":
+        host = endpoint.partition("://")[2].rpartition(":")[0]
+        return f"no address is known of host {host!r}, of the endpoint {endpoint}"
+    wanted = "a client's certificate, give tls_cert and tls_key (--tls-cert, --tls-key)"
+    if not endpoint.startswith("grpc+tls://"):
+        wanted = "TLS, name it by grpc+tls://"
+    return f"the server at {endpoint} closes the connection: if it wants {wanted}"
 
 
 def lost(message: str, endpoint: str) -> Unavailable:

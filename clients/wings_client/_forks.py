@@ -10,12 +10,16 @@ drops touches what the parent uses.
 import ctypes
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from wings_core.errors import InvalidArgument
 
 T = TypeVar("T")
+
+
+_VERBOSITY = "GRPC_VERBOSITY"
 
 
 class Owner(Protocol):
@@ -52,15 +56,27 @@ def register(owner: Owner) -> None:
     _owners[owner] = None
 
 
-def starting_grpc() -> None:
-    """Record that a connection is about to be made.
+@contextmanager
+def starting_grpc() -> Generator[None]:
+    """Make a connection in the block.
+
+    gRPC, which looks at its environment when it starts, does not write to standard error what the
+    errors of its calls say.
 
     Raises:
         InvalidArgument: This is a forked child of a process that had made one.
     """
     if _grpc.is_inherited:
         raise inherited_error()
+    quiet = not _grpc.is_started and _VERBOSITY not in os.environ
     _grpc.is_started = True
+    if quiet:
+        os.environ[_VERBOSITY] = "NONE"
+    try:
+        yield
+    finally:
+        if quiet:
+            del os.environ[_VERBOSITY]
 
 
 def inherited_error() -> InvalidArgument:

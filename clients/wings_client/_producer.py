@@ -464,7 +464,7 @@ class Producer:
             stream = PutStream(
                 self._transport,
                 self._command.model_copy(update={"sequence": sequence}),
-                self.topic.schema,
+                self.topic,
                 lifetime + self._transport.timeout,
             )
         except WingsError as error:

@@ -5,6 +5,7 @@ from typing import Any
 import pyarrow as pa
 
 from wings_client._errors import call_errors, typed_errors
+from wings_client._model import Topic
 from wings_client._transport import Transport
 from wings_core.contracts.put import PutCommand, put_answer
 from wings_core.errors import WingsError, error_from_json
@@ -16,7 +17,7 @@ class PutStream:
     Args:
         transport: To the server.
         command: The descriptor.
-        schema: The schema of the batches.
+        topic: The topic that it is meant for.
         seconds: The gRPC deadline: after so many the stream fails.
 
     Attributes:
@@ -27,10 +28,10 @@ class PutStream:
     """
 
     def __init__(
-        self, transport: Transport, command: PutCommand, schema: pa.Schema, seconds: float
+        self, transport: Transport, command: PutCommand, topic: Topic, seconds: float
     ) -> None:
         self._transport = transport
-        self._writer, self._reader, self.endpoint = transport.put(command, schema, seconds)
+        self._writer, self._reader, self.endpoint = transport.put(command, topic, seconds)
 
     def write(self, batch: pa.RecordBatch, metadata: bytes | None) -> bool:
         """Send a batch; blocks while the server does not read.

@@ -282,7 +282,7 @@ class Stage:
 
     def _open(self, seconds: float) -> PutStream:
         del seconds  # Bounds the connecting; the stream has a deadline of its own.
-        return PutStream(self._transport, self._command, self.topic.schema, self._seconds_max)
+        return PutStream(self._transport, self._command, self.topic, self._seconds_max)
 
     def _next(self) -> pa.RecordBatch | None:
         """Return the next batch to write; blocks until there is one. None ends the stream."""

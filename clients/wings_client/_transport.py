@@ -35,12 +35,13 @@ from wings_client._errors import (
     typed_errors,
 )
 from wings_client._forks import inherited_error, keep, living, register, starting_grpc
+from wings_client._model import Topic
 from wings_client._retry import Retry, repeat_call
 from wings_core import tracing
 from wings_core.contracts.actions import ActionBody
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.messages import dump
-from wings_core.contracts.put import PutCommand
+from wings_core.contracts.put import TOPIC_HEADER, PutCommand
 from wings_core.contracts.share_stream import ShareCommand
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.times import Deadline
@@ -292,13 +293,13 @@ class Transport:
         return reader, called
 
     def put(
-        self, command: PutCommand, schema: pa.Schema, seconds: float
+        self, command: PutCommand, topic: Topic, seconds: float
     ) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader, str]:
         """Open a DoPut stream; blocks for as long as connecting takes. Tries once.
 
         Args:
             command: The descriptor.
-            schema: Of the batches to come.
+            topic: That it is meant for: the server refuses another of its name.
             seconds: The gRPC deadline: after so many the stream fails.
 
         Returns:
@@ -308,7 +309,9 @@ class Transport:
         descriptor = flight.FlightDescriptor.for_command(command.to_bytes())
         self._discover()
         with self._calling() as (client, endpoint):
-            writer, reader = client.do_put(descriptor, schema, self.options(seconds))
+            meant = (TOPIC_HEADER.encode(), topic.uuid.encode())
+            options = self.options(seconds, [meant])
+            writer, reader = client.do_put(descriptor, topic.schema, options)
         self._halves.update({writer: None, reader: None})
         # pyarrow's stubs type the metadata reader as one of batches.
         return writer, cast("flight.FlightMetadataReader", reader), endpoint
@@ -352,16 +355,23 @@ class Transport:
             repeatable=repeatable,
         )
 
-    def options(self, seconds: float | None) -> flight.FlightCallOptions:
-        """Return call options with the token, and with a gRPC deadline if one is given."""
+    def options(
+        self, seconds: float | None, more: Sequence[tuple[Any, Any]] = ()
+    ) -> flight.FlightCallOptions:
+        """Return call options with the token, and with a gRPC deadline if one is given.
+
+        Args:
+            seconds: Until the deadline; None: there is none.
+            more: Further headers.
+        """
         timeout = None if seconds is None else max(TIMEOUT_SECONDS_MIN, seconds)
+        headers = [*self._headers, *more]
         if tracing.is_on():
             traced = tracing.headers()
-            named: list[Any] = [(name.encode(), value.encode()) for name, value in traced.items()]
-            return flight.FlightCallOptions(timeout=timeout, headers=[*self._headers, *named])
-        if not self._headers:
+            headers += [(name.encode(), value.encode()) for name, value in traced.items()]
+        if not headers:
             return flight.FlightCallOptions(timeout=timeout)
-        return flight.FlightCallOptions(timeout=timeout, headers=self._headers)
+        return flight.FlightCallOptions(timeout=timeout, headers=headers)
 
     def _discover(self, nodes: Sequence[str] | None = None) -> None:
         """Find the other nodes of the log, once, and spread over those that answer.
@@ -429,15 +439,15 @@ class Transport:
                 raise client_closed(endpoint)
             client = self._clients.get(endpoint)
             if client is None:
-                starting_grpc()
                 try:
                     self._check_secrecy(endpoint)
                     least, most = CONNECT_SECONDS
                     connect_ms = round(1_000 * max(least, min(most, self.timeout)))
                     options = [*RECONNECT_OPTIONS, ("grpc.min_reconnect_backoff_ms", connect_ms)]
-                    client = flight.FlightClient(
-                        endpoint, generic_options=options, **self.access.connection
-                    )
+                    with starting_grpc():
+                        client = flight.FlightClient(
+                            endpoint, generic_options=options, **self.access.connection
+                        )
                 except (pa.ArrowException, ValueError) as error:
                     raise InvalidArgument(
                         f"{endpoint!r:.200} is not an endpoint like grpc://host:7777: {error}"

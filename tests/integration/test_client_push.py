@@ -194,6 +194,25 @@ def test_a_topic_created_again_takes_pushes_at_once(wings: Client, new_topic_id:
         wings.delete_topic(topic)
 
 
+def test_a_topic_that_was_made_anew_takes_nothing_that_is_meant_for_the_first(
+    wings: Client, new_topic_id: str
+) -> None:
+    first = wings.create_topic(new_topic_id, {"n": "int64"})
+    wings.push(first, {"n": [1]})
+    wings.delete_topic(first)
+    second = wings.create_topic(new_topic_id, {"n": "int64"})
+    for _ in range(2):
+        with pytest.raises(TopicNotFound, match="another of its name was made since"):
+            wings.push(first, {"n": [2]})
+    with pytest.raises(TopicNotFound, match="another"), wings.producer(first) as producer:
+        producer.send({"n": [2]})
+    with pytest.raises(TopicNotFound, match="another"), wings.stage(first, "anew") as stage:
+        stage.write({"n": [2]})
+    wings.push(new_topic_id, {"n": [3]})
+    wings.push(second, {"n": [4]})
+    assert wings.scan(second).read_all()["n"].to_pylist() == [3, 4]
+
+
 def test_a_push_over_a_breaking_connection_writes_every_row_once(
     shaky: Client, proxy: BreakableProxy, new_topic: NewTopic
 ) -> None:

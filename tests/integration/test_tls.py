@@ -1,6 +1,8 @@
 """TLS and mutual TLS of every listener, the token of a cluster, and what refuses to start."""
 
+import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -31,7 +33,13 @@ from wings_server.exposure import check_exposure, is_loopback, service_security
 from wings_server.http.app import create_app
 from wings_server.http.listener import HttpListener
 from wings_server.settings import Address, MetadataSettings, Settings, load
-from wings_server.testing import ServerProcess, hold_process, metadata_process, server_process
+from wings_server.testing import (
+    RunningServer,
+    ServerProcess,
+    hold_process,
+    metadata_process,
+    server_process,
+)
 from wings_server.tls import Tls
 
 CLUSTER = "cluster-" + "c" * 40
@@ -109,6 +117,85 @@ def test_both_faces_speak_tls(secured: ServerProcess, certs: Path, authority: by
         pytest.raises(flight.FlightError),
     ):
         act(plaintext, "list-topics")
+
+
+UNREACHED = """
+import json, sys
+import wings_client
+
+for endpoint, options in json.loads(sys.argv[1]):
+    retry = wings_client.Retry(attempts=1)
+    with wings_client.connect(endpoint, retry=retry, timeout=20, **options) as client:
+        try:
+            client.topics()
+        except wings_client.WingsError as error:
+            print(error.code, error.facts.get("why"), error.message)
+"""
+
+
+def test_what_keeps_a_connection_from_being_made_is_named(
+    secured: ServerProcess,
+    mutual: ServerProcess,
+    server: RunningServer,
+    certs: Path,
+    tmp_path: Path,
+) -> None:
+    assert CliRunner().invoke(certificates.app, ["dev", "--out", str(tmp_path)]).exit_code == 0
+    known, stranger = ({"tls_ca": f"{path}/ca.pem"} for path in (certs, tmp_path))
+    theirs = {"tls_cert": f"{tmp_path}/client.pem", "tls_key": f"{tmp_path}/client-key.pem"}
+    mixed = theirs | {"tls_cert": f"{certs}/client.pem"}
+    tls = server.flight.replace("grpc://", "grpc+tls://")
+    plain = secured.flight.replace("grpc+tls://", "grpc://")
+    name = secured.flight.replace("127.0.0.1", socket.gethostname())
+    unknown = "grpc+tls://no-such-host.invalid:7777"
+    cases: list[tuple[str, dict[str, str], str]] = [
+        (tls, {}, f"INVALID_ARGUMENT None .* does not speak TLS: name it by {server.flight}$"),
+        (plain, {}, f"UNAVAILABLE closed .* at {plain} closes .* TLS, name it by grpc.tls://"),
+        (secured.flight, stranger, "UNAVAILABLE certificate .* not trusted: unable to get local "),
+        (secured.flight, {}, "UNAVAILABLE certificate .* give its authority as tls_ca, --tls-ca "),
+        (unknown, {}, "UNAVAILABLE host no address is known of host 'no-such-host.invalid'"),
+        (mutual.flight, known, "UNAVAILABLE closed .* wants a client's certificate, give tls_cert"),
+        (mutual.flight, known | theirs, "UNAVAILABLE closed .* a client's certificate"),
+        (mutual.flight, known | mixed, "INVALID_ARGUMENT None .* a key is that of its certificate"),
+        (secured.flight, {"tls_ca": f"{certs}/ca-key"}, "INVALID_ARGUMENT None .* cannot be used"),
+        ("grpc+tls://127.0.0.1:1", {}, "UNAVAILABLE None no server answers at .* refused"),
+        (secured.flight, known, "UNAUTHENTICATED None a token is needed: by `--token-file` or "),
+    ]
+    (certs / "ca-key").write_text("no certificate")
+    if socket.gethostname() != "localhost":
+        cases.append((name, known, "UNAVAILABLE name .* is for other names: call it by one of"))
+    asked = json.dumps([(endpoint, options) for endpoint, options, _ in cases])
+    done = subprocess.run(
+        [sys.executable, "-c", UNREACHED, asked], capture_output=True, text=True, timeout=150
+    )
+    assert done.stderr == ""  # gRPC says the same there.
+    said = done.stdout.splitlines()
+    for line, (endpoint, _, expected) in zip(said, cases, strict=True):
+        assert re.match(expected, line), (endpoint, line)
+
+
+def test_commands_say_what_keeps_a_connection_from_being_made(
+    secured: ServerProcess, certs: Path
+) -> None:
+    cases = {
+        (secured.flight,): "is not trusted: unable to get local issuer certificate",
+        (secured.http,): "is not trusted: unable to get local issuer certificate",
+        ("http://no-such-host.invalid:7780",): "no address is known of host 'no-such-host.invalid'",
+        (secured.flight, "--tls-ca", f"{certs}/ca.pem"): "--token-file` or WINGS_TOKEN",
+        (secured.http, "--tls-ca", f"{certs}/ca.pem"): "--token-file` or WINGS_TOKEN",
+    }
+    for options, expected in cases.items():
+        command = ["fetch", "topic", "--offset", "0", "--endpoint", *options]
+        done = subprocess.run(
+            [sys.executable, "-m", "wings_client.cli", *command],
+            env={"PATH": ""},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 1
+        assert expected in done.stdout + done.stderr
+        assert "wings serve" not in done.stdout + done.stderr
 
 
 def select(address: str, options: dict[str, str]) -> None:

@@ -146,6 +146,12 @@ def connected_transport(
             raise explained(error, endpoint, topic, lambda: _names(client)) from error
 
 
+def is_absent(error: WingsError) -> bool:
+    """Tell whether an error is that no server is there, as far as can be told."""
+    facts = error.facts
+    return facts.get("connection") == Connection.UNREACHABLE and "why" not in facts
+
+
 def explained(
     error: WingsError, endpoint: str, topic: str, names: Callable[[], Iterable[str]]
 ) -> WingsError:
@@ -157,7 +163,7 @@ def explained(
         topic: The topic in use, if any.
         names: Returns the names of all topics.
     """
-    if isinstance(error, Unavailable) and error.facts.get("connection") == Connection.UNREACHABLE:
+    if is_absent(error):
         kept = error.facts.get(KEPT)
         return Unavailable(
             f"no server answers at {endpoint}: start one with `wings serve`, or say where one is "

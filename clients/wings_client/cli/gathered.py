@@ -9,13 +9,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from wings_client import Connection
-from wings_client.cli.endpoint import short_name
+from wings_client.cli.endpoint import is_absent, short_name
 from wings_client.cli.output import Format, Writer, stream_writer
 from wings_client.cli.values import partition_text, printable
 from wings_client.gather import GatherEnd, GatherReason, Reply, Request
 from wings_core.contracts.reads import ALL
-from wings_core.errors import Unavailable, WingsError
+from wings_core.errors import WingsError
 from wings_core.partitions import JsonScalar
 
 SHOWN_MAX = 20
@@ -141,7 +140,7 @@ def report_end(end: GatherEnd, server: str, *, interrupted: bool) -> int:
 
 
 def _problem(error: WingsError) -> str:
-    if isinstance(error, Unavailable) and error.facts.get("connection") == Connection.UNREACHABLE:
+    if is_absent(error):
         return f"no server answers at {error.facts.get('endpoint')}"
     return " ".join(printable(error.message.replace("\n", " ")).split())
 

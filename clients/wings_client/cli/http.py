@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from wings_client import Connection, Topic
+from wings_client._errors import unreachable
 from wings_client.cli.access import current_access, refuse_files_of_tls, tls_context
 from wings_client.cli.endpoint import Endpoint
 from wings_core.arrow_types import fields_of
@@ -94,7 +95,7 @@ class HttpServer:
         try:
             connection.connect()
         except (OSError, http.client.HTTPException) as error:
-            raise self._unavailable(str(error), Connection.UNREACHABLE) from None
+            raise unreachable(endpoint.url, str(error)) from None
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()

@@ -22,6 +22,10 @@ from wings_core.errors import InvalidArgument, WingsError
 from wings_core.model import Accepted, CommitResult, CommittedRange, Rejected, SeriesResults, Staged
 from wings_core.times import format_timestamp, parse_timestamp
 
+TOPIC_HEADER = "topic-uuid"
+"""The header of a DoPut with the UUID of the topic that it is meant for, whatever other has its
+name by now."""
+
 
 class _BatchValues(Message):
     """The keys that a descriptor sets for a stream's first batch, and a batch for itself."""

@@ -113,7 +113,10 @@ class Authenticator:
         if self.is_open:
             return ANYONE
         if secret is None:
-            raise Unauthenticated("a token is needed: present it as `authorization: Bearer TOKEN`")
+            raise Unauthenticated(
+                "a token is needed: by `--token-file` or WINGS_TOKEN, connect(token=...), or the "
+                "header `authorization: Bearer TOKEN`"
+            )
         digest = digest_of(secret)
         if self._root is not None and hmac.compare_digest(self._root, digest):
             return self._root_principal

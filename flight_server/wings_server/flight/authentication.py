@@ -19,6 +19,7 @@ from typing import Any, cast
 import pyarrow.flight as flight
 
 from wings_core import tracing
+from wings_core.contracts.put import TOPIC_HEADER
 from wings_core.errors import WingsError
 from wings_core.memory import MemoryBudget, ReadRoom
 from wings_core.security.principal import Principal
@@ -52,6 +53,7 @@ class Caller(flight.ServerMiddleware):
         principal: Principal,
         answered: str | None,
         schema_name: str | None = None,
+        topic_uuid: str | None = None,
         call: str = "",
         received: Mapping[str, str] | None = None,
         room: ReadRoom | None = None,
@@ -65,6 +67,8 @@ class Caller(flight.ServerMiddleware):
         """The headers that name its trace; None: traces are off."""
         self.schema_name = schema_name
         """The default schema of the connection, for SQL."""
+        self.topic_uuid = topic_uuid
+        """Of the topic that a DoPut is meant for; None: any of its name."""
         self._answered = answered
 
     def sending_headers(self) -> dict[str, str]:  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs want lists
@@ -102,7 +106,7 @@ class Authentication(flight.ServerMiddlewareFactory):
         method = info.method
         called, call = _NAMES[method]
         secret = secret_of(headers.get(_HEADER, ()))
-        named = headers.get(SCHEMA_HEADER)
+        named, meant = headers.get(SCHEMA_HEADER), headers.get(TOPIC_HEADER)
         answered = secret if method is flight.FlightMethod.HANDSHAKE else None
         received = _trace_headers(headers) if tracing.is_on() else None
         room = None
@@ -115,7 +119,9 @@ class Authentication(flight.ServerMiddlewareFactory):
             except WingsError as error:
                 self._failed(error.code)
                 raise
-        return Caller(principal, answered, str(named[0]) if named else None, call, received, room)
+        schema_name = str(named[0]) if named else None
+        topic_uuid = str(meant[0]) if meant else None
+        return Caller(principal, answered, schema_name, topic_uuid, call, received, room)
 
 
 class OpenHandshake(flight.ServerAuthHandler):
@@ -164,6 +170,11 @@ def room_of(context: flight.ServerCallContext) -> ReadRoom:
 def schema_name_of(context: flight.ServerCallContext) -> str | None:
     """Return the default schema that a connection names for SQL, if it does."""
     return cast("Caller", context.get_middleware(MIDDLEWARE)).schema_name
+
+
+def topic_uuid_of(context: flight.ServerCallContext) -> str | None:
+    """Return the UUID of the topic that a DoPut is meant for, if it says so."""
+    return cast("Caller", context.get_middleware(MIDDLEWARE)).topic_uuid
 
 
 def secret_of(headers: Sequence[Any]) -> str | None:

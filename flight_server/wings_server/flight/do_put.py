@@ -30,6 +30,7 @@ from wings_core.errors import (
     InvalidArgument,
     ResourceExhausted,
     SchemaMismatch,
+    TopicNotFound,
     Unavailable,
     WingsError,
 )
@@ -124,6 +125,7 @@ class Put:
         metrics: Counts the batches committed.
         ended: Returns the error that ends the caller's calls; None: they go on.
         quotas: What the caller's quotas ask; None: nothing.
+        topic_uuid: The topic's, where the caller knows it; None: any topic of the name.
 
     Raises:
         TopicNotFound: And the other refusals before any batch.
@@ -136,12 +138,21 @@ class Put:
         metrics: Metrics,
         ended: Callable[[], WingsError | None],
         quotas: PushQuotas | None = None,
+        topic_uuid: str | None = None,
     ) -> None:
         self._log = log
         self._quotas = quotas
         self._ended = ended
         self._metrics = metrics
-        self._topic = log.admin.get_topic(TopicName.parse(command.topic))
+        name = TopicName.parse(command.topic)
+        self._topic = log.admin.get_topic(name)
+        if topic_uuid not in (None, self._topic.uuid):
+            self._topic = log.admin.get_topic(name, fresh=True)  # As another node may know it.
+            if topic_uuid != self._topic.uuid:
+                raise TopicNotFound(
+                    f"topic {name} was deleted, and another of its name was made since: ask for "
+                    "its description again"
+                )
         self._partition: Partition | None = None
         if command.partition is not None or self._topic.partition_key is None:
             self._partition = partition_of(command.partition, self._topic.key_type)

@@ -37,6 +37,7 @@ from wings_server.flight.authentication import (
     room_of,
     schema_name_of,
     span_of,
+    topic_uuid_of,
 )
 from wings_server.flight.boundary import flight_errors
 from wings_server.flight.client_watch import ClientGone, ClientWatch
@@ -162,7 +163,8 @@ class FlightService(flight.FlightServerBase):
             command = parse_descriptor(descriptor)
             self._gate.allow(principal, "push", command.topic)
             quotas = self._gate.push_quotas(principal, usage)
-            put = Put(self._log, command, self._metrics, principal.ended, quotas)
+            uuid = topic_uuid_of(context)
+            put = Put(self._log, command, self._metrics, principal.ended, quotas, uuid)
             put.run(reader, writer, self._stopping, room_of(context), self._lookout)
 
     def do_exchange(
