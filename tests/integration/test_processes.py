@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pyarrow.flight as flight
 import pytest
 from fix_postgres import PostgresServer
 from flight_calls import act, create_topic, get, numbers, push
+from forked_commands import FORKED
 from server_processes import children, is_running, serves, serving, until
 from share_calls import Member, create_group
 
@@ -25,6 +27,21 @@ from wings_server.testing import ServerProcess, node_process, server_process
 
 SECONDS = 30.0
 LONG_MS = 30_000
+
+LATE = """
+import time
+from wings_server.processes import child, siblings
+
+siblings.LOOK_SECONDS, siblings.ANSWER_SECONDS_MAX = 1_000.0, 0.5
+
+class Siblings(siblings.Siblings):
+    def start(self, is_ready, metrics):
+        at = time.monotonic() + 1.0
+        super().start(lambda: is_ready() and time.monotonic() > at, metrics)
+
+child.Siblings = Siblings
+"""
+"""What has some processes look at the others once, and too early."""
 
 
 def status_of(server: ServerProcess, path: str) -> int:
@@ -136,6 +153,20 @@ def test_a_spare_takes_the_place_of_a_process_that_was_killed(server: ServerProc
         os.kill(server.pid, signal.SIGCONT)
     until(lambda: len(set(serving(server.pid)) - {other}) == 2, 4 * SECONDS)
     until(lambda: status_of(server, "/readyz") == 200, 4 * SECONDS)
+
+
+def test_all_are_ready_once_the_line_says_so(tmp_path: Path) -> None:
+    """One that looked at the others before those served looks again before the line is printed."""
+    (tmp_path / "sitecustomize.py").write_text(FORKED + LATE)
+    environment = {"PYTHONPATH": str(tmp_path)}
+    flags = ["--processes", "3"]
+    with (
+        server_process(tmp_path / "data", flags=flags, environment=environment) as server,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        # Many at a time, by connections of their own, so that each process takes some.
+        asked = [pool.submit(status_of, server, "/readyz") for _ in range(160)]
+        assert {each.result() for each in asked} == {200}
 
 
 def test_workers_at_different_processes_share_a_group(

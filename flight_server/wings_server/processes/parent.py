@@ -36,10 +36,14 @@ from wings_server.arrow_memory import arrow_bounds
 from wings_server.http.listener import bind
 from wings_server.metadata.process import MetadataServer
 from wings_server.processes.child import FAILED, Orders
+from wings_server.processes.siblings import ALL_READY, YES, ask
 from wings_server.settings import Address, MetadataSettings, Settings
 
 READY_SECONDS_MAX = 60.0
 """How long a process may take to serve."""
+
+READY_PAUSE_SECONDS = 0.05
+"""Between two looks at whether all processes found that all serve."""
 
 RESTART_SECONDS = (0.1, 5.0)
 """The pause before a process that ended is started again, doubling while it ends at once."""
@@ -113,6 +117,7 @@ class Processes:
             spare.prepare()
             for each in watched:
                 each.watch()
+            _wait_until_ready(sockets, settings.processes)
             self.flight = [each["flight"] for each in words]
             self.http = words[0]["http"]
             self._processes = watched
@@ -320,6 +325,19 @@ def _check(settings: Settings) -> None:
             raise InvalidArgument(
                 f"--{name} {address}: there are no {settings.processes} ports from there on"
             )
+
+
+def _wait_until_ready(sockets: Path, count: int) -> None:
+    """Wait until each process has seen that all take requests.
+
+    Raises:
+        Unavailable: That is not so in time.
+    """
+    until = time.monotonic() + READY_SECONDS_MAX
+    while any(ask(sockets, index, ALL_READY) != YES for index in range(count)):
+        if time.monotonic() > until:
+            raise Unavailable("the processes of the server do not find each other")
+        time.sleep(READY_PAUSE_SECONDS)
 
 
 def _sockets() -> tempfile.TemporaryDirectory[str]:

@@ -1,6 +1,6 @@
 """Siblings: the processes of one server ask each other for their metrics, and whether all serve.
 
-Each listens on a Unix socket in a directory that only their user can enter, and answers two
+Each listens on a Unix socket in a directory that only their user can enter, and answers a few
 questions. HTTP is one port for all, so whichever process takes a request answers for all of them.
 """
 
@@ -21,8 +21,10 @@ ANSWER_SECONDS_MAX = 2.0
 LOOK_SECONDS = 0.5
 """How often it is asked whether the others serve."""
 
-READY, METRICS = b"ready", b"metrics"
-_YES, _NO = b"yes", b"no"
+READY, ALL_READY, METRICS = b"ready", b"all ready", b"metrics"
+"""Whether a process takes requests; whether all do, as it sees them now; its metrics."""
+
+YES, NO = b"yes", b"no"
 
 _SAMPLE = re.compile(rb"([A-Za-z_:][\w:]*)(\{.*\})? (.*)", re.ASCII)
 
@@ -48,8 +50,10 @@ class Siblings:
         self._is_ready: Callable[[], bool] = lambda: False
         self._metrics: Callable[[], bytes] = bytes
         self._ready = False
+        self._looking = threading.Lock()
+        """Held while the others are asked, so that the last look is the one that counts."""
         self._closed = threading.Event()
-        path = self._path(index)
+        path = directory / str(index)
         path.unlink(missing_ok=True)  # Of the process before this one.
         self._listener = Listener(str(path), "AF_UNIX")
 
@@ -62,7 +66,7 @@ class Siblings:
         """
         self._is_ready = is_ready
         self._metrics = metrics
-        for run in (self._answer, self._look):
+        for run in (self._answer, self._watch):
             threading.Thread(target=run, name="wings-siblings", daemon=True).start()
 
     @property
@@ -78,7 +82,7 @@ class Siblings:
         """
         texts: dict[int, bytes] = {}
         for index in range(self._count):
-            text = own if index == self.index else self._ask(index, METRICS)
+            text = own if index == self.index else ask(self._directory, index, METRICS)
             if text is not None:
                 texts[index] = text
         return merged(texts)
@@ -88,24 +92,17 @@ class Siblings:
         self._closed.set()
         self._listener.close()
 
-    def _path(self, index: int) -> Path:
-        return self._directory / str(index)
-
-    def _look(self) -> None:
-        others = [index for index in range(self._count) if index != self.index]
+    def _watch(self) -> None:
         while True:
-            self._ready = all(self._ask(index, READY) == _YES for index in others)
+            self._look()
             if self._closed.wait(LOOK_SECONDS):
                 return
 
-    def _ask(self, index: int, question: bytes) -> bytes | None:
-        """Return another process's answer, None where it gives none."""
-        try:
-            with _connected(self._path(index)) as connection:
-                connection.send_bytes(question)
-                return connection.recv_bytes()
-        except (OSError, EOFError):
-            return None
+    def _look(self) -> bool:
+        others = [index for index in range(self._count) if index != self.index]
+        with self._looking:
+            self._ready = all(ask(self._directory, index, READY) == YES for index in others)
+            return self._ready
 
     def _answer(self) -> None:
         while not self._closed.is_set():
@@ -128,7 +125,24 @@ class Siblings:
                 if question == METRICS:
                     connection.send_bytes(self._metrics())
                 else:
-                    connection.send_bytes(_YES if self._is_ready() else _NO)
+                    is_ready = self._is_ready() and (question == READY or self._look())
+                    connection.send_bytes(YES if is_ready else NO)
+
+
+def ask(directory: Path, index: int, question: bytes) -> bytes | None:
+    """Return the answer of a process, None where it gives none.
+
+    Args:
+        directory: Of the sockets.
+        index: Of the process.
+        question: `READY`, `ALL_READY` or `METRICS`.
+    """
+    try:
+        with _connected(directory / str(index)) as connection:
+            connection.send_bytes(question)
+            return connection.recv_bytes()
+    except (OSError, EOFError):
+        return None
 
 
 def _connected(path: Path) -> Connection:
