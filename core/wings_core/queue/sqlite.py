@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from wings_core.errors import Unavailable
+from wings_core.errors import Unavailable, WingsError
+from wings_core.metadata.sqlite.writer import Writer
 from wings_core.queue.interfaces import Queue, QueueMessage
-
-LOCK_SECONDS_MAX = 10.0
-"""How long a call waits for another process that writes."""
 
 PAUSE_SECONDS = (0.02, 0.5)
 """Between two polls of an empty queue: the first, doubled up to the second."""
 
 _TABLES = (
+    # The writer makes its fences here.
+    "CREATE TABLE IF NOT EXISTS fences (id INTEGER PRIMARY KEY, mark INTEGER NOT NULL) STRICT",
     """
 CREATE TABLE IF NOT EXISTS messages (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -53,24 +53,14 @@ class SqliteQueue(Queue):
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._path = path
         self._clock = clock
-        self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._writer = Writer(path, sqlite3.Connection, "it")
         try:
-            self._connection = sqlite3.connect(
-                path, timeout=LOCK_SECONDS_MAX, isolation_level=None, check_same_thread=False
-            )
-        except sqlite3.Error as error:
-            raise Unavailable(f"the queue {path} cannot be opened: {error}") from error
-        try:
-            self._connection.execute("PRAGMA journal_mode=WAL").fetchall()
-            self._connection.execute("PRAGMA synchronous=FULL")
-            self._connection.execute("PRAGMA fullfsync=ON")  # Of macOS: else the disk may lose it.
-            self._connection.execute("BEGIN IMMEDIATE")
-            self._identity = _identity(self._connection)
-            self._connection.execute("COMMIT")
-        except (sqlite3.Error, ValueError) as error:
-            self._connection.close()
-            raise Unavailable(f"the queue {path} cannot be opened: {error}") from error
+            with self._transaction() as connection:
+                self._identity = _identity(connection)
+        except BaseException:
+            self._writer.close()
+            raise
 
     def send(self, bodies: Iterable[str]) -> None:
         """Add messages, in order."""
@@ -183,8 +173,7 @@ class SqliteQueue(Queue):
     def close(self) -> None:
         """Close the database; a wait ends."""
         self._closed.set()
-        with self._lock:
-            self._connection.close()
+        self._writer.close()
 
     def _take(self, messages_max: int, visibility_seconds: float) -> list[QueueMessage]:
         now = self._clock()
@@ -212,17 +201,11 @@ class SqliteQueue(Queue):
 
     @contextmanager
     def _transaction(self) -> Generator[sqlite3.Connection]:
-        with self._lock:
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                try:
-                    yield self._connection
-                    self._connection.execute("COMMIT")
-                except BaseException:
-                    self._connection.execute("ROLLBACK")
-                    raise
-            except sqlite3.Error as error:
-                raise Unavailable(f"the queue {self._path}: {error}") from error
+        try:
+            with self._writer.transaction() as connection:
+                yield connection
+        except (WingsError, ValueError) as error:
+            raise Unavailable(f"the queue {self._path}: {error}") from error
 
 
 def _identity(connection: sqlite3.Connection) -> str:

@@ -347,7 +347,7 @@ def test_no_message_of_a_topic_made_anew_is_taken_for_one_of_the_old(
 
 def test_what_is_no_queue_cannot_be_opened(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database" * 100)
-    with pytest.raises(Unavailable, match="cannot be opened"):
+    with pytest.raises(Unavailable, match="text: it failed: file is not a database"):
         SqliteQueue(tmp_path / "text")
     with pytest.raises(InvalidArgument, match="no directory"):
         DirectoryQueue(tmp_path / "nowhere")
