@@ -30,6 +30,7 @@ from typing import Literal, Self, TextIO
 
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.model import STORE_MESSAGES, StoreRole
+from wings_core.storage.files import make_directory, sync_directory
 
 FORMAT_VERSION = 1
 """The layout that this version of Wings writes, and the newest that it reads."""
@@ -102,15 +103,18 @@ class DataDirectory:
         """
         path = Path(path).absolute()
         with _file_system_errors(path):
-            _make_directory(path)
+            make_directory(path)
             # Looked at before the lock is made as well, so that nothing is put into a directory
             # that is something else.
             _read_format(path)
             directory = cls(path, _take_locks(path, use))
             try:
+                sync_directory(path)  # The start before this one may have failed to.
                 if _read_format(path) is None:
+                    with suppress(PermissionError):  # Of another's directory above.
+                        sync_directory(path.parent)
                     _write_format(path)
-                _make_directory(directory.segments)
+                make_directory(directory.segments)
             except BaseException:
                 directory.close()
                 raise
@@ -141,7 +145,7 @@ class DataDirectory:
             Unavailable: The file system refuses.
         """
         with _file_system_errors(path):
-            _make_directory(path / "segments")
+            make_directory(path / "segments")
             sync_directory(path)
             _write_format(path)
 
@@ -246,15 +250,6 @@ def _file_system_errors(path: Path) -> Generator[None]:
         raise InvalidArgument(f"{path} is not a directory") from None
     except OSError as error:
         raise Unavailable(f"{path} cannot be used: {error.strerror or error}") from error
-
-
-def _make_directory(path: Path) -> None:
-    """Make a directory and its parents durable; an existing one is left as it is."""
-    if path.is_dir():
-        return
-    _make_directory(path.parent)
-    path.mkdir(mode=0o700, exist_ok=True)
-    sync_directory(path.parent)
 
 
 def _read_format(path: Path) -> int | None:
@@ -392,16 +387,3 @@ def _held(path: Path, holder: str) -> Unavailable:
     if holder.isdigit():
         return Unavailable(f"{path} is in use by another server, process {holder}", pid=int(holder))
     return Unavailable(f"{path} is in use by another server")
-
-
-def sync_directory(directory: Path) -> None:
-    """Make durable which files a directory has.
-
-    Raises:
-        OSError: It cannot be synced.
-    """
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

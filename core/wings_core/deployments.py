@@ -46,11 +46,16 @@ class Parts:
     the process is one of several, and waits until the lease of the crashed one expires."""
 
     def close(self) -> None:
-        """Close storage, metadata and the watch of the disk."""
-        self.storage.store.close()
-        self.metadata.close()
-        if self.disk is not None:
-            self.disk.close()
+        """Close storage, metadata and the watch of the disk.
+
+        Raises:
+            Internal: The disk failed. All are closed, and what was acknowledged is durable.
+        """
+        with ExitStack() as closed:
+            if self.disk is not None:
+                closed.callback(self.disk.close)
+            closed.callback(self.metadata.close)
+            closed.callback(self.storage.store.close)
 
 
 class Deployment(Protocol):

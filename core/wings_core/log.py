@@ -1,6 +1,7 @@
 """The log: metadata, storage, ingest, fetch, maintenance and share groups put together."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Self
 
@@ -240,10 +241,15 @@ class Log:
         return aborted
 
     def close(self) -> None:
-        """Commit the received batches, then close every part; readers must have ended."""
-        self.shares.close()
-        self.maintainer.close()
-        self._close_parts()
+        """Commit the received batches, then close every part; readers must have ended.
+
+        Raises:
+            Internal: The disk failed. All are closed, and what was acknowledged is durable.
+        """
+        with ExitStack() as closed:
+            closed.callback(self._close_parts)
+            closed.callback(self.maintainer.close)
+            closed.callback(self.shares.close)
 
     def _close_parts(self) -> None:
         self.group_commit.close()

@@ -13,6 +13,7 @@ from typing import NoReturn, Protocol
 
 import structlog
 
+from wings_core.errors import WingsError
 from wings_core.tracing import setup as traces
 from wings_server import logs
 from wings_server.descriptors import raise_limit
@@ -52,7 +53,11 @@ class Service(Protocol):
         ...
 
     def stop(self) -> None:
-        """Drain and stop."""
+        """Drain and stop.
+
+        Raises:
+            WingsError: A part could not be closed as it should; all parts are closed.
+        """
         ...
 
     def reload(self) -> None:
@@ -64,7 +69,8 @@ def run(service: Service, process: int | None = None) -> NoReturn:
     """Serve until SIGTERM or SIGINT, then drain, and end the process with status 0.
 
     Prints the ready line when it serves. On SIGHUP it reads the certificate again. A second signal
-    to end ends the process at once; acknowledged messages are safe then as well.
+    to end ends the process at once; acknowledged messages are safe then as well. The status is 1
+    where the stop failed, as where the disk does.
 
     Args:
         service: The server.
@@ -90,10 +96,15 @@ def run(service: Service, process: int | None = None) -> NoReturn:
 
     _logger.info("stopping", signal=signals.wait().name)
     _end_in(settings.drain_seconds + STOP_SECONDS_MAX)
-    service.stop()
+    status = 0
+    try:
+        service.stop()
+        _logger.info("stopped")
+    except WingsError as error:
+        _logger.error("stopped, but not all was closed", reason=error.message)
+        status = 1
     traces.stop()
-    _logger.info("stopped")
-    _exit(0)
+    _exit(status)
 
 
 def collect_rarely() -> None:

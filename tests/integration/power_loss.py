@@ -4,6 +4,10 @@
 that its last sync covers; of what came after that, any change may be there, or missing, or there in
 some of its sectors. Entries of a directory keep their order: those after its last sync may be
 missing from some point on. That a file was created is durable once it was synced itself.
+
+A sync that fails decides it: of each change that it was to make durable, the disk has all, some
+sectors or nothing, and no later sync adds to that, as Linux takes what it could not write for
+written. The process that made the changes, and those after it, read them as if they were there.
 """
 
 import shutil
@@ -53,21 +57,35 @@ def recorder(directory: Path, recorded: Path) -> tuple[dict[str, str], Path]:
     return environment, record
 
 
+def fail_syncs(failing: Path, ending: str, *, after: int = 0, count: int = 1) -> None:
+    """Have syncs fail in the processes whose variable `FAILING` names a file.
+
+    Args:
+        failing: The file; written anew.
+        ending: How the paths of their files and directories end, a pattern of the shell.
+        after: How many are made before.
+        count: How many fail.
+    """
+    failing.write_text(f"{after} {count} *{ending}\n")
+
+
 def read_record(record: Path) -> list[Change]:
-    """Return what was recorded, in order."""
+    """Return what was recorded, in order; the last may be cut off, as the process was killed."""
     return list(_changes(record.read_bytes()))
 
 
 def _changes(raw: bytes) -> Iterator[Change]:
     place = 0
-    while place < len(raw):
+    while place + _RECORD.size <= len(raw):
         kind, inode, first, second, path_length, data_length = _RECORD.unpack_from(raw, place)
         place += _RECORD.size
+        end = place + path_length + data_length
+        if end > len(raw):
+            return
         path = Path(raw[place : place + path_length].decode())
         place += path_length
-        data = raw[place : place + data_length]
-        place += data_length
-        yield Change(chr(kind), inode, first, second, path, data, place)
+        yield Change(chr(kind), inode, first, second, path, raw[place:end], end)
+        place = end
 
 
 @dataclass
@@ -85,12 +103,25 @@ class _File:
                 _apply(self.durable, change)
         self.changes = kept
 
+    def lose(self, before: int, random: Random, keep: float, torn: float) -> None:
+        """Decide what is there of what was done before a place, for good."""
+        for place, change in self.changes:
+            if place < before:
+                _apply_some(self.durable, change, random, keep, torn)
+        self.changes = [each for each in self.changes if each[0] >= before]
+
 
 class Disk:
-    """Follows a record, and makes states of what a disk may hold at each point of it."""
+    """Follows a record, and makes states of what a disk may hold at each point of it.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: The directory that was recorded.
+        random: Chooses what syncs that failed have made.
+    """
+
+    def __init__(self, root: Path, random: Random) -> None:
         self._root = root
+        self._random = random
         self._files: dict[int, _File] = {}
         self._names: dict[Path, int | None] = {}
         """What is durable of all directories; None: a directory."""
@@ -112,8 +143,13 @@ class Disk:
                 self._files.setdefault(change.inode, _File()).changes.append((self._place, change))
             case "b":
                 self._begun[change.inode, change.first, change.second] = self._place
-            case "e":
-                self._synced(change, self._begun.pop((change.inode, change.first, change.second)))
+            case "e" | "f":
+                begun = self._begun.pop((change.inode, change.first, change.second))
+                if change.kind == "e":
+                    self._synced(change, begun)
+                elif change.inode in self._files:
+                    keep, torn = _chances(self._random)
+                    self._files[change.inode].lose(begun, self._random, keep, torn)
             case _:
                 if change.kind == "c":
                     self._files[change.inode] = _File()
@@ -131,9 +167,8 @@ class Disk:
         names = dict(self._names)
         for _, change in self._entries[: random.randint(0, len(self._entries))]:
             _enter(names, change)
-        if keep is None:
-            keep = random.choice((0.0, 0.5, 0.5, 0.9, 1.0))
-        torn = random.choice((0.0, 0.3, 1.0))
+        chance, torn = _chances(random)
+        keep = chance if keep is None else keep
         written: dict[int, Path] = {}
         for path, inode in sorted(names.items()):
             place = directory / path.relative_to(self._root)
@@ -150,14 +185,7 @@ class Disk:
         file = self._files.get(inode, _File())
         content = bytearray(file.durable)
         for _, change in file.changes:
-            if random.random() >= keep:
-                continue
-            if change.kind == "w" and random.random() < torn:
-                for part in _sectors(change):
-                    if random.random() < 0.5:
-                        _apply(content, part)
-            else:
-                _apply(content, change)
+            _apply_some(content, change, random, keep, torn)
         return bytes(content)
 
     def _synced(self, change: Change, begun: int) -> None:
@@ -201,6 +229,24 @@ def _enter(names: dict[Path, int | None], change: Change) -> None:
         case kind:
             assert kind == "l", kind
             names[Path(change.data.decode())] = change.inode
+
+
+def _chances(random: Random) -> tuple[float, float]:
+    """Choose how many changes that may be missing are there, and how many of those in part."""
+    return random.choice((0.0, 0.5, 0.5, 0.9, 1.0)), random.choice((0.0, 0.3, 1.0))
+
+
+def _apply_some(
+    content: bytearray, change: Change, random: Random, keep: float, torn: float
+) -> None:
+    if random.random() >= keep:
+        return
+    if change.kind == "w" and random.random() < torn:
+        for part in _sectors(change):
+            if random.random() < 0.5:
+                _apply(content, part)
+    else:
+        _apply(content, change)
 
 
 def _apply(content: bytearray, change: Change) -> None:

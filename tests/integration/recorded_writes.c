@@ -2,10 +2,14 @@
  * file $RECORD, in the order in which it was done. A record is
  *     kind, inode, first number, second number, length of a path, length of data; the path; the data
  * A change is recorded when it has been made, a sync when it begins and when it has ended: so a sync
- * covers the changes of its file that are recorded before its beginning, and perhaps more. */
+ * covers the changes of its file that are recorded before its beginning, and perhaps more.
+ * The file $FAILING, where it is there, has two numbers and a pattern of paths: so many syncs of such
+ * files are still to be let pass, and after them so many fail, without being made. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -159,6 +163,36 @@ PWRITEV2(pwritev64v2, off64_t)
 FTRUNCATE(ftruncate, off_t)
 FTRUNCATE(ftruncate64, off64_t)
 
+/* Whether a sync of a file is to fail; counts it. */
+static int fails(const char *path)
+{
+    const char *failing = getenv("FAILING");
+    char pattern[256], text[320];
+    long left, failures;
+    int fd = failing ? syscall(SYS_openat, AT_FDCWD, failing, O_RDWR | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return 0;
+    pthread_mutex_lock(&lock);
+    ssize_t length = syscall(SYS_pread64, fd, text, sizeof text - 1, 0);
+    text[length < 0 ? 0 : length] = 0;
+    int fail = 0;
+    if (sscanf(text, "%ld %ld %255s", &left, &failures, pattern) == 3 &&
+        fnmatch(pattern, path, 0) == 0) {
+        if (left > 0)
+            left--;
+        else if (failures > 0) {
+            failures--;
+            fail = 1;
+        }
+        length = snprintf(text, sizeof text, "%ld %ld %s%20s\n", left, failures, pattern, "");
+        if (syscall(SYS_pwrite64, fd, text, length, 0) != length)
+            abort();
+    }
+    pthread_mutex_unlock(&lock);
+    syscall(SYS_close, fd);
+    return fail;
+}
+
 #define SYNC(name)                                                                \
     int name(int fd)                                                              \
     {                                                                             \
@@ -168,6 +202,11 @@ FTRUNCATE(ftruncate64, off64_t)
         int64_t mine = __sync_add_and_fetch(&number, 1);                          \
         if (recorded)                                                             \
             note('b', inode_of(fd), mine, #name[1] == 'd', path, NULL, 0, 0);     \
+        if (recorded && fails(path)) {                                            \
+            note('f', inode_of(fd), mine, #name[1] == 'd', path, NULL, 0, 0);     \
+            errno = EIO;                                                          \
+            return -1;                                                            \
+        }                                                                         \
         int result = REAL(name)(fd);                                              \
         if (recorded && result == 0)                                              \
             note('e', inode_of(fd), mine, #name[1] == 'd', path, NULL, 0, 0);     \

@@ -4,7 +4,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -258,3 +258,26 @@ def test_a_directory_keeps_to_the_object_store_that_it_was_first_used_with(tmp_p
         assert directory.object_store("hot", None) == "s3://bucket/one"
         with pytest.raises(InvalidArgument, match="at s3://bucket/one, and cannot have them at"):
             directory.object_store("hot", "s3://bucket/two")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_a_start_makes_durable_what_the_one_before_it_could_not(
+    tmp_path: Path, synced: Callable[[Path | None], list[Path]]
+) -> None:
+    path = tmp_path / "deep" / "data"
+    for each in (tmp_path, path.parent, path):
+        synced(each)
+        with pytest.raises(Unavailable, match="Input/output error"):
+            DataDirectory.open(path)
+        assert not each.joinpath("deep").exists()
+        assert not each.joinpath("data").exists()
+    done = synced(None)
+    with DataDirectory.open(path) as directory:
+        assert {path, path.parent} <= set(done)
+        synced(path)
+        with pytest.raises(Unavailable, match="Input/output error"):
+            directory.bind("its metadata", own=True)
+    done = synced(None)
+    with DataDirectory.open(path) as directory:
+        assert path in done
+        directory.bind("its metadata")

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
-from wings_core.data_directory import DataDirectory, open_private, sync_directory
+from wings_core.data_directory import DataDirectory, open_private
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.storage.files import sync_directory
 
 if TYPE_CHECKING:
     from wings_core.metadata.postgres import PostgresMetadata

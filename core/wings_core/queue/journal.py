@@ -23,6 +23,7 @@ from pydantic import BaseModel, ValidationError
 
 from wings_core.errors import Internal, Unavailable
 from wings_core.queue.claims import Claim, Outcome
+from wings_core.storage.files import sync_directory
 
 CLAIMS_KEPT_MAX = 1_000
 """Finished claims that are kept; older ones are deleted."""
@@ -66,6 +67,8 @@ class Journal:
                 f"a pipeline runs already with the checkpoint {self.directory}"
             ) from None
         self._lock = lock
+        for each in (self._claims, self.directory):  # A run before this one may have failed to.
+            sync_directory(each)
 
     def unlock(self) -> None:
         """Release the lock, if it is held."""
@@ -174,15 +177,7 @@ def _create(path: Path, data: bytes) -> None:
             os.link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_directory(path.parent)
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -193,7 +188,7 @@ def _replace(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def _load(path: Path, model: type[M]) -> M | None:

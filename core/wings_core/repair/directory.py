@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wings_core.check import CheckReport, Problem, check_directory
-from wings_core.data_directory import DataDirectory, sync_directory
+from wings_core.data_directory import DataDirectory
 from wings_core.errors import AlreadyExists, InvalidArgument, StorageCorrupt, Unavailable
 from wings_core.metadata.open import has_metadata
 from wings_core.metadata.sqlite import SqliteMetadata
@@ -24,6 +24,7 @@ from wings_core.repair.write import write_metadata
 from wings_core.share.open import all_groups
 from wings_core.share.replica.rebuild import copy_holds
 from wings_core.share.replica.sqlite_store import problems_of as hold_problems
+from wings_core.storage.files import sync_directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,8 +356,10 @@ class Shares:
 
     def close(self) -> None:
         """End waiting calls with `Unavailable`, and end the threads."""
-        self._coordinator.close()
-        self._records.close()
+        try:
+            self._coordinator.close()
+        finally:
+            self._records.close()
 
     @contextmanager
     def _entered(

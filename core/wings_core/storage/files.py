@@ -1,7 +1,8 @@
 """What the store asks of the operating system when it writes, so that tests can make it fail."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
@@ -56,6 +57,37 @@ def sync_data(descriptor: int) -> None:
         os.fsync(descriptor)
 
 
+def sync_directory(path: Path) -> None:
+    """Return once a directory's entries are durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: Path, sync: Callable[[Path], None] = sync_directory) -> None:
+    """Make a directory and those above it durable; one that is there is left as it is.
+
+    Args:
+        path: The directory; its mode is 0700.
+        sync: Makes the entries of a directory durable.
+
+    Raises:
+        OSError: It cannot be made, and is not there.
+    """
+    if path.is_dir():
+        return
+    make_directory(path.parent, sync)
+    path.mkdir(mode=0o700, exist_ok=True)
+    try:
+        sync(path.parent)
+    except OSError:
+        with suppress(OSError):  # Else the next to look would take it for durable.
+            path.rmdir()
+        raise
+
+
 BUFFERS_MAX = min(1024, os.sysconf("SC_IOV_MAX")) if hasattr(os, "sysconf") else 1024
 """Most buffers in one `Files.write`: the kernel takes no more."""
 
@@ -83,11 +115,7 @@ class SystemFiles:
 
     def sync_directory(self, path: Path) -> None:
         """See `Files.sync_directory`."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(path)
 
     def truncate(self, descriptor: int, length: int) -> None:
         """See `Files.truncate`."""

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from wings_core.errors import Internal, ResourceExhausted, StorageCorrupt, Unavailable, WingsError
 from wings_core.model import PageAddress
-from wings_core.storage.files import BUFFERS_MAX, Files, SystemFiles
+from wings_core.storage.files import BUFFERS_MAX, Files, SystemFiles, make_directory
 from wings_core.storage.interfaces import EncodedPage, addresses_of
 from wings_core.storage.lru import Lru
 from wings_core.storage.mapping import SEGMENT_NAME, SegmentMaps
@@ -280,9 +280,7 @@ class SegmentStore:
         return segment
 
     def _begin(self, name: str) -> "_Segment":
-        if not self._directory.is_dir():
-            self._directory.mkdir(mode=0o700, parents=True)
-            self._files.sync_directory(self._directory.parent)
+        make_directory(self._directory, self._files.sync_directory)
         path = self._directory / name
         # Never a file that is there: the name of another process's segment would be refused.
         segment = _Segment(name, self._files.create(path), self._files)

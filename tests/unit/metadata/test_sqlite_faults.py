@@ -14,6 +14,7 @@ from fix_metadata import SCHEMA, A, B, C, Clock, MetadataUnderTest, batch_of, of
 from wings_core.errors import Internal, ResourceExhausted, TopicNotFound, Unavailable
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite.commit_cache import CommitCache
+from wings_core.metadata.sqlite.writer import FENCE, FENCE_TRIES
 from wings_core.model import Position, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
@@ -197,13 +198,36 @@ def test_a_commit_that_failed_is_fenced_off(metadata: MetadataUnderTest, faults:
     check_the_next_commit_works(metadata, topic)
 
 
+@pytest.mark.parametrize("fences", range(FENCE_TRIES + 1))
+def test_a_commit_that_failed_is_in_doubt_where_no_fence_is_made(
+    metadata: MetadataUnderTest, faults: Faults, fences: int
+) -> None:
+    topic = prepared_topic(metadata)
+    left = 1 + fences
+    seen: list[str] = []
+
+    def fail(sql: str) -> bool:
+        nonlocal left
+        left -= sql == "COMMIT"
+        return sql == "COMMIT" and left >= 0
+
+    faults.fail = fail
+    with pytest.raises((Internal, Unavailable)) as refused:
+        commit(metadata, topic)
+    assert refused.value.facts.get("in_doubt", False) is (fences == FENCE_TRIES)
+    check_nothing_came(metadata, topic)
+    faults.after = seen.append
+    check_the_next_commit_works(metadata, topic)
+    assert [sql for sql in seen if "INTO fences" in sql] == [FENCE] * (fences == FENCE_TRIES)
+
+
 def test_a_connection_that_cannot_roll_back_is_replaced(
     metadata: MetadataUnderTest, faults: Faults, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = prepared_topic(metadata)
     check_nothing_came(metadata, topic)
     before = len(faults.connections)
-    with faults.failing("COMMIT", "ROLLBACK"), pytest.raises(Internal):
+    with faults.failing("COMMIT", "ROLLBACK"), pytest.raises(Unavailable, match="not known"):
         commit(metadata, topic)
     assert "its connection is replaced" in caplog.text
     check_nothing_came(metadata, topic)
@@ -215,7 +239,7 @@ def test_a_commit_that_failed_wakes_nobody(metadata: MetadataUnderTest, faults: 
     topic = prepared_topic(metadata)
     calls: list[None] = []
     with metadata.registry.watch([Position(topic.uuid, B, 0)], lambda: calls.append(None)):
-        with faults.failing("COMMIT"), pytest.raises(Internal):
+        with faults.failing("COMMIT"), pytest.raises(Unavailable):
             commit(metadata, topic)
         assert calls == []
         commit(metadata, topic)
@@ -227,11 +251,11 @@ def test_a_topic_is_not_forgotten_by_a_deletion_that_failed(
 ) -> None:
     topic = prepared_topic(metadata)
     with faults.failing("COMMIT"):
-        with pytest.raises(Internal):
+        with pytest.raises(Unavailable):
             metadata.admin.delete_topic(topic.name)
-        with pytest.raises(Internal):
+        with pytest.raises(Unavailable):
             metadata.admin.alter_topic(topic.name, TopicConfig(batch_bytes_max=1))
-        with pytest.raises(Internal):
+        with pytest.raises(Unavailable):
             metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("other"), SCHEMA)
     assert metadata.admin.list_topics(DEFAULT_NAMESPACE) == [topic]
     assert metadata.admin.get_topic(topic.name) == topic
@@ -242,7 +266,7 @@ def test_a_purge_that_failed_is_done_again(metadata: MetadataUnderTest, faults: 
     topic = prepared_topic(metadata)
     metadata.admin.delete_topic(topic.name)
     for statement in ("DELETE FROM pages", "UPDATE folios", "DELETE FROM topics", "COMMIT"):
-        with faults.failing(statement), pytest.raises(Internal):
+        with faults.failing(statement), pytest.raises((Internal, Unavailable)):
             metadata.registry.purge(100)
         assert metadata.registry.live_folios() == {"folio-1"}
     assert not metadata.registry.purge(100)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from wings_core.metadata.sqlite.database_file import DatabaseFile
 from wings_core.metadata.sqlite.writer import LENGTHENED_AFTER, WAL_BYTES_AHEAD, Writer
 
 
@@ -81,3 +82,32 @@ def test_a_log_that_cannot_be_lengthened_grows_as_it_would(
     for number in range(2 * LENGTHENED_AFTER):
         insert(number)
     assert numbers_after_a_crash(path, tmp_path / "crash") == list(range(2 * LENGTHENED_AFTER))
+
+
+@pytest.mark.parametrize(("later", "is_damage"), [(1, False), (2, True)])
+def test_what_is_left_of_a_transaction_that_another_replaced_is_no_damage(
+    path: Path, insert: Callable[[int], None], tmp_path: Path, later: int, is_damage: bool
+) -> None:
+    insert(0)
+    durable = log_of(path).stat().st_size
+    (tmp_path / "replaced").mkdir()
+    replaced = tmp_path / "replaced" / path.name
+    for each in (path, log_of(path)):
+        shutil.copy(each, replaced.parent)
+    writer = Writer(replaced, sqlite3.Connection)
+    with writer.transaction() as database:  # As one whose sync failed.
+        database.executemany(
+            "INSERT INTO numbers VALUES (?, zeroblob(5000))", [(n,) for n in [7, 8]]
+        )
+    failed = log_of(replaced).read_bytes()
+    for number in range(later):
+        insert(number + 1)
+    log = bytearray(log_of(path).read_bytes())
+    assert len(log) < len(failed)
+    log[durable + 100] ^= 1  # Power was lost before the sync of what replaced it.
+    copy = tmp_path / "cut"
+    copy.mkdir()
+    shutil.copy(path, copy)
+    log_of(copy / path.name).write_bytes(log + failed[len(log) :])
+    assert bool(DatabaseFile.log_problems_of(copy / path.name)) is is_damage
+    writer.close()

@@ -58,7 +58,6 @@ def push(name):
 
 for number in range(3):
     push(f"{number}.inline")
-metadata.registry.partition_states(topic.uuid)  # Tells the tables, and waits for no sync.
 for failing in ["FAIL_NEXT_SYNC", "FAIL_SYNC_AFTER"][:FAILING_SYNCS]:
     pathlib.Path(os.environ[failing]).touch()
 try:

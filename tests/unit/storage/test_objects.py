@@ -1,6 +1,8 @@
 """The behaviour of every object store."""
 
+import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pyarrow as pa
 import pytest
 from tables import each
 
-from wings_core.errors import AlreadyExists, InvalidArgument, StorageCorrupt, Unavailable
+from wings_core.errors import AlreadyExists, Internal, InvalidArgument, StorageCorrupt, Unavailable
 from wings_core.storage.objects import ObjectStore, bind_objects, check_url, cloud, open_objects
 from wings_core.storage.objects.directory import DirectoryObjects
 from wings_core.storage.objects.ranges import MERGE_GAP_BYTES, merge
@@ -79,6 +81,21 @@ def test_folders_that_become_empty_are_deleted_while_others_put_into_them(tmp_pa
     store.put("top/other", [b"x"])
     store.delete("top/other")
     assert [each.name for each in store.list()] == ["top/inner/kept"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_an_object_whose_directory_was_not_synced_is_durable_once_it_is_put_again(
+    tmp_path: Path, synced: Callable[[Path | None], list[Path]]
+) -> None:
+    store = DirectoryObjects(tmp_path)
+    for folder in (tmp_path, tmp_path / "a", tmp_path / "a" / "b"):
+        synced(folder)
+        with pytest.raises(Internal, match="Input/output error"):
+            store.put("a/b/object", [b"rows"])
+    done = synced(None)
+    with pytest.raises(AlreadyExists):
+        store.put("a/b/object", [b"rows"])
+    assert {tmp_path, tmp_path / "a", tmp_path / "a" / "b"} <= set(done)
 
 
 def test_a_missing_object_is_named(objects: ObjectStore) -> None:

@@ -6,8 +6,8 @@ those of https://www.sqlite.org/fileformat2.html. Nothing is written, and no loc
 
 import mmap
 import struct
+import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -29,7 +29,13 @@ _FREE_LIST_AT = 32
 _LOG_HEADER = struct.Struct(">8I")
 _FRAME_HEADER = struct.Struct(">6I")
 _LOG_MAGIC = {0x377F0682: "<", 0x377F0683: ">"}
+<<<<<<< HEAD
 """The byte orders of the log's checksums, by its magic number."""
+=======
+"""By the byte order of the log's checksums."""
+_ORDER = "<" if sys.byteorder == "little" else ">"
+"""That of the logs of this machine."""
+>>>>>>> efc23450 (Lose nothing by syncs that failed in an earlier life of a directory)
 
 
 class DatabaseFile:
@@ -148,7 +154,7 @@ class DatabaseFile:
         if order is None or sums != (sum_1, sum_2) or page_bytes != self.page_bytes:
             if any(log):
                 # A header that is of these frames was whole when they were written.
-                commits = sum(_commits(log, _LOG_HEADER.size, step, salts))
+                commits = _commits(log, _LOG_HEADER.size, step, order or _ORDER, salts)
                 self._lose(f"{_LOG_DAMAGED} last may be lost", commits)
             return {}
         committed: dict[int, bytes] = {}
@@ -165,7 +171,7 @@ class DatabaseFile:
                 committed.update(running)
                 running = {}
             at += step
-        if commits := sum(_commits(log, at, step, salts)):
+        if commits := _commits(log, at, step, order, salts):
             self._lose(f"{_LOG_DAMAGED} after that is lost", commits)
         elif at < len(log) < at + step or (running and at == len(log)):
             self.losses.append(f"{_LOG_CUT_OFF}: what was committed last may be lost")
@@ -173,16 +179,29 @@ class DatabaseFile:
 
     def _lose(self, message: str, commits: int) -> None:
         self.losses.append(message)
-        if commits > 1:  # One may be of a transaction that was not synced when power was lost.
+        # One may be of a transaction that was not synced when power was lost, or whose sync failed.
+        if commits > 1:
             self.log_problems = self.losses
 
 
-def _commits(log: bytes, at: int, step: int, salts: list[int]) -> Iterator[bool]:
-    """Tell of each frame from a place on whether it ends a transaction of this log."""
+def _commits(log: bytes, at: int, step: int, order: str, salts: list[int]) -> int:
+    """Return how many transactions end in a run of frames, the most of all runs from a place on.
+
+    The frames of a run were appended one to the other. Two transactions that did not, one of which
+    replaces another that failed, are in two.
+    """
+    most = commits = 0
+    sums = (0, 0)
     while at + step <= len(log):
-        _, size, *found, _, _ = _FRAME_HEADER.unpack_from(log, at)
-        yield bool(size) and found == salts
+        _, size, *found, sum_1, sum_2 = _FRAME_HEADER.unpack_from(log, at)
+        data = log[at + _FRAME_HEADER.size : at + step]
+        if _sums(order, data, _sums(order, log[at : at + 8], sums)) != (sum_1, sum_2):
+            commits = 0
+        commits += bool(size) and found == salts
+        most = max(most, commits)
+        sums = sum_1, sum_2
         at += step
+    return most
 
 
 def _sums(order: str, data: bytes, sums: tuple[int, int]) -> tuple[int, int]:

@@ -5,13 +5,18 @@ the last frame marked as the commit, and then syncs. Where the sync fails, SQLit
 connection sees the transaction. But its frames, mark and all, may lie in the log, and after a crash
 recovery would find them valid and replay them (tried: it does). So after a failed COMMIT the writer
 at once commits a row of its own, the fence. Its frames overwrite the failed ones, and since each
-frame's checksum covers those before it, what is left of them is never valid again (tried). If the
-fence fails as well, the next commit that succeeds does the same. A full disk is harmless: then the
-frame with the mark, which is the last, was not written.
+frame's checksum covers those before it, what is left of them is never valid again (tried). A fence
+that fails is tried again; until one is on the disk, each transaction begins with it, and a caller
+is told that its transaction may come back. A full disk is harmless: then the frame with the mark,
+which is the last, was not written.
 
 **A sync that failed is not made up for by the next.** Linux takes what it could not write for
-written, and recovery does not come to the frames after one that is missing. So the fence, or the
-commit in its place, writes the whole log again.
+written, and recovery does not come to the frames after one that is missing. So a fence writes the
+whole log again. A process knows nothing of the syncs of those before it: it writes the log again,
+and syncs it, before it reads anything of it. What it shows, or answers, is on the disk.
+
+**Closing tells what failed.** SQLite moves the log into the database when the last connection is
+closed, and says nothing of errors; so that is done, with the fence that is due, by statements.
 
 If even the rollback fails, the state of the connection is unknown: it is discarded, which ends its
 transaction, and a new one is opened before the next use. Readers stay open meanwhile, so the
@@ -35,8 +40,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from wings_core.errors import Internal, Unavailable, WingsError
+from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsError
 from wings_core.metadata.sqlite.faults import discard, translated
+from wings_core.storage.files import sync_data, sync_directory
 
 FOREIGN_LOCK_SECONDS_MAX = 5.0
 """How long a statement waits for a lock of another process, such as a database shell."""
@@ -52,6 +58,15 @@ WAL_BYTES_AHEAD = 1_000 * (4096 + 24) + 32
 
 LENGTHENED_AFTER = 48
 """Transactions after which the log is written in advance; a short life has no need of it."""
+
+FENCE_TRIES = 3
+"""How often a fence is tried before its transaction is in doubt."""
+
+COPIED_BYTES = 1024 * 1024
+"""Bytes of the log that are written again at a time."""
+
+FENCE = "INSERT OR REPLACE INTO fences (id, mark) VALUES (1, random())"
+"""A change of a row that says nothing."""
 
 _logger = logging.getLogger(__name__)
 
@@ -76,8 +91,8 @@ class Writer:
         self._closed = False
         self._prepare: Callable[[sqlite3.Connection], None] | None = None
         self._transactions = 0
-        self._sync_failed = False
-        """Whether one did, and none after it was of all of the log."""
+        self._is_fence_due = False
+        """Whether recovery may find a transaction that was undone."""
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
@@ -87,7 +102,9 @@ class Writer:
 
         Raises:
             ResourceExhausted: The disk is full.
-            Unavailable: The writer is closed, or another process holds the database's lock.
+            Unavailable: The writer is closed, or another process holds the database's lock; or (the
+                fact `in_doubt`) SQLite failed so that the transaction, which is not visible, may be
+                after a crash.
             Internal: SQLite failed; nothing of the transaction is or will become visible.
         """
         with self._lock:
@@ -97,23 +114,27 @@ class Writer:
             try:
                 connection = self._open()
                 connection.execute("BEGIN IMMEDIATE")
-                if self._sync_failed:
-                    self._write_log_again()
+                if self._is_fence_due:
+                    self._put_fence(connection)
                 yield connection
                 committing = True
                 connection.execute("COMMIT")
-                committing = False
-                self._sync_failed = False
+                committing = self._is_fence_due = False
                 self._transactions += 1
                 if self._transactions == LENGTHENED_AFTER:
                     self._lengthen_log(connection)
             except BaseException as error:
                 self._undo()
-                if committing:
-                    self._learn_of_sync(error)
-                    self._fence()
+                failure = None
                 if isinstance(error, sqlite3.Error):
-                    raise translated(error, self._what) from error
+                    failure = translated(error, self._what)
+                if committing and not isinstance(failure, ResourceExhausted):
+                    self._fence_off()
+                    if failure is not None and self._is_fence_due:
+                        message = f"it is not known whether this was committed: {failure.message}"
+                        failure = Unavailable(message, in_doubt=True)
+                if failure is not None:
+                    raise failure from error
                 raise
 
     def prepare(self, prepare: Callable[[sqlite3.Connection], None]) -> None:
@@ -126,13 +147,35 @@ class Writer:
     def close(self) -> None:
         """Close the connection, after the transaction that runs; later ones are refused.
 
-        The last connection to close moves the log into the database.
+        The log is moved into the database before.
+
+        Raises:
+            Internal: That failed. It is closed; what was committed is in the log, where the next
+                process finds it.
         """
         with self._lock:
             self._closed = True
-            self._disconnect()
+            try:
+                if self._connection is not None:
+                    self._leave(self._connection)
+            finally:
+                self._disconnect()
 
     # Inside; the lock is held.
+
+    def _leave(self, connection: sqlite3.Connection) -> None:
+        """Move the log into the database, unless another process reads it."""
+        try:
+            if self._is_fence_due:
+                self._fence()
+            connection.execute("PRAGMA wal_checkpoint").fetchall()
+        except (sqlite3.Error, WingsError) as error:
+            failure = error if isinstance(error, WingsError) else translated(error, self._what)
+            _logger.error("%s is closed, and keeps its log: %s", self._what, failure.message)
+            with suppress(sqlite3.Error, WingsError):
+                self._settle(connection, sync=False)
+            if not isinstance(failure, ResourceExhausted):
+                raise failure from error
 
     def _disconnect(self) -> None:
         discard(self._connection)
@@ -159,6 +202,7 @@ class Writer:
             connection.execute("PRAGMA fullfsync=ON")  # Of macOS: else the disk may lose it.
             connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
             connection.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}").fetchall()
+            self._settle(connection, sync=True)
             if self._prepare is not None:
                 self._prepare(connection)
         except BaseException:
@@ -176,16 +220,30 @@ class Writer:
                 if ahead > 0:
                     log.write(bytes(ahead))
                     log.flush()
-                    os.fsync(log.fileno())
+                    sync_data(log.fileno())
         self._undo()
 
-    def _write_log_again(self) -> None:
-        """Have the next sync write all of the log; within a transaction."""
+    def _settle(self, connection: sqlite3.Connection, *, sync: bool) -> None:
+        """Write all of the log again, so that the next sync is of all of it; or sync it, too."""
+        connection.execute("BEGIN IMMEDIATE")  # So that nothing is appended meanwhile.
         try:
-            with Path(f"{self._path}-wal").open("rb+") as log:
-                data = log.read()
-                log.seek(0)
-                log.write(data)
+            self._write_log_again(sync=sync)
+        finally:
+            connection.execute("ROLLBACK")
+
+    def _write_log_again(self, *, sync: bool = False) -> None:
+        log = Path(f"{self._path}-wal")
+        try:
+            with log.open("rb+", buffering=0) as file:
+                _copy_in_place(file.fileno())
+                if sync:
+                    try:
+                        sync_data(file.fileno())
+                    except OSError:
+                        # SQLite syncs it when it is closed, before it moves it into the database.
+                        _copy_in_place(file.fileno())
+                        raise
+                    sync_directory(log.parent)
         except OSError as error:
             raise Internal(f"the log of {self._what} cannot be written again: {error}") from error
 
@@ -197,21 +255,39 @@ class Writer:
             _logger.exception("%s could not be rolled back: its connection is replaced", self._what)
             self._disconnect()
 
-    def _learn_of_sync(self, error: BaseException) -> None:
-        code = getattr(error, "sqlite_errorcode", None)
-        self._sync_failed |= code == sqlite3.SQLITE_IOERR_FSYNC
+    def _put_fence(self, connection: sqlite3.Connection) -> None:
+        self._write_log_again()
+        connection.execute(FENCE)
 
     def _fence(self) -> None:
         """Make sure that recovery does not find the transaction whose COMMIT failed."""
+        connection = self._open()
+        connection.execute("BEGIN IMMEDIATE")
         try:
-            connection = self._open()
-            connection.execute("BEGIN IMMEDIATE")
-            if self._sync_failed:
-                self._write_log_again()
-            connection.execute("INSERT OR REPLACE INTO fences (id, mark) VALUES (1, random())")
+            self._put_fence(connection)
             connection.execute("COMMIT")
-            self._sync_failed = False
-        except (sqlite3.Error, WingsError) as error:
-            self._learn_of_sync(error)
-            _logger.exception("%s cannot be written: the next commit will be the fence", self._what)
+        except BaseException:
             self._undo()
+            raise
+        self._is_fence_due = False
+
+    def _fence_off(self) -> None:
+        """Fence a transaction off, now or with the next one."""
+        self._is_fence_due = True
+        for tries in range(1, FENCE_TRIES + 1):
+            try:
+                self._fence()
+            except (sqlite3.Error, WingsError):
+                if tries == FENCE_TRIES:
+                    _logger.exception(
+                        "%s cannot be written: the next commit will be the fence", self._what
+                    )
+            else:
+                return
+
+
+def _copy_in_place(descriptor: int) -> None:
+    """Write all of a file again, as it is."""
+    position = 0
+    while data := os.pread(descriptor, COPIED_BYTES, position):
+        position += os.pwrite(descriptor, data, position)

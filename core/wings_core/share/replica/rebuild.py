@@ -10,7 +10,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from wings_core.data_directory import sync_directory
 from wings_core.errors import AlreadyExists
 from wings_core.metadata.sqlite.integrity import FAULTS, is_empty, open_to_check
 from wings_core.model import ShareGroup
@@ -23,6 +22,7 @@ from wings_core.share.replica.sqlite_store import (
     read_version,
 )
 from wings_core.share.replica.store import Mark, PartitionWrite, StoredPartition
+from wings_core.storage.files import sync_directory
 
 LOCK_SECONDS_UNKNOWN = 30.0
 """Of a group whose mark is lost and whose configuration is not at hand: the default of groups."""

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import secrets
-import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from wings_core.errors import (
     StorageCorrupt,
     WingsError,
 )
-from wings_core.storage.files import BUFFERS_MAX, SystemFiles
+from wings_core.storage.files import BUFFERS_MAX, SystemFiles, make_directory
 from wings_core.storage.objects.counts import ObjectCounts, Operation
 from wings_core.storage.objects.interfaces import Parts, StoredObject
 from wings_core.storage.objects.names import check_name
@@ -51,8 +50,6 @@ class DirectoryObjects:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._files = SystemFiles()
-        self._making = threading.Lock()
-        """Held while directories are made and synced: a writer that finds one relies on that."""
         self.url = directory.absolute().as_uri()
         self.counts = ObjectCounts()
 
@@ -62,14 +59,19 @@ class DirectoryObjects:
         size = sum(map(len, parts))
         with self._counted("put", size), _errors(f"store {name}"):
             unfinished = path.parent / f"{_UNFINISHED}{secrets.token_hex(8)}"
+            is_new = True
             try:
                 self._write(self._create(unfinished), parts)
                 os.link(unfinished, path)
             except FileExistsError:
-                raise AlreadyExists(f"there is an object {name} already") from None
+                is_new = False
             finally:
                 unfinished.unlink(missing_ok=True)
-            self._files.sync_directory(path.parent)
+            # An object that is there, or a directory, may be one whose sync failed.
+            for depth in range(name.count("/") + 1):
+                self._files.sync_directory(path.parents[depth])
+            if not is_new:
+                raise AlreadyExists(f"there is an object {name} already")
 
     def read(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """See `ObjectStore.read`."""
@@ -122,7 +124,7 @@ class DirectoryObjects:
                     raise InvalidArgument(f"there is no directory {self._directory}")
                 return
             try:
-                self._make_directory(self._directory)
+                make_directory(self._directory)
             except (FileExistsError, NotADirectoryError):
                 raise InvalidArgument(f"{self._directory} is not a directory") from None
             probe = self._directory / f"{_UNFINISHED}{secrets.token_hex(8)}"
@@ -139,19 +141,11 @@ class DirectoryObjects:
         """Create a file, and the directories above it where they are not there."""
         for _ in range(CREATE_TRIES_MAX - 1):
             try:
-                with self._making:
-                    self._make_directory(path.parent)
+                make_directory(path.parent)
                 return self._files.create(path)
             except FileNotFoundError:
                 continue  # What was deleted just now left its directory empty, and that went too.
         return self._files.create(path)
-
-    def _make_directory(self, directory: Path) -> None:
-        if directory.is_dir():
-            return
-        self._make_directory(directory.parent)
-        directory.mkdir(mode=0o700, exist_ok=True)
-        self._files.sync_directory(directory.parent)
 
     def _delete_empty(self, folder: Path) -> None:
         """Delete a folder and those above it as far as they are empty, but not the store's own."""
