@@ -19,22 +19,14 @@ from pathlib import Path
 from wings_core.backup.cut import cut_log
 from wings_core.backup.repository import Manifest, Repository, StoredFile
 from wings_core.contracts.backup import HOLDS_FILE, METADATA_FILE
-<<<<<<< HEAD
-from wings_core.data_directory import FORMAT_VERSION, RESTORING, DataDirectory, sync_directory
-=======
-from wings_core.data_directory import (
-    FORMAT_VERSION,
-    RESTORING,
-    DataDirectory,
-)
->>>>>>> efc23450 (Lose nothing by syncs that failed in an earlier life of a directory)
+from wings_core.data_directory import FORMAT_VERSION, RESTORING, DataDirectory
 from wings_core.errors import InvalidArgument, StorageCorrupt, TopicNotFound, Unavailable
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite.migrations import MIGRATIONS
 from wings_core.model import INLINE_SUFFIX, Topic
 from wings_core.names import TopicName
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
-<<<<<<< HEAD
+from wings_core.storage.files import sync_directory
 from wings_core.storage.object_folios import FOLIO_SUFFIX
 from wings_core.storage.parquet_file import PARQUET_SUFFIX
 from wings_core.storage.segment_objects import (
@@ -63,10 +55,6 @@ def local_name(folio: str) -> str:
         return folio.removesuffix(parquet).removesuffix(suffix) + LOCAL_SEGMENT_SUFFIX + parquet
     return folio
 
-=======
-from wings_core.storage.files import sync_directory
-from wings_core.storage.segment_objects import LOCAL_SEGMENT_SUFFIX, store_suffix
->>>>>>> efc23450 (Lose nothing by syncs that failed in an earlier life of a directory)
 
 PURGE_PAGES = 10_000
 """Pages of topics left out that are forgotten in one transaction."""

@@ -29,13 +29,9 @@ _FREE_LIST_AT = 32
 _LOG_HEADER = struct.Struct(">8I")
 _FRAME_HEADER = struct.Struct(">6I")
 _LOG_MAGIC = {0x377F0682: "<", 0x377F0683: ">"}
-<<<<<<< HEAD
 """The byte orders of the log's checksums, by its magic number."""
-=======
-"""By the byte order of the log's checksums."""
 _ORDER = "<" if sys.byteorder == "little" else ">"
 """That of the logs of this machine."""
->>>>>>> efc23450 (Lose nothing by syncs that failed in an earlier life of a directory)
 
 
 class DatabaseFile:
