@@ -13,7 +13,6 @@ from wings_core.contracts.actions import StageAbort, StagePublish
 from wings_core.errors import NotFound, StageNotFound
 from wings_core.log import Log
 from wings_core.metadata.stages import ABORTED_MAX, no_stage
-from wings_core.model import Topic
 from wings_core.security.principal import Principal
 from wings_core.security.rights import Right
 
@@ -61,17 +60,7 @@ def _may_write(
 
 
 def _begun(log: Log, principal: Principal, prefix: str) -> Iterator[str]:
-    for topic in topics_in_reach(log, principal, Right.WRITE):
+    for topic in principal.topics(log.admin, Right.WRITE):
         with suppress(NotFound):
             names = (found.stage for found in log.stages.of_topic(topic.uuid))
             yield from (name for name in names if name.startswith(prefix))
-
-
-def topics_in_reach(log: Log, principal: Principal, right: Right) -> Iterator[Topic]:
-    """Yield the topics, of all namespaces, that a principal has a right on."""
-    for namespace in log.admin.list_namespaces():
-        if principal.may_see_namespace(namespace.name):
-            with suppress(NotFound):  # It was deleted since.
-                for topic in log.admin.list_topics(namespace.name):
-                    if principal.may(right, str(topic.name)):
-                        yield topic

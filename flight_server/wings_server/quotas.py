@@ -22,7 +22,6 @@ from wings_core.partitions import Partition
 from wings_core.security.principal import Principal
 from wings_core.security.quotas import CallUsage, Usage, exhausted
 from wings_core.security.rights import Right
-from wings_server.hidden_stages import topics_in_reach
 
 LOOK_SECONDS = 1.0
 """How old a count of partitions may be before another one is refused or let through by it,"""
@@ -106,7 +105,7 @@ class PlaceQuotas:
             wanted = set(names)
             if most is not None and wanted:
                 existing = {
-                    str(topic.name) for topic in topics_in_reach(self._log, principal, Right.ADMIN)
+                    str(topic.name) for topic in principal.topics(self._log.admin, Right.ADMIN)
                 }
                 new = wanted - existing
                 if new and len(existing) + len(new) > most:
@@ -147,7 +146,7 @@ class PlaceQuotas:
 
     def _partitions(self, principal: Principal) -> set[tuple[str, Partition]]:
         found: set[tuple[str, Partition]] = set()
-        for topic in topics_in_reach(self._log, principal, Right.WRITE):
+        for topic in principal.topics(self._log.admin, Right.WRITE):
             if topic.partition_key is not None:
                 with suppress(NotFound):
                     states = self._log.registry.partition_states(topic.uuid)

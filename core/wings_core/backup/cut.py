@@ -12,6 +12,7 @@ import pyarrow as pa
 from wings_core.data_directory import DataDirectory
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.limits import Limits
+from wings_core.metadata.interfaces import all_topics
 from wings_core.metadata.results import Series
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Location, PageFormat, Topic
@@ -68,17 +69,16 @@ def cut_log(directory: DataDirectory, until: int) -> int:
 
 def _cuts(metadata: SqliteMetadata, store: FolioStore, until: int) -> Iterable[_Cut]:
     fetcher = Fetcher(store, metadata.registry, Limits(), SchemaVersions(metadata.admin))
-    for namespace in metadata.admin.list_namespaces():
-        for topic in metadata.admin.list_topics(namespace.name):
-            for state in metadata.registry.partition_states(topic.uuid):
-                offset = fetcher.offset_for_timestamp(topic, state.partition, until + 1)
-                if offset >= state.next_offset:
-                    continue
-                last: int | None = None
-                if offset > state.log_start_offset:
-                    located = metadata.registry.locate(topic.uuid, state.partition, offset - 1, 1)
-                    last = _timestamp(store, topic, located.locations[0], offset - 1)
-                yield _Cut(topic.uuid, state.partition, offset, last, state.next_offset - offset)
+    for topic in all_topics(metadata.admin):
+        for state in metadata.registry.partition_states(topic.uuid):
+            offset = fetcher.offset_for_timestamp(topic, state.partition, until + 1)
+            if offset >= state.next_offset:
+                continue
+            last: int | None = None
+            if offset > state.log_start_offset:
+                located = metadata.registry.locate(topic.uuid, state.partition, offset - 1, 1)
+                last = _timestamp(store, topic, located.locations[0], offset - 1)
+            yield _Cut(topic.uuid, state.partition, offset, last, state.next_offset - offset)
 
 
 def _timestamp(store: FolioStore, topic: Topic, page: Location, offset: int) -> int:

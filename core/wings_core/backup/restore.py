@@ -21,6 +21,7 @@ from wings_core.backup.repository import Manifest, Repository, StoredFile
 from wings_core.contracts.backup import HOLDS_FILE, METADATA_FILE
 from wings_core.data_directory import FORMAT_VERSION, RESTORING, DataDirectory
 from wings_core.errors import InvalidArgument, StorageCorrupt, TopicNotFound, Unavailable
+from wings_core.metadata.interfaces import all_topics
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite.migrations import MIGRATIONS
 from wings_core.model import INLINE_SUFFIX, Topic
@@ -142,10 +143,7 @@ class _Restore:
         if until is not None:
             cut = cut_log(directory, until)
         with closing(SqliteMetadata(directory.metadata)) as metadata:
-            count = sum(
-                len(metadata.admin.list_topics(each.name))
-                for each in metadata.admin.list_namespaces()
-            )
+            count = sum(1 for _ in all_topics(metadata.admin))
         _finish(directory)
         return Restored(count, files, self._bytes, cut)
 
@@ -225,11 +223,7 @@ def _leave_out(metadata: SqliteMetadata, topics: Sequence[TopicName]) -> list[To
     """Delete all topics but some, with their messages; none: all stay. Returns those deleted."""
     if not topics:
         return []
-    there = [
-        topic
-        for namespace in metadata.admin.list_namespaces()
-        for topic in metadata.admin.list_topics(namespace.name)
-    ]
+    there = list(all_topics(metadata.admin))
     missing = set(topics) - {topic.name for topic in there}
     for name in sorted(missing, key=str):
         raise TopicNotFound(f"the backup has no topic {name}", topic=str(name))

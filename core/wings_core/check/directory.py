@@ -11,7 +11,7 @@ from wings_core.check.report import PROBLEMS_MAX, CheckReport, Problem
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import WingsError
 from wings_core.limits import Limits
-from wings_core.metadata.interfaces import Metadata
+from wings_core.metadata.interfaces import Metadata, all_topics
 from wings_core.metadata.open import open_metadata, open_postgres
 from wings_core.metadata.sqlite.integrity import is_empty, metadata_problems
 from wings_core.metadata.sqlite.notes import MOVED, PUSHED, read_notes
@@ -115,16 +115,15 @@ def _missing(metadata: Metadata, ends: _Ends) -> Iterator[Problem]:
     Raises:
         WingsError: Metadata cannot be read.
     """
-    for namespace in metadata.admin.list_namespaces():
-        for topic in metadata.admin.list_topics(namespace.name):
-            noted = ends.get(topic.uuid, {})
-            states = metadata.registry.partition_states(topic.uuid) if noted else ()
-            known = {str(state.partition): state.next_offset for state in states}
-            for partition, end in noted.items():
-                start = known.get(partition, 0)
-                if start < end:
-                    message = "NOTES speak of them, and metadata does not know them"
-                    yield Problem(message, str(topic.name), partition, start, end - 1)
+    for topic in all_topics(metadata.admin):
+        noted = ends.get(topic.uuid, {})
+        states = metadata.registry.partition_states(topic.uuid) if noted else ()
+        known = {str(state.partition): state.next_offset for state in states}
+        for partition, end in noted.items():
+            start = known.get(partition, 0)
+            if start < end:
+                message = "NOTES speak of them, and metadata does not know them"
+                yield Problem(message, str(topic.name), partition, start, end - 1)
 
 
 def check_nodes(

@@ -20,7 +20,7 @@ from wings_core.maintain.leases import HeldLease, LeaseKeeper
 from wings_core.maintain.retention import EXPIRE_PAGES, due_pages, expire, is_due, retain
 from wings_core.maintain.tiering import Tiering
 from wings_core.maintain.worker_pool import WORKERS, MaintenanceReport, PartitionTask, TaskPool
-from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry
+from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry, all_topics
 from wings_core.metadata.maintenance import Finished, Maintenance
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition
@@ -158,7 +158,9 @@ class Maintainer:
         self._drain_all()  # Until then it is not due.
         if self._tables is not None:
             self._tables.ask_again()
-        report = self._pass(self._topics() if topic is None else (topic,), progress, patient=True)
+        report = self._pass(
+            all_topics(self._admin) if topic is None else (topic,), progress, patient=True
+        )
         if topic is None and self._tables is not None:
             self._tables.forget_deleted()
         return report
@@ -190,7 +192,7 @@ class Maintainer:
     def _loop(self) -> None:
         while not self._closing.wait(self._seconds):
             try:
-                self._pass(self._topics(), None, patient=False)
+                self._pass(all_topics(self._admin), None, patient=False)
                 if self._tables is not None:
                     self._tables.forget_deleted()
             except WingsError as error:
@@ -198,14 +200,6 @@ class Maintainer:
                     _logger.warning("could not look for what to maintain: %s", error)
             except BaseException:  # Of any fault, a panic of Rust code too, only the round is lost.
                 _logger.exception("could not look for what to maintain")
-
-    def _topics(self) -> Iterator[Topic]:
-        for namespace in self._admin.list_namespaces():
-            try:
-                topics = self._admin.list_topics(namespace.name)
-            except NotFound:
-                continue  # Deleted meanwhile.
-            yield from topics
 
     def _pass(
         self,

@@ -1,10 +1,12 @@
 """Principals, and the one function that decides what they may do."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from wings_core.errors import PermissionDenied, WingsError
+from wings_core.metadata.interfaces import Admin, all_topics
+from wings_core.model import Topic
 from wings_core.names import NamespaceName
 from wings_core.security.quotas import Usage
 from wings_core.security.rights import DATA_RIGHTS, EVERYTHING, SOMEWHERE, Grant, Right
@@ -54,6 +56,12 @@ class Principal:
             grant.right is not Right.METRICS and grant.reaches_into(namespace)
             for grant in self.grants
         )
+
+    def topics(self, admin: Admin, *rights: Right) -> Iterator[Topic]:
+        """Yield the topics, of all namespaces, on which it has one of these rights."""
+        for topic in all_topics(admin, self.may_see_namespace):
+            if any(self.may(right, str(topic.name)) for right in rights):
+                yield topic
 
     def check(self) -> None:
         """Raise the error that ends its calls, if there is one.

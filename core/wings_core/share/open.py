@@ -11,7 +11,7 @@ from wings_core.errors import (
     TopicNotFound,
     Unavailable,
 )
-from wings_core.metadata.interfaces import Admin, Groups, OffsetRegistry
+from wings_core.metadata.interfaces import Admin, Groups, OffsetRegistry, all_topics
 from wings_core.metadata.sqlite.integrity import is_empty
 from wings_core.model import ShareGroup
 from wings_core.share.coordinator.coordinator import Coordinator
@@ -96,10 +96,9 @@ def open_replica(path: Path, groups: Callable[[], Sequence[ShareGroup]]) -> Stan
 def all_groups(admin: Admin, groups: Groups) -> list[ShareGroup]:
     """Return the groups of all topics there are."""
     found: list[ShareGroup] = []
-    for namespace in admin.list_namespaces():
-        for topic in admin.list_topics(namespace.name):
-            with suppress(TopicNotFound):  # Deleted meanwhile.
-                found += groups.of_topic(topic)
+    for topic in all_topics(admin):
+        with suppress(TopicNotFound):  # Deleted meanwhile.
+            found += groups.of_topic(topic)
     return found
 
 

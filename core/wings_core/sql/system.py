@@ -5,7 +5,7 @@ with the same answer needs; nodes, to an operator alone.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
@@ -74,7 +74,7 @@ class SystemReader:
 
     def dead_letters(self, source: Topic | None) -> LettersTable:
         """Return the dead letters of a topic, or of all."""
-        topics = _topics_of(self.log, self.principal, (Right.READ,))
+        topics = self.principal.topics(self.log.admin, Right.READ)
         holding = [topic for topic in topics if is_of_letters(topic)]
         return LettersTable(self.log, holding, source, self.cancel, self.count)
 
@@ -92,15 +92,6 @@ def _array(values: Sequence[Any], data_type: pa.DataType) -> Any:
     return pa.array(values, data_type)
 
 
-def _topics_of(log: "Log", principal: Principal, rights: Sequence[Right]) -> Iterator[Topic]:
-    for namespace in log.admin.list_namespaces():
-        if principal.may_see_namespace(namespace.name):
-            with suppress(NotFound):  # It was deleted since.
-                for topic in log.admin.list_topics(namespace.name):
-                    if any(principal.may(right, str(topic.name)) for right in rights):
-                        yield topic
-
-
 def _turned(rows: Sequence[Sequence[Any]]) -> Columns:
     return list(zip(*rows, strict=True))
 
@@ -116,7 +107,7 @@ def _topics(log: "Log", principal: Principal) -> Columns:
                 json.dumps(topic.config.model_dump(mode="json")),
                 topic.created_at,
             )
-            for topic in _topics_of(log, principal, tuple(DATA_RIGHTS))
+            for topic in principal.topics(log.admin, *DATA_RIGHTS)
         ]
     )
 
@@ -146,7 +137,7 @@ def _of_topics(
     Column by column, as there are many: turning rows by `zip` takes four times as long.
     """
     columns: list[list[Any]] = [[] for _ in range(fields + 1)]
-    for topic in _topics_of(log, principal, (Right.READ,)):
+    for topic in principal.topics(log.admin, Right.READ):
         with suppress(NotFound):
             states = states_of(topic.uuid)
             columns[0] += repeat(str(topic.name), len(states))
@@ -189,7 +180,7 @@ def _groups(log: "Log", principal: Principal) -> Columns:
 def _files(log: "Log", principal: Principal) -> Columns:
     known = log.metadata.tables.tables()
     rows: list[tuple[Any, ...]] = []
-    for topic in _topics_of(log, principal, (Right.READ,)):
+    for topic in principal.topics(log.admin, Right.READ):
         if topic.uuid in known:
             rows += [
                 (

@@ -19,10 +19,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from wings_core.errors import NotFound, Unavailable, WingsError
+from wings_core.errors import Unavailable, WingsError
 from wings_core.maintain import leases
 from wings_core.maintain.leases import HeldLease, LeaseKeeper
-from wings_core.metadata.interfaces import Metadata
+from wings_core.metadata.interfaces import Metadata, all_topics
 from wings_core.metadata.tables import TableSegment, TableStates
 from wings_core.model import Location, PartitionState, Topic
 from wings_core.partitions import Partition
@@ -224,7 +224,7 @@ class Tables:
         with self._lock:
             for identifier in self._latest.keys() - set(known.values()):
                 del self._latest[identifier]  # Dropped by another node.
-        for topic in self._topics() if known else ():
+        for topic in all_topics(self._admin) if known else ():
             if topic.config.table is not None:
                 known.pop(topic.uuid, None)
         problems: list[Unavailable] = []
@@ -305,13 +305,6 @@ class Tables:
 
     def _holds(self, topic: Topic, folios: Collection[str]) -> bool:
         return any(each.folio in folios for each in self._states.segments(topic.uuid))
-
-    def _topics(self) -> Iterator[Topic]:
-        for namespace in self._admin.list_namespaces():
-            try:
-                yield from self._admin.list_topics(namespace.name)
-            except NotFound:
-                continue
 
     def _step(self, topic: Topic, held: HeldLease) -> bool:
         """Make the commit that is planned, or plan the next; False where nothing is to do."""

@@ -18,7 +18,6 @@ from wings_core.sql.system import SYSTEM_TABLES
 from wings_core.sql.topic_table import shown
 from wings_core.sql_process.interface import CATALOG
 from wings_server.flight_sql.sql_info import sql_info
-from wings_server.hidden_stages import topics_in_reach
 
 TABLE = "TABLE"
 SYSTEM_TABLE = "SYSTEM TABLE"
@@ -170,7 +169,7 @@ def _wanted_topics(command: Any, log: Log, principal: Principal) -> Iterator[tup
         return
     in_schema = _matcher(command, "db_schema_filter_pattern")
     in_table = _matcher(command, "table_name_filter_pattern")
-    for topic in topics_in_reach(log, principal, Right.READ):
+    for topic in principal.topics(log.admin, Right.READ):
         place = schema_of(topic.name.namespace)
         if in_schema(place) and in_table(topic.name.topic):
             yield place, topic

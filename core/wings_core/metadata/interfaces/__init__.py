@@ -8,7 +8,7 @@ One behaviour suite runs over every implementation (`tests/unit/metadata`). All 
 from any thread. They block for the store's own time only, except `OffsetRegistry.wait`.
 """
 
-from wings_core.metadata.interfaces.admin import Admin
+from wings_core.metadata.interfaces.admin import Admin, all_topics
 from wings_core.metadata.interfaces.groups import Groups
 from wings_core.metadata.interfaces.metadata import Metadata
 from wings_core.metadata.interfaces.nodes import NODE_LEASE_SECONDS_MAX, NODES_MAX, Nodes
@@ -40,4 +40,5 @@ __all__ = [
     "Shards",
     "Stages",
     "Tokens",
+    "all_topics",
 ]

@@ -1,9 +1,12 @@
 """Namespaces and topics by name."""
 
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Protocol
 
 import pyarrow as pa
 
+from wings_core.errors import NotFound
 from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.schema_changes import SchemaChange
@@ -168,3 +171,18 @@ class Admin(Protocol):
             NamespaceNotFound: The namespace does not exist.
         """
         ...
+
+
+def all_topics(
+    admin: Admin, sees: Callable[[NamespaceName], bool] = lambda _: True
+) -> Iterator[Topic]:
+    """Yield the topics of all namespaces, but of those that are deleted meanwhile.
+
+    Args:
+        admin: The namespaces and topics.
+        sees: Tells whether to look into a namespace.
+    """
+    for namespace in admin.list_namespaces():
+        if sees(namespace.name):
+            with suppress(NotFound):
+                yield from admin.list_topics(namespace.name)
