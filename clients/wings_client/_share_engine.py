@@ -436,7 +436,7 @@ class ShareEngine:
         """
 
         def is_over() -> bool:
-            return self._is_waited_for or not stream.credit or time.monotonic() >= ends_at
+            return self._is_waited_for or stream.is_paused or time.monotonic() >= ends_at
 
         while True:
             # Again after a release, and from time to time, as a client that stands still gets none.

@@ -192,6 +192,11 @@ class ShareStream:
                 self._write(ALIVE)
             return pause
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing more comes before it is asked for, and it can be."""
+        return not (self.credit or self._is_closing or self.error is not None)
+
     def drain(self, seconds: float | None = None) -> None:
         """Ask for nothing more, and wait until all has come that is on its way.
 
