@@ -304,20 +304,6 @@ def test_a_page_that_two_offsets_share_is_found(log: Log, topic: Topic) -> None:
     assert "offsets 10 to 19" in problem.message
 
 
-def test_pages_that_share_bytes_are_found(
-    log: Log, topic: Topic, edit_locations: EditLocations
-) -> None:
-    def longer(pages: list[Location]) -> list[Location]:
-        address = pages[1].address
-        pages[1] = pages[1]._replace(address=address._replace(length=address.length + 64))
-        return pages
-
-    edit_locations(longer)
-    messages = [(problem.start_offset, problem.message) for problem in log.check().problems]
-    assert any(start == 20 and "overlaps" in message for start, message in messages)
-    assert any(start == 10 and "lengths" in message for start, message in messages)
-
-
 def test_a_topic_that_cannot_be_is_reported_and_its_pages_are_checked(
     log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,74 +317,55 @@ def test_a_topic_that_cannot_be_is_reported_and_its_pages_are_checked(
     assert report.rows == 40
 
 
-def test_offsets_in_no_page_are_found(
-    log: Log, topic: Topic, edit_locations: EditLocations
-) -> None:
-    edit_locations(lambda pages: [pages[0], pages[3]])
-    report = log.check()
-    gap = report.problems[0]
-    assert (gap.start_offset, gap.end_offset) == (10, 29)
-    assert gap.message == "these offsets are in no page"
-    assert report.pages == 2
+def _changed(page: int, **values: object) -> Edit:
+    """Return what changes one page of those that metadata tells of."""
 
-
-@pytest.mark.parametrize(("kept", "missing"), [(0, (0, 39)), (3, (30, 39))])
-def test_missing_pages_at_the_end_are_found(
-    log: Log, topic: Topic, edit_locations: EditLocations, kept: int, missing: tuple[int, int]
-) -> None:
-    edit_locations(lambda pages: pages[:kept])
-    problem = log.check().problems[0]
-    assert (problem.start_offset, problem.end_offset) == missing
-
-
-def test_a_missing_page_at_the_start_is_found(
-    log: Log, topic: Topic, edit_locations: EditLocations
-) -> None:
-    edit_locations(lambda pages: pages[1:])
-    problem = log.check().problems[0]
-    assert (problem.start_offset, problem.end_offset) == (0, 9)
-
-
-def test_offsets_in_two_pages_are_found(
-    log: Log, topic: Topic, edit_locations: EditLocations
-) -> None:
-    def repeat(pages: list[Location]) -> list[Location]:
-        pages[2] = pages[2]._replace(start_offset=15)
+    def change(pages: list[Location]) -> list[Location]:
+        pages[page] = pages[page]._replace(**values)  # pyright: ignore[reportArgumentType]
         return pages
 
-    edit_locations(repeat)
-    messages = [problem.message for problem in log.check().problems]
-    assert "its offsets repeat those before 20" in messages
-    assert "it has 10 rows, and offsets for 15" in messages
+    return change
 
 
-def test_offsets_past_the_end_of_the_log_are_found(
-    log: Log, topic: Topic, edit_locations: EditLocations
-) -> None:
-    edit_locations(lambda pages: [*pages[:3], pages[3]._replace(end_offset=45)])
-    messages = [problem.message for problem in log.check().problems]
-    assert "its offsets reach past the log's end, 40" in messages
+def _longer(pages: list[Location]) -> list[Location]:
+    address = pages[1].address
+    return _changed(1, address=address._replace(length=address.length + 64))(pages)
 
 
-def test_a_page_that_ends_before_it_begins_is_found(
-    log: Log, topic: Topic, edit_locations: EditLocations
-) -> None:
-    edit_locations(lambda pages: [*pages[:3], pages[3]._replace(start_offset=35, end_offset=30)])
-    messages = [problem.message for problem in log.check().problems]
-    assert "its last offset is before its first" in messages
+_NO_PAGE = "these offsets are in no page"
+_SEGMENT = "0" * 16 + "-" + "0" * 8 + ".segment"
 
 
-def test_a_timestamp_that_goes_back_is_found(
-    log: Log, topic: Topic, edit_locations: EditLocations
-) -> None:
-    def go_back(pages: list[Location]) -> list[Location]:
-        pages[2] = pages[2]._replace(timestamp=pages[1].timestamp - 1)
-        return pages
+EDITS: list[tuple[Edit, int, int, str]] = [
+    (lambda pages: [pages[0], pages[3]], 10, 29, _NO_PAGE),
+    (lambda _: [], 0, 39, _NO_PAGE),
+    (lambda pages: pages[:3], 30, 39, _NO_PAGE),
+    (lambda pages: pages[1:], 0, 9, _NO_PAGE),
+    (_changed(2, start_offset=15), 15, 29, "its offsets repeat those before 20"),
+    (_changed(2, start_offset=15), 15, 29, "it has 10 rows, and offsets for 15"),
+    (_changed(3, end_offset=45), 30, 45, "its offsets reach past the log's end, 40"),
+    (_changed(3, start_offset=35, end_offset=30), 35, 30, "its last offset is before its first"),
+    (_changed(2, timestamp=1), 20, 29, "its timestamp"),
+    (_longer, 20, 29, "overlaps"),
+    (_longer, 10, 19, "lengths"),
+    (_changed(0, address=PageAddress("../../etc/passwd", 0, 64)), 0, 9, ""),
+    (_changed(0, address=PageAddress("", 0, 64)), 0, 9, ""),
+    (_changed(0, address=PageAddress(_SEGMENT, -1, -1)), 0, 9, ""),
+    (_changed(0, address=PageAddress(_SEGMENT, (1 << 63) - 1, (1 << 63) - 1)), 0, 9, ""),
+]
+"""Pages that metadata tells of instead of those that it has, and a problem that is found then."""
 
-    edit_locations(go_back)
-    problem = _only(log.check())
-    assert problem == _of_page(log.addresses[2], 20, 29, problem.message)
-    assert "its timestamp" in problem.message
+
+@pytest.mark.parametrize(
+    ("edit", "start", "end", "message"), EDITS, ids=map(str, range(len(EDITS)))
+)
+def test_a_place_in_metadata_that_cannot_be_is_found(
+    log: Log, topic: Topic, edit_locations: EditLocations, edit: Edit, start: int, end: int,
+    message: str,
+) -> None:  # fmt: skip
+    edit_locations(edit)
+    found = [(each.start_offset, each.end_offset, each.message) for each in log.check().problems]
+    assert any(each[:2] == (start, end) and message in each[2] for each in found), found
 
 
 @pytest.mark.parametrize(
@@ -452,46 +419,29 @@ def test_pages_that_a_server_adds_meanwhile_are_not_missed_in_their_tier(
 
 
 @pytest.mark.parametrize(
-    "address",
+    ("part", "method", "topics"),
     [
-        PageAddress("../../etc/passwd", 0, 64),
-        PageAddress("", 0, 64),
-        PageAddress("0" * 16 + "-" + "0" * 8 + ".segment", -1, -1),
-        PageAddress("0" * 16 + "-" + "0" * 8 + ".segment", (1 << 63) - 1, (1 << 63) - 1),
+        ("registry", "locate", True),
+        ("registry", "partition_states", True),
+        ("registry", "live_folios", False),
+        ("stages", "of_topic", True),
+        ("stages", "pages", True),
+        ("admin", "list_topics", True),
+        ("admin", "list_namespaces", False),
     ],
 )
-def test_an_address_that_makes_no_sense_is_reported(
-    log: Log, topic: Topic, edit_locations: EditLocations, address: PageAddress
-) -> None:
-    edit_locations(lambda pages: [pages[0]._replace(address=address), *pages[1:]])
-    report = log.check()
-    assert any(
-        (problem.start_offset, problem.folio) == (0, address.folio) for problem in report.problems
-    )
-    assert report.rows == 30
-
-
-@pytest.mark.parametrize("method", ["locate", "partition_states", "live_folios"])
 def test_a_failure_of_metadata_is_a_problem(
-    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch, method: str
+    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch, part: str, method: str, topics: bool
 ) -> None:
+    log.stage(topic, "s", (_batch("x", 0), UNPARTITIONED))
+
     def fail(*_: object) -> None:
         raise Internal("the database is malformed")
 
-    monkeypatch.setattr(log.metadata.registry, method, fail)
-    assert "the database is malformed" in log.check().problems[0].message
-
-
-def test_a_log_whose_namespaces_or_topics_cannot_be_listed_is_a_problem(
-    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise Internal("the database is malformed")
-
-    monkeypatch.setattr(log.metadata.admin, "list_topics", fail)
-    assert _only(log.check()).topic == "tenants/default/namespaces/default"
-    monkeypatch.setattr(log.metadata.admin, "list_namespaces", fail)
-    assert _only(log.check()).topic is None
+    monkeypatch.setattr(getattr(log.metadata, part), method, fail)
+    problem = log.check().problems[0]
+    assert "the database is malformed" in problem.message
+    assert (problem.topic is not None) == topics
 
 
 def test_files_that_nothing_refers_to_are_named_and_no_problem(log: Log, topic: Topic) -> None:
@@ -577,19 +527,6 @@ def test_a_stage_that_does_not_have_the_pages_it_counts_is_found(
     problem = _only(log.check())
     assert problem.stage == "s"
     assert problem.message.startswith("there are 1 pages with 10 rows")
-
-
-@pytest.mark.parametrize("method", ["of_topic", "pages"])
-def test_a_failure_of_metadata_on_stages_is_a_problem(
-    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    log.stage(topic, "s", (_batch("x", 0), UNPARTITIONED))
-
-    def fail(*_: object) -> None:
-        raise Internal("the database is malformed")
-
-    monkeypatch.setattr(log.metadata.stages, method, fail)
-    assert "the database is malformed" in _only(log.check()).message
 
 
 def test_a_stage_that_a_server_publishes_meanwhile_is_no_problem(
