@@ -17,7 +17,7 @@ import httpx
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from flight_calls import Stream, act, create_topic, error_of, get, numbers, push, ticket_of
+from flight_calls import Stream, create_topic, get, numbers, push
 from forked_commands import FORKED, ForkingPopen
 from share_calls import ShareStreamCall, create_group
 
@@ -121,16 +121,6 @@ def test_an_ipv6_host_stands_in_brackets() -> None:
         assert server.terminate() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_and_ends_with_status_0(number: signal.Signals, tmp_path: Path) -> None:
-    with server_process(tmp_path) as server:
-        create_topic(server.client(), "t", ["n: int64"])
-        push(server.client(), "t", numbers(1, 2, 3))
-        assert server.signal(number) == 0, server.stderr
-    with running_server(tmp_path) as again:
-        assert get(again.client(), topic="t", offset=0).column("n") == [1, 2, 3]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are named as Linux does")
 def test_a_signal_that_comes_to_another_thread_is_heard_as_well(tmp_path: Path) -> None:
     with server_process(tmp_path) as server:
@@ -152,60 +142,6 @@ def test_an_open_and_idle_push_does_not_hold_up_the_end() -> None:
         assert server.terminate() == 0, server.stderr
         with pytest.raises(flight.FlightUnavailableError):
             stream.close()
-
-
-def test_waiting_polls_end_with_unavailable() -> None:
-    with running_server() as server:
-        create_topic(server.client(), "t", ["n: int64"])
-        readers = [
-            server.client().do_get(ticket_of(topic="t", timeout_ms=60_000, **keys))
-            for keys in ({"offset": 0}, {"kind": "follow"})
-        ]
-        with stopping(server):
-            for reader in readers:
-                with pytest.raises(flight.FlightUnavailableError) as caught:
-                    reader.read_all()
-                assert error_of(caught.value)["code"] == "UNAVAILABLE"
-
-
-def test_what_was_received_is_acknowledged_or_refused_and_never_dropped(tmp_path: Path) -> None:
-    acknowledged: list[int] = []
-    batch = numbers(*range(1_000))
-    pushed = threading.Event()
-
-    def produce(client: flight.FlightClient) -> None:
-        try:
-            stream = Stream(client, batch.schema, "t")
-            while True:
-                answer = stream.push(batch)
-                if "error" in answer:
-                    assert answer["error"]["code"] == "UNAVAILABLE"
-                    return
-                acknowledged.append(answer["committed"][0]["end_offset"])
-                pushed.set()
-        except flight.FlightError as error:
-            refusals.append(error)
-
-    refusals: list[flight.FlightError] = []
-    with running_server(tmp_path) as server:
-        create_topic(server.client(), "t", ["n: int64"])
-        producers = [
-            threading.Thread(target=produce, args=(server.client(),), daemon=True) for _ in range(4)
-        ]
-        for producer in producers:
-            producer.start()
-        assert pushed.wait(WAIT_SECONDS)
-        with stopping(server):
-            for producer in producers:
-                producer.join(WAIT_SECONDS)
-                assert not producer.is_alive()
-    assert all(isinstance(error, flight.FlightUnavailableError) for error in refusals)
-    with running_server(tmp_path) as server:
-        state = act(server.client(), "partition-states", topic="t")[0]
-        assert state["next_offset"] >= max(acknowledged) + 1
-        assert state["next_offset"] % batch.num_rows == 0
-        rows = get(server.client(), kind="scan", topic="t").table.num_rows
-        assert rows == state["next_offset"]
 
 
 def test_new_calls_are_refused_while_it_drains_and_readiness_is_withdrawn(
