@@ -103,16 +103,7 @@ class Log:
         self.disk = disk = parts.disk
         self.alone: Node | None = None
         self.traffic = Traffic()
-        self.drain: Drain | None = None
-        if storage.inline is not None:
-            self.drain = Drain(
-                metadata,
-                storage.inline,
-                self.store,
-                limits.inline_bytes_max,
-                LINGERING_FLUSH_BYTES_MAX if storage.lingers else FLUSH_BYTES_MAX,
-                parts.drain_holder,
-            )
+        self.drain: Drain | None = self._open_drain(parts.drain_holder)
         self.memory = MemoryBudget(limits.memory_bytes_max, limits.batch_bytes_max)
         self.latest = latest = Latest()
         self.group_commit = GroupCommit(
@@ -140,20 +131,11 @@ class Log:
                 tables.close()
             self._close_parts()
             raise
-        tiering = Tiering(
-            self.registry,
-            self.maintenance,
-            self.store,
-            storage.remote,
-            TIER_AFTER_MS if "remote" in storage.objects else None,
-            has_room=lambda: bool(storage.objects) or disk is None or disk.refusal is None,
-            versions=self.versions,
-        )
         self.maintainer = Maintainer(
             metadata,
             limits.maintenance_seconds,
             self.reclaimer.wake,
-            tiering,
+            self._tiering(),
             drain=None if self.drain is None else self.drain.run,
             finished=partial(finished_by_all, metadata.groups, self.shares.describe),
             tables=tables,
@@ -173,6 +155,31 @@ class Log:
         """
         limits = limits or Limits()
         return cls(deployment.open(limits), limits, on_flush)
+
+    def _open_drain(self, holder: str | None) -> Drain | None:
+        """Open what moves small flushes to the store; None where metadata keeps none."""
+        if self.storage.inline is None:
+            return None
+        return Drain(
+            self.metadata,
+            self.storage.inline,
+            self.store,
+            self.limits.inline_bytes_max,
+            LINGERING_FLUSH_BYTES_MAX if self.storage.lingers else FLUSH_BYTES_MAX,
+            holder,
+        )
+
+    def _tiering(self) -> Tiering:
+        disk, objects = self.disk, self.storage.objects
+        return Tiering(
+            self.registry,
+            self.maintenance,
+            self.store,
+            self.storage.remote,
+            TIER_AFTER_MS if "remote" in objects else None,
+            has_room=lambda: bool(objects) or disk is None or disk.refusal is None,
+            versions=self.versions,
+        )
 
     def _open_shares(self, open_coordinator: OpenCoordinator | None) -> Shares:
         groups = self.metadata.groups

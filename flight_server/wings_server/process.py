@@ -123,15 +123,7 @@ class Server:
 
                 started.enter_context(closing(OtlpMetrics(metrics.families)))
             started.enter_context(closing(FreedMemory(log.memory)))
-            root = settings.root_token
-            secret = None if root is None else root.get_secret_value()
-            authenticator = started.enter_context(closing(Authenticator(log.tokens, secret)))
-            gate = Gate(log, authenticator)
-            missing = [TOKENS_MISSING] if authenticator.is_open else []
-            if self.tls is None:
-                missing.append(TLS_MISSING)
-            listeners = [("Flight", settings.flight), ("HTTP", settings.http)]
-            check_exposure(settings, listeners, missing)
+            gate = self._open_gate(log, started)
             self.http_service = started.enter_context(closing(HttpService(log, metrics, gate)))
             # Started before Flight so that it is stopped after it, and `/readyz` reports the drain.
             hosts = set(settings.allowed_host)
@@ -159,6 +151,18 @@ class Server:
                 metrics.of_all = self._siblings.metrics
             self._stop = started.pop_all()
         self._ready = True
+
+    def _open_gate(self, log: ServedLog, started: ExitStack) -> Gate:
+        """Open the gate; refuses listeners beyond loopback that lack tokens or TLS."""
+        settings = self.settings
+        root = settings.root_token
+        secret = None if root is None else root.get_secret_value()
+        authenticator = started.enter_context(closing(Authenticator(log.tokens, secret)))
+        missing = [TOKENS_MISSING] if authenticator.is_open else []
+        if self.tls is None:
+            missing.append(TLS_MISSING)
+        check_exposure(settings, [("Flight", settings.flight), ("HTTP", settings.http)], missing)
+        return Gate(log, authenticator)
 
     def _as_node(self, settings: Settings) -> Node:
         """Return where clients reach this process."""
