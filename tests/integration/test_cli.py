@@ -722,6 +722,21 @@ def test_consume_skips_what_is_gone_where_it_is_told_to(
     assert [json.loads(line)["delay (min)"] for line in skipped.out.splitlines()] == [98, 99]
 
 
+def test_rows_that_parquet_cannot_hold_are_refused_in_a_line(
+    wings: Wings, new_topic_id: str, tmp_path: Path
+) -> None:
+    field = ("--field", "i:month_day_nano_interval")
+    assert wings("topic", "create", new_topic_id, *field).status == 0
+    for command in (
+        ("sql", "--format", "parquet", f'SELECT i FROM "{new_topic_id}"'),
+        ("export", new_topic_id, tmp_path / "i.parquet"),
+    ):
+        refused = wings(*command)
+        assert refused.status == 1
+        assert refused.err.startswith("wings: Parquet cannot hold these columns: ")
+        assert refused.err.count("\n") == 1
+
+
 # Bench.
 
 

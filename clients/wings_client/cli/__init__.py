@@ -48,13 +48,25 @@ def main() -> None:
         _forget_output()
         where = "" if error.filename is None else f"{error.filename}: "
         _fail(f"{where}{error.strerror or error}")
-    except ModuleNotFoundError as error:
-        name = error.name or ""
-        if name.startswith("wings_"):
-            raise
-        _fail(f"this needs {name}, of an extra: {install_hint(name)}")
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        message = _message_of(error)
+        if message is None:
+            raise
+        _fail(message)
+
+
+def _message_of(error: Exception) -> str | None:
+    """Return what an error of a library says to a user; None: it is a fault of Wings."""
+    if isinstance(error, ModuleNotFoundError):
+        name = error.name or ""
+        is_ours = name.startswith("wings_")
+        return None if is_ours else f"this needs {name}, of an extra: {install_hint(name)}"
+    arrow = sys.modules.get("pyarrow")  # If it is not loaded, nothing of it was raised.
+    if arrow is None or not isinstance(error, arrow.ArrowException):
+        return None
+    return f"Arrow: {error}"
 
 
 def _prepare_streams() -> None:

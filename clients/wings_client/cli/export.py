@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import IO, Annotated, Any, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -19,7 +18,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from wings_client import Client, Topic
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, TopicArgument, connected
 from wings_client.cli.fetch import ColumnsOption, FilterOption, SystemColumnsOption
-from wings_client.cli.output import NotFinite
+from wings_client.cli.output import NotFinite, parquet_writer
 from wings_client.cli.values import Offset, chosen_columns, parse_offset, parse_partition
 from wings_core.csv_text import csv_head, csv_rows
 from wings_core.errors import InvalidArgument
@@ -203,14 +202,8 @@ def _writer(
         with opened(cast("Any", sink), schema) as arrow:
             yield lambda table: arrow.write_table(table.combine_chunks())
     else:
-        try:
-            with pq.ParquetWriter(cast("Any", sink), schema, compression="zstd") as parquet:
-                yield parquet.write_table
-        except pa.ArrowNotImplementedError as error:
-            raise InvalidArgument(
-                f"Parquet cannot hold these columns: {error!s:.200}; leave them out by --columns, "
-                "or take arrow"
-            ) from None
+        with parquet_writer(sink, schema) as write_table:
+            yield write_table
 
 
 class _Counted:

@@ -1,7 +1,8 @@
 """Messages on standard output: tables for people; JSON, CSV and Arrow for pipes."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import IO, Any, Protocol
 
@@ -10,6 +11,7 @@ import typer
 
 from wings_client.cli.tables import TableWriter, render_table, terminal_width
 from wings_core.csv_text import csv_head, csv_rows
+from wings_core.errors import InvalidArgument
 from wings_core.json_rows import count_not_finite, encode_lines, encode_rows_within
 
 
@@ -98,6 +100,24 @@ class NotFinite:
         if self._count:
             values = "1 value is" if self._count == 1 else f"{self._count:,} values are"
             typer.echo(f"{values} NaN or infinite: null, as JSON has no such number", err=True)
+
+
+@contextmanager
+def parquet_writer(sink: Any, schema: pa.Schema) -> Generator[Callable[[pa.Table], None]]:
+    """Yield what writes rows as Parquet to a file; its end comes with the block's.
+
+    Raises:
+        InvalidArgument: Parquet has no type for a column.
+    """
+    import pyarrow.parquet as pq  # Which other formats need not wait for.
+
+    try:
+        with pq.ParquetWriter(sink, schema, compression="zstd") as parquet:
+            yield parquet.write_table
+    except pa.ArrowNotImplementedError as error:
+        raise InvalidArgument(
+            f"Parquet cannot hold these columns: {error!s:.200}; leave them out, or take arrow"
+        ) from None
 
 
 class _JsonArray:

@@ -192,9 +192,9 @@ def push(
     the topic's types where no value changes.
 
     A file's rows become visible at once, when all are read. A bad row is named by its line, or by
-    its number from 1: then nothing of its file is pushed, other files are, and the exit status is
-    1. With `--partial`, and from standard input, rows are pushed as they are read; Ctrl-C stops
-    after what was sent is answered.
+    its number from 1: then nothing of its file is pushed, and other files are, with exit status 1
+    at the end. With `--partial`, and from standard input, rows are pushed as they are read; Ctrl-C
+    stops after what was sent is answered.
 
     A push that was cut off goes on where it was, and pushes no row twice:
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from wings_client.cli.output import Format, write_all
+from wings_client.cli.output import Format, parquet_writer, write_all
 
 QUIET_SECONDS = 1.0
 """A statement that takes no longer shows no progress."""
@@ -104,12 +104,10 @@ def write_rows(reader: pa.RecordBatchReader, wanted: SqlFormat, shown: Progress)
     if wanted is not SqlFormat.PARQUET:
         write_all(batches, reader.schema, Format(wanted.value))
         return
-    import pyarrow.parquet as parquet
-
     sink: Any = sys.stdout.buffer
-    with parquet.ParquetWriter(pa.PythonFile(sink, "w"), reader.schema) as writer:
+    with parquet_writer(pa.PythonFile(sink, "w"), reader.schema) as write_table:
         for batch in batches:
-            writer.write_batch(batch)
+            write_table(pa.Table.from_batches([batch]))
     sink.flush()
 
 

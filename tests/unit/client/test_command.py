@@ -18,6 +18,7 @@ pytestmark = pytest.mark.programs
 PLUGINS = """
 import signal
 
+import pyarrow as pa
 import typer
 
 from wings_core.errors import TopicNotFound
@@ -42,6 +43,11 @@ def plain(name: str = "nobody") -> None:
     typer.echo(f"hello {name}")
 
 
+def arrow() -> None:
+    "Fail in Arrow."
+    pa.array([1]).cast(pa.list_(pa.date32()))
+
+
 def refused() -> None:
     "Fail."
     raise TopicNotFound("there is no topic\\n'x'", topic="x")
@@ -58,6 +64,7 @@ number = 3
 
 ENTRY_POINTS = """
 [wings.commands]
+arrow = wings_test_plugins:arrow
 broken = wings_test_plugins_missing:command
 number = wings_test_plugins:number
 plain = wings_test_plugins:plain
@@ -217,6 +224,13 @@ def test_an_error_of_wings_is_one_line_on_standard_error(plugins: Path) -> None:
     result = wings("refused", plugins=plugins)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == "wings: there is no topic 'x'\n"
+
+
+def test_an_error_of_arrow_is_one_too(plugins: Path) -> None:
+    result = wings("arrow", plugins=plugins)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("wings: Arrow: Unsupported cast from int64 to list")
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("before", ["", "trap '' INT; "], ids=["as usual", "inherited as ignored"])

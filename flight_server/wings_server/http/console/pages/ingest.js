@@ -57,7 +57,7 @@ async function sources(main, found, signal) {
 
 function none(query) {
   if (query) return empty("No source has this in its name", "Try a shorter part of it.");
-  return empty("Files become rows, each exactly once", "A pipeline reads files as they arrive; its source is named in its configuration:", "wings ingest run pipeline.toml");
+  return empty("Files become rows, each exactly once", "A pipeline reads files as they arrive; its source is named in its configuration:", "wings ingest run --source pipeline.toml");
 }
 
 async function one(main, source, found, signal) {

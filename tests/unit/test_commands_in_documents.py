@@ -1,0 +1,117 @@
+"""The commands that documents, the console and messages name: each is there, with its options."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from wings_client.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+CODE = ("core", "clients", "flight_server", "spark_connector", "examples", "deploy")
+SUFFIXES = {".py", ".js", ".html", ".md", ".yaml", ".sh", ".service", ".toml"}
+NAMED = [
+    *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").glob("**/*.md")),
+    *sorted(
+        path
+        for name in CODE
+        for path in (ROOT / name).rglob("*")
+        if path.suffix in SUFFIXES and "node_modules" not in path.parts
+    ),
+]
+
+_COMMAND = re.compile(
+    r"""(?:^\s*(?:\$ |sudo )?|[`"'|] ?|&& |\\n|> )wings ([a-z](?:\\\n|[^`\n])*)""", re.M
+)
+"""Where a line, a string, or a span of code begins with the name of the program."""
+
+_ENDS = ("|", ">", "2>", "&&", "&", ";", "#", "--", "<")
+_NO_COMMANDS = re.compile(r"(?:(?:holds |metadata )?ready|data directory|failed)\b")
+"""What a server says, and what stands in a file of it."""
+
+
+@cache
+def root() -> Any:
+    return typer.main.get_command(app)
+
+
+def words_of(text: str) -> Iterator[str]:
+    """Yield the words of a command, up to what a shell takes for itself."""
+    # A string of JavaScript or Python may end before its line does, and may have parts to fill in.
+    text = re.split(r"""\\n|["'],|["']\)|\$\{|\{\{|` """, text.replace("\\\n", " "))[0]
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = text.split()
+    for word in words:
+        if word in _ENDS:
+            return
+        yield word
+
+
+def problem_of(text: str) -> str | None:
+    """Return what is wrong with a command."""
+    command, path = root(), "wings"
+    context = typer.Context(command)
+    arguments = 0
+    words = words_of(text)
+    for word in words:
+        if word.startswith("-") and len(word) > 1:
+            name, equals, _ = word.partition("=")
+            known = {name: each for each in command.params for name in _names(each)}
+            if name in known:
+                if not equals and not known[name].is_flag:
+                    next(words, None)
+            elif re.fullmatch(r"--[a-z0-9-]+", name) and name != "--help":
+                return f"{path} has no option {name}"
+        elif hasattr(command, "get_command"):
+            found = command.get_command(context, word)
+            if found is None and path == "wings backup":
+                found, arguments = command.get_command(context, "create"), 1
+            if found is None:
+                return f"{path} has no command {word}" if re.fullmatch(r"[a-z-]+", word) else None
+            command, path = found, f"{path} {word}"
+        else:
+            arguments += 1
+    taken = [each.nargs for each in command.params if each.param_type_name == "argument"]
+    if -1 in taken or arguments <= sum(taken):
+        return None
+    return f"{path} takes {sum(taken)} arguments, not {arguments}"
+
+
+def _names(parameter: Any) -> tuple[str, ...]:
+    return (*parameter.opts, *parameter.secondary_opts)
+
+
+def commands_in(text: str) -> list[str]:
+    found = (match[1] for match in _COMMAND.finditer(text))
+    return [each for each in found if not _NO_COMMANDS.match(each)]
+
+
+def test_every_command_that_is_named_is_there(subtests: pytest.Subtests) -> None:
+    named = 0
+    for path in NAMED:
+        for command in commands_in(path.read_text(encoding="utf-8")):
+            named += 1
+            with subtests.test(f"{path.relative_to(ROOT)}: {command[:60]}"):
+                assert problem_of(command) is None
+    assert named > 250
+
+
+def _all(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    yield path, command
+    for name in command.list_commands(None) if hasattr(command, "list_commands") else ():
+        yield from _all(command.get_command(None, name), f"{path} {name}")
+
+
+def test_no_paragraph_of_the_help_becomes_a_list(subtests: pytest.Subtests) -> None:
+    """A line that begins with a number and a dot does, where the help is wrapped."""
+    for path, command in _all(root(), "wings"):
+        with subtests.test(path):
+            assert not re.search(r"^\s*(?:\d+[.)]|[-*+]) ", command.help or "", re.M)
