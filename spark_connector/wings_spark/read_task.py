@@ -17,6 +17,7 @@ from wings_spark.options import ReadOptions
 from wings_spark.positions import data_loss, topic_replaced
 from wings_spark.ranges import Task
 from wings_spark.subscription import TOPIC_COLUMN, Subscription
+from wings_spark.table_options import tell_of_growth
 from wings_spark.to_spark_schema import SchemaConverter, arrow_schema
 from wings_spark.worker import prepare_worker
 
@@ -62,6 +63,7 @@ class TaskReader:
                 cannot become.
         """
         available = subscription.all_columns(options)
+        tell_of_growth(schema, subscription.schema(options))
         SchemaConverter(available, arrow_schema(schema))  # Raises at planning.
         columns = [name for name in schema.names if not name.startswith("__")]
         return cls(

@@ -2,13 +2,19 @@
 
 Spark gives a data source in Python the options of a table when the table is created, and none when
 it is read or written. What it keeps is the schema, with the columns' metadata: so the options are
-put there, and are found in what reads, writes and streams of the table are given.
+put there, and are found in what reads, writes and streams of the table are given. It asks for no
+schema again: where the topic has grown since, the table's columns are to be altered too.
 """
 
 import json
+import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -22,6 +28,8 @@ the options, and each option again with this before its name."""
 _SECRET = "token"
 
 _METADATA = "wings.options"
+
+_logger = logging.getLogger("wings_spark")
 
 
 def plain_options(given: Mapping[str, str]) -> dict[str, str]:
@@ -65,14 +73,48 @@ def options_of(given: Mapping[str, str], schema: "StructType") -> dict[str, str]
     Raises:
         InvalidArgument: There are none, as of a table that was created with columns.
     """
-    found: dict[str, str] = {}
-    for field in schema.fields:
-        if _METADATA in (field.metadata or {}):
-            found = json.loads(field.metadata[_METADATA])
-    found |= plain_options(given)
+    found = _kept(schema) | plain_options(given)
     if not found:
         raise InvalidArgument(
             "there are no options: create a table without columns, as in CREATE TABLE t USING "
             "wings OPTIONS (endpoint '…', topic '…'); Spark keeps none of one with columns"
         )
     return found
+
+
+def _kept(schema: "StructType") -> dict[str, str]:
+    """Return the options that the columns of a table bear; none of those of a DataFrame."""
+    found: dict[str, str] = {}
+    for field in schema.fields:
+        if _METADATA in (field.metadata or {}):
+            found = json.loads(field.metadata[_METADATA])
+    return found
+
+
+def tell_of_growth(schema: "StructType", topic_schema: pa.Schema) -> None:
+    """Log what alters a table so that it has all columns of a topic that has grown.
+
+    Args:
+        schema: The columns of what is read, a table of Spark's catalog or not.
+        topic_schema: Those that it could have now.
+    """
+    from wings_spark.types import spark_type
+
+    if not _kept(schema):
+        return
+    known = {field.name: field.dataType for field in schema.fields}
+    changes: list[str] = []
+    for field in fields_of(topic_schema):
+        with suppress(InvalidArgument):  # Spark has no type for it.
+            found = spark_type(field.type, field.name)
+            column, kind = "`{}`".format(field.name.replace("`", "``")), found.simpleString()
+            if field.name not in known:
+                changes.append(f"ADD COLUMN {column} {kind}")
+            elif known[field.name] != found:
+                changes.append(f"ALTER COLUMN {column} TYPE {kind}")
+    if changes:
+        _logger.warning(
+            "the topic has grown since the table was created, whose columns are as they were; to "
+            "have all: %s",
+            "; ".join(f"ALTER TABLE … {change}" for change in changes),
+        )

@@ -1,6 +1,7 @@
 import gc
 import json
 import platform
+import re
 import resource
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ import wings_spark
 from wings_client import Client
 from wings_server.testing import RunningServer
 from wings_spark import worker
+from wings_spark.options import ReadOptions
+from wings_spark.reader import WingsReader
+from wings_spark.table_options import options_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -189,6 +193,49 @@ def test_a_topic_is_a_table_of_sparks(
         spark.sql(created.replace("USING", "(n BIGINT) USING"))
         with pytest.raises(PySparkException, match="create a table without columns"):
             spark.table(name).count()
+    finally:
+        spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def test_a_table_of_a_topic_that_has_grown_says_what_alters_it(
+    wings: Client,
+    new_topic: NewTopic,
+    spark: "SparkSession",
+    server: RunningServer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = new_topic("n: int32")
+    wings.push(topic, {"n": [1]})
+    name = topic.id.replace("-", "_")
+    created = f"TABLE {name} USING wings OPTIONS (endpoint '{server.flight}', topic '{topic.id}')"
+    spark.sql(f"CREATE {created}")
+
+    def told() -> list[str]:
+        """Return what a reader of the table says, which Spark makes in another process."""
+        caplog.clear()
+        schema = spark.table(name).schema
+        WingsReader(ReadOptions.parse(options_of({}, schema)), schema)
+        return re.findall("ALTER TABLE … ([^;]*)", caplog.text.replace("\n", ";"))
+
+    try:
+        assert told() == []
+        wings.alter_schema(topic, add={"a`b": "string", "u": "uint8"}, widen={"n": "int64"})
+        wings.push(topic.id, {"n": [1 << 40], "a`b": ["x"], "u": [7]})
+        changes = told()
+        assert changes == [
+            "ALTER COLUMN `n` TYPE bigint",
+            "ADD COLUMN `a``b` string",
+            "ADD COLUMN `u` smallint",
+        ]
+        for change in changes:
+            spark.sql(f"ALTER TABLE {name} {change}")
+        assert told() == []
+        expected = [(1, None, None), (1 << 40, "x", 7)]
+        assert sorted(spark.table(name).collect()) == expected
+        wings.alter_schema(topic, add={"late": "int64"})
+        assert told() == ["ADD COLUMN `late` bigint"]
+        spark.sql(f"CREATE OR REPLACE {created}")
+        assert sorted(spark.table(name).collect()) == [(*row, None) for row in expected]
     finally:
         spark.sql(f"DROP TABLE IF EXISTS {name}")
 
