@@ -79,9 +79,10 @@ $(VENV)/azurite: | $(BIN)/python
 	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $@.part azurite@$(AZURITE)
 	rm -rf $@ && mv $@.part $@
 
-check: $(VENV)/.dev ## lint, formatting and types
+check: $(VENV)/.dev ## lint, formatting, words and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/python tools/words.py
 	$(BIN)/basedpyright
 
 bench: $(VENV)/.dev ## measure against the baselines, print a table and write JSON
