@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from wings_core.contracts.messages import shortened
 from wings_core.errors import InvalidArgument
 
 TOKEN_VARIABLE = "WINGS_TOKEN"
@@ -77,5 +78,6 @@ def _read(path: Pem | None) -> bytes | None:
         return path
     try:
         return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidArgument(f"{path} cannot be read: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or error
+        raise InvalidArgument(shortened(f"{path!s} cannot be read: {problem}")) from None

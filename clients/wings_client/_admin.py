@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from wings_client._arguments import checked
 from wings_client._follow import resolve_offset
 from wings_client._many import PartitionsValue, starts
 from wings_client._messages import OffsetValue, TimeValue, build, wire_partition, wire_time
@@ -45,6 +46,7 @@ TopicRef = str | Topic
 """A topic: its full name, a bare id for one of the default namespace, or what a call returned."""
 
 
+@checked
 class AdminCalls:
     """The calls of `Client` on topics, namespaces and offsets."""
 
@@ -79,7 +81,7 @@ class AdminCalls:
             InvalidSchema: A topic may not have this schema; fact `column`.
             AlreadyExists: The name is taken (with `if_not_exists`: by a different topic).
             NamespaceNotFound: There is no such namespace.
-            TypeError: No schema can be made of `schema`.
+            InvalidArgument: No schema can be made of `schema`.
         """
         body = build(
             CreateTopic,

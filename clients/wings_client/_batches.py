@@ -12,6 +12,7 @@ from wings_client._pandas import frame_table, is_pandas
 from wings_client._rows import Row, batch_of_columns, batch_of_rows, mapping_of_object
 from wings_client.arrow import RecordBatch
 from wings_core.cast import Caster
+from wings_core.errors import InvalidArgument
 
 BATCH_ROWS = 65_536
 """Rows of one batch by default."""
@@ -60,7 +61,7 @@ def to_batches(data: Data, schema: pa.Schema, cut: Cut) -> Iterator[RecordBatch]
 
     Raises:
         SchemaMismatch: A column or value does not fit; raised when its batch is asked for.
-        TypeError: `data`, or an item of it, is of no type that can be pushed.
+        InvalidArgument: `data`, or an item of it, is of no type that can be pushed.
     """
     if isinstance(data, pa.RecordBatch) and data.num_rows == 1 and data.schema.equals(schema):
         return iter((cast("RecordBatch", data),))
@@ -107,15 +108,15 @@ def _opened(data: Any, argument: str) -> pa.RecordBatchReader:
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         if "Cannot import schema" not in str(error):
             raise
-        raise TypeError(  # A column of pandas, Polars or Arrow.
+        raise InvalidArgument(  # A column of pandas, Polars or Arrow.
             f"{argument}: cannot push a {type(data).__name__}, which has no columns: expected a "
             "table or a data frame, or a mapping of the column's name to it"
         ) from None
 
 
-def _not_pushed(data: object, argument: str) -> TypeError:
+def _not_pushed(data: object, argument: str) -> InvalidArgument:
     name = f"class {data.__name__}" if isinstance(data, type) else type(data).__name__
-    return TypeError(
+    return InvalidArgument(
         f"{argument}: cannot push a {name}: expected a table, a batch, a reader, a data frame, "
         "anything with the Arrow PyCapsule interface, columns as a mapping of names to values, a "
         "row (a pydantic model, a dataclass or a NamedTuple), or an iterable of these or of rows "
@@ -127,7 +128,7 @@ def _of_columns(given: Mapping[str, object], schema: pa.Schema, argument: str) -
     for name, values in given.items():
         # A str is of characters, so a row would become as many rows as it has of them.
         if isinstance(values, (str, bytes, bytearray)) or not isinstance(values, Iterable):
-            raise TypeError(
+            raise InvalidArgument(
                 f"{argument}[{name!r:.80}]: expected the values of a column, got a "
                 f"{type(values).__name__}; push one row as a list of it: [row]"
             )

@@ -6,6 +6,13 @@ from typing import Literal, Self
 from wings_client._access import Access, Pem
 from wings_client._acquire import member_name, ticket_of
 from wings_client._admin import TopicRef, name_of
+from wings_client._arguments import (
+    NUMBER_OR_INFINITY,
+    checked,
+    checked_with,
+    instance_of,
+    list_of,
+)
 from wings_client._consumer import Consumer, ConsumerEngine
 from wings_client._consumer_offsets import Start
 from wings_client._model import PartitionValue
@@ -30,6 +37,7 @@ from wings_core.errors import InvalidArgument, WingsError
 TIMEOUT_SECONDS = 30.0
 
 
+@checked_with(retry=instance_of("a Retry", Retry))
 def connect(
     endpoint: str | Sequence[str],
     *,
@@ -68,6 +76,7 @@ def connect(
     return Client(Transport(endpoint, timeout, retry or Retry(), access, discover=discover))
 
 
+@checked
 class Client(WriteCalls, ReadCalls, TableCalls, StageCalls, ShardCalls, ShareCalls, WorkerCalls):
     """A client of one server; made by `connect`, safe to share between threads.
 
@@ -214,6 +223,12 @@ class Client(WriteCalls, ReadCalls, TableCalls, StageCalls, ShardCalls, ShareCal
         self._transport.add(consumer)
         return consumer
 
+    @checked_with(
+        requests=list_of("Request", Request),
+        stall_timeout=NUMBER_OR_INFINITY,
+        strategy=instance_of("a Strategy", Strategy),
+        timeout=NUMBER_OR_INFINITY,
+    )
     def gather(
         self,
         requests: Iterable[Request],

@@ -52,10 +52,16 @@ def wire_time(value: TimeValue) -> str:
     """Return a time as RFC 3339 in UTC.
 
     Raises:
-        InvalidArgument: Without a zone, or not RFC 3339.
+        InvalidArgument: Without a zone, or not RFC 3339, or outside of the years 1 to 9999.
     """
     if isinstance(value, str):
         return format_timestamp(parse_timestamp(value))
     if value.tzinfo is None:
         raise InvalidArgument(f"the time {value.isoformat()} has no zone: give one, like UTC")
-    return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    try:
+        utc = value.astimezone(UTC)
+    except (OverflowError, ValueError):
+        raise InvalidArgument(
+            f"the time {value.isoformat()} is outside of the years 1 to 9999 of UTC"
+        ) from None
+    return utc.isoformat(timespec="microseconds").replace("+00:00", "Z")

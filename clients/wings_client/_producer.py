@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from wings_client._accumulator import Accumulator, Acked, Taken
 from wings_client._appended import RowConverter, resolve_acks
+from wings_client._arguments import check, checked
 from wings_client._batches import BATCH_ROWS, Cut, Data, to_batches
 from wings_client._errors import client_closed, is_passing, lost, timed_out
 from wings_client._forks import inherited_error, living
@@ -217,6 +218,8 @@ class Producer:
         """
         if self._transport.is_inherited:
             raise inherited_error()
+        if timeout is not None:
+            check("append", "timeout", timeout)  # `checked` would take as long as all the rest.
         # The caller may reuse the same mapping, or list, for the next row.
         if type(row) is dict and len(row) == self._width:
             try:
@@ -233,6 +236,7 @@ class Producer:
         self._accumulator.append(Acked(row, future), timeout)
         return future
 
+    @checked
     def extend(self, rows: Iterable[object], *, timeout: float | None = None) -> None:
         """Append rows one after another; see `append`.
 
@@ -246,6 +250,7 @@ class Producer:
         for row in rows:
             self.append(row, timeout=timeout)
 
+    @checked
     def send(
         self,
         data: Data,
@@ -300,6 +305,7 @@ class Producer:
         """
         return to_batches(data, self.topic.schema, self._cut)
 
+    @checked
     def flush(self, timeout: float | None = None) -> None:
         """Send what was appended, and wait until all that was sent before is durable.
 
@@ -325,6 +331,7 @@ class Producer:
             raise timed_out(f"not flushed after {timeout} s", self._transport.endpoint) from None
         self._window.wait_empty(deadline.remaining())
 
+    @checked
     def close(self, timeout: float | None = None) -> None:
         """Flush and close; idempotent. In a forked child it does nothing.
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from wings_client._admin import AdminCalls, TopicRef, check_which, name_of, which
+from wings_client._arguments import checked
 from wings_client._fetch import fetch, fetch_many
 from wings_client._follow import Follow, ManyFollow, follow, follow_many
 from wings_client._many import OffsetsValue, PartitionsValue
@@ -20,6 +21,7 @@ from wings_core.errors import InvalidTicket, PartitionRequired, SchemaMismatch
 from wings_core.partitions import any_partition_value
 
 
+@checked
 class ReadCalls(AdminCalls):
     """The calls of `Client` that read."""
 

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from wings_client._arguments import checked
 from wings_client._errors import is_passing
-from wings_core.errors import WingsError
+from wings_core.errors import InvalidArgument, WingsError
 from wings_core.times import Deadline
 
 T = TypeVar("T")
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Retry:
     """What is retried after a transient failure, and for how long.
@@ -32,7 +34,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or not 0 <= self.delay <= self.delay_max or self.reconnect_seconds < 0:
-            raise ValueError(f"not a retry policy: {self}")
+            raise InvalidArgument(f"not a retry policy: {self}")
 
 
 class Backoff:

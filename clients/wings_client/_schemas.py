@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from wings_client._pandas import frame_table, is_pandas
 from wings_core.arrow_types import fields_of
-from wings_core.errors import InvalidSchema
+from wings_core.errors import InvalidArgument, InvalidSchema
 from wings_core.plain_types import plain_schema
 from wings_core.type_names import parse_type
 
@@ -83,7 +83,7 @@ def schema_of(given: SchemaLike, argument: str = "schema") -> pa.Schema:
 
     Raises:
         InvalidSchema: A field is of no type that a column can have; fact `column`.
-        TypeError: No schema can be made of it.
+        InvalidArgument: No schema can be made of it.
     """
     found = _arrow_schema(given)
     if found is None and isinstance(given, Mapping):
@@ -95,7 +95,7 @@ def schema_of(given: SchemaLike, argument: str = "schema") -> pa.Schema:
         name = type(given).__name__
         if _is_class_of_fields(type(given)):
             name = f"{name} instance (pass its class)"
-        raise TypeError(f"{argument}: cannot make a schema of a {name}: {EXPECTED}")
+        raise InvalidArgument(f"{argument}: cannot make a schema of a {name}: {EXPECTED}")
     return plain_schema(found)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from wings_client._admin import AdminCalls
+from wings_client._arguments import checked
 from wings_client._messages import build
 from wings_core.contracts.actions import (
     ShardAcquire,
@@ -19,6 +20,7 @@ from wings_core.model import Shard, ShardCounts, ShardsPruned, ShardState
 from wings_core.times import parse_timestamp
 
 
+@checked
 class ShardCalls(AdminCalls):
     """The calls of `Client` on the ownership and progress of shards.
 

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from wings_client._acquire import acknowledge, acquire, ticket_of
 from wings_client._admin import AdminCalls, TopicRef, name_of
+from wings_client._arguments import checked
 from wings_client._errors import client_closed
 from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
 from wings_client._model import PartitionValue
@@ -32,6 +33,7 @@ DELIVERY_MESSAGES = 500
 """The most messages that a member acquires at once, by default."""
 
 
+@checked
 class ShareCalls(AdminCalls):
     """The calls of `Client` on share groups."""
 

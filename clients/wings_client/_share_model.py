@@ -269,19 +269,21 @@ class Delivery:
 
     def _picked(self, rows: Any) -> list[int]:
         offsets = self.offsets
-        if isinstance(rows, slice):
-            return offsets[rows]
-        if isinstance(rows, pa.Array):
-            rows = rows.to_pylist()
-        wanted = [rows] if isinstance(rows, int) else list(rows)
-        if wanted and all(isinstance(each, bool) for each in wanted):
-            if len(wanted) != len(offsets):
-                raise InvalidArgument(f"a mask of {len(wanted)} for {len(offsets)} rows")
-            return [offset for offset, picked in zip(offsets, wanted, strict=True) if picked]
         try:
+            if isinstance(rows, slice):
+                return offsets[rows]
+            if isinstance(rows, pa.Array):
+                rows = rows.to_pylist()
+            wanted = [rows] if isinstance(rows, int) else list(rows)
+            if wanted and all(isinstance(each, bool) for each in wanted):
+                if len(wanted) != len(offsets):
+                    raise InvalidArgument(f"rows: a mask of {len(wanted)} for {len(offsets)} rows")
+                return [offset for offset, picked in zip(offsets, wanted, strict=True) if picked]
             return [offsets[index] for index in wanted]
-        except (IndexError, TypeError):
-            raise InvalidArgument(f"there are {len(offsets)} rows; got {wanted!r:.80}") from None
+        except (IndexError, TypeError, ValueError):
+            raise InvalidArgument(
+                f"rows: there are {len(offsets)} rows; got {rows!r:.80}"
+            ) from None
 
 
 def merged(offsets: Iterable[int]) -> list[OffsetRange]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from wings_client._admin import AdminCalls, TopicRef
+from wings_client._arguments import checked_with, list_of
 from wings_client._batches import BATCH_ROWS
 from wings_client._messages import TimeValue, build
 from wings_client._model import Aborted, PartitionValue, Published, Staged
@@ -13,6 +14,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.model import ShardProgress
 
 
+@checked_with(shards=list_of("ShardProgress", ShardProgress))
 class StageCalls(AdminCalls):
     """The calls of `Client` that stage and publish."""
 

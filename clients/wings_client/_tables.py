@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from wings_client._admin import AdminCalls, TopicRef, name_of
+from wings_client._arguments import checked
 from wings_client._messages import build
 from wings_client._scan import plan
 from wings_client.arrow import RecordBatchReader
@@ -24,6 +25,7 @@ CATALOG = "wings"
 _TOPIC_UUID = "wings.topic_uuid"
 
 
+@checked
 class TableCalls(AdminCalls):
     """The calls of `Client` on topics that are Iceberg tables."""
 

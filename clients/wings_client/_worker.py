@@ -4,6 +4,7 @@ from typing import Any, Self
 
 from wings_client._acquire import member_name, ticket_of
 from wings_client._admin import AdminCalls, TopicRef, name_of
+from wings_client._arguments import checked
 from wings_client._interrupt import LOOK_SECONDS
 from wings_client._model import PartitionValue
 from wings_client._share import DELIVERY_MESSAGES
@@ -17,6 +18,7 @@ CONCURRENCY_MAX = 1_000
 """The most handlers of a worker that run at once."""
 
 
+@checked
 class Worker:
     """Calls a handler for the messages of a share group; made by `Client.worker`.
 
@@ -125,6 +127,7 @@ class Worker:
                 raise
 
 
+@checked
 class WorkerCalls(AdminCalls):
     """The call of `Client` that makes workers."""
 

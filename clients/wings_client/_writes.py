@@ -1,6 +1,7 @@
 """Writing: the calls that push rows to a topic."""
 
 from wings_client._admin import AdminCalls, TopicRef
+from wings_client._arguments import checked
 from wings_client._batches import BATCH_ROWS, Data
 from wings_client._messages import TimeValue
 from wings_client._model import PartitionValue, PushResult
@@ -16,6 +17,7 @@ from wings_client._push import Identities, push
 from wings_client._transport import Transport
 
 
+@checked
 class WriteCalls(AdminCalls):
     """The calls of `Client` that push."""
 
@@ -56,7 +58,7 @@ class WriteCalls(AdminCalls):
             OffsetMismatch: `expected_offset` is not the next one; fact `next_offset` is.
             WingsError: The error that a batch was refused with. Facts `rows_committed` and
                 `batches_committed` count what was committed before it; that stays committed.
-            TypeError: `data`, or an item of it, is nothing that can be pushed.
+            InvalidArgument: `data`, or an item of it, is nothing that can be pushed.
         """
         return push(
             self._transport,

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from wings_client import Client
-from wings_core.errors import InvalidSchema, SchemaMismatch
+from wings_core.errors import InvalidArgument, InvalidSchema, SchemaMismatch
 
 
 class Place(BaseModel):
@@ -51,7 +51,9 @@ def test_python_types_add_columns(wings: Client, new_topic_id: str) -> None:
     assert grown.schema.field("at") == pa.field("at", pa.timestamp("us", tz="UTC"))
 
 
-@pytest.mark.parametrize(("schema", "error"), [({"n": complex}, InvalidSchema), (5, TypeError)])
+@pytest.mark.parametrize(
+    ("schema", "error"), [({"n": complex}, InvalidSchema), (5, InvalidArgument)]
+)
 def test_what_makes_no_topic_is_named(
     wings: Client, new_topic_id: str, schema: Any, error: type[Exception]
 ) -> None:
@@ -184,9 +186,9 @@ def test_what_cannot_be_pushed_is_named_with_its_argument(
     wings: Client, new_topic_id: str, data: object, message: str
 ) -> None:
     topic = wings.create_topic(new_topic_id, Point)
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(InvalidArgument, match=message):
         wings.push(topic, data)
-    with wings.producer(topic) as producer, pytest.raises(TypeError, match=message):
+    with wings.producer(topic) as producer, pytest.raises(InvalidArgument, match=message):
         producer.send(data)
 
 

@@ -6,6 +6,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from wings_client._access import Access, Pem
 from wings_client._admin import TopicRef, name_of, which
+from wings_client._arguments import checked, checked_with, instance_of
 from wings_client._async._consumer import AsyncConsumer
 from wings_client._async._opening import Opening, opening
 from wings_client._async._pool import WorkerPool
@@ -48,6 +49,7 @@ CALLS_MAX = 32
 never queue behind reads that wait for messages."""
 
 
+@checked_with(retry=instance_of("a Retry", Retry))
 def connect_async(
     endpoint: str | Sequence[str],
     *,
@@ -237,6 +239,7 @@ class AsyncClient:
     fetch = _awaited(Client.fetch, reads=True)
 
     @opening
+    @checked
     async def scan(
         self,
         topic: TopicRef,
@@ -283,6 +286,7 @@ class AsyncClient:
         return AsyncScan(self._reads, self._transport, schema, parts, parallel)
 
     @opening
+    @checked
     async def sql(
         self,
         text: str,
@@ -309,6 +313,7 @@ class AsyncClient:
     table = _awaited(Client.table)
 
     @opening
+    @checked
     async def snapshot(
         self,
         topic: TopicRef,
@@ -336,6 +341,7 @@ class AsyncClient:
     locations = _awaited(Client.locations)
 
     @opening
+    @checked
     async def read_ticket(self, ticket: ScanTicket) -> AsyncChunks:
         """Read one range, chunk by chunk, in order of offset; a lost connection is resumed.
 

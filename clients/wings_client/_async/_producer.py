@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal, Self, overload
 
+from wings_client._arguments import check, checked
 from wings_client._async._pool import WorkerPool
 from wings_client._batches import Data
 from wings_client._messages import TimeValue
@@ -78,6 +79,8 @@ class AsyncProducer:
         Raises:
             WingsError: As `Producer.append`.
         """
+        if timeout is not None:
+            check("append", "timeout", timeout)
         try:
             appended = self._producer.append(row, ack=ack, timeout=0.0)
         except ResourceExhausted:
@@ -90,6 +93,7 @@ class AsyncProducer:
         future.add_done_callback(_look_at)
         return future
 
+    @checked
     async def extend(self, rows: Iterable[object], *, timeout: float | None = None) -> None:
         """Append rows one after another; see `append`.
 
@@ -103,6 +107,7 @@ class AsyncProducer:
         for row in rows:
             await self.append(row, timeout=timeout)
 
+    @checked
     async def send(
         self,
         data: Data,
@@ -146,6 +151,7 @@ class AsyncProducer:
         sent.add_done_callback(_look_at)
         return sent
 
+    @checked
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until all that was sent before is durable.
 
@@ -159,6 +165,7 @@ class AsyncProducer:
         """
         await self._pool.run(partial(self._producer.flush, timeout))
 
+    @checked
     async def close(self, timeout: float | None = None) -> None:
         """Flush and close; idempotent. Cancelling the task abandons both.
 

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Self
 
+from wings_client._arguments import checked
 from wings_client._worker import Worker
 from wings_client._worker_model import WorkerStats
 
@@ -57,6 +58,7 @@ class AsyncWorker:
         """End at once: all that is held is released; coroutines are cancelled."""
         self._engine.abort()
 
+    @checked
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end, at most `timeout` seconds; returns False on time-out.
 

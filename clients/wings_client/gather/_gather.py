@@ -5,6 +5,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Self
 
+from wings_client._arguments import checked
 from wings_client._transport import Transport
 from wings_client.gather._end import GatherEnd, GatherReason
 from wings_client.gather._engine import Engine
@@ -26,6 +27,7 @@ OnEnd = Callable[[GatherEnd], None]
 """Takes the end."""
 
 
+@checked
 class Gather:
     """The replies to one request to many, as they arrive; made by `Client.gather`.
 

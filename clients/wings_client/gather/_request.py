@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from wings_client._arguments import TEXT, checked_with, instance_of, one_of
 from wings_client._many import OffsetsValue, PartitionsValue, where, wire_positions
 from wings_client._messages import build, wire_offset, wire_partition
 from wings_client._model import ConsumedBatch, PartitionValue, RangesBatch
@@ -17,6 +18,9 @@ FETCH_MESSAGES: int = FetchTicket.model_fields["max_messages"].default
 """Most messages of a fetch, by default."""
 
 
+@checked_with(
+    endpoint=TEXT, kind=one_of("fetch", "scan", "follow"), ticket=instance_of("bytes", bytes)
+)
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request of a gather: a read of one partition, or many, on this server or another.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+from wings_client._arguments import checked
 from wings_client.gather._request import Reply
 from wings_core.errors import InvalidArgument
 from wings_core.times import WAIT_SECONDS_MAX
@@ -42,6 +43,7 @@ stall = Strategy(stalls=True)
 """Until no reply comes for the lesser of a tenth of the total and the connection's time-out."""
 
 
+@checked
 def first(count: int) -> Strategy:
     """Return the strategy that ends after `count` replies."""
     return Strategy(max_messages=count)
@@ -89,12 +91,8 @@ class Rules:
             if max_messages is not None:
                 raise InvalidArgument("give max_messages or the strategy first(n), not both")
             max_messages = strategy.max_messages
-        if max_messages is not None and (type(max_messages) is not int or max_messages < 1):
-            raise InvalidArgument(
-                f"max_messages must be an integer of at least 1; got {max_messages!r:.80}"
-            )
-        if on_error not in {"end", "continue"}:
-            raise InvalidArgument(f"on_error must be 'end' or 'continue'; got {on_error!r:.80}")
+        if max_messages is not None and max_messages < 1:
+            raise InvalidArgument(f"max_messages must be at least 1; got {max_messages!r:.80}")
         if sentinel is not None and sentinel is not EMPTY and not callable(sentinel):
             raise InvalidArgument("sentinel must be a predicate or EMPTY")
         if stall_timeout is None and strategy.stalls:

@@ -135,9 +135,13 @@ def dump(value: object) -> bytes:
     """Return a value as JSON in UTF-8.
 
     Raises:
-        InvalidArgument: A text in it is not valid Unicode: it has half a surrogate pair.
+        InvalidArgument: A number in it is not finite, or a text is not valid Unicode: it has half a
+            surrogate pair.
     """
-    text = _encoder.encode(value)
+    try:
+        text = _encoder.encode(value)
+    except ValueError as error:
+        raise InvalidArgument(f"not JSON: {error}") from None
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -218,8 +222,12 @@ def shown(value: object) -> str:
 
 
 def problem_of(message: str) -> PydanticCustomError:
-    """Return an error for validators to raise, with exactly this message."""
-    return PydanticCustomError(_OWN, "{message}", {"message": message})
+    """Return an error for validators to raise, with exactly this message.
+
+    Pydantic takes no half of a surrogate pair, which a text of JSON may have: it is escaped.
+    """
+    text = message.encode("utf-8", "backslashreplace").decode("utf-8")
+    return PydanticCustomError(_OWN, "{message}", {"message": text})
 
 
 def accepted_by(check: Callable[[str], object]) -> Callable[[str], str]:

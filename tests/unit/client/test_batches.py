@@ -12,7 +12,7 @@ from tables import each
 from wings_client._batches import BATCH_PARTITIONS_MAX, Cut, to_batches
 from wings_client._model import Topic
 from wings_client._schemas import schema_of
-from wings_core.errors import SchemaMismatch
+from wings_core.errors import InvalidArgument, SchemaMismatch
 
 SCHEMA = pa.schema([("key", pa.string()), ("n", pa.int64())])
 ROWS = [{"key": "a", "n": 1}, {"key": "b", "n": 2}, {"key": "a", "n": 3}]
@@ -118,8 +118,8 @@ def test_rows_are_taken_while_another_thread_is_importing_pandas(
 
 
 @each("nothing", [7, "text", b"bytes", None, object()])
-def test_what_cannot_be_pushed_is_a_type_error(nothing: object) -> None:
-    with pytest.raises(TypeError, match="cannot push"):
+def test_what_cannot_be_pushed_is_named(nothing: object) -> None:
+    with pytest.raises(InvalidArgument, match="cannot push"):
         list(to_batches(nothing, SCHEMA, Cut()))
 
 

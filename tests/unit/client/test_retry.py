@@ -4,7 +4,7 @@ import pytest
 
 from wings_client._errors import Connection
 from wings_client._retry import Backoff, Retry, repeat_call
-from wings_core.errors import TopicNotFound, Unavailable, WingsError
+from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, WingsError
 
 FAST = Retry(attempts=4, delay=0.0, delay_max=0.0)
 
@@ -81,5 +81,5 @@ def test_pauses_double_with_jitter_up_to_the_longest() -> None:
     "wrong", [{"attempts": 0}, {"delay": -1}, {"delay": 3.0}, {"reconnect_seconds": -1}], ids=str
 )
 def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="not a retry policy"):
+    with pytest.raises(InvalidArgument, match="not a retry policy"):
         Retry(**wrong)  # pyright: ignore[reportArgumentType]

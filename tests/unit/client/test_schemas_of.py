@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, PositiveInt, computed_field
 from tables import each
 
 from wings_client._schemas import schema_of
-from wings_core.errors import InvalidSchema
+from wings_core.errors import InvalidArgument, InvalidSchema
 
 UTC_TIME = pa.timestamp("us", tz="UTC")
 
@@ -175,10 +175,10 @@ def test_a_nested_field_is_named_whole() -> None:
 
 @each("given", [5, "int64", None, int, [("a", "int64")]])
 def test_what_is_no_schema_says_what_is_one(given: object) -> None:
-    with pytest.raises(TypeError, match=r"schema: cannot make a schema of a .*: expected"):
+    with pytest.raises(InvalidArgument, match=r"schema: cannot make a schema of a .*: expected"):
         schema_of(given)
 
 
 def test_an_instance_of_a_model_says_to_pass_its_class() -> None:
-    with pytest.raises(TypeError, match=r"pass its class"):
+    with pytest.raises(InvalidArgument, match=r"pass its class"):
         schema_of(Place(name="x", floor=1))

@@ -1,0 +1,270 @@
+"""Checks the arguments of public calls by the names of their parameters.
+
+A name means the same in every call. Bounds beyond the type of an argument, such as the longest name
+or the largest number, are checked by the messages of `wings_core.contracts`.
+"""
+
+import inspect
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
+from datetime import datetime
+from functools import wraps
+from itertools import chain, repeat
+from numbers import Integral, Real
+from typing import Any, TypeVar, cast
+
+from wings_client._messages import wire_time
+from wings_client._model import Staged, Topic
+from wings_client._share_model import Delivery
+from wings_core.contracts.messages import shortened
+from wings_core.contracts.share import AcknowledgementEntry
+from wings_core.contracts.tickets import ScanTicket
+from wings_core.errors import InvalidArgument
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., Any])
+
+Check = Callable[[Any], Any]
+"""Returns the argument, or a copy of it; raises `InvalidArgument` without the parameter's name."""
+
+NUMBER_MAX = 1e15
+"""The largest number of seconds, or of anything else that is a float."""
+
+_TEXTS = (str, bytes, bytearray)
+
+
+def that_is(what: str, is_so: Callable[[Any], object]) -> Check:
+    """Return the check of an argument that must be `what`, of which `is_so` is true."""
+
+    def check(value: Any) -> Any:
+        if not is_so(value):
+            raise InvalidArgument(f"must be {what}; got {value!r:.80}")
+        return value
+
+    return check
+
+
+def instance_of(what: str, *types: type) -> Check:
+    """Return the check of an argument of one of `types`."""
+    return that_is(what, lambda value: isinstance(value, types))
+
+
+def one_of(*words: str) -> Check:
+    """Return the check of an argument that is one of some words."""
+    what = " or ".join(f'"{word}"' for word in words)
+    return that_is(what, lambda value: isinstance(value, str) and value in words)
+
+
+def list_of(what: str, *types: type) -> Check:
+    """Return the check of a list of instances of `types`; an iterator is read."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, Iterable) and not isinstance(value, (*_TEXTS, Mapping)):
+            found = tuple(cast("Iterable[Any]", value))
+            if all(isinstance(each, types) for each in found):
+                return found
+        raise InvalidArgument(f"must be a list of {what}; got {value!r:.80}")
+
+    return check
+
+
+def _either(types: type | tuple[type, ...], check: Check, other: Check) -> Check:
+    return lambda value: (check if isinstance(value, types) else other)(value)
+
+
+def _time(value: Any) -> Any:
+    wire_time(value)
+    return value
+
+
+def _partitions(value: Any) -> Any:
+    if isinstance(value, str) and value == "all":
+        return value
+    if isinstance(value, Collection) and not isinstance(value, (*_TEXTS, Mapping)):
+        return [PARTITION(each) for each in cast("Collection[Any]", value)]
+    raise InvalidArgument(f'must be "all" or a list of partition values; got {value!r:.80}')
+
+
+def _is_integer(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral)
+
+
+def _is_finite(value: Any) -> bool:
+    is_number = not isinstance(value, bool) and isinstance(value, Real)
+    return is_number and -NUMBER_MAX < cast("float", value) < NUMBER_MAX
+
+
+def _is_named(value: Any) -> bool:
+    is_mapping = isinstance(value, Mapping)
+    return is_mapping and all(isinstance(name, str) for name in cast("Mapping[Any, Any]", value))
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, _TEXTS)
+
+
+def _is_rows(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+
+
+def _is_offset(value: Any) -> bool:
+    return _is_integer(value) or isinstance(value, (str, Mapping, Topic))
+
+
+def _is_partition(value: Any) -> bool:  # A float is no value of a key, as the server says.
+    return value is None or isinstance(value, (str, bytes, int)) or _is_finite(value)
+
+
+TEXT = instance_of("a text", str)
+COUNT = that_is("an integer", _is_integer)
+FLAG = instance_of("True or False", bool)
+NUMBER = that_is("a finite number", _is_finite)
+NUMBER_OR_INFINITY = that_is(
+    "a number", lambda value: _is_finite(value) or (isinstance(value, float) and value > 0)
+)
+PARTITION = that_is("an integer, a text, bytes, a boolean or None", _is_partition)
+TIME = _either((datetime, str), _time, instance_of("a time with a zone", datetime))
+OFFSET = that_is('an offset, "earliest", "latest" or a time with a zone', _is_offset)
+PARAMETERS = that_is("a list of values, or a mapping of them by name", _is_list)
+NAMED = that_is("a mapping by name", _is_named)
+PEM = instance_of("a file's path, or its bytes, in PEM", str, bytes, os.PathLike)
+TOPIC = instance_of("a topic's name or a Topic", str, Topic)
+
+CHECKS: dict[str, Check] = {
+    name: check
+    for check, names in [
+        (TEXT, "after consumer filter group member name namespace partition_key prefix"),
+        (TEXT, "producer_id reason source stage_id text token writer"),
+        (FLAG, "ack discover if_not_exists system_columns wait"),
+        (COUNT, "attempts batch batch_bytes batch_rows concurrency count count_max end_offset"),
+        (COUNT, "expected_offset limit max_messages min_messages parallel reads_max"),
+        (COUNT, "schema_version sequence splits window_batches window_bytes"),
+        (NUMBER, "age_seconds backoff backoff_max delay delay_max interval_seconds linger_ms"),
+        (NUMBER, "rate reconnect_seconds seconds seconds_max stale_seconds stall_timeout timeout"),
+        (_either(bool, FLAG, NUMBER), "auto_commit auto_renew"),
+        (_either(bool, FLAG, COUNT), "prefetch"),
+        (TIME, "timestamp"),
+        (TOPIC, "dlq_topic topic"),
+        (PARTITION, "partition"),
+        (_partitions, "partitions"),
+        (list_of("names", str), "columns nullable"),
+        (list_of("ids of shards", str), "shards"),
+        (list_of("ids of stages, or of Staged", str, Staged), "stages"),
+        (list_of("AcknowledgementEntry", AcknowledgementEntry), "entries"),
+        (NAMED, "claims config tables"),
+        (instance_of("a mapping by partition value", Mapping), "offsets"),
+        (PEM, "tls_ca tls_cert tls_key"),
+        (that_is("a function", callable), "handler on_end on_reply"),
+        (instance_of("a Delivery", Delivery), "delivery"),
+        (instance_of("a ScanTicket", ScanTicket), "ticket"),
+        (one_of("row", "batch"), "each"),
+        (one_of("error", "skip"), "on_data_loss"),
+        (one_of("end", "continue"), "on_error"),
+        (_either(datetime, _time, one_of("earliest", "latest")), "start"),
+        (_either(datetime, _time, OFFSET), "offset to"),
+        (_either(str, TEXT, list_of("addresses", str)), "endpoint"),
+        (_either(Mapping, NAMED, PARAMETERS), "parameters"),
+        (that_is("an iterable of rows", _is_rows), "rows"),
+    ]
+    for name in names.split()
+}
+"""The checks by the name of the parameter."""
+
+UNCHECKED = frozenset(
+    {"add", "catalog", "data", "row", "schema", "self", "sentinel", "state", "widen"}
+)
+"""Parameters that take many kinds of objects: refused where they are used."""
+
+
+def check(call: str, name: str, value: T) -> T:
+    """Return an argument, or a copy of it.
+
+    Args:
+        call: The call, for the error.
+        name: The parameter.
+        value: The argument.
+
+    Raises:
+        InvalidArgument: The parameter takes no such argument; names it.
+    """
+    return _argument(call, name, CHECKS[name])(value)
+
+
+def _argument(call: str, name: str, check: Check, *, is_optional: bool = False) -> Check:
+    def argument(value: Any) -> Any:
+        if value is None and is_optional:
+            return None
+        try:
+            return check(value)
+        except InvalidArgument as error:
+            raise InvalidArgument(shortened(f"{call}: {name}: {error.message}")) from None
+
+    return argument
+
+
+def checked_with(**more: Check) -> Callable[[C], C]:
+    """Return a decorator that checks the arguments of a function, or of a class's public methods.
+
+    A dataclass is checked when it is made. A parameter takes None where that is its default.
+
+    Args:
+        more: Checks by the name of the parameter, before those of `CHECKS`.
+    """
+    checks = CHECKS | more
+
+    def decorate(target: C) -> C:
+        if not isinstance(target, type):
+            return cast("C", _checked(target, target.__name__, checks))
+        if is_dataclass(target):
+            target.__init__ = _checked(target.__init__, target.__name__, checks)
+        for name, method in list(vars(target).items()):
+            is_done = hasattr(method, "__wrapped__")
+            if inspect.isfunction(method) and not name.startswith("_") and not is_done:
+                setattr(target, name, _checked(method, name, checks))
+        return cast("C", target)
+
+    return decorate
+
+
+checked = checked_with()
+"""Checks the arguments of a function, or of a class's public methods; see `checked_with`."""
+
+
+def _checked(call: Any, label: str, checks: Mapping[str, Check]) -> Any:
+    parameters = inspect.signature(call).parameters.values()
+    arguments = {
+        each.name: _argument(label, each.name, checks[each.name], is_optional=each.default is None)
+        for each in parameters
+        if each.name not in UNCHECKED
+    }
+    if not arguments:
+        return call
+    positional = [
+        arguments.get(each.name, _as_it_is)
+        for each in parameters
+        if each.kind is each.POSITIONAL_OR_KEYWORD
+    ]
+
+    @wraps(call)
+    def checked_call(*args: Any, **keys: Any) -> Any:
+        # Python itself refuses arguments that are too many.
+        taken = [
+            check(value)
+            for check, value in zip(chain(positional, repeat(_as_it_is)), args, strict=False)
+        ]
+        keys = {name: arguments.get(name, _as_it_is)(value) for name, value in keys.items()}
+        return call(*taken, **keys)
+
+    if not inspect.iscoroutinefunction(call):
+        return checked_call
+
+    @wraps(call)
+    async def checked_coroutine(*args: Any, **keys: Any) -> Any:
+        return await checked_call(*args, **keys)
+
+    return checked_coroutine
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
