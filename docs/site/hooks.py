@@ -27,7 +27,6 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
         files.append(File.generated(config, f"reference/{name}.md", content=write()))
     for name in _PROJECT:
         text = (_ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](../")
-        text = text.replace("[docs/adr](../adr)", "`docs/adr`")
         text = re.sub(r"\[([^]]+)\]\((?:examples|deploy|benchmarks)/[^)]*\)", r"\1", text)
         files.append(File.generated(config, f"project/{name}", content=text))
     return files

@@ -34,7 +34,7 @@ def _is_there(path: str) -> bool:
     return any(any(package.rglob(path.rstrip("/"))) for package in PACKAGES)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_path_that_a_document_names_is_there(
     document: Path, subtests: pytest.Subtests
 ) -> None:
