@@ -43,8 +43,9 @@ demo: $(VENV)/.server ## the main job end to end: a server, a million rows, a lo
 cluster: $(VENV)/.dev ## S3, PostgreSQL and three nodes, until Ctrl-C
 	$(BIN)/python examples/cluster
 
-test: $(VENV)/.dev $(VENV)/spark.jsa ## all tests but the soak tests
-	$(BIN)/python -m pytest -m "not soak" --numprocesses $(PROCESSES) --no-loadscope-reorder
+test: $(VENV)/.dev $(VENV)/spark.jsa ## all tests but the soak tests; AREA=share: those of one area
+	files=$$($(if $(AREA),$(BIN)/python tests/areas.py $(AREA))) && \
+		$(BIN)/python -m pytest -m "not soak" --numprocesses $(PROCESSES) --no-loadscope-reorder $$files
 
 fast: $(VENV)/.dev ## the unit tests that start no programs: at each change, in under 90 seconds
 	$(BIN)/python -m pytest tests/unit -m "not soak and not spark and not postgres and not programs" --numprocesses 3 --no-loadscope-reorder
