@@ -163,7 +163,7 @@ class DataDirectory:
             Unavailable: The file system refuses.
         """
         with _file_system_errors(self.path):
-            bound = self._bound_to()
+            bound = self.bound_to
             if bound is None:
                 if not own and any(self.segments.iterdir()):
                     raise InvalidArgument(
@@ -171,7 +171,7 @@ class DataDirectory:
                         "empty directory"
                     )
                 _create_durably(self.path, _STORE, f"{store_id}\n")
-                bound = self._bound_to()  # Another node may have been quicker.
+                bound = self.bound_to  # Another node may have been quicker.
         if bound != store_id:
             raise InvalidArgument(
                 f"the messages in {self.path} belong to metadata {bound}, not to {store_id}, which "
@@ -219,7 +219,9 @@ class DataDirectory:
         """Where old pages go that have no object store to go to."""
         return self.path / "merged"
 
-    def _bound_to(self) -> str | None:
+    @property
+    def bound_to(self) -> str | None:
+        """The id of the metadata that the pages here belong to, None where nothing says so."""
         return _read_line(self.path / _STORE)
 
     @property

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from wings_core.check import Problem, check_directory
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import AlreadyExists, InvalidArgument, WingsError
-from wings_core.metadata.sqlite import notes
+from wings_core.metadata.sqlite import SqliteMetadata, notes
 from wings_core.metadata.sqlite.integrity import CHECKSUMS
 from wings_core.metadata.sqlite.migrations import MIGRATIONS
 from wings_core.metadata.sqlite.notes import read_notes
@@ -154,6 +154,26 @@ def test_what_is_kept_is_right_and_what_is_lost_is_told(
         shutil.rmtree(new)
     assert refused <= counts[2]
     assert min(kept_of_flips) > 0.5, "a byte costs little"
+
+
+def test_a_row_that_its_checksum_contradicts_is_lost_and_the_identity_is_told_by_store(
+    data: Path, tmp_path: Path
+) -> None:
+    file = data / "metadata.sqlite"
+    with SqliteMetadata(file) as metadata:
+        identity = metadata.store_id
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("UPDATE producer_results SET committed = replace(committed, '0', '1')")
+        connection.commit()
+    content = bytearray(file.read_bytes())
+    content[content.index(identity.encode())] ^= 1
+    file.write_bytes(content)
+    report = repair_directory(data, tmp_path / "new")
+    result, rows = (problem.message for problem in report.lost)
+    assert "a result of a producer is lost" in result
+    assert "rows of producer_results may be missing" in rows
+    with SqliteMetadata(tmp_path / "new" / "metadata.sqlite") as metadata:
+        assert metadata.store_id == identity
 
 
 @pytest.mark.parametrize("length", [0, 1_000, 100_000, None])

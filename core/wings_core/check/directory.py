@@ -79,6 +79,9 @@ def _check_log(
             report = check_log(metadata, store, progress)
         groups = len(all_groups(metadata.admin, metadata.groups))
         missing: list[Problem] = []
+        bound = directory.bound_to
+        if bound not in (None, metadata.store_id):
+            missing.append(Problem(f"the directory belongs to metadata {bound}, which this is not"))
         with suppress(*FAULTS):  # The report says why metadata cannot be read.
             missing += _missing(metadata, ends)
         return report, groups, missing

@@ -179,7 +179,6 @@ _MEANING = {
     "shard_prunings": "when a source was pruned is lost",
     "tokens": "a token is lost: create it again",
     "token_changes": "whether there were tokens is lost",
-    "identity": "the identity of the metadata is lost",
 }
 
 _SHOWN = ("consumer", "partition", "producer_id", "name", "writer", "source", "shard")
@@ -208,7 +207,7 @@ def read_rest(salvaged: Salvaged, catalog: KeptTopics, folios: Mapping[int, str]
     """
     rest = Rest()
     for name, table in salvaged.tables.items():
-        if name in OF_THE_LOG | OF_STAGES:
+        if name in OF_THE_LOG | OF_STAGES | {"identity"}:
             continue
         rest.rows[name] = [row for row in table.rows.values() if _is_kept(row, catalog)]
         rest.lost += [
@@ -216,7 +215,7 @@ def read_rest(salvaged: Salvaged, catalog: KeptTopics, folios: Mapping[int, str]
             for row in table.lost
             if _is_kept(row, catalog)
         ]
-        if table.problems and name != "identity":
+        if table.problems:
             rest.lost.append(Problem(f"rows of {name} may be missing: {table.problems[0]}"))
     tokens = ("tokens", "token_changes")
     rest.had_tokens = any(

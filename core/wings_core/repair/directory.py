@@ -134,6 +134,7 @@ def _build(
     log = LogRepair(salvaged, catalog, source, folios, evidence, pages, noted.partition_ids)
     log.run()
     rest = read_rest(salvaged, catalog, folios)
+    identity = _identity(directory, salvaged)
     used = write_metadata(
         new.metadata,
         read_shapes(),
@@ -142,9 +143,11 @@ def _build(
         folios,
         inline,
         rest,
-        _identity(directory, salvaged),
+        identity,
     )
     lost = [*catalog.lost, *log.lost, *rest.lost]
+    if identity is None:
+        lost.append(Problem("the identity of the metadata is lost"))
     lost += [Problem(problem) for problem in salvaged.losses]
     lost += _repair_holds(directory, new)
     return lost, [*catalog.rebuilt, *log.rebuilt, *_tables(catalog)], used.values()
@@ -164,8 +167,7 @@ def _identity(directory: DataDirectory, salvaged: Salvaged) -> str | None:
     rows = salvaged.rows("identity")
     if len(rows) == 1:
         return str(rows[0]["id"])
-    store = directory.path / "STORE"
-    return store.read_text(encoding="utf-8").strip() if store.exists() else None
+    return directory.bound_to
 
 
 def _repair_holds(directory: DataDirectory, new: DataDirectory) -> Iterator[Problem]:

@@ -13,9 +13,6 @@ from wings_core.repair.catalog import KeptTopics, Rest, as_int
 from wings_core.repair.log import Repaired
 from wings_core.repair.salvage import Row, Shape
 
-_MADE_ANEW = ("namespaces", "identity")
-"""Tables that are not empty in new metadata."""
-
 
 def write_metadata(
     path: Path,
@@ -55,8 +52,7 @@ def write_metadata(
             writer.insert("staged_pages", pages)
             writer.pages.update(as_int(page["folio_id"]) for page in pages)
         for table, rows in rest.rows.items():
-            if table not in _MADE_ANEW:
-                writer.insert(table, rows)
+            writer.insert(table, rows)
         if rest.had_tokens:
             connection.execute(
                 "INSERT INTO token_changes (id, changes) VALUES (0, 1) "

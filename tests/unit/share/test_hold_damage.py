@@ -19,7 +19,7 @@ from wings_core.share.replica.interfaces import HoldReplica, LeaseEntry, Replica
 from wings_core.share.replica.rebuild import rebuild_holds
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.sqlite_store import MIGRATIONS, SqliteHoldStore, problems_of
-from wings_core.share.replica.store import PartitionWrite
+from wings_core.share.replica.store import Mark, PartitionWrite
 
 GROUP, TOPIC = "2f7c8f4e-group", "9b1d33a0-topic"
 PARTITIONS = [Partition(f'"customer {number}"') for number in range(40)]
@@ -63,6 +63,30 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def path(sound: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(sound, tmp_path))
+
+
+def test_a_changed_value_of_any_column_is_found(path: Path) -> None:
+    with closing(SqliteHoldStore(path)) as store:
+        store.load()
+        store.write([], {GROUP: Mark("boot", 1.5, 30.0)})
+    assert not list(problems_of(path))
+    data = path.read_bytes()
+    changed: list[tuple[str, str]] = []
+    for table in ("partitions", "finished", "counts", "marks"):
+        with closing(sqlite3.connect(path)) as connection:
+            columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+        for _, column, kind, *_ in columns:
+            value = f"{column} || 'x'" if kind == "TEXT" else f"{column} + 1000000"
+            with closing(sqlite3.connect(path)) as connection:
+                row = f"SELECT {column} FROM {table} LIMIT 1"
+                connection.execute(
+                    f"UPDATE {table} SET {column} = {value} WHERE {column} = ({row})"
+                )
+                connection.commit()
+            assert list(problems_of(path)), (table, column)
+            changed.append((table, column))
+            path.write_bytes(data)
+    assert len(changed) == 6 + 5 + 5 + 3
 
 
 def damages(data: bytes, flips: int) -> Iterator[tuple[str, bytes]]:

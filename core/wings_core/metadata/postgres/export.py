@@ -18,6 +18,7 @@ from wings_core.metadata.postgres.connections import Connection, Connections
 from wings_core.metadata.postgres.faults import discard, translated
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite.copies import new_copy, told_of
+from wings_core.metadata.sqlite.integrity import CHECKSUMS, add_row_checksum
 
 EXPORT_SECONDS_MAX = 3_600
 """How long an export may take: each of its statements at the server, and all of it here."""
@@ -105,6 +106,8 @@ def _export(connection: Connection, into: Path) -> None:
             if table not in _LEFT_OUT:
                 _copy_table(connection, copy, table)
         copy.execute("UPDATE identity SET id = ?", row)
+        add_row_checksum(copy)
+        copy.execute(f"UPDATE producer_results SET checksum = {CHECKSUMS['producer_results']}")
         # An id of a topic is never used again; stages keep those of topics that are gone.
         copy.execute(
             "UPDATE sqlite_sequence SET seq = max(seq, (SELECT ifnull(max(topic_id), 0) "
@@ -115,9 +118,9 @@ def _export(connection: Connection, into: Path) -> None:
 
 
 def _copy_table(connection: Connection, copy: sqlite3.Connection, table: str) -> None:
-    """Copy the columns that SQLite does not fill by itself, in the order of its key."""
+    """Copy all columns but checksums, in the order of the table's key."""
     found = copy.execute(f"PRAGMA table_xinfo({table})").fetchall()
-    columns = [name for _, name, _, _, _, _, hidden in found if not hidden]
+    columns = [row[1] for row in found if not row[6] and row[1] != "checksum"]
     key = [name for place, name in sorted((row[5], row[1]) for row in found) if place]
     query = sql.SQL("SELECT {} FROM {} {} ORDER BY {}").format(
         sql.SQL(", ").join(map(sql.Identifier, columns)),

@@ -8,6 +8,7 @@ from wings_core.metadata.flushes import dump_results, is_repeat, load_results
 from wings_core.metadata.judge import Judge, PartitionDraft
 from wings_core.metadata.results import RESULTS_KEPT_MAX, Series
 from wings_core.metadata.sqlite.database import Connection, SqliteDatabase, insert_rows
+from wings_core.metadata.sqlite.integrity import row_checksum
 from wings_core.metadata.sqlite.pages import (
     PageRow,
     count_to_folios,
@@ -357,19 +358,22 @@ def _write_producers(connection: Connection, judge: Judge, now: int) -> None:
     )
     connection.raw.executemany(
         "INSERT OR REPLACE INTO producer_results "
-        "(topic_id, producer_id, slot, sequence, committed, committed_at) "
-        "VALUES (?, ?, ?, ?, ?, ?)",
+        "(topic_id, producer_id, slot, sequence, committed, committed_at, checksum) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
         [
-            (
-                *key,
-                series.sequence % RESULTS_KEPT_MAX,
-                series.sequence,
-                series.to_json(),
-                now,
-            )
+            (*row, row_checksum(*row))
             for key, draft in changed.items()
             # A flush may go around the ring, and all but the last round would be written over.
             for series in draft.series[-RESULTS_KEPT_MAX:]
+            for row in [
+                (
+                    *key,
+                    series.sequence % RESULTS_KEPT_MAX,
+                    series.sequence,
+                    series.to_json(),
+                    now,
+                )
+            ]
         ],
     )
 

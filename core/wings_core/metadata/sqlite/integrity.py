@@ -2,13 +2,16 @@
 
 SQLite notices damage to its trees, to types of values, and where an index differs from its table;
 not damage to what a row alone says. Tables whose numbers say where messages are have a checksum of
-them, which SQLite itself computes whenever it writes a row; of others, an index has the columns.
+them, which SQLite itself computes whenever it writes a row; one with texts that are long has one
+that the writer computes. Of others, an index has the columns, or other rows say the same.
 """
 
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 from wings_core.metadata.sqlite.database_file import DatabaseFile
 
@@ -63,17 +66,47 @@ _COLUMNS = {
     "consumer_offsets": ("topic_id", "offset", "committed_at"),
 }
 
-CHECKSUMS = {table: _checksum(*columns) for table, columns in _COLUMNS.items()}
+_WITH_TEXTS = {
+    "producer_results": (
+        *("topic_id", "producer_id", "slot", "sequence", "committed", "committed_at"),
+    ),
+}
+"""Tables whose checksum is `row_checksum` of these columns."""
+
+CHECKSUMS = {
+    **{table: _checksum(*columns) for table, columns in _COLUMNS.items()},
+    # Bytes, as a damaged text is none.
+    **{
+        table: f"row_checksum({', '.join(f'CAST({column} AS BLOB)' for column in columns)})"
+        for table, columns in _WITH_TEXTS.items()
+    },
+}
 """The SQL of the column `checksum` of each table. Migrations have it: it does not change."""
 
 
-def checksum_of(table: str, row: Mapping[str, int | None]) -> int:
-    """Return what SQLite computes for the column `checksum` of a row.
+def row_checksum(*values: int | str) -> int:
+    """Return the checksum of a row's values: the CRC-32 of their texts, NUL between them."""
+    return crc32("\0".join(map(str, values)).encode("utf-8", "surrogateescape"))
+
+
+def add_row_checksum(connection: sqlite3.Connection) -> None:
+    """Add the SQL function `row_checksum` to a connection; it takes texts as bytes too."""
+
+    def checksum(*values: int | str | bytes) -> int:
+        return row_checksum(*(_text(each) if isinstance(each, bytes) else each for each in values))
+
+    connection.create_function("row_checksum", -1, checksum, deterministic=True)
+
+
+def checksum_of(table: str, row: Mapping[str, Any]) -> int:
+    """Return the column `checksum` of a row.
 
     Args:
         table: One of `CHECKSUMS`.
         row: Its values, by column.
     """
+    if table in _WITH_TEXTS:
+        return row_checksum(*(row[column] for column in _WITH_TEXTS[table]))
     total = 0
     for weight, column in zip(_WEIGHTS, _COLUMNS[table], strict=False):
         value = row[column.removesuffix("?")]
@@ -85,7 +118,24 @@ _KEYS = {
     "pages": "partition_id || ', end ' || end_offset",
     "partitions": "id",
     "consumer_offsets": "quote(consumer) || ', partition ' || partition",
+    "producer_results": "quote(producer_id) || ', sequence ' || sequence",
 }
+
+_DISAGREEING = {
+    "the pages of folio {} are not as many as it counts": """
+        SELECT folios.name FROM folios LEFT JOIN (
+            SELECT folio_id, count(*) AS count FROM (
+                SELECT folio_id FROM pages UNION ALL SELECT folio_id FROM staged_pages
+            ) GROUP BY folio_id
+        ) AS found ON found.folio_id = folios.id
+        WHERE folios.pages <> ifnull(found.count, 0) LIMIT ?
+    """,
+    "the number of topics is below that of topic {}": """
+        SELECT last FROM (SELECT max(id) AS last FROM topics)
+        WHERE last > (SELECT max(seq) FROM sqlite_sequence WHERE name = 'topics') LIMIT ?
+    """,
+}
+"""Queries for rows that contradict others, by the problem."""
 
 PROBLEMS_MAX = 100
 """Problems of one file that SQLite is asked for."""
@@ -120,6 +170,7 @@ def open_to_check(path: Path) -> sqlite3.Connection:
         uri += "&immutable=1"  # No process has it open: SQLite need not create what those share.
     connection = sqlite3.connect(uri, uri=True, isolation_level=None)
     connection.text_factory = _text
+    add_row_checksum(connection)
     return connection
 
 
@@ -155,5 +206,8 @@ def metadata_problems(path: Path) -> Iterator[str]:
             yield from integrity_problems(connection)
             for table, checksum in CHECKSUMS.items():
                 yield from _row_problems(connection, table, checksum)
+            for message, query in _DISAGREEING.items():
+                for (found,) in connection.execute(query, (PROBLEMS_MAX,)):
+                    yield message.format(found)
     except FAULTS as error:
         yield str(error)

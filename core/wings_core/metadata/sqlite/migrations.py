@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from wings_core.errors import Internal
 from wings_core.metadata.sqlite.connections import Connections
+from wings_core.metadata.sqlite.integrity import add_row_checksum
 from wings_core.metadata.sqlite.versions import from_1, from_10, from_17
 
 MIGRATIONS: Sequence[Sequence[str]] = (
@@ -34,6 +35,7 @@ def migrate(connections: Connections, clock: Callable[[], int]) -> None:
                     "CREATE TABLE IF NOT EXISTS migrations "
                     "(version INTEGER PRIMARY KEY, applied_at INTEGER NOT NULL) STRICT"
                 )
+            add_row_checksum(connection)
         _refuse_newer(version)
         for number, statements in enumerate(MIGRATIONS[version:], version + 1):
             with writer.transaction() as connection:

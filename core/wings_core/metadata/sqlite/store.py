@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from wings_core.errors import Internal
+from wings_core.errors import Internal, StorageCorrupt
 from wings_core.metadata.sqlite import dialect
 from wings_core.metadata.sqlite.commit import SqliteCommits
 from wings_core.metadata.sqlite.connections import Connections
@@ -80,10 +80,16 @@ class SqliteMetadata(DatabaseMetadata[Connection]):
 
     @property
     def store_id(self) -> str:
-        """What tells this metadata from any other."""
+        """The identity of this metadata, which no other has.
+
+        Raises:
+            StorageCorrupt: It is lost.
+        """
         row = self._database.read(
             lambda connection: connection.execute("SELECT id FROM identity").fetchone()
         )
+        if row is None:
+            raise StorageCorrupt("the metadata has lost its identity")
         return row[0]
 
     def copying(self) -> AbstractContextManager[Callable[[Path], None]]:

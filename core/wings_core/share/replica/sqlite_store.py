@@ -11,11 +11,16 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 from wings_core.errors import Internal, StorageCorrupt
 from wings_core.metadata.sqlite.faults import is_damage
-from wings_core.metadata.sqlite.integrity import FAULTS, integrity_problems, open_to_check
+from wings_core.metadata.sqlite.integrity import (
+    FAULTS,
+    add_row_checksum,
+    integrity_problems,
+    open_to_check,
+    row_checksum,
+)
 from wings_core.metadata.sqlite.writer import Writer
 from wings_core.partitions import Partition
 from wings_core.share.model import ShareKey
@@ -74,11 +79,6 @@ _CHECKSUMS = tuple(
 
 MIGRATIONS: Sequence[Sequence[str]] = (_TABLES, _CHECKSUMS)
 """Each brings the file from the version before it (its index) to the next."""
-
-
-def row_checksum(*values: int | str) -> int:
-    """Return the checksum of a row's values: the CRC-32 of their texts, NUL between them."""
-    return crc32("\0".join(map(str, values)).encode("utf-8", "surrogateescape"))
 
 
 class SqliteHoldStore:
@@ -221,7 +221,7 @@ class SqliteHoldStore:
                 self._damaged(problem)
             if version == len(MIGRATIONS):
                 return  # Nothing is written, so a full disk is no reason to refuse.
-            connection.create_function("row_checksum", -1, row_checksum, deterministic=True)
+            add_row_checksum(connection)
             for migration in MIGRATIONS[version:]:
                 for statement in migration:
                     connection.execute(statement)

@@ -265,6 +265,30 @@ _WITHOUT_JOURNAL = (
     "DROP TABLE journal",
 )
 
+_ROWS_CHECKED = (
+    # From here on all columns that an answer comes from are: as of _CHECKED, or by a checksum.
+    "ALTER TABLE producer_results ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0",
+    f"UPDATE producer_results SET checksum = {CHECKSUMS['producer_results']}",
+    "DROP INDEX producer_results_by_age",
+    "CREATE INDEX producer_results_by_age ON producer_results (committed_at)",
+    "CREATE INDEX identity_checked ON identity (id)",
+    "DROP INDEX stages_by_age",
+    """
+    CREATE INDEX stages_by_age ON stages (changed_at, rows, bytes, pages) WHERE name IS NOT NULL
+    """,
+    "DROP INDEX staged_pages_checked",
+    """
+    CREATE INDEX staged_pages_checked ON staged_pages (
+        timestamp, partition, rows, folio_id, position, length, first_row, slice_bytes,
+        schema_version
+    )
+    """,
+    "DROP INDEX leases_by_age",
+    "CREATE INDEX leases_by_age ON leases (expires_at, holder, token)",
+    "CREATE INDEX nodes_checked ON nodes (expires_at, http, since)",
+    "CREATE INDEX token_changes_checked ON token_changes (changes)",
+)
+
 MIGRATIONS: Sequence[Sequence[str]] = (
     ROW_CHECKSUMS,
     _QUOTAS,
@@ -276,4 +300,5 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     _SERIES,
     _JOURNAL,
     _WITHOUT_JOURNAL,
+    _ROWS_CHECKED,
 )
