@@ -94,7 +94,10 @@ def _nasty(random: Random) -> Any:
 
 
 def flight_messages(
-    descriptor: bytes, batches: pa.Table, app_metadata: Sequence[bytes] = ()
+    descriptor: bytes,
+    batches: pa.Table,
+    app_metadata: Sequence[bytes] = (),
+    compression: str | None = None,
 ) -> list[bytes]:
     """Return the `FlightData` messages of a DoPut, as their bytes.
 
@@ -102,9 +105,11 @@ def flight_messages(
         descriptor: The message `FlightDescriptor`.
         batches: What is put.
         app_metadata: Of the messages from the first on.
+        compression: Of the batches' buffers.
     """
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batches.schema) as writer:
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, batches.schema, options=options) as writer:
         writer.write_table(batches)
     found: list[bytes] = []
     reader = pa.ipc.MessageReader.open_stream(sink.getvalue())

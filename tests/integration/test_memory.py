@@ -1,18 +1,22 @@
 """What comes in fits into the budget of memory, whatever it is, and its memory goes back."""
 
+import json
 import threading
 import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc
 import httpx
 import numpy as np
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from flight_calls import Json, Stream, act, code_of, create_topic, error_of, get, push
+from fuzz import flight_messages, path_descriptor
 from http_calls import NAMESPACE
 
 from wings_core import memory
@@ -139,7 +143,21 @@ def test_what_would_decompress_to_more_than_arrow_may_take_is_refused_before_it_
         create_topic(client, "t", ["n: int64"])
         push(client, "t", few)
         before = resident(server, "VmHWM")
-        assert push_error(client, "t", large, packed)["code"] == "RESOURCE_EXHAUSTED"
+        assert push_error(client, "t", large, packed)["code"] == "BATCH_TOO_LARGE"
+        with grpc.insecure_channel(server.flight.removeprefix("grpc://")) as channel:
+            put: Any = channel.stream_stream("/arrow.flight.protocol.FlightService/DoPut")
+            rows = pa.Table.from_batches([few])
+            sent = flight_messages(path_descriptor("t"), rows, compression="zstd")
+            sizes = [size.to_bytes(8, "little") for size in (few.nbytes, 2**33)]
+            answers = put(iter([sent[0], sent[1].replace(*sizes)]), timeout=20)
+            with pytest.raises(grpc.RpcError):
+                list(answers)
+        error = json.loads(dict(answers.trailing_metadata())["grpc-status-details-bin"])
+        assert (error["code"], error["bytes"], error["bytes_max"]) == (
+            "BATCH_TOO_LARGE",
+            2**33,
+            64 * MIB,
+        )
         assert resident(server, "VmHWM") <= before + SLACK
         push(client, "t", few)
         assert get(client, kind="scan", topic="t").table.num_rows == 2 * few.num_rows

@@ -7,6 +7,7 @@ They are two where batches come close behind each other, and one where each come
 `put_turns`.
 """
 
+import re
 import threading
 import time
 import uuid
@@ -27,6 +28,7 @@ from wings_core.contracts.put import (
     put_path,
 )
 from wings_core.errors import (
+    BatchTooLarge,
     InvalidArgument,
     ResourceExhausted,
     SchemaMismatch,
@@ -60,6 +62,9 @@ ALONE_MAX = 32
 On a busy machine what was sent long ago is waited for too. Were each such batch flushed by itself,
 with none read meanwhile, a client that keeps 64 in flight would pay for 64 flushes in place of one.
 """
+
+_ASKED = re.compile(r"alloc of size (\d+) failed")
+"""The bytes that Arrow asked for, and did not get, in its own words."""
 
 
 def parse_descriptor(descriptor: flight.FlightDescriptor) -> PutCommand:
@@ -184,7 +189,7 @@ class Put:
             WingsError: What a batch was refused with, once the client sends again or finishes.
         """
         answers = Answers(writer, self._stream, self._metrics, room, self._quotas)
-        batches = read(reader, room)
+        batches = read(reader, room, self._log.limits.batch_bytes_max)
 
         def read_next() -> bool | None:
             """Read and submit a batch; returns whether it came alone, None at the end."""
@@ -370,14 +375,20 @@ def schema_of(reader: Rows) -> pa.Schema:
 
 
 def read(
-    reader: Rows, room: ReadRoom
+    reader: Rows, room: ReadRoom, bytes_max: int
 ) -> Iterator[tuple[pa.RecordBatch | None, pa.Buffer | None, int]]:
     """Yield the batches that the client sends; each is read once it has room.
 
     With each its metadata, and the bytes of its buffers: to ask a chunk for its batch again makes
     another object of it.
 
+    Args:
+        reader: Of the call.
+        room: Its room.
+        bytes_max: Most bytes of a batch.
+
     Raises:
+        BatchTooLarge: A buffer of it decompresses to more, and Arrow may not take as much.
         InvalidArgument: A message that is not Arrow IPC; nothing after it can be read.
         ResourceExhausted: There is no room for the next; it is not read.
     """
@@ -390,10 +401,22 @@ def read(
         except flight.FlightError:
             raise
         except MemoryError as error:
-            raise ResourceExhausted(f"the stream cannot be read: {error!s:.300}") from None
+            raise _not_read(error, bytes_max) from None
         except (pa.ArrowException, OSError) as error:
             raise InvalidArgument(f"the stream cannot be read: {error!s:.300}") from None
         size = 0 if batch is None else batch.get_total_buffer_size()
         room.end(size)
         yield batch, metadata, size
         del batch, metadata  # Not while the next is waited for.
+
+
+def _not_read(error: MemoryError, bytes_max: int) -> WingsError:
+    asked = _ASKED.search(str(error))
+    size = int(asked[1]) if asked else 0
+    if size <= bytes_max:
+        return ResourceExhausted(f"the stream cannot be read: {error!s:.300}")
+    return BatchTooLarge(
+        f"a buffer of the batch decompresses to {size} bytes, the limit of a batch is {bytes_max}",
+        bytes=size,
+        bytes_max=bytes_max,
+    )

@@ -155,7 +155,8 @@ class FlightService(flight.FlightServerBase):
                     put = Put(self._log, command, self._metrics, principal.ended, quotas)
                     put.run(rows, answers, self._stopping, room_of(context), self._lookout)
 
-                sent = (batch for batch, _, _ in read(reader, room_of(context)))
+                bytes_max = self._log.limits.batch_bytes_max
+                sent = (batch for batch, _, _ in read(reader, room_of(context), bytes_max))
                 batches = (batch for batch in sent if batch is not None)
                 answer = self._flight_sql.put(descriptor, reader, batches, principal, named, pushed)
                 writer.write(pa.py_buffer(answer))
