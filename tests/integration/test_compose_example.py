@@ -4,7 +4,7 @@ import importlib
 import socket
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import pytest
@@ -40,7 +40,12 @@ def services() -> dict[str, Any]:
 def settings_of(service: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Return the settings that our command line makes of a service."""
     started: list[Settings] = []
-    monkeypatch.setattr(process, "run", started.append)
+
+    def run(settings: Settings) -> NoReturn:
+        started.append(settings)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(process, "run", run)
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])  # A server hides pandas in it.
     for name, value in service["environment"].items():
         monkeypatch.setenv(name, value)

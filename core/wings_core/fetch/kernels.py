@@ -262,6 +262,8 @@ class _Translation:
             return self._comparison(_SIGNS[operation], node["children"])
         if kind == "BOUND_FUNCTION" and operation in _DISTINCT:
             return self._distinct(_DISTINCT[operation], node["children"])
+        if kind == "BOUND_FUNCTION" and operation == "COMPARE_BETWEEN":
+            return self._between(node)
         if kind == operation == "BOUND_FUNCTION":
             return self._text_function(node)
         _left_to_duckdb()
@@ -296,6 +298,14 @@ class _Translation:
             _left_to_duckdb()
         of_null = _TRUE if sign == "<>" else _FALSE
         return lambda batch: _compute.fill_null(equal(batch), of_null)
+
+    def _between(self, node: _Node) -> Kernel:
+        tested, low, high = node["children"]
+        bounds = node["function_data"]
+        at_least = ">=" if bounds["lower_inclusive"] else ">"
+        at_most = "<=" if bounds["upper_inclusive"] else "<"
+        pairs = ((at_least, [tested, low]), (at_most, [tested, high]))
+        return _joined(_compute.and_kleene, [self._comparison(*pair) for pair in pairs])
 
     def _membership(self, column: _Column, nodes: Sequence[_Node]) -> Kernel:
         constants = [_constant_of(node) for node in nodes]

@@ -2,10 +2,11 @@
 
 import gzip
 import json
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
@@ -44,10 +45,10 @@ def retry_now(pipeline: Pipeline) -> None:
         local.not_before = 0.0
 
 
-def lose(queue: SqliteQueue) -> None:
-    """Let the visibility of all messages end."""
-    connection: Any = vars(queue)["_connection"]
-    connection.execute("UPDATE messages SET visible_at = 0")
+def lose(directory: Path) -> None:
+    """Let the visibility of all messages of the test's queue end."""
+    with closing(sqlite3.connect(directory / "queue.sqlite", isolation_level=None)) as connection:
+        connection.execute("UPDATE messages SET visible_at = 0")
 
 
 # Exactly once.
@@ -126,10 +127,10 @@ def test_a_stale_owner_is_replaced_and_its_late_publish_is_fenced(
     claim = old.claim()
     assert claim is not None
     late = old.read(claim)  # It goes on reading, and is very slow from here on.
-    lose(queue)
+    lose(tmp_path)
     new = start(source(checkpoint="new", limits=limits))
     while (found := new.claim()) is None:
-        lose(queue)  # Until twice the commit timeout has passed.
+        lose(tmp_path)  # Until twice the commit timeout has passed.
     assert found.files[0].position == 4
     assert fates(old.committer.commit(claim, late)) == [Fate.FENCED]
     assert numbers(wings, topic) == [0, 1, 2, 3]
@@ -160,7 +161,7 @@ def test_two_pipelines_on_one_queue_write_each_file_once(
     for thread in threads:
         thread.join(LONG)
     assert errors == []
-    lose(queue)  # What one left to the other comes again, and finds its file finished.
+    lose(tmp_path)  # What one left to the other comes again, and finds its file finished.
     start(source(checkpoint="three")).drain()
     assert numbers(wings, topic) == list(range(120))
     assert queue.remaining == 0
@@ -175,13 +176,13 @@ def test_a_message_lost_in_mid_read_is_read_once(
     claim = pipeline.claim()
     assert claim is not None
     results = pipeline.read(claim)
-    lose(queue)
+    lose(tmp_path)
     other = start(source(checkpoint="other"))
     assert other.claim() is None  # It gets the message, and the file is ours.
     pipeline.committer.commit(claim, results)
     assert numbers(wings, topic) == list(range(5))
     assert queue.remaining == 1
-    lose(queue)
+    lose(tmp_path)
     assert other.claim() is None
     assert queue.remaining == 0
     assert numbers(wings, topic) == list(range(5))
@@ -271,7 +272,7 @@ def test_a_message_that_was_not_extended_in_time_is_lost_and_its_file_read_once(
     vars(pipeline.coordinator)["_renewed_at"] = None
     pipeline.coordinator.extend_and_renew()  # A lost message is not extended again; the rest is.
     assert pipeline.coordinator.lost == 1
-    lose(queue)
+    lose(tmp_path)
     pipeline.committer.commit(claim, pipeline.read(claim))
     pipeline.drain()
     assert numbers(wings, topic) == list(range(5))
@@ -286,7 +287,7 @@ def test_once_a_file_was_read_its_message_is_not_extended_by_the_reader(
     claim = pipeline.claim()
     assert claim is not None
     pipeline.connections.journal.mark_read(claim.number)
-    lose(queue)
+    lose(tmp_path)
     pipeline.coordinator.extend_and_renew()
     assert pipeline.coordinator.count(Phase.AWAITING_COMMIT) == 1
     assert len(queue.receive(1, LONG)) == 1  # It was not hidden again.
