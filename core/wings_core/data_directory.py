@@ -229,6 +229,19 @@ class DataDirectory:
         """Whether this object holds the directory's lock."""
         return bool(self._locks)
 
+    def is_unused(self) -> bool:
+        """Tell whether no process uses the pages here; False where this object was opened to.
+
+        Raises:
+            Unavailable: The file system refuses.
+        """
+        with _file_system_errors(self.path):
+            try:
+                os.close(_take_lock(self.path, _LOCK, fcntl.LOCK_EX))
+            except Unavailable:
+                return False
+        return True
+
     def close(self) -> None:
         """Give the locks back; does nothing the second time."""
         locks, self._locks = self._locks, ()

@@ -1,7 +1,5 @@
 """Maintenance of a data directory that no server has open, on demand."""
 
-import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -24,12 +22,6 @@ from wings_core.storage.segment_objects import (
     store_suffix,
 )
 
-BUSY_SECONDS_MAX = 65.0
-"""How long partitions are waited for that a server has a lease of. It has crashed, as the directory
-is locked by this process, and a lease of a minute expires by itself."""
-
-BUSY_PAUSE_SECONDS = 0.5
-
 _NEVER_SECONDS = 1e6
 """Between two looks by itself."""
 
@@ -40,11 +32,9 @@ class OfflineLog:
 
     Args:
         log: Opened.
-        busy_seconds_max: How long to wait for leases of a server that crashed.
     """
 
     log: Log
-    busy_seconds_max: float = BUSY_SECONDS_MAX
 
     def topics(self, names: Sequence[str] = ()) -> list[Topic]:
         """Return the topics of these names, bare ids or full; none: all of the default namespace.
@@ -67,16 +57,7 @@ class OfflineLog:
             topic: One of `topics`.
             progress: Called after each partition with what this pass did so far.
         """
-        until = time.monotonic() + self.busy_seconds_max
-        total = MaintenanceReport()
-        pause = threading.Event()
-        while True:
-            report = self.log.maintainer.run(topic, progress)
-            total.add(report)
-            total.partitions_busy = report.partitions_busy  # Of those before, some were done now.
-            if not report.partitions_busy or time.monotonic() > until:
-                return total
-            pause.wait(BUSY_PAUSE_SECONDS)
+        return self.log.maintainer.run(topic, progress)
 
     def reclaim(self) -> int:
         """Delete files and objects that nothing refers to; return how many were, since the start.

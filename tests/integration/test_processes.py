@@ -6,8 +6,9 @@ import signal
 import socket
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import pyarrow.flight as flight
@@ -19,10 +20,13 @@ from server_processes import children, is_running, serves, serving, until
 from share_calls import Member, create_group
 
 import wings_client
+from wings_core.data_directory import DataDirectory
 from wings_core.errors import InvalidArgument, WingsError
+from wings_core.metadata.remote import RemoteMetadata
+from wings_server.metadata.process import MetadataServer
 from wings_server.processes.parent import Processes
 from wings_server.processes.siblings import merged
-from wings_server.settings import Address, Settings
+from wings_server.settings import Address, MetadataSettings, Settings
 from wings_server.testing import ServerProcess, node_process, server_process
 
 SECONDS = 30.0
@@ -195,6 +199,25 @@ def test_a_stop_drains_all_and_the_directory_opens_without_processes(tmp_path: P
         assert get(server.client(), kind="scan", topic="t").column("n") == [1]
         (node,) = act(server.client(), "list-nodes")
         assert (node["flight"], node["http"]) == (server.flight, server.http)
+
+
+def test_leases_of_processes_that_have_all_ended_are_free(tmp_path: Path) -> None:
+    settings = MetadataSettings(data_dir=tmp_path, listen=Address("127.0.0.1", 0))
+
+    def start() -> bool:
+        """Start what serves their metadata; return whether a lease of before is free."""
+        server = MetadataServer(settings, nodes_here=True)
+        server.start()
+        try:
+            with closing(RemoteMetadata(str(server.address))) as metadata:
+                return metadata.maintenance.acquire_lease("drain", uuid4().hex, 3_600) is not None
+        finally:
+            server.stop()
+
+    assert start()
+    with DataDirectory.open(tmp_path, "pages"):  # Of a process whose parent was killed.
+        assert not start()
+    assert start()
 
 
 def test_processes_over_postgresql_and_an_object_store(

@@ -835,7 +835,7 @@ def test_the_command_line_maintains_a_directory_without_a_server(tmp_path: Path)
     # As a server leaves it that was killed while it worked on the partition.
     with closing(SqliteMetadata(data / "metadata.sqlite")) as metadata:
         uuid = metadata.admin.get_topic(TopicName.parse("moved")).uuid
-        token = metadata.maintenance.acquire_lease(f"{uuid} {UNPARTITIONED}", "killed", 2.0)
+        token = metadata.maintenance.acquire_lease(f"{uuid} {UNPARTITIONED}", "killed", 3_600)
         assert token is not None
     files = len(list((data / "segments").iterdir()))
     done = maintain_stopped(data)

@@ -31,8 +31,11 @@ def open_metadata(
 ) -> "SqliteMetadata | PostgresMetadata":
     """Open the metadata of a data directory.
 
+    The lock of the directory proves that all processes before have ended: unless `read_only`, what
+    they had leased is free.
+
     Args:
-        directory: Locked by the caller, unless `read_only`.
+        directory: Locked by the caller for all of it, unless `read_only`.
         url: PostgreSQL's connection string; None for the directory's own file.
         read_only: Write nothing.
 
@@ -42,6 +45,15 @@ def open_metadata(
         Unavailable: PostgreSQL cannot be reached.
         Internal: The metadata cannot be opened.
     """
+    metadata = _open(directory, url, read_only=read_only)
+    if not read_only:
+        metadata.maintenance.drop_leases()
+    return metadata
+
+
+def _open(
+    directory: DataDirectory, url: str | None, *, read_only: bool
+) -> "SqliteMetadata | PostgresMetadata":
     bound = _read(directory)
     if url is None:
         if bound is not None:

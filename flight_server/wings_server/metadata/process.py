@@ -23,6 +23,10 @@ _logger = structlog.get_logger("wings.metadata")
 class MetadataServer:
     """A metadata service, over a data directory or PostgreSQL; `start`, then `stop`, once each.
 
+    Args:
+        settings: What it serves.
+        nodes_here: Whether all of its nodes have its data directory open for its pages.
+
     Attributes:
         settings: What it was built with.
         service: The gRPC service, from `start` on.
@@ -33,8 +37,9 @@ class MetadataServer:
     address: Address
     tls: Tls | None = None
 
-    def __init__(self, settings: MetadataSettings) -> None:
+    def __init__(self, settings: MetadataSettings, *, nodes_here: bool = False) -> None:
         self.settings = settings
+        self._nodes_here = nodes_here
         self._stop = ExitStack()
 
     def start(self) -> None:
@@ -50,7 +55,7 @@ class MetadataServer:
         settings = self.settings
         with ExitStack() as started:
             security = service_security(settings)
-            metadata, store_id, holds, disk = _open(settings, started)
+            metadata, store_id, holds, disk = _open(settings, started, self._nodes_here)
             if security.token is None and not (security.tls and security.tls.is_mutual):
                 _warn_of_tokens(metadata)
             waiting_max = settings.limits.calls_waiting_max
@@ -93,7 +98,7 @@ def _warn_of_tokens(metadata: Metadata) -> None:
 
 
 def _open(
-    settings: MetadataSettings, started: ExitStack
+    settings: MetadataSettings, started: ExitStack, nodes_here: bool
 ) -> tuple[Metadata, str, HoldReplica, DiskGuard | None]:
     """Open what is served, closed with `started`: metadata, its id, and a replica of holds.
 
@@ -110,6 +115,8 @@ def _open(
     disk = DiskGuard(directory.path, settings.limits.disk_free_bytes_min, directory.reserve)
     started.callback(disk.close)
     metadata = started.enter_context(SqliteMetadata(directory.metadata))
+    if nodes_here and directory.is_unused():
+        metadata.maintenance.drop_leases()  # Of nodes that have all ended.
     # Nodes may be given this directory too, which may have been an embedded server's.
     directory.bind(metadata.store_id, own=True)
     groups = partial(all_groups, metadata.admin, metadata.groups)

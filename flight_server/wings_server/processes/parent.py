@@ -381,7 +381,8 @@ def _common(settings: Settings, started: ExitStack) -> Settings:
                 cluster_token=token,
                 drain_seconds=settings.drain_seconds,
                 limits=limits,
-            )
+            ),
+            nodes_here=True,
         )
         metadata.start()
         started.callback(metadata.stop)

@@ -1,5 +1,8 @@
 """A data directory and its metadata belong together, wherever that is."""
 
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,21 @@ from wings_core.metadata.open import open_metadata
 from wings_core.names import DEFAULT_NAMESPACE
 
 NAME = DEFAULT_NAMESPACE.topic("orders")
+LEASES = ("topic partition", "topic table", "drain", "backup/1")
+
+LEASE = """
+import sys
+from wings_core.data_directory import DataDirectory
+from wings_core.metadata.open import open_metadata
+from wings_core.model import Node
+with DataDirectory.open(sys.argv[1]) as directory:
+    metadata = open_metadata(directory, sys.argv[2] or None)
+    for name in sys.argv[3:]:
+        assert metadata.maintenance.acquire_lease(name, "killed", 3_600) == 1
+    metadata.nodes.renew(Node("killed", "127.0.0.1:1"), 3_600)
+    print("leased", flush=True)
+    sys.stdin.read()
+"""
 
 
 @pytest.fixture
@@ -97,3 +115,27 @@ def test_a_start_cut_short_is_finished_by_the_next(url: str, tmp_path: Path) -> 
         file.write_text("nonsense\n")
         with pytest.raises(InvalidArgument, match="cannot be understood"):
             Log.open(OneDirectory(directory, metadata=url))
+
+
+@pytest.mark.parametrize("of_postgres", [False, True])
+def test_leases_of_a_killed_process_are_free_once_its_directory_is_opened(
+    request: pytest.FixtureRequest, tmp_path: Path, of_postgres: bool
+) -> None:
+    url = request.getfixturevalue("url") if of_postgres else ""
+    command = [sys.executable, "-c", LEASE, str(tmp_path), url, *LEASES]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "leased\n"
+        process.kill()
+    with (
+        DataDirectory.open(tmp_path) as directory,
+        closing(open_metadata(directory, url or None)) as metadata,
+    ):
+        assert metadata.nodes.live() == []
+        tokens = [metadata.maintenance.acquire_lease(name, "next", 60) for name in LEASES]
+        # Of another number: what the one before did under them is refused.
+        assert tokens == [2] * len(LEASES)
+        with closing(open_metadata(directory, url or None, read_only=True)):
+            assert metadata.maintenance.acquire_lease("drain", "a reader", 60) is None

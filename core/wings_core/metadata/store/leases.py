@@ -33,6 +33,14 @@ def release(connection: Connection, name: str, holder: str, now: int) -> None:
     )
 
 
+def drop_all(connection: Connection, now: int) -> None:
+    """End all leases, and those of nodes; see `DatabaseMaintenance.drop_leases`."""
+    connection.execute(
+        "UPDATE leases SET expires_at = %(now)s WHERE expires_at > %(now)s", {"now": now}
+    )
+    connection.execute("DELETE FROM nodes")
+
+
 def keep_folios(connection: Connection, now: int) -> bool:
     """Tell whether folios are kept that nothing refers to, as some lease has not ended."""
     row = connection.execute(

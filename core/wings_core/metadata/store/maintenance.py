@@ -1,8 +1,10 @@
 """Maintenance in a database: each method is one transaction, done by the module of its verb."""
 
+import logging
 from collections.abc import Sequence
 from typing import Generic
 
+from wings_core.errors import WingsError
 from wings_core.metadata.judge import check_text
 from wings_core.metadata.maintenance import (
     Finished,
@@ -27,6 +29,8 @@ from wings_core.model import (
 )
 from wings_core.partitions import Partition
 
+_logger = logging.getLogger(__name__)
+
 
 class DatabaseMaintenance(Maintenance, Generic[C]):
     """See `Maintenance`.
@@ -50,6 +54,18 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
                 connection, name, holder, length, self._database.lease_now(connection)
             )
         )
+
+    def drop_leases(self) -> None:
+        """Drop the leases, and the nodes, of all processes before this one, which have ended.
+
+        Where that fails, as on a full disk, they end by themselves.
+        """
+        try:
+            self._database.write(
+                lambda connection: leases.drop_all(connection, self._database.lease_now(connection))
+            )
+        except WingsError as error:
+            _logger.warning("could not drop the leases of processes that ended: %s", error)
 
     def release_lease(self, name: str, holder: str) -> None:
         """Release a lease; see `Maintenance.release_lease`."""
