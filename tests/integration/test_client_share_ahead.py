@@ -32,7 +32,7 @@ from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.contracts.share_stream import acknowledge_metadata
 from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
 from wings_core.share.coordinator.finalize import Finalizer
-from wings_core.share.quorum.effects import Procedure
+from wings_core.share.quorum.run import Procedure
 from wings_core.share.quorum.votes import Verdict
 from wings_server.testing import RunningServer, server_process
 

@@ -114,7 +114,8 @@ def test_holds_are_served_to_nodes_of_the_same_metadata_alone(nodes: Nodes) -> N
     assert address is not None
     answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
     with closing(RemoteLink(address)) as link:
-        link.begin(ReadRequest("group", (), False), SECONDS, answers.put)
+        asked = [ReadRequest("group", (), False)]
+        link.begin_all(asked, SECONDS, lambda _, answer: answers.put(answer))
         answer = answers.get(timeout=SECONDS)
     assert "the token of the cluster is needed" in str(answer)
 

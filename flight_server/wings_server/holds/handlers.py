@@ -9,17 +9,16 @@ from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.partitions import canonical_partition
 from wings_core.protocol.v1 import holds_pb2
-from wings_core.share.quorum.links import perform, perform_each
 from wings_core.share.remote.codec import (
     decode_request,
     decode_requests,
     encode_answer,
     encode_answers,
 )
-from wings_core.share.replica.combiner import BATCH_MAX
-from wings_core.share.replica.interfaces import HoldReplica
 from wings_core.share.replica.requests import (
+    BATCH_MAX,
     ForgetRequest,
+    HoldReplica,
     HoldRequest,
     ReadRequest,
     ReleaseRequest,
@@ -42,24 +41,21 @@ class _HoldHandlers:
     def hold(self, message: Message) -> Message:
         request = decode_request(message)
         _check(request)
-        answer = perform(self._replica, request)
+        (answer,) = self._replica.perform([request])
         if isinstance(answer, WingsError):
             raise answer
         return encode_answer(request, answer)
 
     def many(self, message: Message) -> Message:
         requests = _requests_of(message)
-        return encode_answers(requests, self._replica.perform(requests))
+        return encode_answers(requests, self._replica.perform(requests) if requests else ())
 
     def _carry_out(self, messages: Sequence[bytes]) -> list[bytes | WingsError]:
-        """Carry out messages of sessions together; returns their answers, or what refuses them."""
+        """Carry out messages of sessions together; returns their answers, or their errors."""
         asked = [_parsed(message) for message in messages]
         possible = [requests for requests in asked if not isinstance(requests, WingsError)]
         together = [request for requests in possible for request in requests]
-        if len(together) == 1:
-            answers = iter([perform(self._replica, together[0])])
-        else:
-            answers = iter(perform_each(self._replica, together))
+        answers = iter(self._replica.perform(together) if together else ())
         return [
             requests
             if isinstance(requests, WingsError)
@@ -67,7 +63,7 @@ class _HoldHandlers:
             for requests in asked
         ]
 
-    # What is asked for is told by the type of the message.
+    # The type of the message tells the request.
     renew = release = tombstone = read = forget = hold
 
 

@@ -10,7 +10,7 @@ from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.open import open_postgres
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.share.open import all_groups, open_replica, open_standby
-from wings_core.share.replica.interfaces import HoldReplica
+from wings_core.share.replica.requests import HoldReplica
 from wings_core.storage.disk import DiskGuard
 from wings_server.exposure import service_security
 from wings_server.metadata.service import MetadataService

@@ -27,7 +27,7 @@ from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.remote.channel import MESSAGE_BYTES_MAX
 from wings_core.metadata.remote.errors import ERROR_KEY, error_body, error_message, status_of
 from wings_core.protocol.v1 import offset_registry_pb2
-from wings_core.share.replica.interfaces import HoldReplica
+from wings_core.share.replica.requests import HoldReplica
 from wings_server.descriptors import RPC_SHARE, connections_max
 from wings_server.holds.handlers import hold_service
 from wings_server.holds.sessions import Sessions

@@ -45,7 +45,7 @@ from wings_core.protocol.messages import (
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.security.rights import Grant, Right
 from wings_core.share.remote import codec as holds
-from wings_core.share.replica.interfaces import Outcome
+from wings_core.share.replica.requests import Outcome
 
 AnyCodec = Codec[Any, Any]
 

@@ -26,13 +26,14 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
+import replica_calls
+
 from wings_core.errors import InvalidRecordState, WingsError
 from wings_core.model import LeasedRange
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.model import Acknowledgement, AcknowledgeType, ShareKey
-from wings_core.share.replica.interfaces import Outcome, Part
-from wings_core.share.replica.requests import Answer, Request, TombstoneRequest
+from wings_core.share.replica.requests import Answer, Outcome, Part, Request, TombstoneRequest
 
 if TYPE_CHECKING:
     from share_simulation import NodeClock, ReplicaNode, Stream, World
@@ -103,7 +104,7 @@ class Observer:
 
     def finished_at(self, node: "ReplicaNode") -> set[int]:
         """Return what a replica has the tombstone of."""
-        states = node.replica.read("group", [UNPARTITIONED])
+        states = replica_calls.read(node.replica, "group", [UNPARTITIONED])
         found = set(range(states[0].start_offset))
         for tomb in states[0].finished:
             found.update(range(tomb.first, tomb.last + 1))

@@ -50,19 +50,23 @@ from wings_core.share.model import (
     AcquireRequest,
     DeadLetter,
 )
-from wings_core.share.quorum.effects import (
+from wings_core.share.quorum.quorum import HoldQuorum
+from wings_core.share.quorum.run import (
     ANSWERS_SECONDS_MAX,
+    GRACE_SECONDS,
     Broadcast,
     Effect,
     FinishDeadLetters,
     Pause,
     Procedure,
+    is_heard,
 )
-from wings_core.share.quorum.links import GRACE_SECONDS, perform
-from wings_core.share.quorum.quorum import HoldQuorum
-from wings_core.share.replica.interfaces import LeaseEntry
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.requests import Answer, Bundle, Request, bundled, unbundled
+from wings_core.share.replica.requests import (
+    Answer,
+    LeaseEntry,
+    Request,
+)
 from wings_core.share.replica.store import Mark, PartitionWrite, Row, StoredPartition
 
 LOCK_MS = 5_000
@@ -379,36 +383,10 @@ class World:
         self,
         node: CoordinatorNode,
         number: int,
-        request: Request,
-        answered: Callable[[Answer], None],
+        requests: Sequence[Request],
+        answered: Callable[[Sequence[Answer]], None],
     ) -> None:
-        """Carry a request to a replica, and its answer back, if they get there."""
-        replica = self.replicas[number]
-
-        def arrive() -> None:
-            if self.time < replica.paused_until:
-                self.after(replica.paused_until - self.time, arrive)
-                return
-            if replica.up:
-                answer = perform(replica.replica, request)
-                self.observer.replica_answered(replica, request, answer)
-            else:
-                answer = Unavailable("connection refused")
-            if self.rng.random() >= self.loss and number not in node.cut_off:
-                self.after(self.delay(), lambda: answered(answer))
-
-        if self.rng.random() >= self.loss and number not in node.cut_off:
-            self.after(self.delay(), arrive)
-
-    def send_all(
-        self,
-        node: CoordinatorNode,
-        number: int,
-        bundles: Sequence[Request | Bundle],
-        answered: Callable[[Sequence[Answer | list[Answer]]], None],
-    ) -> None:
-        """Carry requests to a replica in one message, to be carried out in one write."""
-        requests = unbundled(bundles)
+        """Carry requests to a replica in one message, and its answers back, if they get there."""
         replica = self.replicas[number]
 
         def arrive() -> None:
@@ -421,7 +399,7 @@ class World:
                 for request, answer in zip(requests, answers, strict=True):
                     self.observer.replica_answered(replica, request, answer)
             if self.rng.random() >= self.loss and number not in node.cut_off:
-                self.after(self.delay(), lambda: answered(bundled(bundles, answers)))
+                self.after(self.delay(), lambda: answered(answers))
 
         if self.rng.random() >= self.loss and number not in node.cut_off:
             self.after(self.delay(), arrive)
@@ -438,7 +416,16 @@ class World:
         if self.has_streams:
             node.flow.offer(asked, done)
             return
-        Running(self, node, self._procedure(node.core, asked), done).resume(None)
+        self.drive_alone(node, self._procedure(node.core, asked), done)
+
+    def drive_alone(
+        self,
+        node: CoordinatorNode,
+        procedure: Procedure[Any],
+        done: Callable[[Any, WingsError | None], None] = lambda _value, _error: None,
+    ) -> None:
+        """Run one procedure at a coordinator."""
+        self.drive_all(node, [procedure], lambda outcomes: done(*outcomes[0]))
 
     def _procedure(
         self, core: CoordinatorCore, asked: "AcquireRequest | Accepted"
@@ -469,58 +456,7 @@ class World:
         core = node.core
         for partition in core.table.exhausted(self.group):
             procedure = core.acquirer.archive_exhausted(self.group, partition, self.bounds)
-            Running(self, node, procedure, lambda _value, _error: None).resume(None)
-
-
-@dataclass
-class Running:
-    """A procedure under way at a coordinator."""
-
-    world: World
-    node: CoordinatorNode
-    procedure: Procedure[Any]
-    done: Callable[[Any, WingsError | None], None]
-    start: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.start = self.node.starts
-
-    def resume(self, value: object) -> None:
-        world, node = self.world, self.node
-        if node.starts != self.start or not node.up:
-            return  # It crashed, and this with it.
-        if world.time < node.paused_until:
-            world.after(node.paused_until - world.time, lambda: self.resume(value))
-            return
-        try:
-            effect = self.procedure.send(value)
-        except StopIteration as stop:
-            self.done(stop.value, None)
-        except WingsError as error:
-            self.done(None, error)
-        else:
-            self._do(effect)
-
-    def _do(self, effect: Effect) -> None:
-        match effect:
-            case Broadcast():
-                self._broadcast(effect)
-            case Pause(seconds):
-                self.world.after(seconds, lambda: self.resume(None))
-            case FinishDeadLetters(pending):
-
-                def finish() -> None:
-                    if self.node.up and self.node.starts == self.start:
-                        pending.finish()
-                        self.world.after(self.world.delay(), lambda: self.resume(None))
-
-                self.world.after(self.world.delay(), finish)
-
-    def _broadcast(self, broadcast: Broadcast) -> None:
-        asked = Asked(self.world, broadcast, self.resume)
-        for number, request in broadcast.requests.items():
-            assert not isinstance(request, Bundle)
-            self.world.send(self.node, number, request, partial(asked.answered, number))
+            self.drive_alone(node, procedure)
 
 
 class Asked:
@@ -532,19 +468,19 @@ class Asked:
         self._world = world
         self._broadcast = broadcast
         self._ended = ended
-        self._answers: dict[int, Answer | list[Answer]] = {}
+        self._answers: dict[int, Sequence[Answer]] = {}
         self._is_over = False
         self._is_hurried = False
         at_once = broadcast.enough({}) or not broadcast.requests
         world.after(0.0 if at_once else ANSWERS_SECONDS_MAX, self._end)
 
-    def answered(self, number: int, answer: Answer | list[Answer]) -> None:
-        """Take the answer of a replica."""
+    def answered(self, number: int, answers_of_replica: Sequence[Answer]) -> None:
+        """Take the answers of a replica."""
         if self._is_over:
             return
-        self._answers[number] = answer
+        self._answers[number] = answers_of_replica
         broadcast, answers = self._broadcast, self._answers
-        heard = sum(not isinstance(each, WingsError) for each in answers.values())
+        heard = sum(map(is_heard, answers.values()))
         if len(answers) == len(broadcast.requests) or broadcast.enough(answers):
             self._end()
         elif heard >= broadcast.majority and not self._is_hurried:
@@ -604,21 +540,21 @@ class Together:
             if len(found) == len(effects):
                 self.resume(found)
 
-        bundles: dict[int, list[tuple[Asked, Request | Bundle]]] = {}
+        sent: dict[int, list[tuple[Asked, tuple[Request, ...]]]] = {}
         for index, effect in effects.items():
             tell = partial(ended, index)
             match effect:
                 case Broadcast():
                     asked = Asked(world, effect, tell)
-                    for number, request in effect.requests.items():
-                        bundles.setdefault(number, []).append((asked, request))
+                    for number, requests in effect.requests.items():
+                        sent.setdefault(number, []).append((asked, requests))
                 case Pause(seconds):
                     world.after(seconds, partial(tell, None))
                 case FinishDeadLetters(pending):
                     world.after(world.delay(), partial(self._finish, pending, tell))
-        for number, bundle in bundles.items():
-            requests = [request for _, request in bundle]
-            world.send_all(self._node, number, requests, partial(_hear, number, bundle))
+        for number, parts in sent.items():
+            together = [request for _, requests in parts for request in requests]
+            world.send(self._node, number, together, partial(_hear, number, parts))
 
     def _finish(self, pending: PendingDeadLetters, ended: Callable[[object], None]) -> None:
         if self._node.up and self._node.starts == self._start:
@@ -628,11 +564,13 @@ class Together:
 
 def _hear(
     number: int,
-    bundle: Sequence[tuple[Asked, Request | Bundle]],
-    answers: Sequence[Answer | list[Answer]],
+    parts: Sequence[tuple[Asked, tuple[Request, ...]]],
+    answers: Sequence[Answer],
 ) -> None:
-    for (asked, _), answer in zip(bundle, answers, strict=True):
-        asked.answered(number, answer)
+    at = 0
+    for asked, requests in parts:
+        asked.answered(number, answers[at : at + len(requests)])
+        at += len(requests)
 
 
 @dataclass(frozen=True)
@@ -959,4 +897,4 @@ class Stream:
         entries = [LeaseEntry(leased.start_offset, leased.end_offset, lease)]
         acquirer, group = self.node.core.acquirer, self.world.group
         release = acquirer.release_undelivered(group, UNPARTITIONED, entries)
-        Running(self.world, self.node, release, lambda _value, _error: None).resume(None)
+        self.world.drive_alone(self.node, release)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import replica_calls
 from fix_metadata import A, B
 from fix_share import ShareUnderTest, entry_of
 
@@ -14,9 +15,8 @@ from wings_core.errors import GroupNotFound, Internal, InvalidRecordState, Wings
 from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.model import OffsetRange, ShareKey
-from wings_core.share.replica.interfaces import LeaseEntry, Outcome
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.requests import HoldRequest, TombstoneRequest
+from wings_core.share.replica.requests import HoldRequest, LeaseEntry, Outcome, TombstoneRequest
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_core.share.replica.store import Mark, PartitionWrite
 
@@ -61,7 +61,7 @@ def held(store: SlowStore) -> Replica:
 
 
 def finish(replica: Replica, number: int) -> Outcome:
-    (part,) = replica.tombstone(KEY, [LeaseEntry(number, number, lease(number))])
+    (part,) = replica_calls.tombstone(replica, KEY, [LeaseEntry(number, number, lease(number))])
     return part.outcome
 
 
@@ -75,12 +75,12 @@ def test_what_comes_during_a_write_shares_the_next(tmp_path: Path) -> None:
         first = threads.submit(finish, replica, 0)
         assert store.begun.wait(30)
         others = [threads.submit(finish, replica, number) for number in range(1, WORKERS)]
-        while len(replica._combiner._waiting) < WORKERS - 1:  # pyright: ignore[reportPrivateUsage]
+        while len(replica._waiting) < WORKERS - 1:  # pyright: ignore[reportPrivateUsage]
             threading.Event().wait(0.001)
         store.go.set()
         assert {each.result(30) for each in (first, *others)} == {Outcome.OK}
     assert store.writes == 2
-    (state,) = replica.read("group", [UNPARTITIONED])
+    (state,) = replica_calls.read(replica, "group", [UNPARTITIONED])
     assert state.start_offset == WORKERS
     replica.close()
 
@@ -94,7 +94,7 @@ def test_a_write_that_fails_fails_all_that_share_it_and_changes_nothing(tmp_path
     ]
     assert [type(answer) for answer in replica.perform(requests)] == [Internal] * 3
     store.fails = False
-    (state,) = replica.read("group", [UNPARTITIONED])
+    (state,) = replica_calls.read(replica, "group", [UNPARTITIONED])
     assert (state.start_offset, state.in_flight) == (0, WORKERS)
     assert finish(replica, 0) is Outcome.OK
     replica.close()
@@ -103,7 +103,7 @@ def test_a_write_that_fails_fails_all_that_share_it_and_changes_nothing(tmp_path
 def test_a_group_that_was_forgotten_fails_alone(tmp_path: Path) -> None:
     store = SlowStore(tmp_path / "holds.sqlite")
     replica = held(store)
-    replica.forget("gone")
+    replica_calls.forget(replica, "gone")
     gone = ShareKey("gone", "topic", UNPARTITIONED)
     refused, done = replica.perform(
         [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+import replica_calls
 from fix_metadata import A, B
 from fix_share import ShareUnderTest, entry_of, open_share, spans
 from tables import each
@@ -18,8 +19,13 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.model import Lease, LeasedRange, PartitionState, ShareConfig, ShareGroup, member_tag
 from wings_core.share.coordinator import acquires, finalize
 from wings_core.share.model import Acknowledgement, AcknowledgeType, AcquireRequest, ShareKey
-from wings_core.share.replica.interfaces import ReleaseEntry
-from wings_core.share.replica.requests import Answer, HoldRequest, ReadRequest, Request
+from wings_core.share.replica.requests import (
+    Answer,
+    HoldRequest,
+    ReadRequest,
+    ReleaseEntry,
+    Request,
+)
 from wings_core.times import Deadline, format_timestamp
 
 LONG = 60.0
@@ -437,7 +443,7 @@ def test_what_was_handed_out_reaches_its_member_where_another_partition_cannot_b
 
     def unread(perform: Callable[[Any], Any], requests: Sequence[object]) -> Any:
         if any(isinstance(request, ReadRequest) for request in requests):
-            raise Unavailable("the disk is gone")
+            return [Unavailable("the disk is gone") for _ in requests]
         return perform(requests)
 
     for replica in share.replicas:
@@ -458,7 +464,7 @@ def test_nothing_is_kept_of_partitions_that_were_never_written(share: ShareUnder
     entry = Acknowledgement(A, 0, 0, f"another.1.{member_tag('me')}", "accept")
     (result,) = share.coordinator.acknowledge(group, "me", [entry])
     assert isinstance(result.error, InvalidRecordState)
-    assert [replica.read(group.uuid, ()) for replica in share.replicas] == (
+    assert [replica_calls.read(replica, group.uuid, ()) for replica in share.replicas] == (
         [[]] * share.replica_count
     )
     share.metadata.push(topic, 2, A)
@@ -538,7 +544,7 @@ def test_a_deleted_group_ends_its_waits_and_is_forgotten(share: ShareUnderTest) 
         with pytest.raises(GroupNotFound):
             waiting.result(LONG)
     for replica in share.replicas:
-        assert replica.read(group.uuid, ()) == []
+        assert replica_calls.read(replica, group.uuid, ()) == []
 
 
 def test_whether_something_is_ready_is_told_without_a_look(share: ShareUnderTest) -> None:
@@ -633,7 +639,7 @@ def test_entries_of_several_types_are_all_refused_where_one_lease_is_lost(
     share.wait_for_replicas(group, 3)
     for replica in share.replicas:  # The coordinator does not know.
         key = ShareKey(group.uuid, group.topic.uuid, lost.partition)
-        replica.release(key, [ReleaseEntry(0, 2, Lease.parse(lost.lease), 1)])
+        replica_calls.release(replica, key, [ReleaseEntry(0, 2, Lease.parse(lost.lease), 1)])
     (leased,) = share.acquire(group, 6)
     assert (leased.start_offset, leased.end_offset) == (3, 8)
     share.wait_for_replicas(group, 6)
@@ -707,13 +713,13 @@ def test_an_acquire_that_comes_after_the_deletion_begins_nothing_anew(
     share.coordinator.delete(group)
     # Replicas that were not waited for hear of it a moment later.
     deadline = Deadline.after(LONG)
-    while any(replica.read(group.uuid, ()) for replica in share.replicas):
+    while any(replica_calls.read(replica, group.uuid, ()) for replica in share.replicas):
         assert not deadline.passed
     for coordinator in (share.coordinator, unaware):
         with pytest.raises(GroupNotFound):
             share.acquire(group, coordinator=coordinator)
     for replica in share.replicas:
-        assert replica.read(group.uuid, ()) == []
+        assert replica_calls.read(replica, group.uuid, ()) == []
 
 
 def test_a_group_that_is_altered_here_is_so_for_whoever_waits(share: ShareUnderTest) -> None:

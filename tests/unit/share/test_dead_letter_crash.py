@@ -19,9 +19,8 @@ from wings_core.model import LeasedRange, ShareConfig, ShareGroup
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.model import Acknowledgement, AcknowledgementResult, AcquireRequest
-from wings_core.share.replica.interfaces import Part
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.requests import TombstoneRequest
+from wings_core.share.replica.requests import Part, TombstoneRequest
 from wings_core.times import Deadline
 
 ORDERS, DEAD = TopicName.parse("orders"), TopicName.parse("dead")

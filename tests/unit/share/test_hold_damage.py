@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import replica_calls
 from property_examples import examples
 
 from wings_core.errors import AlreadyExists, StorageCorrupt, Unavailable
@@ -15,9 +16,9 @@ from wings_core.model import Lease, ShareConfig, ShareGroup
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.open import open_replica
-from wings_core.share.replica.interfaces import HoldReplica, LeaseEntry, ReplicaState
 from wings_core.share.replica.rebuild import rebuild_holds
 from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.requests import HoldReplica, LeaseEntry, ReplicaState
 from wings_core.share.replica.sqlite_store import MIGRATIONS, SqliteHoldStore, problems_of
 from wings_core.share.replica.store import Mark, PartitionWrite
 
@@ -34,7 +35,7 @@ def key(partition: Partition) -> ShareKey:
 def state_of(path: Path) -> dict[Partition, ReplicaState]:
     """Return what a replica says of all partitions."""
     with closing(open_replica(path, list)) as replica:
-        return {state.partition: state for state in replica.read(GROUP, ())}
+        return {state.partition: state for state in replica_calls.read(replica, GROUP, ())}
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,9 @@ def test_damage_is_refused_or_changes_nothing_and_the_check_finds_what_is_refuse
         found = list(problems_of(path))
         with closing(open_replica(path, lambda: [group])) as replica:
             try:
-                states = {state.partition: state for state in replica.read(GROUP, ())}
+                states = {
+                    state.partition: state for state in replica_calls.read(replica, GROUP, ())
+                }
             except (StorageCorrupt, Unavailable):
                 refused += 1
                 assert found or len(data) < 512, what
@@ -158,7 +161,9 @@ def test_nothing_is_delivered_until_locks_of_before_have_passed(path: Path) -> N
     path.write_bytes(path.read_bytes()[:-10])
     rebuild_holds(path, [])
     with closing(open_replica(path, list)) as replica:
-        (part,) = replica.hold(key(PARTITIONS[0]), [OffsetRange(0, 0)], LEASE, 1_000, 10)
+        (part,) = replica_calls.hold(
+            replica, key(PARTITIONS[0]), [OffsetRange(0, 0)], LEASE, 1_000, 10
+        )
         assert part.outcome.name == "NOK"
         assert part.retry_ms > 20_000
 
@@ -178,17 +183,19 @@ def test_no_state_of_groups_that_are_there_is_damage(tmp_path: Path, file: str) 
     with closing(open_replica(path, lambda: [group])) as replica:
         for _ in range(2):
             with pytest.raises(StorageCorrupt, match="wings holds rebuild"):
-                replica.read(GROUP, ())
+                replica_calls.read(replica, GROUP, ())
         assert replica.damage is not None
     with closing(open_replica(path, list)) as replica:
-        assert replica.read(GROUP, ()) == []
+        assert replica_calls.read(replica, GROUP, ()) == []
 
 
 def finish_all(replica: HoldReplica) -> None:
     for number, partition in enumerate(PARTITIONS):
         for first in range(1_000 * number, 1_000 * number + 3):
-            replica.hold(key(partition), [OffsetRange(first, first)], LEASE, 1_000, 1_000)
-            replica.tombstone(key(partition), [LeaseEntry(first, first, LEASE)])
+            replica_calls.hold(
+                replica, key(partition), [OffsetRange(first, first)], LEASE, 1_000, 1_000
+            )
+            replica_calls.tombstone(replica, key(partition), [LeaseEntry(first, first, LEASE)])
 
 
 def test_damage_that_is_met_later_closes_the_replica(path: Path) -> None:
@@ -201,7 +208,7 @@ def test_damage_that_is_met_later_closes_the_replica(path: Path) -> None:
         with pytest.raises(StorageCorrupt):
             finish_all(replica)
         with pytest.raises(StorageCorrupt):
-            replica.read(GROUP, ())
+            replica_calls.read(replica, GROUP, ())
         assert replica.damage is not None
 
 
@@ -216,7 +223,7 @@ def test_a_file_without_checksums_gets_them(tmp_path: Path) -> None:
         old.commit()
     assert not list(problems_of(path))
     with closing(Replica(SqliteHoldStore(path))) as replica:
-        (state,) = replica.read(GROUP, ())
+        (state,) = replica_calls.read(replica, GROUP, ())
     assert (state.start_offset, state.finished) == (12, (OffsetRange(20, 30),))
     assert not list(problems_of(path))
     with closing(sqlite3.connect(path)) as other:

@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import replica_calls
 from fix_metadata import A, B
 from fix_share import HandClock, ShareUnderTest, spans
 
 from wings_core.model import Lease, LeasedRange, ShareConfig, ShareGroup
 from wings_core.share.coordinator import finalize
 from wings_core.share.model import AcquireRequest, OffsetRange, ShareKey
-from wings_core.share.replica.interfaces import Outcome, Part
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.requests import HoldRequest
+from wings_core.share.replica.requests import HoldRequest, Outcome, Part
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 
 
@@ -114,7 +114,7 @@ def test_a_replica_that_missed_an_acceptance_does_not_hold_up_the_next(tmp_path:
         (part,) = cast("list[Part]", answer)
         return part.outcome
 
-    replica.hold(key, [OffsetRange(0, 4)], mine, 10_000, 100)
+    replica_calls.hold(replica, key, [OffsetRange(0, 4)], mine, 10_000, 100)
     assert hold(5, 9, 0) is Outcome.NOK
     assert hold(5, 9, 3) is Outcome.NOK
     assert hold(5, 9, 5) is Outcome.OK

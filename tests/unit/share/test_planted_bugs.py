@@ -23,18 +23,20 @@ from wings_core.share.model import (
     Acknowledgement,
     AcquireRequest,
     DeadLetter,
-    OffsetRange,
     ShareKey,
 )
-from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import TRIES_MAX, HoldQuorum
+from wings_core.share.quorum.run import Procedure
 from wings_core.share.quorum.votes import Held, Verdict, Vote
-from wings_core.share.replica.interfaces import CountedRange, LeaseEntry, Outcome, Part
 from wings_core.share.replica.partition import Piece, ReplicaPartition
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import (
     Answer,
+    CountedRange,
     HoldRequest,
+    LeaseEntry,
+    Outcome,
+    Part,
     ReleaseRequest,
     Request,
     TombstoneRequest,
@@ -76,23 +78,10 @@ class MarkNotMoved(Replica):
 
 
 class HoldOnAMinority(HoldQuorum):
-    def hold(
-        self,
-        key: ShareKey,
-        ranges: Sequence[OffsetRange],
-        lease: Lease,
-        ttl_ms: int,
-        in_flight_max: int,
-        member: str = "",
-        next_offset: int | None = None,
-    ) -> Procedure[Held]:
+    def hold(self, requests: Sequence[HoldRequest]) -> Procedure[list[Held | WingsError]]:
         majority, self.majority = self.majority, 1
         try:
-            return (
-                yield from super().hold(
-                    key, ranges, lease, ttl_ms, in_flight_max, member, next_offset
-                )
-            )
+            return (yield from super().hold(requests))
         finally:
             self.majority = majority
 
@@ -141,17 +130,8 @@ class DelayNotKept(Replica):
 
 
 class OrderNotTold(HoldQuorum):
-    def hold(
-        self,
-        key: ShareKey,
-        ranges: Sequence[OffsetRange],
-        lease: Lease,
-        ttl_ms: int,
-        in_flight_max: int,
-        member: str = "",
-        next_offset: int | None = None,
-    ) -> Procedure[Held]:
-        return super().hold(key, ranges, lease, ttl_ms, in_flight_max, member)
+    def hold(self, requests: Sequence[HoldRequest]) -> Procedure[list[Held | WingsError]]:
+        return super().hold([replace(each, next_offset=None) for each in requests])
 
 
 class AcquirerWithoutTimes(Acquirer):
@@ -292,13 +272,11 @@ class CoreThatAcceptsOneForAll(CoordinatorCore):
     finalizer_type = AcceptsWhatOneOfThemHeld
 
 
-class TogetherOnAMinority(HoldQuorum):
-    def hold_each(self, requests: Sequence[HoldRequest]) -> Procedure[list[Held | WingsError]]:
-        majority, self.majority = self.majority, 1
-        try:
-            return (yield from super().hold_each(requests))
-        finally:
-            self.majority = majority
+class TogetherOnAMinority(HoldOnAMinority):
+    def hold(self, requests: Sequence[HoldRequest]) -> Procedure[list[Held | WingsError]]:
+        if len(requests) > 1:
+            return super().hold(requests)
+        return HoldQuorum.hold(self, requests)
 
 
 class LeasesWhatWasRefused(FreshAcquirer):
@@ -397,13 +375,14 @@ FOUND_BY = {
     "attempts that expired are not counted": 1,
     "what another holds is granted": 1,
     "a partition is leased twice where order matters": 29,
-    "what is released for later is held at once": 4,
+    "what is released for later is held at once": 14,
     "replicas are not told that order matters": 29,
     "a replica that missed deliveries is believed": 1,
     "the first of several requests in one write is not durable": 1,
-    "what another holds is accepted with those of its partition": 73,
+    "a refusal is answered with OK": 1,
+    "what another holds is accepted with those of its partition": 23,
     "the first of several members accepts for all": 3,
-    "what several members take is granted on a minority": 23,
+    "what several members take is granted on a minority": 731,
     "what was refused to one of several members is leased": 7,
     "a coordinator's leases are those of its last start": 4,
     "a stream gives credit back to a client that stands still": 1,

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 
 import pytest
+import replica_calls
 from fix_postgres import PASSWORD, PostgresServer
 from fix_share import HandClock, PostgresHolds
 from postgres_proxy import CommitProxy, Cut, through
@@ -21,9 +22,9 @@ from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica import postgres_lease, postgres_store, standby
-from wings_core.share.replica.interfaces import LeaseEntry, Outcome
 from wings_core.share.replica.postgres_store import PostgresHoldStore
 from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.requests import LeaseEntry, Outcome
 from wings_core.share.replica.standby import StandbyReplica
 from wings_core.times import Deadline
 from wings_server.holds.process import HoldServer
@@ -44,17 +45,17 @@ def proxy(postgres: PostgresServer) -> Generator[CommitProxy]:
 
 
 def hold(replica: Replica | StandbyReplica, first: int, last: int) -> list[Outcome]:
-    parts = replica.hold(KEY, [OffsetRange(first, last)], MINE, TTL_MS, 1_000)
+    parts = replica_calls.hold(replica, KEY, [OffsetRange(first, last)], MINE, TTL_MS, 1_000)
     return [part.outcome for part in parts]
 
 
 def finish(replica: Replica | StandbyReplica, first: int, last: int) -> None:
-    parts = replica.tombstone(KEY, [LeaseEntry(first, last, MINE)])
+    parts = replica_calls.tombstone(replica, KEY, [LeaseEntry(first, last, MINE)])
     assert all(part.outcome is Outcome.OK for part in parts)
 
 
 def start_of(replica: Replica | StandbyReplica) -> int:
-    (state,) = replica.read("group", [UNPARTITIONED])
+    (state,) = replica_calls.read(replica, "group", [UNPARTITIONED])
     return state.start_offset
 
 
@@ -72,7 +73,9 @@ def test_a_tombstone_whose_answer_is_lost_is_read_again_and_holds_stay(
         assert PASSWORD not in str(lost.value)
         # Whatever became of it, memory and the store agree, and what is held is still held.
         assert start_of(replica) == (2 if cut == "before" else 4)
-        (part,) = replica.hold(KEY, [OffsetRange(6, 6)], Lease("d", 1, "m"), TTL_MS, 1_000)
+        (part,) = replica_calls.hold(
+            replica, KEY, [OffsetRange(6, 6)], Lease("d", 1, "m"), TTL_MS, 1_000
+        )
         assert part.outcome is Outcome.NOK
         finish(replica, 4, 9)
     with closing(Replica(postgres_holds.open(), HandClock())) as replica:

@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from typing import Any, cast
 
 import pytest
+import replica_calls
 from fix_metadata import A, B
 from fix_share import ShareUnderTest, spans
 
@@ -16,11 +17,14 @@ from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.remote.link import RemoteLink, parse_targets
-from wings_core.share.replica.interfaces import LeaseEntry, Outcome, Part, ReplicaState
 from wings_core.share.replica.requests import (
     Answer,
     HoldRequest,
+    LeaseEntry,
+    Outcome,
+    Part,
     ReadRequest,
+    ReplicaState,
     Request,
     TombstoneRequest,
 )
@@ -55,7 +59,7 @@ def test_with_two_of_three_replicas_down_nothing_is_delivered(
     with pytest.raises(Unavailable):
         share.coordinator.describe(group)
     # The acknowledgement was refused, but the one replica that is up has the tombstone.
-    while share.replicas[2].read(group.uuid, [UNPARTITIONED])[0].start_offset < 4:
+    while replica_calls.read(share.replicas[2], group.uuid, [UNPARTITIONED])[0].start_offset < 4:
         time.sleep(0.002)  # It may be slower than the others are in failing.
     share.serve(0)  # With it, these two are the only majority: both are heard.
     share.clock.time += 31
@@ -74,11 +78,12 @@ def test_a_tombstone_of_a_minority_is_repaired_before_anything_is_delivered(
     share.metadata.push(share.topic, 4)
     group = share.group()
     key = ShareKey(group.uuid, group.topic.uuid, UNPARTITIONED)
-    share.replicas[2].tombstone(key, (), [OffsetRange(1, 2)])
+    replica_calls.tombstone(share.replicas[2], key, (), [OffsetRange(1, 2)])
     share.stop_serving(0)  # Those that are left are a majority, and both are heard.
     assert spans(share.acquire(group)) == [(0, 0, 1), (3, 3, 1)]
     found = [
-        replica.read(group.uuid, [UNPARTITIONED])[0].finished for replica in share.replicas[1:]
+        replica_calls.read(replica, group.uuid, [UNPARTITIONED])[0].finished
+        for replica in share.replicas[1:]
     ]
     assert found == [(OffsetRange(1, 2),)] * 2
 
@@ -113,11 +118,10 @@ def test_a_replica_refuses_ranges_that_are_none(remote_share: ShareUnderTest) ->
     service = remote_share.services[0]
     assert service is not None
     key, lease = ShareKey("g", "t", UNPARTITIONED), Lease("c", 1, "m")
-    answers: SimpleQueue[Answer] = SimpleQueue()
     with closing(RemoteLink(str(service.address))) as link:
         for ranges in ([OffsetRange(3, 1)], [OffsetRange(0, 5), OffsetRange(5, 6)]):
-            link.begin(HoldRequest(key, tuple(ranges), lease, 1_000, 10), 20, answers.put)
-            assert isinstance(answers.get(timeout=20), InvalidArgument)
+            asked = HoldRequest(key, tuple(ranges), lease, 1_000, 10)
+            assert isinstance(asked_together(link, [asked])[0], InvalidArgument)
 
 
 def asked_together(link: RemoteLink, requests: list[Request]) -> list[Answer]:
@@ -133,9 +137,8 @@ def outcomes(answer: Answer) -> list[Outcome]:
     return [part.outcome for part in answer if isinstance(part, Part)]
 
 
-@pytest.mark.parametrize("is_older", [False, True], ids=["this version", "an earlier version"])
 def test_requests_of_several_partitions_are_carried_out_together(
-    remote_share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch, *, is_older: bool
+    remote_share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = remote_share.services[0]
     assert service is not None
@@ -157,18 +160,13 @@ def test_requests_of_several_partitions_are_carried_out_together(
         TombstoneRequest(key, (LeaseEntry(0, 4, lease),), ()) for key in (*keys[:2], keys[0])
     ]
     with closing(RemoteLink(str(service.address))) as link:
-        if is_older:
-            link._open_session = link._channel.channel.stream_stream(  # pyright: ignore[reportPrivateUsage]
-                "/wings.v1.HoldService/Unknown"
-            )
         held = asked_together(link, holds)
         assert [outcomes(answer) for answer in held] == [[Outcome.OK]] * 3
         before = len(writes)
         done = asked_together(link, [*tombs, ReadRequest("g", (B,))])
     assert [outcomes(answer) for answer in done[:2]] == [[Outcome.OK]] * 2
-    if not is_older:  # There they are carried out in any order.
-        assert outcomes(done[2]) == [Outcome.TOMB]
-        assert len(writes) == before + 1
+    assert outcomes(done[2]) == [Outcome.TOMB]
+    assert len(writes) == before + 1
     (state,) = cast("Sequence[ReplicaState]", done[3])
     assert (state.start_offset, state.in_flight) == (0, 5)
 
@@ -176,7 +174,7 @@ def test_requests_of_several_partitions_are_carried_out_together(
 def test_a_refusal_is_the_answer_of_its_request_alone(remote_share: ShareUnderTest) -> None:
     service = remote_share.services[0]
     assert service is not None
-    remote_share.replicas[0].forget("gone")
+    replica_calls.forget(remote_share.replicas[0], "gone")
     lease = Lease("c", 1, "m")
     asked: list[Request] = [
         HoldRequest(ShareKey(group, "t", UNPARTITIONED), (OffsetRange(0, 4),), lease, 60_000, 10)

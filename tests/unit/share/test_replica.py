@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import replica_calls
 from fix_share import HandClock, PostgresHolds
 
 from wings_core.errors import GroupNotFound, Internal, Unavailable
@@ -16,15 +17,15 @@ from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica import postgres_store, replica
-from wings_core.share.replica.interfaces import (
+from wings_core.share.replica.postgres_store import PostgresHoldStore
+from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.requests import (
     CountedRange,
     LeaseEntry,
     Outcome,
     Part,
     ReleaseEntry,
 )
-from wings_core.share.replica.postgres_store import PostgresHoldStore
-from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_core.share.replica.store import HoldStore, StoredPartition
 
@@ -64,10 +65,12 @@ class RestartedReplica:
         self.open()
 
     def hold(self, first: int, last: int, lease: Lease = MINE) -> list[Part]:
-        return self.replica.hold(KEY, [OffsetRange(first, last)], lease, TTL_MS, PLENTY)
+        return replica_calls.hold(
+            self.replica, KEY, [OffsetRange(first, last)], lease, TTL_MS, PLENTY
+        )
 
     def finish(self, first: int, last: int, lease: Lease = MINE) -> list[Part]:
-        return self.replica.tombstone(KEY, [LeaseEntry(first, last, lease)])
+        return replica_calls.tombstone(self.replica, KEY, [LeaseEntry(first, last, lease)])
 
     def outcomes(self, parts: list[Part]) -> list[tuple[int, int, str, int]]:
         return [(part.first, part.last, part.outcome.name, part.count) for part in parts]
@@ -187,9 +190,9 @@ def test_tombstones_and_counts_outlive_a_crash_and_holds_do_not(
     restarted.hold(0, 9)
     restarted.finish(0, 3)
     restarted.finish(6, 6)
-    restarted.replica.release(KEY, [ReleaseEntry(8, 9, MINE, 4)])
+    replica_calls.release(restarted.replica, KEY, [ReleaseEntry(8, 9, MINE, 4)])
     restarted.crash()
-    (state,) = restarted.replica.read("group", ())
+    (state,) = replica_calls.read(restarted.replica, "group", ())
     assert (state.start_offset, state.finished) == (4, (OffsetRange(6, 6),))
     assert state.counts == (CountedRange(8, 9, 4),)
     assert state.in_flight == 0
@@ -239,7 +242,9 @@ def test_another_group_is_not_kept_waiting_by_a_restart(restarted: RestartedRepl
     restarted.hold(0, 0)
     restarted.crash()
     other = ShareKey("other", "topic", UNPARTITIONED)
-    (part,) = restarted.replica.hold(other, [OffsetRange(0, 0)], MINE, TTL_MS, PLENTY)
+    (part,) = replica_calls.hold(
+        restarted.replica, other, [OffsetRange(0, 0)], MINE, TTL_MS, PLENTY
+    )
     assert part.outcome is Outcome.OK
 
 
@@ -254,21 +259,21 @@ def test_a_tombstone_is_written_for_all_or_for_nothing(restarted: RestartedRepli
     restarted.hold(0, 1)
     restarted.hold(2, 3, THEIRS)
     entries = [LeaseEntry(0, 1, MINE), LeaseEntry(2, 3, MINE)]
-    parts = restarted.replica.tombstone(KEY, entries)
+    parts = replica_calls.tombstone(restarted.replica, KEY, entries)
     assert [part.outcome for part in parts] == [Outcome.NOK, Outcome.NOK]
-    (state,) = restarted.replica.read("group", ())
+    (state,) = replica_calls.read(restarted.replica, "group", ())
     assert (state.start_offset, state.finished, state.in_flight) == (0, (), 4)
 
 
 def test_a_write_that_fails_changes_nothing(restarted: RestartedReplica) -> None:
     restarted.hold(0, 5)
-    before = restarted.replica.read("group", ())
+    before = replica_calls.read(restarted.replica, "group", ())
     with restarted.break_disk():
         with pytest.raises((Internal, Unavailable)):
             restarted.finish(0, 3)
         with pytest.raises((Internal, Unavailable)):
-            restarted.replica.release(KEY, [ReleaseEntry(4, 5, MINE, 2)])
-    assert restarted.replica.read("group", ()) == before
+            replica_calls.release(restarted.replica, KEY, [ReleaseEntry(4, 5, MINE, 2)])
+    assert replica_calls.read(restarted.replica, "group", ()) == before
     assert restarted.outcomes(restarted.hold(0, 5, THEIRS))[0][2] == "NOK"
     assert restarted.outcomes(restarted.finish(0, 5)) == [(0, 5, "OK", 0)]
 
@@ -292,41 +297,47 @@ def test_a_group_that_is_forgotten_takes_no_expiry_of_another_with_it(
 ) -> None:
     restarted.hold(0, 1)
     restarted.clock.time += TTL_MS / 1_000
-    restarted.replica.forget("another")
+    replica_calls.forget(restarted.replica, "another")
     restarted.crash()
-    (state,) = restarted.replica.read("group", ())
+    (state,) = replica_calls.read(restarted.replica, "group", ())
     assert state.counts == (CountedRange(0, 1, 1),)
 
 
 def test_nothing_of_a_group_that_was_forgotten_begins_anew(restarted: RestartedReplica) -> None:
     restarted.hold(0, 1)
-    restarted.replica.forget("group")
+    replica_calls.forget(restarted.replica, "group")
     late = [
         lambda: restarted.hold(0, 1),
         lambda: restarted.finish(0, 1),
-        lambda: restarted.replica.renew(KEY, [LeaseEntry(0, 1, MINE)], TTL_MS),
-        lambda: restarted.replica.release(KEY, [ReleaseEntry(0, 1, MINE, 1)]),
+        lambda: replica_calls.renew(restarted.replica, KEY, [LeaseEntry(0, 1, MINE)], TTL_MS),
+        lambda: replica_calls.release(restarted.replica, KEY, [ReleaseEntry(0, 1, MINE, 1)]),
     ]
     for call in late:
         with pytest.raises(GroupNotFound):
             call()
-    assert restarted.replica.read("group", ()) == []
+    assert replica_calls.read(restarted.replica, "group", ()) == []
     restarted.crash()
-    assert restarted.replica.read("group", ()) == []
+    assert replica_calls.read(restarted.replica, "group", ()) == []
 
 
 def test_of_a_group_just_the_partitions_asked_for_are_read(restarted: RestartedReplica) -> None:
     for group in ("group", "other"):
         for value in ('"a"', '"b"', '"c"'):
             key = ShareKey(group, "topic", Partition(value))
-            restarted.replica.tombstone(key, (), [OffsetRange(0, 4 if group == "group" else 6)])
-    states = restarted.replica.read("group", [Partition('"c"'), Partition('"d"'), Partition('"a"')])
+            replica_calls.tombstone(
+                restarted.replica, key, (), [OffsetRange(0, 4 if group == "group" else 6)]
+            )
+    states = replica_calls.read(
+        restarted.replica, "group", [Partition('"c"'), Partition('"d"'), Partition('"a"')]
+    )
     assert [(state.partition, state.start_offset) for state in states] == [
         ('"c"', 5),
         ('"d"', 0),
         ('"a"', 5),
     ]
-    assert sorted(state.partition for state in restarted.replica.read("other", ())) == [
+    assert sorted(
+        state.partition for state in replica_calls.read(restarted.replica, "other", ())
+    ) == [
         '"a"',
         '"b"',
         '"c"',
@@ -344,14 +355,14 @@ def test_calls_are_refused_while_a_replica_reads_its_store_again(
     monkeypatch.setattr(replica, "LOCK_WAIT_SECONDS", 0.01)
     with closing(Replica(stale_store, HandClock())) as under_test, ThreadPoolExecutor(1) as other:
         stale_store.stale = True
-        first = other.submit(under_test.read, "group", [UNPARTITIONED])
+        first = other.submit(replica_calls.read, under_test, "group", [UNPARTITIONED])
         assert stale_store.reading.wait(30)
         try:
             with pytest.raises(Unavailable, match="reads"):
-                under_test.read("group", [UNPARTITIONED])
+                replica_calls.read(under_test, "group", [UNPARTITIONED])
         finally:
             stale_store.go_on.set()
-        assert first.result(30) == under_test.read("group", [UNPARTITIONED])
+        assert first.result(30) == replica_calls.read(under_test, "group", [UNPARTITIONED])
 
 
 def test_a_replica_whose_lease_ended_while_it_read_its_store_again_grants_nothing(
@@ -360,7 +371,7 @@ def test_a_replica_whose_lease_ended_while_it_read_its_store_again_grants_nothin
     with closing(Replica(stale_store, HandClock())) as under_test:
 
         def hold() -> list[Part]:
-            return under_test.hold(KEY, [OffsetRange(0, 0)], MINE, TTL_MS, PLENTY)
+            return replica_calls.hold(under_test, KEY, [OffsetRange(0, 0)], MINE, TTL_MS, PLENTY)
 
         stale_store.stale = True
         with ThreadPoolExecutor(1) as other:

@@ -44,9 +44,8 @@ def test_a_request_whose_next_owner_no_thread_can_ask_is_answered(
 def test_a_session_whose_thread_does_not_start_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     call = Mock()
     monkeypatch.setattr(threading.Thread, "start", fail)
-    session = Session(Mock(return_value=call), Mock(), Mock())
+    session = Session(Mock(return_value=call), Mock())
     assert session.has_ended
-    assert session.is_served
     assert isinstance(session.error, Unavailable)
     call.cancel.assert_called_once_with()
 

@@ -15,11 +15,9 @@ from wings_core.model import Lease, LeasedRange, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.group_table import GroupTable
 from wings_core.share.model import Acknowledgement, Acquired, AcquireRequest, ShareKey
-from wings_core.share.quorum.effects import Broadcast
-from wings_core.share.quorum.links import Runner
 from wings_core.share.quorum.quorum import TRIES_MAX
-from wings_core.share.replica.interfaces import ReleaseEntry
-from wings_core.share.replica.requests import Answers, HoldRequest, ReleaseRequest
+from wings_core.share.quorum.run import Broadcast, Runner
+from wings_core.share.replica.requests import Answers, HoldRequest, ReleaseEntry, ReleaseRequest
 
 MEMBERS = ("one", "two", "three")
 
@@ -146,7 +144,6 @@ def test_a_lease_that_is_lost_at_a_majority_fails_its_own_member_alone(
             replica.perform([ReleaseRequest(key, (lost,))])
         unanswered = Mock()
         if silent:
-            monkeypatch.setattr(share.links[2], "begin", unanswered)
             monkeypatch.setattr(share.links[2], "begin_all", unanswered)
         requests = [
             (member, [entry_of(leased, "accept")])
@@ -230,7 +227,8 @@ def test_messages_of_many_partitions_are_held_by_one_request_to_each_replica(
         holds = [
             request
             for broadcast in broadcasts.values()
-            for request in broadcast.requests.values()
+            for requests in broadcast.requests.values()
+            for request in requests
             if isinstance(request, HoldRequest)
         ]
         if holds:

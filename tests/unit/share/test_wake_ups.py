@@ -3,27 +3,28 @@
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fix_share import ShareUnderTest, entry_of, open_share, spans
 
-from wings_core.errors import GroupNotFound, Internal, InvalidRecordState, Unavailable
+from wings_core.errors import GroupNotFound, InvalidRecordState, Unavailable, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.wake import Wake
 from wings_core.model import LeasedRange, ShareGroup
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator import wake_ups
 from wings_core.share.model import Acknowledgement, AcquireRequest
-from wings_core.share.replica.combiner import Combiner
+from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import (
-    Answer,
     HoldRequest,
     ReadRequest,
     Request,
     TombstoneRequest,
 )
+from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_core.times import Deadline
 
 LONG = 60.0
@@ -50,7 +51,10 @@ def before(
 
     def called(*args: Any) -> Any:
         if todo and isinstance(args[0][0], kind):
-            todo.pop(0)()
+            try:
+                todo.pop(0)()
+            except WingsError as error:
+                return [error]
         return original(*args)
 
     monkeypatch.setattr(replica, "perform", called)
@@ -317,32 +321,16 @@ def test_what_follows_a_group_uses_its_configuration_also_where_it_waits_for_not
         assert spans(share.acquire(group)) == [(1, 1, 1)]
 
 
-def test_a_request_that_is_refused_as_another_thread_takes_it_ends_with_the_refusal() -> None:
-    class Lock:
+def test_a_request_that_is_refused_as_another_thread_takes_it_ends_with_the_refusal(
+    tmp_path: Path,
+) -> None:
+    class Occupied(Replica):
         """Refuses, while another thread that has the lock takes what waits."""
 
-        def __enter__(self) -> None:
+        def _acquire_lock(self) -> None:
+            self._waiting.clear()
             raise Unavailable("occupied")
 
-        def __exit__(self, *_: object) -> None: ...
-
-    class Taken(list[Any]):
-        """What waits: as long as it is looked at, it is there."""
-
-        def __contains__(self, item: object) -> bool:
-            found = super().__contains__(item)
-            self.clear()
-            return found
-
-        def remove(self, item: object) -> None:
-            self.clear()
-            super().remove(item)
-
-    def perform(_: object) -> list[Answer]:
-        raise Internal("not reached")
-
-    combiner = Combiner(Lock, perform)
-    combiner._waiting = Taken()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
-    asked: list[Request] = [ReadRequest("group", ())]
-    (answer,) = combiner.run(asked)
-    assert isinstance(answer, Unavailable)
+    with closing(Occupied(SqliteHoldStore(tmp_path / "holds.sqlite"))) as replica:
+        (answer,) = replica.perform([ReadRequest("group", ())])
+        assert isinstance(answer, Unavailable)

@@ -25,10 +25,10 @@ from wings_core.share.coordinator.entries import (
 from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.partition_table import Bounds, PartitionTable, TrackedPartition
 from wings_core.share.model import Acknowledgement
-from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import TRIES_MAX
+from wings_core.share.quorum.run import Procedure
 from wings_core.share.quorum.votes import Verdict
-from wings_core.share.replica.interfaces import CountedRange, LeaseEntry, ReleaseEntry
+from wings_core.share.replica.requests import CountedRange, LeaseEntry, ReleaseEntry
 
 _Held = tuple[int, int, float, LeaseEntry]
 """The first and the last message, when their lease is over, and the entry of their tombstone."""

@@ -12,8 +12,7 @@ from wings_core.share.coordinator.group_table import GroupTable
 from wings_core.share.coordinator.partition_table import Bounds
 from wings_core.share.counts import ShareCounts
 from wings_core.share.model import Acknowledgement, AcknowledgementResult
-from wings_core.share.quorum.effects import Procedure, T
-from wings_core.share.quorum.links import Runner
+from wings_core.share.quorum.run import Procedure, Runner, T
 
 
 class Acknowledgements:

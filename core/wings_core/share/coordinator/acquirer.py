@@ -21,10 +21,15 @@ from wings_core.share.coordinator.partition_table import (
     learn,
 )
 from wings_core.share.model import AcquireRequest, OffsetRange
-from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
+from wings_core.share.quorum.run import Procedure
 from wings_core.share.quorum.votes import Held
-from wings_core.share.replica.interfaces import CountedRange, LeaseEntry, ReleaseEntry
+from wings_core.share.replica.requests import (
+    CountedRange,
+    HoldRequest,
+    LeaseEntry,
+    ReleaseEntry,
+)
 from wings_core.share.state.partition import Pick, deliverable, is_throttled
 
 BACK_OFF_SECONDS = (0.02, 1.0)
@@ -244,20 +249,19 @@ class Acquirer:
     ) -> Procedure[list[LeasedRange]]:
         config = group.config
         asked_at = self._clock.now()
-        ranges = [OffsetRange(pick.first, pick.last) for pick in sorted(picks, key=_first)]
-        try:
-            held: Held = yield from self._quorum.hold(
-                tracked.key,
-                ranges,
-                lease,
-                config.lock_duration_ms,
-                config.in_flight_max,
-                member,
-                tracked.state.start_offset if config.is_ordered else None,
-            )
-        except WingsError:
+        request = HoldRequest(
+            tracked.key,
+            tuple(OffsetRange(pick.first, pick.last) for pick in sorted(picks, key=_first)),
+            lease,
+            config.lock_duration_ms,
+            config.in_flight_max,
+            member,
+            tracked.state.start_offset if config.is_ordered else None,
+        )
+        (held,) = yield from self._quorum.hold([request])
+        if isinstance(held, WingsError):
             self.put_back(tracked, picks)
-            raise
+            raise held
         until = self._quorum.expiry(asked_at, config.lock_duration_ms)
         return (yield from self.granted(group, tracked, held, picks, lease, until, alone=alone))
 

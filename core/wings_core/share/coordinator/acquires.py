@@ -17,8 +17,7 @@ from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX, Bo
 from wings_core.share.coordinator.ready import ReadyPartitions
 from wings_core.share.counts import ShareCounts
 from wings_core.share.model import Acquired, AcquireRequest
-from wings_core.share.quorum.effects import Procedure
-from wings_core.share.quorum.links import Runner
+from wings_core.share.quorum.run import Procedure, Runner
 
 PEEK_PARTITIONS = 16
 """Ready partitions that an acquire looks at first; where they have nothing, it looks at more."""

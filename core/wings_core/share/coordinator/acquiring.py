@@ -12,7 +12,7 @@ from wings_core.model import LeasedRange, PartitionState, ShareGroup
 from wings_core.share.coordinator.acquirer import BatchEnd
 from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.model import AcquireRequest
-from wings_core.share.quorum.effects import Procedure
+from wings_core.share.quorum.run import Procedure
 
 Leased = Sequence[LeasedRange] | WingsError
 """What a request got, or why it got nothing."""

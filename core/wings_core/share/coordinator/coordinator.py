@@ -50,10 +50,10 @@ from wings_core.share.model import (
     AcquireRequest,
     ShareKey,
 )
-from wings_core.share.quorum.links import LocalLink, ReplicaLink, Runner
 from wings_core.share.quorum.quorum import HoldQuorum
+from wings_core.share.quorum.run import LocalLink, ReplicaLink, Runner
 from wings_core.share.quorum.votes import UNTOUCHED, Known
-from wings_core.share.replica.interfaces import HoldReplica, LeaseEntry
+from wings_core.share.replica.requests import HoldReplica, LeaseEntry
 from wings_core.share.replica.store import StoredPartition
 from wings_core.times import Deadline
 

@@ -20,8 +20,8 @@ from wings_core.share.coordinator.fresh import FreshAcquirer
 from wings_core.share.coordinator.partition_table import Bounds, PartitionTable, key_of
 from wings_core.share.interfaces import DeadLetters
 from wings_core.share.model import OffsetRange
-from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
+from wings_core.share.quorum.run import Procedure
 from wings_core.share.quorum.votes import Known
 
 __all__ = ["Bounds", "CoordinatorCore"]

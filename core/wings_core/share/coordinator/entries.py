@@ -8,7 +8,7 @@ from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, 
 from wings_core.model import Lease, member_tag
 from wings_core.share.model import Acknowledgement
 from wings_core.share.quorum.votes import Verdict
-from wings_core.share.replica.interfaces import CountedRange
+from wings_core.share.replica.requests import CountedRange
 
 OFFSET_MAX = 1 << 62
 """No message has a later offset, and replicas refuse to be asked about one."""

@@ -17,10 +17,10 @@ from wings_core.share.coordinator.entries import Entry, not_held, unknown
 from wings_core.share.coordinator.partition_table import PartitionTable, TrackedPartition
 from wings_core.share.interfaces import DeadLetters, PendingDeadLetters
 from wings_core.share.model import Acknowledgement, DeadLetter, OffsetRange
-from wings_core.share.quorum.effects import FinishDeadLetters, Procedure
 from wings_core.share.quorum.quorum import TRIES_MAX, HoldQuorum
+from wings_core.share.quorum.run import FinishDeadLetters, Procedure
 from wings_core.share.quorum.votes import Verdict
-from wings_core.share.replica.interfaces import CountedRange, LeaseEntry, ReleaseEntry
+from wings_core.share.replica.requests import CountedRange, LeaseEntry, ReleaseEntry
 
 DEAD_LETTERS_MAX = 2_000
 """Messages whose dead letters are written between two looks at the leases."""

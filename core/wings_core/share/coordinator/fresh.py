@@ -20,8 +20,8 @@ from wings_core.share.coordinator.partition_table import (
     TrackedPartition,
 )
 from wings_core.share.model import AcquireRequest, OffsetRange
-from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
+from wings_core.share.quorum.run import Procedure
 from wings_core.share.quorum.votes import Held
 from wings_core.share.replica.requests import HoldRequest
 from wings_core.share.state.partition import Pick
@@ -150,7 +150,7 @@ class FreshAcquirer:
         if planned.retired:
             yield from self._finalizer.retire(tracked, planned.retired)
         asked_at = self._clock.now()
-        outcomes = yield from self._quorum.hold_each(planned.holds)
+        outcomes = yield from self._quorum.hold(planned.holds)
         until = self._quorum.expiry(asked_at, config.lock_duration_ms)
         leases = [(hold.ranges[0].first, hold.ranges[0].last, hold.lease) for hold in planned.holds]
         are_granted = [

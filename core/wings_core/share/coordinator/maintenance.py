@@ -7,7 +7,7 @@ from wings_core.errors import WingsError
 from wings_core.model import ShareGroup
 from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.coordinator.group_table import GroupTable
-from wings_core.share.quorum.links import Runner
+from wings_core.share.quorum.run import Runner
 from wings_core.times import Deadline
 
 MAINTENANCE_SECONDS = 1.0

@@ -14,8 +14,8 @@ from wings_core.model import Lease, LeasedRange, ShareGroup, member_tag
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
 from wings_core.share.model import ShareKey
-from wings_core.share.quorum.effects import Procedure
 from wings_core.share.quorum.quorum import HoldQuorum
+from wings_core.share.quorum.run import Procedure
 from wings_core.share.quorum.votes import Known
 from wings_core.share.state.partition import SharePartition, State
 

@@ -4,7 +4,7 @@ What was held on a minority is released at once. A tombstone that was seen on a 
 to a majority before anything else is done with what it stands on: its writer may have been
 told that it is done. A procedure makes a bounded number of requests and then says what it knows.
 
-All methods but the constructor are procedures; see `effects`.
+All methods but the constructor are procedures; see `run`.
 """
 
 import random
@@ -17,7 +17,7 @@ from wings_core.model import HeldRange, Lease
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
 from wings_core.share.model import OffsetRange, ShareKey
-from wings_core.share.quorum.effects import Broadcast, Pause, Procedure
+from wings_core.share.quorum.run import Broadcast, Pause, Procedure
 from wings_core.share.quorum.votes import (
     Held,
     Known,
@@ -34,23 +34,20 @@ from wings_core.share.quorum.votes import (
     parts_of,
     unavailable,
 )
-from wings_core.share.replica.interfaces import (
-    CountedRange,
-    LeaseEntry,
-    Outcome,
-    Part,
-    ReleaseEntry,
-    ReplicaState,
-)
 from wings_core.share.replica.requests import (
     Answer,
     Answers,
-    Bundle,
+    CountedRange,
     ForgetRequest,
     HoldRequest,
+    LeaseEntry,
+    Outcome,
+    Part,
     ReadRequest,
+    ReleaseEntry,
     ReleaseRequest,
     RenewRequest,
+    ReplicaState,
     Request,
     TombstoneRequest,
 )
@@ -96,72 +93,29 @@ class HoldQuorum:
         margin = 0.0 if self.is_local else seconds * MARGIN_SHARE + MARGIN_SECONDS
         return asked_at + seconds - margin
 
-    def hold(
-        self,
-        key: ShareKey,
-        ranges: Sequence[OffsetRange],
-        lease: Lease,
-        ttl_ms: int,
-        in_flight_max: int,
-        member: str = "",
-        next_offset: int | None = None,
-    ) -> Procedure[Held]:
-        """Hold what a majority grants.
-
-        Args:
-            key: The partition of a group.
-            ranges: What is wanted.
-            lease: Who wants it.
-            ttl_ms: How long.
-            in_flight_max: No more messages of the partition are held at once.
-            member: What the member calls itself.
-            next_offset: Hold none while another lease holds any of the partition; all before this
-                offset are finished at a majority. None: hold what is free.
-
-        Raises:
-            Unavailable: No majority answered; what some have granted is released.
-        """
-        request = HoldRequest(key, tuple(ranges), lease, ttl_ms, in_flight_max, member, next_offset)
-        answers = yield from self._ask_all(request, {Outcome.OK})
-        return (yield from self._held(request, answers))
-
-    def hold_each(self, requests: Sequence[HoldRequest]) -> Procedure[list[Held | WingsError]]:
-        """Make several requests to hold ranges of a partition together, each as by `hold`.
+    def hold(self, requests: Sequence[HoldRequest]) -> Procedure[list[Held | WingsError]]:
+        """Hold what a majority grants, of each of several requests of a partition.
 
         Returns:
-            The outcome of each, in order, or what `hold` would raise.
+            The outcome of each, in order: `Unavailable` where no majority answered it; then its
+            grants of a minority are released.
         """
-        if len(requests) == 1:
-            answers = yield from self._ask_all(requests[0], {Outcome.OK})
-            return [(yield from self._held_or_error(requests[0], answers))]
 
-        def enough(answers: Mapping[int, list[Answer] | WingsError]) -> bool:
-            agreed = sum(
-                not isinstance(each, WingsError) and all(map(_is_done, each))
-                for each in answers.values()
-            )
-            return agreed >= self.majority
+        def enough(answers: Mapping[int, Sequence[Answer]]) -> bool:
+            return sum(all(map(_is_done, each)) for each in answers.values()) >= self.majority
 
-        bundle = Bundle(tuple(requests))
-        found: Mapping[int, list[Answer] | WingsError] = yield Broadcast(
-            dict.fromkeys(self._replicas, bundle), enough, self.majority
+        found: Mapping[int, Sequence[Answer]] = yield Broadcast(
+            dict.fromkeys(self._replicas, tuple(requests)), enough, self.majority
         )
         outcomes: list[Held | WingsError] = []
         for number, request in enumerate(requests):
-            of_request = {
-                replica: each if isinstance(each, WingsError) else each[number]
-                for replica, each in found.items()
-            }
-            outcomes.append((yield from self._held_or_error(request, of_request)))
+            of_request = {replica: each[number] for replica, each in found.items()}
+            try:
+                outcomes.append((yield from self._held(request, of_request)))
+            except WingsError as error:
+                # An error of its own, as it may be raised.
+                outcomes.append(type(error)(error.message, **error.facts))
         return outcomes
-
-    def _held_or_error(
-        self, request: HoldRequest, answers: Answers
-    ) -> Procedure[Held | WingsError]:
-        try:
-            return (yield from self._held(request, answers))
-        except WingsError as error:
-            return type(error)(error.message, **error.facts)  # Of its own, as it may be raised.
 
     def _held(self, request: HoldRequest, answers: Answers) -> Procedure[Held]:
         """Return what a majority has granted of a request; see `hold`."""
@@ -311,7 +265,7 @@ class HoldQuorum:
     def forget(self, group_uuid: str) -> Procedure[None]:
         """Let all replicas that can be reached forget a group."""
         request = ForgetRequest(group_uuid)
-        yield Broadcast(dict.fromkeys(self._replicas, request), lambda _: False, self.majority)
+        yield Broadcast(dict.fromkeys(self._replicas, (request,)), lambda _: False, self.majority)
 
     # Inside.
 
@@ -346,10 +300,8 @@ class HoldQuorum:
         A replica agrees that answers without an error, and, where outcomes are wanted, with none
         but those.
         """
-        if len(self._replicas) == 1:
-            return (yield Broadcast(requests, bool, 1))
 
-        def agrees(answer: object) -> bool:
+        def agrees(answer: Answer) -> bool:
             if isinstance(answer, WingsError):
                 return False
             parts = cast("Sequence[Part]", answer)
@@ -357,10 +309,13 @@ class HoldQuorum:
 
         agreed_before = sum(map(agrees, before.values()))
 
-        def enough(answers: Answers) -> bool:
-            return agreed_before + sum(map(agrees, answers.values())) >= self.majority
+        def enough(answers: Mapping[int, Sequence[Answer]]) -> bool:
+            agreed = agreed_before + sum(agrees(answer) for (answer,) in answers.values())
+            return agreed >= self.majority
 
-        return (yield Broadcast(requests, enough, self.majority))
+        asked = {replica: (request,) for replica, request in requests.items()}
+        answers = yield Broadcast(asked, enough, self.majority)
+        return {replica: answer for replica, (answer,) in answers.items()}
 
     def _release_unused(
         self, key: ShareKey, ranges: Sequence[OffsetRange], lease: Lease
@@ -370,7 +325,7 @@ class HoldQuorum:
         entries = tuple(ReleaseEntry(each.first, each.last, lease, 0) for each in in_order)
         request = ReleaseRequest(key, entries)
         # No answer is waited for: what stays held by mistake expires.
-        yield Broadcast(dict.fromkeys(self._replicas, request), lambda _: True, self.majority)
+        yield Broadcast(dict.fromkeys(self._replicas, (request,)), lambda _: True, self.majority)
 
     def _verdict(self, votes: Sequence[Vote]) -> Verdict:
         """Judge what is not final: a renewal or a release."""
@@ -450,13 +405,13 @@ class HoldQuorum:
             return granted, uncounted
         answers = yield Broadcast(
             {
-                number: RenewRequest(key, tuple(entries), ttl_ms)
+                number: (RenewRequest(key, tuple(entries), ttl_ms),)
                 for number, entries in behind.items()
             },
             lambda _: False,
             self.majority,
         )
-        caught_up = count_votes(parts_of(answers))
+        caught_up = count_votes(parts_of({replica: each for replica, (each,) in answers.items()}))
         for vote, highest in unsure:
             knowing = sum(
                 part.outcome is Outcome.OK and part.count == highest for part in vote.parts.values()

@@ -10,8 +10,7 @@ from typing import cast
 from wings_core.errors import GroupNotFound, Unavailable, WingsError
 from wings_core.model import HeldRange
 from wings_core.share.model import OffsetRange
-from wings_core.share.replica.interfaces import CountedRange, Outcome, Part, ReplicaState
-from wings_core.share.replica.requests import Answers
+from wings_core.share.replica.requests import Answers, CountedRange, Outcome, Part, ReplicaState
 from wings_core.share.state.ranges import RangeMap
 
 

@@ -12,21 +12,19 @@ from wings_core.model import HeldRange, Lease
 from wings_core.protocol.codec import Codec, convert
 from wings_core.protocol.v1 import holds_pb2 as pb
 from wings_core.share.model import OffsetRange, ShareKey
-from wings_core.share.replica.interfaces import (
+from wings_core.share.replica.requests import (
+    Answer,
     CountedRange,
+    ForgetRequest,
+    HoldRequest,
     LeaseEntry,
     Outcome,
     Part,
-    ReleaseEntry,
-    ReplicaState,
-)
-from wings_core.share.replica.requests import (
-    Answer,
-    ForgetRequest,
-    HoldRequest,
     ReadRequest,
+    ReleaseEntry,
     ReleaseRequest,
     RenewRequest,
+    ReplicaState,
     Request,
     TombstoneRequest,
 )

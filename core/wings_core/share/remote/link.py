@@ -17,8 +17,7 @@ from wings_core.protocol.v1.stubs import Stub
 from wings_core.security.peers import PeerAccess
 from wings_core.share.remote.codec import decode_answer, encode_request
 from wings_core.share.remote.session import Asked, Done, Session
-from wings_core.share.replica.combiner import BATCH_MAX
-from wings_core.share.replica.requests import Answer, ForgetRequest, Request
+from wings_core.share.replica.requests import BATCH_MAX, Answer, ForgetRequest, Request
 
 
 class _HoldServiceStub(Stub):
@@ -26,11 +25,11 @@ class _HoldServiceStub(Stub):
 
 
 class RemoteLink:
-    """A replica that is reached over gRPC; it connects when it is first needed.
+    """A replica over gRPC; it connects when it is first needed.
 
     Args:
         target: `HOST:PORT`.
-        access: What is presented to it.
+        access: The credentials presented to it.
     """
 
     def __init__(self, target: str, access: PeerAccess | None = None) -> None:
@@ -38,19 +37,29 @@ class RemoteLink:
         self._channel = ServiceChannel(target, access)
         self._lock = threading.Lock()
         self._session: Session | None = None
-        self._serves_sessions = True
-        """Whether it knows of them: one of an earlier version does not."""
         self._open_session: Any = self._channel.channel.stream_stream(
             f"/{_HoldServiceStub.service.full_name}/Session"
         )
         self._stub = _HoldServiceStub(self._channel.channel)
 
-    def begin(self, request: Request, seconds: float, done: Callable[[Answer], None]) -> None:
-        """Send a request; `done` is called on the channel's thread, or the session's."""
-        if isinstance(request, ForgetRequest):
-            self._call(request, seconds, done)  # It takes long.
-        else:
-            self.begin_all((request,), seconds, lambda _, answer: done(answer))
+    def begin_all(self, requests: Sequence[Request], seconds: float, done: Done) -> None:
+        """Send requests over the session; see `ReplicaLink.begin_all`.
+
+        Where the replica is silent, `done` is called at the next request.
+        """
+        # To forget takes long, and a call that is a part of a trace is a span of it.
+        if isinstance(requests[0], ForgetRequest) or tracing.present() is not None:
+            for number, request in enumerate(requests):
+                self._call(request, seconds, partial(done, number))
+            return
+        for at in range(0, len(requests), BATCH_MAX):
+            some = requests[at : at + BATCH_MAX]
+            of_some = done if at == 0 else partial(_shifted, done, at)
+            self._ask(Asked(some, time.monotonic() + seconds, of_some))
+
+    def close(self) -> None:
+        """Cancel the requests under way."""
+        self._channel.close()
 
     def _call(self, request: Request, seconds: float, done: Callable[[Answer], None]) -> None:
         name, message = encode_request(request)
@@ -65,72 +74,38 @@ class RemoteLink:
 
         future.add_done_callback(end)
 
-    def begin_all(self, requests: Sequence[Request], seconds: float, done: Done) -> None:
-        """Send requests over the session; see `ReplicaLink.begin_all`.
-
-        Where the replica is silent, `done` is called when it is next asked for something.
-        """
-        for at in range(0, len(requests), BATCH_MAX):
-            some = requests[at : at + BATCH_MAX]
-            of_some = done if at == 0 else partial(_shifted, done, at)
-            self._ask(Asked(some, time.monotonic() + seconds, of_some), seconds)
-
-    def _ask(self, asked: Asked, seconds: float) -> None:
-        # A call that is a part of a trace is a span of it, so it goes alone.
-        if not self._serves_sessions or tracing.present() is not None:
-            self._ask_each(asked, seconds)
-            return
+    def _ask(self, asked: Asked) -> None:
         with self._lock:
             session = self._session
             if session is None or session.has_ended:
                 try:
-                    session = self._session = Session(
-                        self._open_session, self._error_of, self._unserved
-                    )
+                    session = self._session = Session(self._open_session, self._error_of)
                 except ValueError:
                     session = None  # So gRPC says that the channel is closed.
         if session is None:
             asked.fail(_closed())
-        elif session.begin(asked):
-            pass
-        elif session.is_served:
+        elif not session.begin(asked):
             late = f"the replica of holds {self._target} does not answer in time"
             asked.fail(session.error or Unavailable(late))
-        else:
-            self._ask_each(asked, seconds)
-
-    def _ask_each(self, asked: Asked, seconds: float) -> None:
-        for number, request in enumerate(asked.requests):
-            self._call(request, seconds, partial(asked.done, number))
-
-    def _unserved(self, left: Sequence[Asked]) -> None:
-        """Ask a replica of an earlier version; or none, which the next answer tells."""
-        self._serves_sessions = False
-        for each in left:
-            self._ask_each(each, max(0.001, each.until - time.monotonic()))
-
-    def close(self) -> None:
-        """Cancel what is under way."""
-        self._channel.close()
 
     def _answer(self, ended: object) -> Answer:
         call = cast("grpc.Future[Any]", ended)
         try:
             return decode_answer(call.result())
         except grpc.RpcError as error:
-            if cast("grpc.Call", error).code() is grpc.StatusCode.UNIMPLEMENTED:
-                return Unavailable(
-                    f"no replica of holds is served at {self._target}: name those of this cluster "
-                    "with --hold-replicas"
-                )
             return self._error_of(error)
         except grpc.FutureCancelledError:
             return _closed()
 
     def _error_of(self, failed: grpc.RpcError) -> WingsError:
-        """Return the error of a call; names the replica in what the connection says."""
+        """Return the error of a call; names the replica in an error of the connection."""
         if self._channel.closed:
             return _closed()
+        if cast("grpc.Call", failed).code() is grpc.StatusCode.UNIMPLEMENTED:
+            return Unavailable(
+                f"no replica of holds is served at {self._target}: name those of this cluster "
+                "with --hold-replicas"
+            )
         error = error_of(failed, self._target)
         if not isinstance(error, Unavailable):
             return error
@@ -140,7 +115,7 @@ class RemoteLink:
 
 
 def _shifted(done: Done, at: int, number: int, answer: Answer) -> None:
-    """Tell of the answer to a request that is one of more."""
+    """Pass the answer to a request of a later message on."""
     done(at + number, answer)
 
 

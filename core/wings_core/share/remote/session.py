@@ -10,14 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import grpc
 
 from wings_core.errors import Unavailable, WingsError
 from wings_core.share.remote.codec import decode_answers, encoded_requests
-from wings_core.share.replica.combiner import BATCH_MAX
-from wings_core.share.replica.requests import Answer, Request
+from wings_core.share.replica.requests import BATCH_MAX, Answer, Request, refused
 
 Done = Callable[[int, Answer], None]
 """Called with the index of a request, and its answer."""
@@ -34,38 +33,32 @@ class Asked:
     done: Done
 
     def fail(self, error: WingsError) -> None:
-        """Answer all of them with an error, a copy each."""
-        for number in range(len(self.requests)):
-            self.done(number, type(error)(error.message, **error.facts))
+        """Answer all of them with an error."""
+        for number, answer in enumerate(refused(self.requests, error)):
+            self.done(number, answer)
 
 
 class Session:
     """An open call; all methods from any thread.
 
     Args:
-        method: Of the channel: takes messages as bytes, and returns them so.
+        method: Method of the channel; takes messages as bytes, and returns them so.
         error_of: Returns the error that a call ended with.
-        unserved: Called with what was asked of a replica of a version without sessions, on the
-            session's thread.
     """
 
     def __init__(
         self,
         method: "grpc.StreamStreamMultiCallable[bytes, bytes]",
         error_of: Callable[[grpc.RpcError], WingsError],
-        unserved: Callable[[Sequence[Asked]], None],
     ) -> None:
         self._error_of = error_of
-        self._unserved = unserved
         self._lock = threading.Lock()
         self._waiting: list[Asked] = []
         self._under_way: list[Asked] = []
         self.has_ended = False
         """Whether it takes nothing any more."""
-        self.is_served = True
-        """False once it has ended since the replica is of a version without sessions."""
         self.error: WingsError | None = None
-        """What it ended with; None: it goes on, or what was under way was overdue."""
+        """The error that it ended with; None: it goes on, or its requests were overdue."""
         self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         # Without a deadline of its own: see `begin`.
         self._call: Any = method(iter(self._messages.get, None))
@@ -102,9 +95,7 @@ class Session:
             for message in self._call:
                 self._answered(decode_answers(message))
         except grpc.RpcError as error:
-            call = cast("grpc.Call", error)
-            is_served = call.code() is not grpc.StatusCode.UNIMPLEMENTED
-            self._end(self._error_of(error), is_served=is_served)
+            self._end(self._error_of(error))
         except BaseException as error:
             self._call.cancel()
             self._end(Unavailable(f"a session with a replica of holds failed: {error!r:.200}"))
@@ -132,14 +123,11 @@ class Session:
             for number in range(len(each.requests)):
                 each.done(number, next(found))
 
-    def _end(self, error: WingsError, *, is_served: bool = True) -> None:
+    def _end(self, error: WingsError) -> None:
         with self._lock:
-            self.has_ended, self.is_served, self.error = True, is_served, error
+            self.has_ended, self.error = True, error
             left = [*self._under_way, *self._waiting]
             self._under_way, self._waiting = [], []
         self._messages.put(None)  # Ends gRPC's thread that takes them.
-        if not is_served:
-            self._unserved(left)
-            return
         for each in left:
             each.fail(error)

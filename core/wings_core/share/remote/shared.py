@@ -12,9 +12,8 @@ from functools import partial
 
 from wings_core.errors import Unavailable, WingsError
 from wings_core.security.peers import PeerAccess
-from wings_core.share.quorum.links import perform
 from wings_core.share.remote.link import RemoteLink
-from wings_core.share.replica.requests import Answer, ReleaseRequest, Request
+from wings_core.share.replica.requests import Answer, ReleaseRequest, Request, refused
 from wings_core.share.replica.standby import StandbyReplica
 from wings_core.times import Deadline
 
@@ -50,59 +49,38 @@ class SharedLink:
         self._links: dict[str, RemoteLink] = {}
         self._closed = False
 
-    def begin(self, request: Request, seconds: float, done: Callable[[Answer], None]) -> None:
-        """See `ReplicaLink.begin`; on the caller's thread where it is served here."""
-        self._begin(request, Deadline.after(seconds), done, self._owner)
-
     def begin_all(
         self, requests: Sequence[Request], seconds: float, done: Callable[[int, Answer], None]
     ) -> None:
-        """See `ReplicaLink.begin_all`; on the caller's thread where it is served here."""
-        owner = self._owner
+        """See `ReplicaLink.begin_all`; on the caller's thread where this process serves it."""
+        self._begin(requests, Deadline.after(seconds), done, self._owner)
+
+    def _begin(
+        self,
+        requests: Sequence[Request],
+        deadline: Deadline,
+        done: Callable[[int, Answer], None],
+        owner: str | None,
+    ) -> None:
+        """Make requests of an owner that is known, or of the one that is looked up."""
+        link: RemoteLink | None = None
         try:
-            if self._standby.serves:
-                for number, answer in enumerate(self._standby.perform(requests)):
-                    done(number, answer)
-                return
-            link = None if owner is None else self._remote(owner)
-        except WingsError:
-            link = None
-        deadline = Deadline.after(seconds)
+            if not self._standby.serves:
+                owner = owner or self._look_up()
+                link = None if owner is None else self._remote(owner)
+        except WingsError as error:
+            answers: Sequence[Answer] = refused(requests, error)
+        else:
+            answers = self._standby.perform(requests) if link is None else ()
         if link is None:
-            for number, request in enumerate(requests):
-                self._begin(request, deadline, partial(done, number), owner)
+            for number, answer in enumerate(answers):
+                done(number, answer)
             return
 
         def end(number: int, answer: Answer) -> None:
             self._end(requests[number], deadline, partial(done, number), owner, answer)
 
-        link.begin_all(requests, seconds, end)
-
-    def _begin(
-        self,
-        request: Request,
-        deadline: Deadline,
-        done: Callable[[Answer], None],
-        owner: str | None,
-    ) -> None:
-        """Make a request of an owner that is known, or of the one that is looked up."""
-        try:
-            if self._standby.serves:
-                link = None
-            else:
-                owner = owner or self._look_up()
-                link = None if owner is None else self._remote(owner)
-        except WingsError as error:
-            done(error)
-            return
-        if link is None:
-            done(perform(self._standby, request))
-            return
-
-        def end(answer: Answer) -> None:
-            self._end(request, deadline, done, owner, answer)
-
-        link.begin(request, deadline.remaining() or 0.0, end)
+        link.begin_all(requests, deadline.remaining() or 0.0, end)
 
     def _end(
         self,
@@ -147,7 +125,7 @@ class SharedLink:
         if owner == before or deadline.passed:
             done(answer)
         else:
-            self._begin(request, deadline, done, owner)
+            self._begin([request], deadline, lambda _, found: done(found), owner)
 
     def close(self) -> None:
         """See `ReplicaLink.close`."""

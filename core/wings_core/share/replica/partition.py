@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from wings_core.model import Lease
 from wings_core.share.model import ShareKey
-from wings_core.share.replica.interfaces import Outcome, Part
+from wings_core.share.replica.requests import Outcome, Part
 from wings_core.share.replica.store import PartitionWrite, StoredPartition
 from wings_core.share.state.ranges import Change, RangeMap, V
 

@@ -1,45 +1,46 @@
-"""Replica: holds in memory, tombstones and counts durable; one of those that a majority is of.
+"""Replica: holds in memory, tombstones and counts durable; one vote of the majority.
 
 **A restart forgets the holds.** Before a hold is granted that would expire after the group's mark,
 the mark is moved past it, durably and in coarse steps. After a restart nothing of the group is held
 until the mark has passed: a lease granted before still holds alone. A replica that is
 closed moves the marks back to what is really held.
 
-Memory is changed first, then the store is written, then the answer is given; where the write fails,
-memory is changed back. One lock covers it all, the write included; requests that come meanwhile
-share the next write (`combiner`). While the store is read again,
-or forgets a group, other calls are refused.
+Memory is changed first, then the store is written, then the answer is given; a failed write undoes
+the change. One lock covers it all, the write included. Requests of other threads wait for the lock
+and go into the next write, so a hundred threads share one sync. While the store is read again, or
+forgets a group, other calls are refused.
 """
 
 import heapq
+import itertools
 import logging
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections import OrderedDict, deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 
-from wings_core.errors import Unavailable, WingsError
-from wings_core.model import Lease
+from wings_core.errors import GroupNotFound, Internal, Unavailable, WingsError
+from wings_core.model import HeldRange, Lease
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock, MonotonicClock
 from wings_core.share.model import OffsetRange, ShareKey
-from wings_core.share.replica.combiner import Combiner
-from wings_core.share.replica.interfaces import (
-    LeaseEntry,
-    Part,
-    ReleaseEntry,
-    ReplicaState,
-)
-from wings_core.share.replica.operations import Expiry, Operations
-from wings_core.share.replica.partition import ReplicaPartition
+from wings_core.share.replica.partition import Hold, Piece, ReplicaPartition, part_of
 from wings_core.share.replica.requests import (
+    BATCH_MAX,
     Answer,
+    CountedRange,
+    ForgetRequest,
     HoldRequest,
+    Outcome,
+    Part,
     ReadRequest,
     ReleaseRequest,
     RenewRequest,
+    ReplicaState,
     Request,
     TombstoneRequest,
+    refused,
 )
 from wings_core.share.replica.store import HoldStore, Mark
 
@@ -48,48 +49,42 @@ MARK_SECONDS_MIN = 1.0
 """A mark is moved ahead by this share of the TTL, and by so many seconds at least."""
 
 FORGOTTEN_MAX = 10_000
-"""Groups that were forgotten and are remembered as such, for what comes late."""
+"""Deleted groups remembered as such, for late requests."""
 
 LOCK_WAIT_SECONDS = 1.0
-"""How long a call waits for its turn while the replica does something that may take minutes."""
+"""Longest wait for the lock while the replica does something that may take minutes."""
+
+SWEEP_MAX = 10_000
+"""Holds that expire in one call at most."""
+
+STALE_MAX = 1_024
+"""Overtaken expiries are dropped when they outnumber this, and the holds."""
+
+HOLDS_TOLD_MAX = 10_000
+"""Held ranges in the answer to a read at most."""
+
+ROOM_RETRY_SECONDS = 0.1
+"""Retry time of a hold refused because too much is in flight."""
+
+Expiry = tuple[float, int, ShareKey, int, int]
+"""Time of an expiry, a number that makes it unique, and the held range."""
 
 _logger = logging.getLogger(__name__)
 
 
-class _Turn:
-    """Has a lock for a block; no generator, since each request takes its turn.
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """Requests of one call, and their answers once they are known."""
 
-    Args:
-        lock: Of the replica.
-        is_occupied: Whether who has it does something that may take minutes.
-    """
-
-    __slots__ = ("_is_occupied", "_lock")
-
-    def __init__(self, lock: threading.Lock, is_occupied: Callable[[], bool]) -> None:
-        self._lock = lock
-        self._is_occupied = is_occupied
-
-    def __enter__(self) -> None:
-        """Wait for the lock.
-
-        Raises:
-            Unavailable: It is not to be had soon: threads that wait for it are missed elsewhere.
-        """
-        while not self._lock.acquire(timeout=LOCK_WAIT_SECONDS):
-            if self._is_occupied():
-                raise Unavailable("this replica of holds reads, or forgets, what it stores")
-
-    def __exit__(self, *_: object) -> None:
-        """Release the lock."""
-        self._lock.release()
+    requests: Sequence[Request]
+    answers: Sequence[Answer] | None = None
 
 
-class Replica(Operations):
+class Replica:
     """A `HoldReplica`; all methods from any thread, and each blocks for a sync of the disk at most.
 
-    But for `forget`, and for the first call after a write that may have been done, which reads the
-    store again: those take as long as there are ranges.
+    Exceptions are a `ForgetRequest`, and the first call after a write with an unknown outcome,
+    which reads the store again: both take as long as there are ranges.
 
     Args:
         store: Loaded here, and closed with the replica.
@@ -97,59 +92,111 @@ class Replica(Operations):
     """
 
     def __init__(self, store: HoldStore, clock: Clock | None = None) -> None:
-        super().__init__()
+        self._partitions: dict[ShareKey, ReplicaPartition] = {}
+        self._keys: dict[str, dict[Partition, ShareKey]] = {}
+        """By group and partition."""
+        self._forgotten: OrderedDict[str, None] = OrderedDict()
+        self._expiries: list[Expiry] = []
+        self._pushed = 0
+        self._holds = 0
+        self._touched: dict[ShareKey, ReplicaPartition] = {}
+        """Those that may have changed since the last write."""
+        self._refused_until: dict[str, float] = {}
+        """Until when a group is refused, as holds of before the start may not have expired."""
+
+        self._waiting: deque[_Pending] = deque()
+        """Calls whose requests no thread has taken yet."""
         self._lock = threading.Lock()
         self._store = store
         self._clock = clock or MonotonicClock()
         self._closed = False
         self._occupied = False
-        """Whether who has the lock does something that may take minutes."""
+        """Whether the thread with the lock does something that may take minutes."""
         for stored in store.load():
             self._add(ReplicaPartition(stored.key, stored))
         self._marks: dict[str, Mark] = {}
         self._marks_to_write: dict[str, Mark | None] = {}
         self._refused_until = self._refusals(store.marks())
-        self._turn = _Turn(self._lock, lambda: self._occupied)
-        self._combiner = Combiner(self._locked, self._perform)
-
-    def hold(
-        self,
-        key: ShareKey,
-        ranges: Sequence[OffsetRange],
-        lease: Lease,
-        ttl_ms: int,
-        in_flight_max: int,
-    ) -> list[Part]:
-        """See `HoldReplica.hold`."""
-        return self._run(HoldRequest(key, tuple(ranges), lease, ttl_ms, in_flight_max))
-
-    def renew(self, key: ShareKey, entries: Sequence[LeaseEntry], ttl_ms: int) -> list[Part]:
-        """See `HoldReplica.renew`."""
-        return self._run(RenewRequest(key, tuple(entries), ttl_ms))
-
-    def release(self, key: ShareKey, entries: Sequence[ReleaseEntry]) -> list[Part]:
-        """See `HoldReplica.release`."""
-        return self._run(ReleaseRequest(key, tuple(entries)))
-
-    def tombstone(
-        self, key: ShareKey, entries: Sequence[LeaseEntry], repair: Sequence[OffsetRange] = ()
-    ) -> list[Part]:
-        """See `HoldReplica.tombstone`."""
-        return self._run(TombstoneRequest(key, tuple(entries), tuple(repair)))
-
-    def read(self, group_uuid: str, partitions: Sequence[Partition]) -> list[ReplicaState]:
-        """See `HoldReplica.read`."""
-        return self._run(ReadRequest(group_uuid, tuple(partitions)))
 
     def perform(self, requests: Sequence[Request]) -> Sequence[Answer]:
-        """See `HoldReplica.perform`."""
-        return self._combiner.run(requests)
+        """Carry out requests in one write with those of other threads; blocks until it is over.
 
-    def _run(self, request: Request) -> Any:
-        (answer,) = self._combiner.run([request])
-        if isinstance(answer, WingsError):
-            raise answer
-        return answer
+        See `HoldReplica.perform`.
+        """
+        if isinstance(requests[0], ForgetRequest):
+            return self._forget(requests[0])
+        pending = _Pending(requests)
+        self._waiting.append(pending)
+        try:
+            self._acquire_lock()
+            try:
+                # The thread before took it, or it is there yet.
+                while pending.answers is None:
+                    self._perform_waiting()
+            finally:
+                self._lock.release()
+        except WingsError as error:
+            if pending.answers is None:
+                pending.answers = refused(requests, error)
+                # The thread with the lock may take it at this moment.
+                with suppress(ValueError):
+                    self._waiting.remove(pending)
+        assert pending.answers is not None
+        return pending.answers
+
+    def close(self) -> None:
+        """Write the holds down for the next start, and close the store.
+
+        If the write fails, the next start waits for the earlier marks, as after a crash.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                self._store.check()
+                if not self._store.is_stale:
+                    self._leave()
+            except WingsError as error:
+                _logger.warning("what is held is not written down: %s", error.message)
+            finally:
+                self._store.close()
+
+    def _acquire_lock(self) -> None:
+        """Wait for the lock.
+
+        Raises:
+            Unavailable: It is not free soon; waiting threads are missed elsewhere.
+        """
+        while not self._lock.acquire(timeout=LOCK_WAIT_SECONDS):
+            if self._occupied:
+                raise Unavailable("this replica of holds reads, or forgets, what it stores")
+
+    # Inside; the lock is held.
+
+    def _perform_waiting(self) -> None:
+        """Carry out the requests of waiting calls, up to `BATCH_MAX`."""
+        batch = [self._waiting.popleft()]
+        requests = batch[0].requests
+        if self._waiting:
+            requests = list(requests)
+            while self._waiting and len(requests) < BATCH_MAX:
+                batch.append(self._waiting.popleft())
+                requests += batch[-1].requests
+        answers: Sequence[Answer]
+        try:
+            answers = self._perform(requests)
+        except WingsError as error:
+            answers = refused(requests, error)
+        except BaseException as error:
+            for each in batch:
+                fault = Internal(f"a fault of the replica of holds: {error!r:.200}")
+                each.answers = [fault] * len(each.requests)
+            raise
+        at = 0
+        for each in batch:
+            each.answers = answers[at : at + len(each.requests)]
+            at += len(each.requests)
 
     def _perform(self, requests: Sequence[Request]) -> list[Answer]:
         """Carry out requests one after another, and make them durable together.
@@ -168,9 +215,21 @@ class Replica(Operations):
             self._end()
         return answers
 
-    def forget(self, group_uuid: str) -> None:
-        """See `HoldReplica.forget`."""
-        with self._locked(), self._changing():
+    def _forget(self, request: ForgetRequest) -> Sequence[Answer]:
+        """Take the lock and forget a group."""
+        try:
+            self._acquire_lock()
+            try:
+                self._forget_group(request.group_uuid)
+            finally:
+                self._lock.release()
+        except WingsError as error:
+            return [error]
+        return [()]
+
+    def _forget_group(self, group_uuid: str) -> None:
+        _, expired = self._begin()
+        try:
             with self._occupying():
                 self._store.forget(group_uuid)
             for key in self._keys.pop(group_uuid, {}).values():
@@ -181,26 +240,12 @@ class Replica(Operations):
             self._forgotten[group_uuid] = None
             while len(self._forgotten) > FORGOTTEN_MAX:
                 self._forgotten.popitem(last=False)
-
-    def close(self) -> None:
-        """Write down what is held still, for the next start, and close the store.
-
-        Where that fails, the next start waits for the marks of before, as after a crash.
-        """
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            try:
-                self._store.check()
-                if not self._store.is_stale:
-                    self._leave()
-            except WingsError as error:
-                _logger.warning("what is held is not written down: %s", error.message)
-            finally:
-                self._store.close()
-
-    # Inside; the lock is held.
+            self._write()
+        except BaseException:
+            self._undo(expired)
+            raise
+        finally:
+            self._end()
 
     def _begin(self) -> tuple[float, list[Expiry]]:
         """Begin changes, which `_write` or `_undo` follows, and `_end`.
@@ -230,23 +275,6 @@ class Replica(Operations):
     def _end(self) -> None:
         self._touched.clear()
         self._marks_to_write.clear()
-
-    @contextmanager
-    def _changing(self) -> Generator[None]:
-        """Make what the block changes durable, or undo it; see `_begin`."""
-        _, expired = self._begin()
-        try:
-            yield
-            self._write()
-        except BaseException:
-            self._undo(expired)
-            raise
-        finally:
-            self._end()
-
-    def _locked(self) -> "_Turn":
-        """Have the lock for a block; see `_Turn`."""
-        return self._turn
 
     @contextmanager
     def _occupying(self) -> Generator[None]:
@@ -328,3 +356,250 @@ class Replica(Operations):
             mark = Mark(self._clock.boot_id, now + left, left) if left > 0 else None
             self._marks_to_write[group_uuid] = mark
         self._write()
+
+    # Requests.
+
+    def _answer(self, request: Request, now: float) -> Answer:
+        if isinstance(request, ReadRequest):
+            return self._read(request, now)
+        assert not isinstance(request, ForgetRequest), "it goes alone"
+        if request.key.group_uuid in self._forgotten:
+            # What comes late must not begin it anew.
+            return GroupNotFound("the group was deleted")
+        match request:
+            case HoldRequest():
+                return self._hold(request, now)
+            case RenewRequest():
+                return self._renew(request, now)
+            case ReleaseRequest():
+                return self._release(request, now)
+            case TombstoneRequest():
+                return self._tombstone(request, now)
+
+    def _hold(self, request: HoldRequest, now: float) -> list[Part]:
+        key, ttl_ms, lease = request.key, request.ttl_ms, request.lease
+        partition = self._partition(key)
+        refused = self._refused_until.get(key.group_uuid, 0.0) - now
+        expires_at = now + ttl_ms / 1_000
+        parts: list[Part] = []
+        if request.next_offset:
+            partition.finish(0, request.next_offset - 1)
+        for wanted in request.ranges:
+            for piece in partition.pieces(wanted.first, wanted.last):
+                if piece.finished:
+                    parts.append(part_of(piece, Outcome.TOMB))
+                elif refused > 0:
+                    parts.append(part_of(piece, Outcome.NOK, refused))
+                elif (wait := self._wait(piece, lease, now)) > 0 or (
+                    request.next_offset is not None
+                    and (wait := self._wait_for_others(partition, lease, now)) > 0
+                ):
+                    parts.append(part_of(piece, Outcome.NOK, wait))
+                else:
+                    room = request.in_flight_max - partition.held
+                    room += piece.messages if piece.hold else 0
+                    hold = Hold(lease, expires_at, piece.count + 1, now, request.member)
+                    if piece.hold is not None:
+                        hold = hold._replace(since=piece.hold.since)
+                    parts += self._grant(partition, piece, hold, room)
+        for part in parts:
+            if part.outcome is Outcome.OK:
+                self._mark(key.group_uuid, now, ttl_ms / 1_000)
+                break
+        return parts
+
+    def _renew(self, request: RenewRequest, now: float) -> list[Part]:
+        key, ttl_ms = request.key, request.ttl_ms
+        partition = self._partition(key)
+        expires_at = now + ttl_ms / 1_000
+        parts: list[Part] = []
+        for entry in request.entries:
+            for piece in partition.pieces(entry.first, entry.last):
+                outcome = self._outcome(piece, entry.lease, now)
+                parts.append(part_of(piece, outcome))
+                if outcome is Outcome.OK:
+                    assert piece.hold is not None
+                    deliveries = max(piece.hold.deliveries, entry.count)
+                    hold = piece.hold._replace(expires_at=expires_at, deliveries=deliveries)
+                    self._put_hold(partition, piece.first, piece.last, hold)
+        if any(part.outcome is Outcome.OK for part in parts):
+            self._mark(key.group_uuid, now, ttl_ms / 1_000)
+        return parts
+
+    def _release(self, request: ReleaseRequest, now: float) -> list[Part]:
+        partition = self._partition(request.key)
+        parts: list[Part] = []
+        for entry in request.entries:
+            until = now + entry.delay_ms / 1_000 if entry.delay_ms else 0.0
+            for piece in partition.pieces(entry.first, entry.last):
+                outcome = self._outcome(piece, entry.lease, now)
+                parts.append(part_of(piece, outcome))
+                if outcome is Outcome.OK:
+                    partition.free(piece.first, piece.last, entry.count, until)
+        return parts
+
+    def _tombstone(self, request: TombstoneRequest, now: float) -> list[Part]:
+        partition = self._partition(request.key)
+        found = [
+            (piece, self._outcome(piece, entry.lease, now))
+            for entry in request.entries
+            for piece in partition.pieces(entry.first, entry.last)
+        ]
+        refused = False
+        for _, outcome in found:
+            refused = refused or outcome is Outcome.NOK
+        for wanted in request.repair:
+            partition.finish(wanted.first, wanted.last)
+        parts: list[Part] = []
+        first, last = 0, -1
+        for piece, outcome in found:
+            if outcome is Outcome.OK and refused:
+                outcome = Outcome.NOK
+            elif outcome is Outcome.OK and piece.first == last + 1:
+                last = piece.last  # Neighbours are finished as one.
+            elif outcome is Outcome.OK:
+                if first <= last:
+                    partition.finish(first, last)
+                first, last = piece.first, piece.last
+            parts.append(Part(piece.first, piece.last, outcome, piece.count))
+        if first <= last:
+            partition.finish(first, last)
+        return parts
+
+    def _read(self, request: ReadRequest, now: float) -> list[ReplicaState]:
+        group_uuid, partitions = request.group_uuid, request.partitions
+        known = self._keys.get(group_uuid, {})
+        states: list[ReplicaState] = []
+        room = HOLDS_TOLD_MAX if request.with_holds else 0
+        for name in partitions or known:
+            key = known.get(name)
+            if request.with_holds and not partitions and not self._is_held(key):
+                continue
+            if key is None:
+                states.append(ReplicaState(name, 0, (), (), 0))
+                continue
+            found = self._partitions[key]
+            holds = tuple(_held(found, now, room)) if room else ()
+            room -= len(holds)
+            states.append(replace(_state(found), holds=holds) if holds else _state(found))
+        return states
+
+    def _is_held(self, key: ShareKey | None) -> bool:
+        return key is not None and self._partitions[key].held > 0
+
+    def _partition(self, key: ShareKey) -> ReplicaPartition:
+        partition = self._partitions.get(key)
+        if partition is None:
+            partition = self._add(ReplicaPartition(key))
+        self._touched[key] = partition
+        return partition
+
+    def _add(self, partition: ReplicaPartition) -> ReplicaPartition:
+        self._partitions[partition.key] = partition
+        self._keys.setdefault(partition.key.group_uuid, {})[partition.key.partition] = partition.key
+        return partition
+
+    def _wait(self, piece: Piece, lease: Lease, now: float) -> float:
+        """Return for how long a piece cannot be held by a lease."""
+        if piece.hold is not None:
+            return 0.0 if piece.hold.lease == lease else max(piece.hold.expires_at - now, 1e-3)
+        return piece.delayed_until - now
+
+    def _wait_for_others(self, partition: ReplicaPartition, lease: Lease, now: float) -> float:
+        """Return for how long other leases may hold anything of a partition."""
+        others = [hold.expires_at for _, _, hold in partition.holds if hold.lease != lease]
+        return max(max(others) - now, 1e-3) if others else 0.0
+
+    def _outcome(self, piece: Piece, lease: Lease, now: float) -> Outcome:
+        """Judge whether a lease may act on a piece."""
+        if piece.finished:
+            return Outcome.TOMB
+        hold = piece.hold
+        held = (
+            hold is not None
+            and (hold.lease is lease or hold.lease == lease)
+            and hold.expires_at > now
+        )
+        return Outcome.OK if held else Outcome.NOK
+
+    def _grant(
+        self,
+        partition: ReplicaPartition,
+        piece: Piece,
+        hold: Hold,
+        room: int,
+    ) -> list[Part]:
+        last = min(piece.last, piece.first + room - 1)
+        if last == piece.last:
+            self._put_hold(partition, piece.first, last, hold)
+            return [Part(piece.first, last, Outcome.OK, piece.count)]
+        parts: list[Part] = []
+        if last >= piece.first:
+            self._put_hold(partition, piece.first, last, hold)
+            parts.append(Part(piece.first, last, Outcome.OK, piece.count))
+        first = max(piece.first, last + 1)
+        retry_ms = int(ROOM_RETRY_SECONDS * 1_000)
+        parts.append(Part(first, piece.last, Outcome.NOK, piece.count, retry_ms))
+        return parts
+
+    def _put_hold(self, partition: ReplicaPartition, first: int, last: int, hold: Hold) -> None:
+        partition.hold(first, last, hold)
+        self._pushed += 1  # So that entries of one moment are never compared further.
+        entry = (hold.expires_at, self._pushed, partition.key, first, last)
+        heapq.heappush(self._expiries, entry)
+        if len(self._expiries) > 2 * self._holds + STALE_MAX:
+            self._forget_stale()
+
+    def _forget_stale(self) -> None:
+        self._expiries = [
+            (hold.expires_at, number, partition.key, first, last)
+            for number, partition in enumerate(self._partitions.values())
+            for first, last, hold in partition.holds
+        ]
+        self._holds = len(self._expiries)
+        self._expiries = [
+            (expires_at, number, key, first, last)
+            for number, (expires_at, _, key, first, last) in enumerate(self._expiries)
+        ]
+        self._pushed = len(self._expiries)
+        heapq.heapify(self._expiries)
+
+    def _sweep(self, now: float) -> list[Expiry]:
+        """Let holds expire, which counts as a delivery."""
+        swept: list[Expiry] = []
+        while self._expiries and self._expiries[0][0] <= now and len(swept) < SWEEP_MAX:
+            entry = heapq.heappop(self._expiries)
+            swept.append(entry)
+            _, _, key, first, last = entry
+            partition = self._partitions.get(key)
+            if partition is None:
+                continue
+            for begin, end, hold in partition.holds.parts(first, last):
+                if hold.expires_at <= now:
+                    self._touched[key] = partition
+                    partition.free(begin, end, hold.deliveries)
+        return swept
+
+
+def _state(partition: ReplicaPartition) -> ReplicaState:
+    return ReplicaState(
+        partition.key.partition,
+        partition.start_offset,
+        tuple(OffsetRange(first, last) for first, last, _ in partition.finished),
+        tuple(CountedRange(*counted) for counted in partition.counts),
+        partition.held,
+    )
+
+
+def _held(partition: ReplicaPartition, now: float, most: int) -> Iterator[HeldRange]:
+    """Yield up to so many of the ranges that are held, in order."""
+    for first, last, hold in itertools.islice(partition.holds, most):
+        yield HeldRange(
+            first,
+            last,
+            hold.lease,
+            hold.member,
+            hold.deliveries,
+            int((now - hold.since) * 1_000),
+            max(0, int((hold.expires_at - now) * 1_000)),
+        )

@@ -1,39 +1,125 @@
-"""Requests of a replica as values, so that they can be sent, simulated and told again."""
+"""Requests to a replica of holds, and its answers.
 
-from collections.abc import Iterable, Mapping, Sequence
+Ranges of one request do not overlap and are in order; the parts of an answer cover them, in order.
+`Replica` answers in process, `StandbyReplica` where one of several processes serves it, and
+`remote.link` over gRPC.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
 
 from wings_core.errors import WingsError
-from wings_core.model import Lease
+from wings_core.model import HeldRange, Lease
 from wings_core.partitions import Partition
 from wings_core.share.model import OffsetRange, ShareKey
-from wings_core.share.replica.interfaces import (
-    LeaseEntry,
-    Part,
-    ReleaseEntry,
-    ReplicaState,
-)
+
+BATCH_MAX = 1_000
+"""Requests that a replica carries out together at most, unless one call has more."""
+
+
+class Outcome(Enum):
+    """Vote of a replica on a part of a range."""
+
+    OK = 0
+    """The request was carried out."""
+    NOK = 1
+    """Refused: another lease holds it, or the named lease does not."""
+    TOMB = 2
+    """The range is finished, for good."""
+
+    __hash__ = object.__hash__  # An enum's own runs in Python, at each vote.
+
+
+class Part(NamedTuple):
+    """Answer of a replica to the part `[first, last]` of a range."""
+
+    first: int
+    last: int
+    outcome: Outcome
+    count: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
+    """Deliveries made, as far as this replica knows."""
+    retry_ms: int = 0
+    """Time after which a refused part may be free; a release may come earlier."""
+
+
+class LeaseEntry(NamedTuple):
+    """A range, and the lease that is said to hold it."""
+
+    first: int
+    last: int
+    lease: Lease
+    count: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
+    """Deliveries made, this one included, if the replica may know of fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseEntry:
+    """A range to release."""
+
+    first: int
+    last: int
+    lease: Lease
+    count: int
+    """Deliveries made of it; made durable. 0 for a hold that was not delivered: none more."""
+    delay_ms: int = 0
+    """How long it is not held again."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountedRange:
+    """A range and the number of its deliveries."""
+
+    first: int
+    last: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """State of a partition at one replica."""
+
+    partition: Partition
+    start_offset: int
+    """All messages before it are finished."""
+    finished: tuple[OffsetRange, ...]
+    """Finished ranges above it, in order, with gaps between them."""
+    counts: tuple[CountedRange, ...]
+    """Ranges delivered and not finished, in order."""
+    in_flight: int
+    """Messages held now."""
+    holds: tuple[HeldRange, ...] = ()
+    """The held ranges, where the request asked for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class HoldRequest:
-    """Asks for `HoldReplica.hold`."""
+    """Holds the free messages of ranges for a lease until the TTL has passed at the replica.
+
+    A range that the lease holds already is OK. The replica may write first: the mark that a restart
+    respects.
+    """
 
     key: ShareKey
     ranges: tuple[OffsetRange, ...]
     lease: Lease
     ttl_ms: int
     in_flight_max: int
+    """Messages of the partition held at once at most."""
     member: str = ""
-    """What the member calls itself, to be told by reads."""
+    """Name of the member, for reads."""
     next_offset: int | None = None
-    """Hold none while another lease holds any of the partition; all before this offset are
-    finished, which a replica may have missed. None: hold what is free."""
+    """In order: no message is granted while another lease holds any of the partition, and all
+    before this offset are finished, which a replica may have missed. None: without order."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenewRequest:
-    """Asks for `HoldReplica.renew`."""
+    """Begins the TTL of held ranges anew; parts that the leases do not hold are NOK.
+
+    The replica may write first: the mark that a restart respects.
+    """
 
     key: ShareKey
     entries: tuple[LeaseEntry, ...]
@@ -42,7 +128,10 @@ class RenewRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequest:
-    """Asks for `HoldReplica.release`."""
+    """Releases held ranges; parts that the leases do not hold are NOK and stay as they are.
+
+    A count that the replica did not know is durable with the answer.
+    """
 
     key: ShareKey
     entries: tuple[ReleaseEntry, ...]
@@ -50,26 +139,29 @@ class ReleaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class TombstoneRequest:
-    """Asks for `HoldReplica.tombstone`."""
+    """Finishes held ranges, durably: all of them, or, where a part is NOK, none."""
 
     key: ShareKey
     entries: tuple[LeaseEntry, ...]
+    """The ranges and their leases. TOMB where one was finished before."""
     repair: tuple[OffsetRange, ...] = ()
+    """Ranges to finish, held or not: another replica has their tombstone, or they lie below the
+    start of the log or of the group. The answer does not list them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """Asks for `HoldReplica.read`."""
+    """Reads the state of partitions of a group, in the order asked; none: of all known."""
 
     group_uuid: str
     partitions: tuple[Partition, ...]
     with_holds: bool = False
-    """Whether to tell who holds what; without partitions, of those alone where some is held."""
+    """Whether the answer lists the held ranges; without partitions, only partitions with some."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetRequest:
-    """Asks for `HoldReplica.forget`."""
+    """Forgets a deleted group, durably; its UUID is not used again."""
 
     group_uuid: str
 
@@ -78,51 +170,29 @@ Request = (
     HoldRequest | RenewRequest | ReleaseRequest | TombstoneRequest | ReadRequest | ForgetRequest
 )
 Answer = Sequence[Part] | Sequence[ReplicaState] | WingsError
-"""What a replica answered, or why it did not; of `ForgetRequest`, nothing."""
+"""Answer of a replica, or its error; to a `ForgetRequest`, nothing."""
 
 Answers = Mapping[int, Answer]
-"""By number of the replica; those that have not answered are missing."""
+"""Answers to one request, by the number of the replica; silent replicas are missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """Requests that are made of a replica together; its answer is a list of theirs."""
+class HoldReplica(Protocol):
+    """One of the replicas that holds are acquired on."""
 
-    requests: tuple[Request, ...]
-    """At least two, of any kind but `ForgetRequest`."""
+    def perform(self, requests: Sequence[Request]) -> Sequence[Answer]:
+        """Carry out requests of several partitions in order, durable together on return.
 
+        No request waits for another lease's hold.
 
-def unbundled(requests: Iterable[Request | Bundle]) -> list[Request]:
-    """Return the requests in order, those of bundles among them."""
-    found: list[Request] = []
-    for each in requests:
-        if isinstance(each, Bundle):
-            found += each.requests
-        else:
-            found.append(each)
-    return found
+        Args:
+            requests: At least one. A `ForgetRequest` goes alone.
+
+        Returns:
+            The answer to each; an error is one. After `Unavailable` the outcome is unknown.
+        """
+        ...
 
 
-def bundled(
-    requests: Iterable[Request | Bundle], answers: Sequence[Answer]
-) -> list[Answer | list[Answer]]:
-    """Return the answers to requests, some of which are bundles, from those of `unbundled`."""
-    found: list[Answer | list[Answer]] = []
-    at = 0
-    for each in requests:
-        if isinstance(each, Bundle):
-            end = at + len(each.requests)
-            found.append(one_of(list(answers[at:end])))
-            at = end
-        else:
-            found.append(answers[at])
-            at += 1
-    return found
-
-
-def one_of(parts: list[Answer]) -> list[Answer] | WingsError:
-    """Return the answer to a bundle: an error where each of its requests has failed."""
-    first = parts[0]
-    if isinstance(first, WingsError) and all(isinstance(each, WingsError) for each in parts):
-        return first
-    return parts
+def refused(requests: Sequence[Request], error: WingsError) -> list[Answer]:
+    """Return an error as the answer to each request; a copy each, as each may be raised."""
+    return [type(error)(error.message, **error.facts) for _ in requests]

@@ -9,13 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from wings_core.errors import StorageCorrupt, Unavailable, WingsError
-from wings_core.model import Lease
-from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
-from wings_core.share.model import OffsetRange, ShareKey
-from wings_core.share.replica.interfaces import LeaseEntry, Part, ReleaseEntry, ReplicaState
 from wings_core.share.replica.replica import LOCK_WAIT_SECONDS, Replica
-from wings_core.share.replica.requests import Answer, Request
+from wings_core.share.replica.requests import Answer, Request, refused
 from wings_core.share.replica.store import HoldStore
 from wings_core.times import Deadline
 
@@ -82,42 +78,13 @@ class StandbyReplica:
         store = self._store
         return store is not None and not store.is_lost
 
-    def hold(
-        self,
-        key: ShareKey,
-        ranges: Sequence[OffsetRange],
-        lease: Lease,
-        ttl_ms: int,
-        in_flight_max: int,
-    ) -> list[Part]:
-        """See `HoldReplica.hold`."""
-        return self._current().hold(key, ranges, lease, ttl_ms, in_flight_max)
-
-    def renew(self, key: ShareKey, entries: Sequence[LeaseEntry], ttl_ms: int) -> list[Part]:
-        """See `HoldReplica.renew`."""
-        return self._current().renew(key, entries, ttl_ms)
-
-    def release(self, key: ShareKey, entries: Sequence[ReleaseEntry]) -> list[Part]:
-        """See `HoldReplica.release`."""
-        return self._current().release(key, entries)
-
-    def tombstone(
-        self, key: ShareKey, entries: Sequence[LeaseEntry], repair: Sequence[OffsetRange] = ()
-    ) -> list[Part]:
-        """See `HoldReplica.tombstone`."""
-        return self._current().tombstone(key, entries, repair)
-
-    def read(self, group_uuid: str, partitions: Sequence[Partition]) -> list[ReplicaState]:
-        """See `HoldReplica.read`."""
-        return self._current().read(group_uuid, partitions)
-
-    def forget(self, group_uuid: str) -> None:
-        """See `HoldReplica.forget`."""
-        self._current().forget(group_uuid)
-
     def perform(self, requests: Sequence[Request]) -> Sequence[Answer]:
         """See `HoldReplica.perform`."""
-        return self._current().perform(requests)
+        try:
+            replica = self._current()
+        except WingsError as error:
+            return refused(requests, error)
+        return replica.perform(requests)
 
     def close(self) -> None:
         """Close the replica, if it is served here; another process may take it over then."""
