@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from wings_client._arguments import TEXT, checked_with, instance_of, one_of
+from wings_client._arguments import COUNT, TEXT, checked_with, instance_of, one_of
 from wings_client._many import OffsetsValue, PartitionsValue, where, wire_positions
 from wings_client._messages import build, wire_offset, wire_partition
 from wings_client._model import ConsumedBatch, PartitionValue, RangesBatch
@@ -19,7 +19,10 @@ FETCH_MESSAGES: int = FetchTicket.model_fields["max_messages"].default
 
 
 @checked_with(
-    endpoint=TEXT, kind=one_of("fetch", "scan", "follow"), ticket=instance_of("bytes", bytes)
+    endpoint=TEXT,
+    kind=one_of("fetch", "scan", "follow"),
+    received=COUNT,
+    ticket=instance_of("bytes", bytes),
 )
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -52,14 +55,14 @@ class Request:
     """Read as an earlier version of the topic's schema has the columns."""
 
     def to_ticket(
-        self, seconds: float, offset: "int | Mapping[Any, int] | None" = None, rows: int = 0
+        self, seconds: float, offset: "int | Mapping[Any, int] | None" = None, received: int = 0
     ) -> bytes:
         """Return the ticket to send.
 
         Args:
             seconds: How long the server may wait.
             offset: The offset to resume at, or those of many partitions; None: that of the request.
-            rows: Rows already received, to be subtracted from those asked for.
+            received: Rows already received, to be subtracted from those asked for.
 
         Raises:
             InvalidTicket: A value is out of range.
@@ -83,9 +86,11 @@ class Request:
             FetchTicket,
             InvalidTicket,
             "request",
-            min_messages=max(1, (self.min_messages or 1) - rows) if rows else self.min_messages,
-            max_messages=(self.max_messages or FETCH_MESSAGES) - rows
-            if rows
+            min_messages=max(1, (self.min_messages or 1) - received)
+            if received
+            else self.min_messages,
+            max_messages=(self.max_messages or FETCH_MESSAGES) - received
+            if received
             else self.max_messages,
             **common,
         ).to_bytes()
