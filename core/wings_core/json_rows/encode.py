@@ -70,17 +70,19 @@ def encode_rows_within(
     return EncodedRows(b"".join(texts)[:-1], rows)
 
 
-def encode_lines(batch: pa.RecordBatch) -> Iterator[bytes]:
+def encode_lines(batch: pa.RecordBatch, *, names_floats: bool = False) -> Iterator[bytes]:
     """Yield the rows of a batch as JSON objects, each on a line that ends in a line feed.
 
     Args:
         batch: As for `encode_rows`.
+        names_floats: Whether NaN and infinities are the strings of Protobuf's JSON (`"NaN"`,
+            `"Infinity"`, `"-Infinity"`), not null.
 
     Raises:
         BatchTooLarge: As `encode_rows`.
     """
     for step in _steps(batch):
-        text, _ = _step_text(step, "\n")
+        text, _ = _step_text(step, "\n", names_floats=names_floats)
         yield text
 
 
@@ -117,10 +119,13 @@ def _steps(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             waiting += [piece.slice(start, rows) for start in reversed(starts)]
 
 
-def _step_text(piece: pa.RecordBatch, after: str = ",") -> tuple[bytes, Column]:
+def _step_text(
+    piece: pa.RecordBatch, after: str = ",", *, names_floats: bool = False
+) -> tuple[bytes, Column]:
     """Return the objects, a character after each, and where each ends in the text."""
     columns = cast("list[Column]", piece.columns)
-    texts = object_texts(piece.schema.names, columns, piece.num_rows, end="}" + after)
+    names = piece.schema.names
+    texts = object_texts(names, columns, piece.num_rows, end="}" + after, names_floats=names_floats)
     _, offsets, data = texts.buffers()
     assert offsets is not None
     assert data is not None

@@ -28,13 +28,23 @@ _ESCAPES = {
 _UNESCAPED = bytes(code for code in range(256) if bytes([code]) not in _ESCAPES)
 
 
-def json_texts(values: Column) -> Column:
-    """Return the JSON text of each value of a column; of a null, `null`."""
-    return _whole(*_parts(values))
+def json_texts(values: Column, *, names_floats: bool = False) -> Column:
+    """Return the JSON text of each value of a column; of a null, `null`.
+
+    Args:
+        values: The column.
+        names_floats: Whether NaN and infinities are the strings of Protobuf's JSON, not null.
+    """
+    return _whole(*_parts(values, names_floats))
 
 
 def object_texts(
-    names: Sequence[str], columns: Sequence[Column], rows: int, end: str = "}"
+    names: Sequence[str],
+    columns: Sequence[Column],
+    rows: int,
+    end: str = "}",
+    *,
+    names_floats: bool = False,
 ) -> Column:
     """Return for each row the object of its fields, in their order.
 
@@ -43,11 +53,12 @@ def object_texts(
         columns: Their values, of equal length.
         rows: That length, also where there are no fields.
         end: The end of each text: `}` and what is to follow it.
+        names_floats: See `json_texts`.
     """
     pieces: list[Column | str] = []
     constant = "{"
     for index, (name, values) in enumerate(zip(names, columns, strict=True)):
-        before, texts, after = _parts(values)
+        before, texts, after = _parts(values, names_floats)
         if texts.null_count:
             before, texts, after = "", _whole(before, texts, after), ""
         # Quotes and names go into one constant, so that the texts are copied once.
@@ -59,7 +70,7 @@ def object_texts(
     return joined(*pieces, constant + end)
 
 
-def _parts(values: Column) -> tuple[str, Column, str]:
+def _parts(values: Column, names_floats: bool) -> tuple[str, Column, str]:
     """Return the text before each value, the values as texts, and the text after each.
 
     A text is null where `null` stands alone: for nulls, and for floats that JSON lacks.
@@ -69,18 +80,19 @@ def _parts(values: Column) -> tuple[str, Column, str]:
         return "", pa.nulls(len(values), pa.string()), ""
     if pa.types.is_struct(data_type):
         names = [field.name for field in children(data_type)]
-        texts = object_texts(names, values.flatten(), len(values))
+        fields = values.flatten()
+        texts = object_texts(names, fields, len(values), names_floats=names_floats)
         return "", _with_nulls_of(values, texts), ""
     if pa.types.is_map(data_type):
         entries = map_entries(values)
         key, value = entries.flatten().flatten()
-        return (
-            "[",
-            _item_texts(entries, object_texts(["key", "value"], [key, value], len(key))),
-            "]",
-        )
+        items = object_texts(["key", "value"], [key, value], len(key), names_floats=names_floats)
+        return "[", _item_texts(entries, items), "]"
     if is_list(data_type):
-        return "[", _item_texts(values, json_texts(values.flatten())), "]"
+        items = json_texts(values.flatten(), names_floats=names_floats)
+        return "[", _item_texts(values, items), "]"
+    if pa.types.is_floating(data_type):
+        return "", _float_texts(values, names_floats), ""
     return _flat_parts(values)
 
 
@@ -111,12 +123,10 @@ def _flat_parts(values: Column) -> tuple[str, Column, str]:
     data_type = values.type
     if pa.types.is_boolean(data_type) or pa.types.is_integer(data_type):
         return "", values.cast(pa.string()), ""
-    if pa.types.is_floating(data_type):
-        return "", _float_texts(values), ""
     if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
         return '"', _escaped(values.cast(pa.string())), '"'
     if data_type == pa.month_day_nano_interval():
-        return _parts(interval_structs(values))
+        return _parts(interval_structs(values), False)
     for is_kind, texts in _QUOTED:
         if is_kind(data_type):
             zone = "Z" if is_zoned(data_type) else ""
@@ -137,7 +147,7 @@ _QUOTED: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Column], Column]],
 """Flat types that are strings in JSON, none of which needs an escape."""
 
 
-def _float_texts(values: Column) -> Column:
+def _float_texts(values: Column, is_named: bool) -> Column:
     if values.type == pa.float16():
         values = values.cast(pa.float32())
     texts = values.cast(pa.string())
@@ -147,7 +157,13 @@ def _float_texts(values: Column) -> Column:
         bare = pc.and_(whole, pc.invert(pc.match_substring(texts, "e")))
         texts = pc.if_else(bare, joined(texts, ".0"), texts)
     finite = pc.is_finite(values)
-    return pc.if_else(finite, texts, None) if finite.false_count else texts
+    if not finite.false_count:
+        return texts
+    others: Column | None = None
+    if is_named:
+        infinite = pc.if_else(pc.greater(values, 0), '"Infinity"', '"-Infinity"')
+        others = pc.if_else(pc.is_nan(values), '"NaN"', infinite)
+    return pc.if_else(finite, texts, others)
 
 
 def _escaped(values: Column) -> Column:

@@ -122,6 +122,12 @@ def _texts(rest: Any) -> list[str | None] | None:
     empty: list[bool] = is_null.to_pylist()
     if all(empty):
         return None
+    texts = row_texts(rest)
+    return [None if none else text for none, text in zip(empty, texts, strict=True)]
+
+
+def row_texts(batch: pa.RecordBatch) -> list[str | None]:
+    """Return each row as JSON; NaN and infinities as the strings of Protobuf's JSON."""
     # As bytes: of texts, other characters end lines too, which JSON leaves as they are.
-    lines = b"".join(encode_lines(rest)).splitlines()
-    return [None if none else line.decode() for none, line in zip(empty, lines, strict=True)]
+    lines = b"".join(encode_lines(batch, names_floats=True)).splitlines()
+    return [line.decode() for line in lines]

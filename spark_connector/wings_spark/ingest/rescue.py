@@ -19,8 +19,13 @@ from wings_client.files.parts import bad_row
 from wings_core.arrow_types import fields_of
 from wings_core.cast import Caster
 from wings_core.errors import SchemaMismatch, WingsError
-from wings_core.json_rows import decode_rows, encode_lines
-from wings_spark.ingest.columns import FileColumns, OnNewColumns, new_column_refused
+from wings_core.json_rows import decode_rows
+from wings_spark.ingest.columns import (
+    FileColumns,
+    OnNewColumns,
+    new_column_refused,
+    row_texts,
+)
 
 arrow: Any = pa
 
@@ -78,7 +83,7 @@ def rescued_pieces(
                 part.batch,
                 _halves_of_batch,
                 lambda batch: Piece(*columns.completed(cast(batch))),
-                lambda batch: Piece(_nulls(schema, 1), _texts(batch)),
+                lambda batch: Piece(_nulls(schema, 1), row_texts(batch)),
             )
 
 
@@ -101,7 +106,7 @@ def _of_csv(rows: CsvRows, schema: pa.Schema, columns: FileColumns) -> Iterator[
 
     def rescue(block: CsvBlock) -> Piece:
         found = rows.as_texts(block)
-        return Piece(_nulls(schema, 1), [found] if isinstance(found, str) else _texts(found))
+        return Piece(_nulls(schema, 1), [found] if isinstance(found, str) else row_texts(found))
 
     for block in rows.blocks():
         yield from _halved(
@@ -166,12 +171,6 @@ def _split(row: bytes, schema: pa.Schema, on_new: OnNewColumns, place: str) -> P
         with suppress(WingsError):
             return Piece(_decoded([f"{{{known}}}".encode()], schema), [f"{{{others}}}"])
     return Piece(_nulls(schema, 1), [text])
-
-
-def _texts(batch: pa.RecordBatch) -> list[str | None]:
-    """Return rows as JSON."""
-    # As bytes: of texts, other characters end lines too, which JSON leaves as they are.
-    return [line.decode() for line in b"".join(encode_lines(batch)).splitlines()]
 
 
 def _nulls(schema: pa.Schema, rows: int) -> pa.RecordBatch:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from wings_core.queue.claims import ClaimedFile
@@ -93,3 +94,25 @@ def test_a_number_that_no_double_is_near_to_is_rescued_or_refused(tmp_path: Path
     rows = read(path, {"a": pa.float64()}, rescues=True)
     assert [row["a"] for row in rows] == [1.0, None, 2.5]
     assert [row["rescued"] for row in rows] == [None, '{"a":1e400}', None]
+
+
+def test_numbers_that_json_lacks_are_kept_by_name(tmp_path: Path) -> None:
+    inf, nan = float("inf"), float("nan")
+    rows = {
+        "a": [0.5, 1.0, 0.5],
+        "b": [nan, nan, 1.5],
+        "c": [[inf], [1.0], [-inf, None]],
+        "d": [{"e": -inf}, {"e": nan}, None],
+    }
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet")
+    found = read(tmp_path / "a.parquet", {"a": pa.int64()}, rescues=True)
+    # What does not fit, and the columns that the topic has not of what does.
+    assert [row["rescued"] for row in found] == [
+        '{"a":0.5,"b":"NaN","c":["Infinity"],"d":{"e":"-Infinity"}}',
+        '{"b":"NaN","c":[1.0],"d":{"e":"NaN"}}',
+        '{"a":0.5,"b":1.5,"c":["-Infinity",null],"d":null}',
+    ]
+    rows = {"a": pa.array([7, 8]), "b": pa.array([nan, 0.5], pa.float16())}
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet")
+    found = read(tmp_path / "a.parquet", {"a": pa.int64()}, rescues=True)
+    assert [(row["a"], row["rescued"]) for row in found] == [(7, '{"b":"NaN"}'), (8, '{"b":0.5}')]
