@@ -225,6 +225,28 @@ def test_a_topic_is_created_like_a_file(wings: Wings, new_topic_id: str, tmp_pat
     assert created.out == f"{new_topic_id}: origin string, delay (min) int16\n"
 
 
+def test_of_a_file_that_a_topic_is_like_columns_are_chosen(
+    wings: Wings, new_topic_id: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("a;__v;b;c\n1;2;3;4\n")
+    (tmp_path / "a.jsonl").write_text('{"a": 1, "b": 2, "c": 3}\n{"a": 1, "b": "x", "c": 3}\n')
+    create = ("topic", "create", new_topic_id, "--if-not-exists")
+    expected = Result(0, f"{new_topic_id}: a int64, b string\n", "")
+    for chosen in (
+        ("--columns", "a,b"),
+        ("--exclude", "__v,c"),
+        ("--exclude", "__v", "--exclude", "c"),
+    ):
+        for file in ("a.csv", "a.jsonl"):
+            like = ("--like", tmp_path / file, "--field", "b:string")
+            assert wings(*create, *like, *chosen) == expected
+    unknown = wings(*create, "--like", tmp_path / "a.csv", "--columns", "d")
+    assert unknown.err.endswith("a.csv: there is no column 'd'\n")
+    alone = wings("topic", "create", new_topic_id, "--field", "a:int64", "--exclude", "b")
+    assert alone.status == 2
+    assert "go with --like" in alone.error
+
+
 def test_columns_must_come_from_somewhere(wings: Wings, new_topic_id: str) -> None:
     result = wings("topic", "create", new_topic_id)
     assert result.status == 2

@@ -25,6 +25,7 @@ from wings_client.cli.plugins import MARKUP
 from wings_client.cli.tables import Column, print_lines, rendered
 from wings_client.cli.values import (
     columns_text,
+    comma_names,
     file_options,
     parse_fields,
     parse_settings,
@@ -75,6 +76,15 @@ def create(
             help="A file with the columns: Parquet, Arrow, CSV, JSON. --field then sets a type.",
         ),
     ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMES", help="With --like: columns to take, with commas or one by one."
+        ),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="NAMES", help="With --like: columns to leave out.")
+    ] = None,
     partition_key: Annotated[
         str | None,
         typer.Option(
@@ -100,11 +110,15 @@ def create(
         $ wings topic create flights --like flights.parquet --partition-key origin
     """
     fields, config = parse_fields(field or []), parse_settings(settings or [])
+    if like is None and (columns or exclude):
+        raise typer.BadParameter("--columns and --exclude go with --like")
     if like is not None:
         from wings_client.files import infer_schema
+        from wings_client.files.parts import Chosen
 
+        chosen = Chosen(comma_names(columns) or None, comma_names(exclude))
         with file_options():
-            schema = infer_schema(like, fields)
+            schema = infer_schema(like, fields, chosen)
     elif fields:
         schema = pa.schema(list(fields.values()))
     else:

@@ -18,7 +18,14 @@ import pyarrow.csv
 
 from wings_client.files.blocks import row_blocks
 from wings_client.files.csv_lines import CONVERT, UNNAMED, Dialect
-from wings_client.files.csv_values import DIGIT, LONG_INTEGER, ZEROS, CsvCaster, is_text
+from wings_client.files.csv_values import (
+    DIGIT,
+    LONG_INTEGER,
+    ZEROS,
+    CsvCaster,
+    is_text,
+    not_of_type,
+)
 from wings_client.files.parts import ALL, Cast, Chosen, Part, bad_row, cast_part, resolved_type
 from wings_client.files.sections import Blank, line_ends, names_start
 from wings_client.files.source import Source
@@ -31,7 +38,9 @@ arrow_csv: Any = pyarrow.csv
 """Untyped: its stubs accept paths and Python's own files alone."""
 
 _CONVERSION = re.compile(r"(?s)In CSV column #(\d+): Row #(\d+): (.*)")
-_INVALID_VALUE = re.compile(r"(?s)CSV conversion error to (.*?): invalid value '(.*)'")
+_INVALID_VALUE = re.compile(
+    r"(?s)CSV conversion error to (.*?): (?:invalid value|expected .* offset in) '(.*)'"
+)
 _STRUCTURE = re.compile(r"(?s)CSV parse error: Row #(\d+): (.*)")
 _PROBLEM_SHOWN_MAX = 200
 """Characters of Arrow's message on a row that an error shows."""
@@ -289,7 +298,7 @@ class CsvRows:
         invalid = _INVALID_VALUE.match(conversion[3])
         problem = conversion[3].removeprefix("CSV conversion error to ")[:_PROBLEM_SHOWN_MAX]
         if invalid is not None:
-            problem = f"{invalid[2]!r:.80} is not a value of type {invalid[1]}"
+            problem = not_of_type(invalid[2], invalid[1], conversion[3])
         if name in UNNAMED:
             column = f"column {int(conversion[1]) + 1} has no name in the first line"
             shown = "" if invalid is None else f", and has a value, {invalid[2]!r:.80}"

@@ -94,6 +94,21 @@ class CsvCaster:
         return self._caster.cast(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
 
+def not_of_type(text: str, name: str, said: str) -> str:
+    """Return what is wrong with a text that stands for no value of a type.
+
+    Args:
+        text: The text.
+        name: Of the type.
+        said: Arrow's message.
+    """
+    if "expected a zone offset" in said:
+        return f"{text!r:.80} has no time zone, like the Z of 2026-11-20T12:00:00Z ({name:.80})"
+    if "expected no zone offset" in said:
+        return f"{text!r:.80} has a time zone, and the column has none ({name:.80})"
+    return f"{text!r:.80} is not a value of type {name:.80}"
+
+
 def values_of(texts: Any, data_type: pa.DataType) -> Any:
     """Return the values that texts stand for, of any type that Arrow reads from text.
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from wings_client.files.csv_values import values_of
+from wings_client.files.csv_values import not_of_type, values_of
 from wings_core.errors import SchemaMismatch
 from wings_core.type_names import type_name
 
@@ -38,10 +38,10 @@ class Folder:
             raise SchemaMismatch(f"{self.name!r:.80} {problem}", column=self.name)
         try:
             return values_of(pa.array([self.text], pa.string()), field.type)[0]
-        except (pa.ArrowException, ValueError):
-            problem = f"in its path is not a value of type {type_name(field.type):.80}"
+        except (pa.ArrowException, ValueError) as error:
+            problem = not_of_type(self.text or "", type_name(field.type), str(error))
             raise SchemaMismatch(
-                f"{self.name}={self.text!r:.80} {problem}", column=self.name
+                f"column {self.name!r:.80} of its path: {problem}", column=self.name
             ) from None
 
 

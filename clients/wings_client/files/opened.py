@@ -215,9 +215,10 @@ def open_file(
         yield OpenFile(shown, found, rows, source, path, kept, delimiter)
 
 
-def infer_schema(path: Path, fields: "Mapping[str, ArrowField]") -> pa.Schema:
+def infer_schema(path: Path, fields: "Mapping[str, ArrowField]", chosen: Chosen = ALL) -> pa.Schema:
     """Return the columns that a topic for a file would have; see `OpenFile.schema`."""
-    with open_file(path) as file:
+    texts = frozenset(name for name, field in fields.items() if pa.types.is_string(field.type))
+    with open_file(path, delimiter=RECOGNISED, texts=texts, chosen=chosen) as file:
         return file.schema(fields)
 
 

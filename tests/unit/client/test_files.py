@@ -3,6 +3,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
@@ -28,7 +29,7 @@ from wings_client.files import source as source_module
 from wings_client.files.arrow_batches import SourceFile
 from wings_client.files.csv_lines import Dialect
 from wings_client.files.csv_rows import CsvRows
-from wings_client.files.folders import folders_of
+from wings_client.files.folders import Folder, folders_of
 from wings_client.files.json_rows import object_blocks
 from wings_client.files.opened import RECOGNISED
 from wings_client.files.parts import Chosen, Part
@@ -36,6 +37,7 @@ from wings_client.files.sections import Section
 from wings_client.files.source import HEAD_BYTES, Source, whole_lines
 from wings_core.errors import Internal, InvalidArgument, SchemaMismatch, WingsError
 
+arrow: Any = pa
 arrow_csv: Any = pyarrow.csv
 
 json_values: Any = st.recursive(
@@ -410,6 +412,32 @@ def test_csv_is_cast_to_the_topic_s_types(tmp_path: Path) -> None:
     )
     with pytest.raises(SchemaMismatch, match=":3: column 't'"):
         read(bad, schema)
+
+
+@each(
+    ("zone", "text", "problem"),
+    [
+        ("UTC", "2026-01-02 03:04:05", " has no time zone, like the Z of"),
+        ("Europe/Berlin", "2026-01-02", " has no time zone, like the Z of"),
+        (None, "2026-01-02T03:04:05+01:00", " has a time zone, and the column has none"),
+    ],
+)
+def test_a_time_with_the_zone_of_another_column_says_what_it_lacks(
+    tmp_path: Path, zone: str | None, text: str, problem: str
+) -> None:
+    at = arrow.field("at", arrow.timestamp("us", zone))
+    path = write(tmp_path / "a.csv", f"n,at\n1,\n2,{text}\n")
+    for problems, field, folders in (
+        (rf"a\.csv:3: column 'at': '{re.escape(text)}'{problem}", at, ()),
+        (
+            rf"a\.csv: column 'in' of its path: '{re.escape(text)}'{problem}",
+            at.with_name("in"),
+            (Folder("in", text),),
+        ),
+    ):
+        with pytest.raises(SchemaMismatch, match=problems) as raised:
+            read(path, arrow.schema([("n", pa.int64()), field]), folders=folders)
+        assert "assume_timezone" not in str(raised.value)
 
 
 @each("kind", ["parquet", "file", "stream", "compressed"])
@@ -945,7 +973,8 @@ def test_folders_of_a_path_are_columns(tmp_path: Path) -> None:
     schema = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("year", pa.int16())])
     assert read(path, schema, folders=second).to_pylist()[0] == {"k": 9, "n": 1, "year": 7}
     bad = pa.schema([("n", pa.int64()), ("k", pa.int64()), ("year", pa.date32())])
-    with pytest.raises(SchemaMismatch, match="year='007' in its path is not a value of type"):
+    problem = "column 'year' of its path: '007' is not a value of type"
+    with pytest.raises(SchemaMismatch, match=problem):
         read(path, bad, folders=second)
 
 
