@@ -186,7 +186,7 @@ def test_a_backup_that_is_killed_is_none_and_the_next_uses_what_it_copied(
     if not repository.manifests():  # Else it was quicker than this test.
         left = sum(each.size for each in repository.objects.list("folios"))
         assert left
-        with pytest.raises(InvalidArgument, match="no backup that was finished"):
+        with pytest.raises(InvalidArgument, match="no finished backup"):
             repository.newest()
         made = back_up(client, dest)
         databases = sum(file.size for file in made.databases)

@@ -332,7 +332,7 @@ def _longer(pages: list[Location]) -> list[Location]:
     return _changed(1, address=address._replace(length=address.length + 64))(pages)
 
 
-_NO_PAGE = "these offsets are in no page"
+_NO_PAGE = "no page has these offsets"
 _SEGMENT = "0" * 16 + "-" + "0" * 8 + ".segment"
 
 

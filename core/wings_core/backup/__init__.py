@@ -1,1 +1,1 @@
-"""Backups: what a server hands out, where they are kept, and how one becomes a directory again."""
+"""Backups: taking them from a server, storing them, and restoring them to a directory."""

@@ -1,16 +1,16 @@
-"""The backups that are being taken of a log: their snapshots, and what is kept for them.
+"""Backups in progress: their snapshots, and the files kept for them.
 
-A snapshot is of one moment of both databases:
+A snapshot shows both databases at one moment:
 
     lock writes of holds ─▶ holds: begin to read ─▶ metadata: begin to read ─▶ unlock ─▶ copy both
 
-The two have no transaction in common. But acknowledgements to a share group are written to the
-holds alone, so while their one writer waits, the moment at which metadata is read is one of the
-holds as well. It waits for a few statements; the copying comes after, from transactions that read,
-which keep no writer.
+The two share no transaction. But acknowledgements to a share group are written to the holds alone,
+so while the holds' only writer waits, the moment at which metadata is read is valid for the holds
+too. The writer waits for a few statements; copying follows, in read transactions, which block no
+writer.
 
-So a message whose acknowledgement was answered before the moment is finished in the snapshot, and
-one whose acknowledgement came after it is not; a dead letter is in it with the rejected message.
+A message acknowledged before the moment is finished in the snapshot, one acknowledged after it is
+not; a dead letter and the rejection of its message are both in the snapshot or both not.
 """
 
 import contextlib
@@ -55,12 +55,12 @@ WHERE folios.name NOT LIKE '%{INLINE_SUFFIX}' GROUP BY folios.id ORDER BY folios
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Copies of the databases, and the moment that they are of."""
+    """Copies of the databases, and their common moment."""
 
     at: int
-    """Microseconds since the epoch, by the server's clock."""
+    """The moment, in microseconds since the epoch by the server's clock."""
     databases: dict[str, Path]
-    """The copies by name; without that of holds where there are none."""
+    """Paths of the copies by name; the holds are missing if there are none."""
 
     @property
     def store_id(self) -> str:
@@ -69,28 +69,27 @@ class Snapshot:
             return connection.execute("SELECT id FROM identity").fetchone()[0]
 
     def folios(self) -> Generator[tuple[str, int]]:
-        """Yield the folios with pages that are not in the databases, and where the last page ends.
+        """Yield the folios with pages outside the databases, and the end of each one's last page.
 
-        By name; in bytes from the folio's beginning.
+        Ordered by name; ends are bytes from the folio's beginning.
         """
         with closing(open_copy(self.databases[METADATA_FILE])) as connection:
             yield from connection.execute(_FILES)
 
 
 def take_snapshot(metadata: Metadata, holds: HoldsCopies, into: Path) -> Snapshot:
-    """Copy the databases of a log, whatever they are in; blocks while it copies.
+    """Copy the databases of a log, SQLite or PostgreSQL; blocks until they are copied.
 
-    Nothing is kept from being written but acknowledgements, for the time of a few statements.
+    Acknowledgements wait for a few statements; no other write waits.
 
     Args:
-        metadata: The log's.
-        holds: What its share groups have finished.
+        metadata: The log's metadata.
+        holds: The state of its share groups.
         into: A directory for the copies.
 
     Raises:
-        ResourceExhausted: There is no room for them.
-        WingsError: A database cannot be read, or the writer of the holds did not let go of its
-            lock.
+        ResourceExhausted: There is no disk space for the copies.
+        WingsError: A database cannot be read, or the writer of the holds kept its lock.
     """
     with ExitStack() as opened:
         with holds.locked():
@@ -114,34 +113,34 @@ def take_snapshot(metadata: Metadata, holds: HoldsCopies, into: Path) -> Snapsho
 
 
 def open_copy(path: Path) -> sqlite3.Connection:
-    """Open a copy that is not written to, to read it; leaves no trace beside it."""
+    """Open a copy read-only, without creating files beside it."""
     uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
 
 
 SILENT_SECONDS_MAX = 600.0
-"""A backup of which nothing was read for so long is ended: its client is gone."""
+"""Time without a read after which a backup is ended, its client taken for dead."""
 
 BEGIN_SECONDS_MAX = 3_600.0
-"""How long the copies of the databases may take: files are kept for so long at first."""
+"""First lease of a backup's files, and so the longest time for copying the databases."""
 
 RENEW_SECONDS = 30.0
-"""How long after the lease of its files was renewed a read renews it again."""
+"""Age of a backup's lease at which a read renews it."""
 
 BACKUPS_MAX = 4
-"""Backups at a time; each has a copy of the metadata on the disk."""
+"""Most concurrent backups; each has a copy of the metadata on disk."""
 
 READ_BYTES_MAX = 64 * 1024 * 1024
 """The most bytes of one read."""
 
 BATCH_BYTES = 1024 * 1024
-"""Length of a batch of bytes on the wire."""
+"""Bytes of a file per batch on the wire."""
 
 BATCH_FILES = 4_096
-"""Files that a batch of the list names."""
+"""Files per batch of the file list."""
 
 _SCRATCH = "backup-"
-"""How the names of directories of copies begin."""
+"""Prefix of the names of directories with copies."""
 
 
 @dataclass(slots=True)
@@ -152,20 +151,20 @@ class _Backup:
     lease: int | None
     """The token of the lease that keeps its files."""
     used_at: float
-    """When that was renewed, by the monotonic clock."""
+    """Monotonic time of the last renewal."""
 
 
 class Backups:
-    """Hands out what backups are of; all methods may be called from any thread.
+    """Serves backups in progress to clients. Thread-safe.
 
-    While one is being taken, no file with messages is deleted, whatever metadata forgets.
+    During a backup no file with messages is deleted, even if metadata drops its last reference.
 
     Args:
-        metadata: The log's.
-        holds: What share groups have finished.
-        places: Where files with messages are.
+        metadata: The log's metadata.
+        holds: The state of its share groups.
+        places: The stores of files with messages.
         reclaim: Called when files may be deleted again.
-        directory: For the copies of databases; None: that of the system's temporary files.
+        directory: Directory for copies of databases; None for the system's temporary directory.
     """
 
     def __init__(
@@ -182,21 +181,21 @@ class Backups:
         self._reclaim = reclaim
         self._directory = directory
         self._lock = threading.Lock()
-        """Guards the table; held for a moment, and no other lock is taken under it."""
+        """Guards the table of backups; a leaf lock, held briefly."""
         self._running: dict[str, _Backup] = {}
         self._beginning = 0
         if directory is not None:
             for left in directory.glob(f"{_SCRATCH}*"):
-                shutil.rmtree(left, ignore_errors=True)  # Of a process that crashed.
+                shutil.rmtree(left, ignore_errors=True)  # Left by a crashed process.
 
     def begin(self) -> dict[str, object]:
-        """Begin a backup: copies the databases, which takes as long as reading them.
+        """Begin a backup; blocks while the databases are copied.
 
         Returns:
-            What `backup-begin` answers.
+            The response of the action `backup-begin`.
 
         Raises:
-            ResourceExhausted: There are `BACKUPS_MAX`, or there is no room for the copies.
+            ResourceExhausted: `BACKUPS_MAX` backups run, or there is no disk space for the copies.
             WingsError: The databases cannot be read.
         """
         self._end_silent()
@@ -227,7 +226,7 @@ class Backups:
     def _begin(self) -> _Backup:
         """Copy the databases for a backup."""
         backup_id = secrets.token_hex(16)
-        # Before the snapshot: what it refers to is deleted by no process from then on.
+        # Taken before the snapshot: from then on no process deletes files that it refers to.
         lease = self._renew(backup_id, BEGIN_SECONDS_MAX)
         with ExitStack() as failed:
             failed.callback(self._release, backup_id)
@@ -235,15 +234,15 @@ class Backups:
             failed.callback(shutil.rmtree, scratch, ignore_errors=True)
             snapshot = take_snapshot(self._metadata, self._holds, scratch)
             failed.pop_all()
-        # Not renewed since: the first look at it does, and ends it if that came too late.
+        # Counts as due for renewal: the first read renews it, and ends the backup if too late.
         used_at = time.monotonic() - RENEW_SECONDS
         return _Backup(backup_id, snapshot, scratch, lease, used_at)
 
     def files(self, backup_id: str) -> Generator[pa.RecordBatch]:
-        """Yield the files with messages that a backup needs, by `FILES_SCHEMA`.
+        """Yield the files with messages that a backup needs, as batches of `FILES_SCHEMA`.
 
         Raises:
-            InvalidArgument: There is no such backup, or not any more.
+            InvalidArgument: There is no such backup, or it has ended.
         """
         backup = self._get(backup_id)
         names: list[str] = []
@@ -251,7 +250,7 @@ class Backups:
         with contextlib.closing(backup.snapshot.folios()) as folios:
             for name, end in folios:
                 names.append(name)
-                # Files of merged pages are read by other programs too, which need their end.
+                # Merged files are also read by other programs, which need the footer at their end.
                 ends.append(None if self._places.is_whole(name) else end)
                 if len(names) == BATCH_FILES:
                     yield _files_batch(names, ends)
@@ -260,16 +259,16 @@ class Backups:
         yield _files_batch(names, ends)
 
     def read(self, ticket: "BackupRead") -> Generator[pa.RecordBatch]:
-        """Yield a part of a file, by `DATA_SCHEMA`; less than asked for where the file ends.
+        """Yield a part of a file as batches of `DATA_SCHEMA`; shorter at the end of the file.
 
         Raises:
-            InvalidArgument: There is no such backup, or not any more.
+            InvalidArgument: There is no such backup, or it has ended.
             InvalidArgument: The part is too large.
-            StorageCorrupt: The file is missing, or shorter than it was when it was listed.
+            StorageCorrupt: The file is missing, or shorter than when it was listed.
         """
         backup = self._get(ticket.backup)
         if not 0 <= ticket.end - ticket.start <= READ_BYTES_MAX:
-            raise InvalidArgument(f"a read is of 0 to {READ_BYTES_MAX} bytes")
+            raise InvalidArgument(f"a read must have 0 to {READ_BYTES_MAX} bytes")
         database = backup.snapshot.databases.get(ticket.file)
         parts = (
             self._places.read(ticket.file, ticket.start, ticket.end, BATCH_BYTES)
@@ -281,7 +280,7 @@ class Backups:
         self._get(ticket.backup)
 
     def end(self, backup_id: str) -> bool:
-        """End a backup, and delete its copies; False where there is none, or not any more."""
+        """End a backup and delete its copies; returns False if it does not exist or has ended."""
         with self._lock:
             backup = self._running.pop(backup_id, None)
         if backup is None:
@@ -292,14 +291,14 @@ class Backups:
         return True
 
     def close(self) -> None:
-        """End the backups that run, and delete their copies."""
+        """End all backups, and delete their copies."""
         with self._lock:
             running = list(self._running)
         for each in running:
             self.end(each)
 
     def _get(self, backup_id: str) -> _Backup:
-        """Return a backup, and keep it for another while."""
+        """Return a backup, and renew its lease where due."""
         self._end_silent()
         with self._lock:
             backup = self._running.get(backup_id)
@@ -312,17 +311,17 @@ class Backups:
                 return backup
             self.end(backup_id)
         raise InvalidArgument(
-            f"there is no backup {backup_id:.40} here, or not any more: the server was started "
-            f"again, nothing was read of it for {SILENT_SECONDS_MAX:.0f} s, or another node has it"
+            f"there is no backup {backup_id:.40} here: it has ended, the server was restarted, "
+            f"nothing was read for {SILENT_SECONDS_MAX:.0f} s, or another node has it"
         )
 
     def _renew(self, backup_id: str, seconds: float = SILENT_SECONDS_MAX) -> int | None:
-        """Keep all files for so long; returns the same number as long as they were kept."""
+        """Keep all files for `seconds`; the returned token changes if the lease had expired."""
         return self._metadata.maintenance.acquire_lease(_lease_of(backup_id), backup_id, seconds)
 
     def _release(self, backup_id: str) -> None:
-        """Let files be deleted again."""
-        with suppress(WingsError):  # Then the lease ends by itself, later.
+        """Release the lease, so that files may be deleted again."""
+        with suppress(WingsError):  # Otherwise the lease expires.
             self._metadata.maintenance.release_lease(_lease_of(backup_id), backup_id)
 
     def _end_silent(self) -> None:
@@ -342,7 +341,7 @@ def _new_directory(parent: Path | None) -> Path:
         return Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=parent))
     except OSError as error:
         raise ResourceExhausted(
-            f"there is no place for the copies of a backup: {error.strerror or error}"
+            f"cannot create a directory for the copies of a backup: {error.strerror or error}"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Cut a restored log at a time: each partition ends before its first message that is later."""
+"""Cuts a restored log at a time: each partition ends before its first later message."""
 
 import sqlite3
 from collections import Counter
@@ -28,34 +28,35 @@ from wings_core.storage.open import open_storage
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Where one partition is cut."""
+    """The point at which one partition is cut."""
 
     topic_uuid: str
     partition: Partition
     offset: int
-    """The first that goes."""
+    """First offset to remove."""
     last_timestamp: int | None
-    """The time of the message before it, in microseconds; None: no message is left."""
+    """Timestamp of the message before, in microseconds; None if no message is left."""
     messages: int
-    """How many messages go."""
+    """Number of messages to remove."""
 
 
 def cut_log(directory: DataDirectory, until: int) -> int:
-    """Leave out of a log what came after a time; no process has it open.
+    """Remove the messages after a time from a log that no process has open.
 
-    Offsets stay as they are. Offsets of consumers beyond the end become the end; what share groups
-    have finished or counted beyond it is forgotten. Of producers whose last batches go, the next
-    sequence becomes that of the first batch that goes, as far as it is remembered.
+    The offsets of the remaining messages do not change. Consumer offsets beyond the new end become
+    the end; the state of share groups beyond it is removed. A producer continues with the sequence
+    of its
+    first removed batch, as far as its batches are remembered.
 
     Args:
-        directory: Whole.
-        until: Microseconds since the epoch: a message of this time stays.
+        directory: A complete data directory.
+        until: Last timestamp to keep (inclusive), in microseconds since the epoch.
 
     Returns:
-        How many messages went.
+        The number of messages removed.
 
     Raises:
-        StorageCorrupt: A page that tells where to cut is damaged.
+        StorageCorrupt: A page that spans the cut is damaged.
     """
     with closing(SqliteMetadata(directory.metadata)) as metadata:
         inline = InlineFolios(metadata.registry.read_inline)
@@ -116,7 +117,7 @@ def _cut_metadata(path: Path, cuts: Iterable[_Cut], until: int) -> None:
 
 
 def _cut_pages(connection: sqlite3.Connection, partition_id: int, cut: _Cut) -> None:
-    """Delete the pages from an offset on, and keep the first rows of one that reaches over it."""
+    """Delete the pages from the cut on; a page that spans it keeps its first rows."""
     gone = connection.execute(
         "SELECT folio_id FROM pages WHERE partition_id = ? AND start_offset >= ?",
         (partition_id, cut.offset),
@@ -158,7 +159,7 @@ def _count(connection: sqlite3.Connection, partition_id: int, end: int, timestam
 
 
 def _cut_producers(connection: sqlite3.Connection, topic_id: int, ends: dict[str, int]) -> None:
-    """Have producers go on with the first batch of which messages went."""
+    """Set producers back to their first removed batch."""
     rows = connection.execute(
         "SELECT producer_id, sequence, committed FROM producer_results WHERE topic_id = ?",
         (topic_id,),
@@ -166,7 +167,7 @@ def _cut_producers(connection: sqlite3.Connection, topic_id: int, ends: dict[str
     gone: dict[str, int] = {}
     for producer, last, committed in rows:
         series = Series.from_json(last, committed)
-        # Its batches have one time, so all of them go.
+        # All its parts have one timestamp, so all are removed.
         if any(
             each.end_offset >= ends.get(each.partition, each.end_offset + 1)
             for each in series.committed
@@ -207,7 +208,7 @@ def _cut_holds(path: Path, cuts: Iterable[_Cut]) -> None:
 
 
 def _beyond(rows: Iterable[Row], end: int) -> tuple[list[int], list[Row]]:
-    """Return the ranges that reach beyond an end, by their first offset, and what is left."""
+    """Return the first offsets of ranges that reach beyond `end`, and their parts before it."""
     over = [row for row in rows if row[1] >= end]
     left = [(first, end - 1, count) for first, _, count in over if first < end]
     return [row[0] for row in over], left

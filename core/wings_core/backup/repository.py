@@ -1,15 +1,14 @@
-"""A repository: the place where backups are kept, a directory or a bucket.
+"""A repository of backups, in a directory or a bucket.
 
     DEST/
-      WINGS-BACKUPS                          says what this is, and of which version
-      backups/ID.json                        a manifest, written last: without it there is no backup
+      WINGS-BACKUPS                          marks a repository, with its version
+      backups/ID.json                        a manifest, written last; it makes the backup exist
       folios/FOLIO/START-END.SHA256[.last]   bytes of a file with messages; all backups share them
       databases/SHA256                       bytes of a copied database
 
-Every object is created whole, and never changed. A file with messages only grows, and its bytes
-never change: so a part of one is good for every backup, also one that was left by a backup that was
-killed. Its name says where it belongs and what its checksum is; `last` says that a file that is
-taken whole ends with it.
+Every object is created whole and never changed. Files with messages only grow, so every backup can
+use a part that an earlier backup stored, even an aborted one. An object's name has the part's range
+and checksum; `.last` marks the last part of a file that is complete.
 """
 
 import hashlib
@@ -26,7 +25,7 @@ from wings_core.errors import AlreadyExists, InvalidArgument, StorageCorrupt
 from wings_core.storage.objects import ObjectStore, open_objects
 
 MANIFEST_VERSION = 1
-"""The version that this code writes, and the newest that it reads."""
+"""Version of manifests that this code writes, and the latest that it reads."""
 
 Bytes = Annotated[int, Field(ge=0, le=INT64_MAX)]
 
@@ -36,7 +35,7 @@ class _Model(BaseModel):
 
 
 class FilePart(_Model):
-    """Bytes `[start, end)` of a file, and the object that holds them."""
+    """A range of bytes `[start, end)` of a file, and the object that holds them."""
 
     start: Bytes
     end: Bytes
@@ -57,7 +56,7 @@ class StoredFile(_Model):
 
     @property
     def size(self) -> int:
-        """How long it is, in bytes."""
+        """Length in bytes."""
         return self.parts[-1].end if self.parts else 0
 
 
@@ -66,27 +65,27 @@ class Manifest(_Model):
 
     version: Literal[1] = MANIFEST_VERSION
     backup: str
-    """Its name: when it was begun, in UTC, and a random end."""
+    """Id: the start time in UTC, and a random suffix."""
     wings: str
     """The version of Wings that took it."""
     log: str
     """The id of the metadata."""
     at_us: int
-    """The moment that it is of, in microseconds since the epoch, by the server's clock."""
+    """Moment of the snapshot, in microseconds since the epoch by the server's clock."""
     finished_at_us: int
-    """The end of the backup, by the client's clock."""
+    """End of the backup, in microseconds since the epoch by the client's clock."""
     format: int
     """The format of the data directory."""
     metadata_version: int
     copied_bytes: Bytes
-    """Bytes that this backup added to those of earlier ones."""
+    """Bytes that this backup added to the repository."""
     databases: Annotated[tuple[StoredFile, ...], Field(strict=False)]
     folios: Annotated[tuple[StoredFile, ...], Field(strict=False)]
     """Files with messages."""
 
     @property
     def files(self) -> tuple[StoredFile, ...]:
-        """The files of the backup: databases, then those with messages."""
+        """All files: the databases, then the files with messages."""
         return (*self.databases, *self.folios)
 
     @property
@@ -95,18 +94,18 @@ class Manifest(_Model):
         return sum(file.size for file in self.files)
 
     def to_json(self) -> bytes:
-        """Return the text of the object that keeps it."""
+        """Serialize the manifest, with a checksum."""
         found = self.model_dump(mode="json")
         text = json.dumps({"manifest": found, "sha256": _checksum(found)}, indent=1)
         return f"{text}\n".encode()
 
     @classmethod
     def of_json(cls, raw: bytes, name: str) -> "Manifest":
-        """Return the manifest of an object's bytes.
+        """Parse a manifest and verify its checksum.
 
         Args:
-            raw: The bytes.
-            name: Of the object, for errors.
+            raw: The object's bytes.
+            name: The object's name, for errors.
 
         Raises:
             StorageCorrupt: It is damaged.
@@ -116,14 +115,14 @@ class Manifest(_Model):
             outer: dict[str, Any] = json.loads(raw)
             found: dict[str, Any] = outer["manifest"]
             if outer["sha256"] != _checksum(found):
-                raise StorageCorrupt(f"{name} is damaged: its checksum is another", file=name)
+                raise StorageCorrupt(f"{name} is damaged: its checksum does not match", file=name)
             version: int = found["version"]
         except (ValueError, LookupError, TypeError) as error:
             raise StorageCorrupt(f"{name} is no manifest: {error}", file=name) from None
         if version > MANIFEST_VERSION:
             raise InvalidArgument(
-                f"{name} has version {version}, and this version of Wings reads up to "
-                f"{MANIFEST_VERSION}: restore it with a later one"
+                f"{name} has version {version}; this version of Wings reads up to "
+                f"{MANIFEST_VERSION}: use a later version of Wings"
             )
         try:
             manifest = cls.model_validate_json(json.dumps(found))
@@ -148,10 +147,10 @@ def _checksum(found: dict[str, Any]) -> str:
 
 
 PART_BYTES = 32 * 1024 * 1024
-"""A file is kept in parts of so many bytes, about: what a kill costs, and memory for one."""
+"""Approximate size of a part: the most that is copied again after an abort, and held in memory."""
 
 DATABASE_PART_BYTES = 1024 * 1024
-"""Length of the parts of databases: those that did not change are shared with earlier backups."""
+"""Size of a part of a database; unchanged parts are shared with earlier backups."""
 
 _MARK = "WINGS-BACKUPS"
 _MARK_TEXT = re.compile(r"wings backups, version (\d{1,9})\n", re.ASCII)
@@ -166,17 +165,17 @@ _ID = re.compile(r"\d{8}T\d{12}Z-[0-9a-f]{8}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class KeptPart:
-    """A part of a folio that a repository has."""
+    """A stored part of a folio."""
 
     part: FilePart
     is_last: bool
 
 
 class Repository:
-    """Backups at one place; opened by `open`. Objects are put and read from any thread.
+    """The backups in one place; see `open`. Objects can be put and read from any thread.
 
     Args:
-        objects: The place.
+        objects: The store of the objects.
     """
 
     def __init__(self, objects: ObjectStore) -> None:
@@ -188,10 +187,11 @@ class Repository:
 
         Args:
             url: A directory, or `s3://BUCKET/PREFIX`, `gs://…`, `az://…`.
-            create: Make one where nothing is.
+            create: Create a repository if the place is empty.
 
         Raises:
-            InvalidArgument: There is none, it is of a later version, or the place has other things.
+            InvalidArgument: There is no repository, it has a later version, or the place has other
+                contents.
             WingsError: The place cannot be used.
         """
         objects = open_objects(url)
@@ -201,11 +201,11 @@ class Repository:
             others = next(objects.list(), None)
             if others is not None:
                 raise InvalidArgument(
-                    f"{objects.url} has no backups of Wings, and is not empty: it holds "
+                    f"{objects.url} is not a backup repository, and not empty: it holds "
                     f"{others.name}"
                 )
             if not create:
-                raise InvalidArgument(f"{objects.url} has no backups of Wings: it is empty")
+                raise InvalidArgument(f"{objects.url} is not a backup repository: it is empty")
             repository._mark()
         return repository
 
@@ -240,15 +240,15 @@ class Repository:
         """
         found = self.manifests()
         if not found:
-            raise InvalidArgument(f"{self.objects.url} has no backup that was finished")
+            raise InvalidArgument(f"{self.objects.url} has no finished backup")
         return self.manifest(found[-1])
 
     def add(self, manifest: Manifest) -> None:
-        """Keep a backup, all parts of which are there."""
+        """Store the manifest of a backup whose parts are all stored."""
         self.objects.put(f"backups/{manifest.backup}.json", [manifest.to_json()])
 
     def kept(self) -> dict[str, dict[int, KeptPart]]:
-        """Return all parts of folios that are there, by folio and where they start."""
+        """Return all stored parts of folios, by folio and start."""
         found: dict[str, dict[int, KeptPart]] = {}
         for each in self.objects.list("folios"):
             match = _PART.fullmatch(each.name)
@@ -256,7 +256,7 @@ class Repository:
                 continue
             start, end = int(match["start"], 16), int(match["end"], 16)
             if each.size != end - start:
-                continue  # Damaged: it is copied again, under the same name or another.
+                continue  # Damaged: copied again.
             part = FilePart(start=start, end=end, sha256=match["sha256"], object=each.name)
             parts = found.setdefault(match["folio"], {})
             known = parts.get(start)
@@ -271,7 +271,7 @@ class Repository:
         }
 
     def put_folio(self, folio: str, start: int, data: bytes, *, is_last: bool = False) -> FilePart:
-        """Keep bytes of a folio, from `start` on; they are durable when this returns."""
+        """Store bytes of a folio from `start` on; durable on return."""
         sha256 = hashlib.sha256(data).hexdigest()
         end = start + len(data)
         name = f"folios/{folio}/{start:016x}-{end:016x}.{sha256}{'.last' if is_last else ''}"
@@ -279,20 +279,20 @@ class Repository:
         return FilePart(start=start, end=end, sha256=sha256, object=name)
 
     def database_part(self, start: int, data: bytes) -> FilePart:
-        """Return the part that bytes of a database are; `put_database` keeps them."""
+        """Describe bytes of a database as a part; `put_database` stores them."""
         sha256 = hashlib.sha256(data).hexdigest()
         name = f"databases/{sha256}"
         return FilePart(start=start, end=start + len(data), sha256=sha256, object=name)
 
     def put_database(self, part: FilePart, data: bytes) -> None:
-        """Keep bytes of a database."""
+        """Store bytes of a database."""
         self._put(part.object, data)
 
     def read(self, name: str) -> bytes:
         """Return an object's bytes.
 
         Raises:
-            StorageCorrupt: It is missing; its fact `missing` is true then.
+            StorageCorrupt: The object is missing; the fact `missing` is true.
         """
         size = self.objects.size(name)
         return self.objects.read(name, [(0, size)])[0].to_pybytes() if size else b""
@@ -301,7 +301,7 @@ class Repository:
         """Return the bytes of a part.
 
         Raises:
-            StorageCorrupt: It is missing or damaged; names it, and the file.
+            StorageCorrupt: The object is missing or damaged.
         """
         try:
             data = self.read(part.object)
@@ -318,7 +318,7 @@ class Repository:
         return data
 
     def problems(self, manifests: Sequence[Manifest]) -> Iterator[str]:
-        """Yield what is wrong with backups; reads every part of them, each once."""
+        """Yield the problems of backups; reads each of their parts once."""
         seen: set[str] = set()
         for manifest in manifests:
             for file in manifest.files:
@@ -332,18 +332,18 @@ class Repository:
                         yield error.message
 
     def prune(self, keep: int) -> tuple[int, int]:
-        """Delete all backups but the newest, then what no backup needs.
+        """Delete all backups but the newest ones, then all objects that no backup refers to.
 
-        Not while a backup is taken here: what it has put is needed by none yet.
+        Must not run during a backup to this repository, whose parts nothing refers to yet.
 
         Args:
-            keep: How many stay.
+            keep: Number of backups to keep.
 
         Returns:
-            How many backups were deleted, and how many bytes.
+            The number of backups deleted, and the number of bytes.
 
         Raises:
-            StorageCorrupt: A manifest of those that stay is damaged; nothing was deleted.
+            StorageCorrupt: A manifest to keep is damaged; nothing was deleted.
         """
         names = self.manifests()
         kept = [self.manifest(each) for each in names[-keep:]]
@@ -362,7 +362,7 @@ class Repository:
         try:
             self.objects.put(name, [data])
         except AlreadyExists:
-            # Of the same bytes by its name, or a damaged one, which has to go first.
+            # By its name the object has the same bytes; a damaged one is deleted first.
             if self.read(name) == data:
                 return
             self.objects.delete(name)
@@ -378,7 +378,7 @@ class Repository:
             raise InvalidArgument(f"{self.objects.url}/{_MARK} says {raw[:40]!r}")
         if int(match[1]) > _VERSION:
             raise InvalidArgument(
-                f"the backups at {self.objects.url} have version {match[1]}, and this version of "
+                f"the backups at {self.objects.url} have version {match[1]}; this version of "
                 f"Wings reads up to {_VERSION}"
             )
         return True
@@ -387,7 +387,7 @@ class Repository:
         try:
             self.objects.put(_MARK, [f"wings backups, version {_VERSION}\n".encode()])
         except AlreadyExists:
-            self._is_marked()  # Another backup began here too.
+            self._is_marked()  # Another backup marked it meanwhile.
 
 
 _EMPTY = hashlib.sha256(b"").hexdigest()

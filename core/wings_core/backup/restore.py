@@ -1,10 +1,10 @@
-"""Restore: a new data directory out of a backup.
+"""Restore: creates a data directory from a backup.
 
-    databases ─▶ those topics alone ─▶ names of files as a directory has them ─▶ files with messages
+    databases ─▶ the chosen topics ─▶ local names of the files ─▶ files with messages
               ─▶ cut at a time ─▶ FORMAT, last
 
-Until the file FORMAT is there no server takes the directory for one. A restore that was killed
-leaves the file RESTORING in it, and the next one begins anew there.
+Until the file FORMAT exists no server opens the directory. An aborted restore leaves the file
+RESTORING in it; the next one starts over in that directory.
 """
 
 import hashlib
@@ -41,10 +41,9 @@ _TIME_DIGITS = 16
 
 
 def local_name(folio: str) -> str:
-    """Return the name of a folio in a directory; that of one which is in an object store changes.
+    """Return the name that a folio has in a directory; folios of object stores are renamed.
 
-    A folio that was an object becomes a segment, whose name says when it was begun; no two get
-    the same.
+    A folio that was an object becomes a segment, named by the time it was begun; names are unique.
     """
     suffix = store_suffix(folio)
     if suffix == FOLIO_SUFFIX:
@@ -58,17 +57,17 @@ def local_name(folio: str) -> str:
 
 
 PURGE_PAGES = 10_000
-"""Pages of topics left out that are forgotten in one transaction."""
+"""Pages of excluded topics that one transaction deletes."""
 
 _OF_NODES = ("nodes", "leases", "topic_tables", "table_segments")
-"""Tables of what is of the log that was backed up alone: its nodes, and its tables' files."""
+"""Tables that only apply to the original log: its nodes, leases and Iceberg tables."""
 
 _HARMLESS = {"lost+found"}
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The log that a restore made."""
+    """Result of a restore."""
 
     topics: int
     files: int
@@ -76,7 +75,7 @@ class Restored:
     bytes: int
     """Bytes of these files and of the databases."""
     cut_messages: int
-    """Messages left out, as they came after the time that was asked for."""
+    """Messages left out as later than `until`."""
 
 
 def restore(
@@ -87,21 +86,22 @@ def restore(
     until: int | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> Restored:
-    """Make a data directory out of a backup; blocks until it is whole and durable.
+    """Create a data directory from a backup; blocks until it is complete and durable.
 
     Args:
-        repository: Where the backup is.
-        manifest: Of the backup.
-        path: The directory: not there, empty, or left by a restore that was killed.
-        topics: Names of those to restore, full or of the default namespace; none: all.
-        until: Leave out messages with a later timestamp, in microseconds since the epoch, and all
-            messages of their partitions after the first such one. None: no message.
-        progress: Called with what is being done, and bytes done.
+        repository: The repository of the backup.
+        manifest: The backup's manifest.
+        path: The directory: absent, empty, or left by an aborted restore.
+        topics: Topics to restore, by full name or by id in the default namespace; empty for all.
+        until: Last timestamp to restore, in microseconds since the epoch. Each partition ends
+            before
+            its first later message. None restores all messages.
+        progress: Called with the name of the step, and the bytes done.
 
     Raises:
-        InvalidArgument: The directory is not empty, or a later version of Wings took the backup.
+        InvalidArgument: The directory is not empty, or the backup needs a later version of Wings.
         TopicNotFound: The backup has no such topic.
-        StorageCorrupt: The backup is damaged; names what.
+        StorageCorrupt: The backup is damaged; the message names the object.
         WingsError: The repository cannot be read, or the directory not written.
     """
     _check_versions(manifest)
@@ -163,10 +163,12 @@ class _Restore:
         return len(wanted)
 
     def _write(self, file: StoredFile, places: dict[str, Path]) -> None:
-        """Write a file, durably, whose every part has the checksum that it had."""
+        """Write a file durably, and verify the checksum of each part."""
         place = places.get(file.name)
         if place is None:
-            raise StorageCorrupt(f"the backup has a file {file.name}, which is none of a log's")
+            raise StorageCorrupt(
+                f"the backup has a file {file.name}, which does not belong to a log"
+            )
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as out:
@@ -179,7 +181,7 @@ class _Restore:
             os.fsync(out.fileno())
 
     def _free_holds(self, left_out: Sequence[Topic]) -> None:
-        """Forget groups of topics left out, and that members of the other log hold messages."""
+        """Delete the share groups of excluded topics, and the leases of the original log."""
         if not self._directory.holds.exists():
             return
         uuids = {topic.uuid for topic in left_out}
@@ -197,18 +199,20 @@ def _check_versions(manifest: Manifest) -> None:
     ):
         if found > known:
             raise InvalidArgument(
-                f"backup {manifest.backup} is of {what} {found}, and this version of Wings reads "
-                f"up to {known}: Wings {manifest.wings} took it, restore it with that or a later "
-                "one"
+                f"backup {manifest.backup} has {what} {found}, and this version of Wings reads "
+                f"up to {known}: restore it with Wings {manifest.wings}, which took it, or "
+                "later"
             )
 
 
 def _claim(path: Path) -> None:
-    """Take an empty directory, made where it is missing, or one that a restore left unfinished."""
+    """Claim a new or empty directory, or one left by an aborted restore."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     names = {entry.name for entry in path.iterdir()} - _HARMLESS
     if RESTORING in names and "FORMAT" not in names:
-        for name in sorted(names - {RESTORING}):  # The marker last of all: after a kill, again.
+        for name in sorted(
+            names - {RESTORING}
+        ):  # The marker goes last, so an abort can repeat this.
             entry = path / name
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
     elif names:
@@ -220,7 +224,7 @@ def _claim(path: Path) -> None:
 
 
 def _leave_out(metadata: SqliteMetadata, topics: Sequence[TopicName]) -> list[Topic]:
-    """Delete all topics but some, with their messages; none: all stay. Returns those deleted."""
+    """Delete all topics except `topics`, unless it is empty; returns the deleted ones."""
     if not topics:
         return []
     there = list(all_topics(metadata.admin))
@@ -236,10 +240,10 @@ def _leave_out(metadata: SqliteMetadata, topics: Sequence[TopicName]) -> list[To
 
 
 def _make_own(path: Path) -> None:
-    """Make metadata that of another log, without what is of the first one's processes."""
+    """Give metadata an identity of its own, and drop the state of the original log's processes."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
-        # Another log from here on: the two may not take each other's files for their own.
+        # A different log from here on: neither may take the other's files for its own.
         connection.execute("UPDATE identity SET id = lower(hex(randomblob(16)))")
         for table in _OF_NODES:
             connection.execute(f"DELETE FROM {table}")
@@ -247,7 +251,7 @@ def _make_own(path: Path) -> None:
 
 
 def _rename(path: Path, folios: set[str]) -> None:
-    """Give folios the names that they have in a directory."""
+    """Rename folios to their local names in metadata."""
     renamed = [(local_name(name), name) for name in folios if local_name(name) != name]
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""Check a log where it lies: in a data directory, with its databases, or over PostgreSQL."""
+"""The check of a deployment: a data directory with its databases, or nodes over PostgreSQL."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ Progress = Callable[[int], None]
 """Called after each page with the number of pages done."""
 
 _Ends = Mapping[str, Mapping[str, int]]
-"""The least ends of partitions, by the topic's UUID and the partition."""
+"""Lower bounds of the end offsets of partitions, by topic UUID and partition."""
 
 
 def check_directory(
@@ -32,16 +32,16 @@ def check_directory(
 ) -> CheckReport:
     """Check the databases of a data directory, and every page of its log; see `check_log`.
 
-    Nothing is written. Damage to a database that keeps it from being read is reported as well.
+    Nothing is written. A database too damaged to be read is reported, too.
 
     Args:
-        path: The directory, of which a server may be using it.
-        metadata_url: The URL of PostgreSQL, if metadata is there: that checks its own files.
+        path: The directory; a server may be using it.
+        metadata_url: URL of PostgreSQL, if it stores the metadata; it checks its own files.
         progress: Called after each page with the number of pages done.
 
     Raises:
-        InvalidArgument: There is no such directory, or it is something else.
-        WingsError: Its metadata, which shows no damage, cannot be read.
+        InvalidArgument: There is no such directory, or it is not a data directory.
+        WingsError: The metadata is not damaged, but cannot be read.
     """
     with DataDirectory.open_read_only(path) as directory:
         metadata, holds = directory.metadata, directory.holds
@@ -72,7 +72,7 @@ def check_directory(
 def _check_log(
     directory: DataDirectory, metadata_url: str | None, progress: Progress | None, ends: _Ends
 ) -> tuple[CheckReport, int, list[Problem]]:
-    """Check the log; return also how many share groups there are, and what only notes know."""
+    """Check the log; returns also the number of share groups, and the problems found by notes."""
     with closing(open_metadata(directory, metadata_url, read_only=True)) as metadata:
         inline = InlineFolios(metadata.registry.read_inline)
         with closing(open_storage(directory, Limits(), inline=inline).store) as store:
@@ -88,14 +88,15 @@ def _check_log(
 
 
 def _noted_ends(path: Path) -> _Ends:
-    """Return the ends of partitions by a file of notes; none of a file that is not there.
+    """Return the ends of partitions in a file of notes; empty if there is no file.
 
-    SQLite opens without a word where the write-ahead log of metadata is gone, or is cut off between
-    two transactions: the last commits are then missing, and nothing in metadata says so. Notes are
-    read before metadata is: a server may be writing both, a note after its commit.
+    SQLite opens without an error if the write-ahead log of metadata is missing, or truncated
+    between
+    two transactions; the last commits are then lost, and metadata alone does not show it. Notes are
+    read before metadata, since a running server writes a note after its commit.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     topics: dict[int, str] = {}
     partitions: dict[int, tuple[str, str]] = {}
@@ -105,7 +106,7 @@ def _noted_ends(path: Path) -> _Ends:
             if table == "topics":
                 topics[row[0]] = row[1]
             elif table == "partitions" and row[1] in topics:
-                partitions[row[0]] = topics[row[1]], row[2]  # Numbers are used again.
+                partitions[row[0]] = topics[row[1]], row[2]  # Ids are reused.
             elif table in (PUSHED, MOVED) and row[0] in partitions:
                 uuid, partition = partitions[row[0]]
                 ends[uuid][partition] = max(ends[uuid].get(partition, 0), row[1] + 1)
@@ -113,7 +114,7 @@ def _noted_ends(path: Path) -> _Ends:
 
 
 def _missing(metadata: Metadata, ends: _Ends) -> Iterator[Problem]:
-    """Yield partitions that end in metadata before a page that was noted.
+    """Yield a problem for each partition that ends in metadata before a noted page.
 
     Raises:
         WingsError: Metadata cannot be read.
@@ -125,7 +126,7 @@ def _missing(metadata: Metadata, ends: _Ends) -> Iterator[Problem]:
         for partition, end in noted.items():
             start = known.get(partition, 0)
             if start < end:
-                message = "NOTES speak of them, and metadata does not know them"
+                message = "these messages are in NOTES, but not in metadata"
                 yield Problem(message, str(topic.name), partition, start, end - 1)
 
 
@@ -141,12 +142,13 @@ def check_nodes(
 
     Args:
         metadata_url: The URL of PostgreSQL.
-        hot_url: The object store of new messages; None for the one that the nodes noted.
-        remote_url: The object store of old messages; as `hot_url`.
+        hot_url: The object store of new messages; None for the one recorded by the nodes.
+        remote_url: The object store of old messages; None as for `hot_url`.
         progress: Called after each page with the number of pages done.
 
     Raises:
-        InvalidArgument: The metadata is of other servers, or the nodes have other object stores.
+        InvalidArgument: The metadata belongs to another kind of deployment, or the nodes use other
+            object stores.
         WingsError: PostgreSQL or an object store cannot be read at all.
     """
     with closing(open_postgres(metadata_url, read_only=True)) as metadata:

@@ -1,4 +1,4 @@
-"""The bytes of files that pages take: do any two share some?"""
+"""The byte ranges of pages in files, and a search for overlaps."""
 
 from array import array
 from collections.abc import Iterator
@@ -10,20 +10,20 @@ from wings_core.partitions import Partition
 _INT64_MAX = (1 << 63) - 1
 
 _NUMBERS = 7
-"""Numbers of a page: position, first row, rows, end, index of its owner, first and last offset."""
+"""Integers per page: position, first row, rows, end, index of its owner, first and last offset."""
 
 _ALL_ROWS = -1
-"""The first row of what is not a slice of its page, but all of it."""
+"""First row of a whole page, as opposed to a slice."""
 
 _NO_OFFSET = -1
-"""The offsets of a page in a stage."""
+"""Offset of pages in a stage, which have none."""
 
 _Owner = tuple[Topic, Partition, str | None]
 """The owner of pages: a partition of a topic, or a stage of it."""
 
 
 class Extents:
-    """Which bytes of which file, or rows of a page, belong to what; 56 bytes a page or slice."""
+    """Byte ranges and their owners, by file; 56 bytes of memory a page or slice."""
 
     def __init__(self) -> None:
         self._owners: list[_Owner] = []
@@ -31,8 +31,8 @@ class Extents:
         self._by_folio: dict[str, array[int]] = {}
 
     def add(self, page: Page) -> None:
-        """Record which bytes of a folio a page takes, and whose they are."""
-        # Not by the topic itself: to hash its schema for each page would take long.
+        """Record the byte range and the owner of a page."""
+        # Not keyed by the topic: hashing its schema for each page would be slow.
         key = (page.topic.uuid, page.partition, page.stage)
         owner = self._indices.get(key)
         if owner is None:
@@ -53,7 +53,7 @@ class Extents:
         )
 
     def folios(self) -> set[str]:
-        """Return the files that pages lie in."""
+        """Return the names of files with pages."""
         return set(self._by_folio)
 
     def pages_of(self, folio: str) -> tuple[Topic, list[tuple[int, int]]]:
@@ -63,9 +63,9 @@ class Extents:
         return self._owners[extents[4]][0], sorted(pages)
 
     def overlaps(self) -> Iterator[Problem]:
-        """Yield each page that begins before one that lies before it ends.
+        """Yield a problem for each page that overlaps the page before it.
 
-        Slices of one page are no overlap where each begins after the one before it ends.
+        Slices of one page may share its bytes, but not its rows.
         """
         for folio, extents in sorted(self._by_folio.items()):
             reach, reached_by = 0, ""

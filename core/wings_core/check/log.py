@@ -23,30 +23,30 @@ from wings_core.storage.interfaces import FolioStore
 
 
 class Walk:
-    """Follows a partition page by page: are offsets, timestamps and bytes what they should be?"""
+    """A pass over a partition that checks offsets, timestamps and bytes page by page."""
 
     def __init__(self, topic: Topic, state: PartitionState) -> None:
         self._topic = topic
         self._state = state
         self.next_offset = state.log_start_offset
-        """Where the next page must begin."""
+        """Expected first offset of the next page."""
         self.is_sound = True
-        """Whether there was no problem so far."""
+        """Whether no problem was found so far."""
         self._last_timestamp: int | None = None
         self._counts = PageCounts()
 
     @property
     def partition(self) -> Partition:
-        """Whose pages they are."""
+        """The partition."""
         return self._state.partition
 
     @property
     def tiers(self) -> list[TierState]:
-        """Sums of the pages in each tier that has any, the hot one first."""
+        """Totals of each tier with pages, the hot tier first."""
         return self._counts.tiers(self.partition)
 
     def step(self, location: Location) -> Iterator[Problem]:
-        """Yield what is wrong with the next page's place in the log."""
+        """Yield the problems of the next page's location."""
 
         def wrong(message: str) -> Problem:
             self.is_sound = False
@@ -55,7 +55,7 @@ class Walk:
         expected, start, end = self.next_offset, location.start_offset, location.end_offset
         first = self._last_timestamp is None
         if start > expected:
-            yield self.problem("these offsets are in no page", expected, start - 1)
+            yield self.problem("no page has these offsets", expected, start - 1)
         elif start < expected and not (first and end >= expected):
             yield wrong(f"its offsets repeat those before {expected}")
         if end < start:
@@ -75,16 +75,14 @@ class Walk:
         self.next_offset = max(expected, end + 1)
 
     def finish(self) -> Iterator[Problem]:
-        """Yield what is wrong with the partition as a whole, after its last page."""
+        """Yield the problems of the partition as a whole, after its last page."""
         state = self._state
         if not 0 <= state.log_start_offset <= state.next_offset:
             yield self.problem(
                 f"the log cannot start at {state.log_start_offset} and end at {state.next_offset}"
             )
         if self.next_offset < state.next_offset:
-            yield self.problem(
-                "these offsets are in no page", self.next_offset, state.next_offset - 1
-            )
+            yield self.problem("no page has these offsets", self.next_offset, state.next_offset - 1)
         if self._counts.bytes != state.bytes:
             yield self.problem(f"the pages have {self._counts.bytes} bytes, not {state.bytes}")
         if self._last_timestamp is not None and self._last_timestamp != state.last_timestamp:
@@ -105,40 +103,43 @@ FAULTS = (
     *(WingsError, pa.ArrowException, OSError),
     *(ValueError, TypeError, LookupError, ArithmeticError, sqlite3.Error, struct.error),
 )
-"""Errors of damaged pages and damaged metadata: in the latter, any value may be anything."""
+"""Errors that damaged pages or metadata can raise; damaged metadata can hold any value."""
 
 _Tiers = dict[Partition, list[TierState]]
-"""Sums of partitions in each tier that has pages, the hot one first."""
+"""Totals of each tier with pages by partition, the hot tier first."""
 
 PAGES_LISTED = 1_000
-"""Pages of a stage that are asked for at a time."""
+"""Pages of a stage per request."""
 
 
 def check_log(
     metadata: Metadata, store: FolioStore, progress: Callable[[int], None] | None = None
 ) -> CheckReport:
-    """Read every page of a log and compare it with what metadata says of it.
+    """Read every page of a log and compare it with metadata.
 
-    Of each partition, offsets must have no gaps from the log's start to the next offset, timestamps
-    must never decrease, and each tier must have what was counted. Of each page, all checksums must
-    match, its rows must be as many as its offsets, valid for the topic's schema and of its
-    partition's key, and its place in its file its own. Pages in stages are checked alike. Damage of
-    any kind is reported, never raised.
+    In each partition, offsets must have no gaps from the log's start to the next offset, timestamps
+    must not decrease, and the totals of each tier must match. In each page, all checksums must
+    match;
+    the rows must be as many as its offsets, valid for the topic's schema, and of the partition's
+    key;
+    and no other page may overlap it. Pages in stages are checked alike. Damage is reported, never
+    raised.
 
-    Blocks for as long as reading the whole log takes, and keeps 56 bytes a page, and what each
-    partition of one topic has in its tiers. Nothing is written. What a server drains, merges, moves
-    or deletes meanwhile is looked for again.
+    Blocks while the whole log is read. Memory: 56 bytes a page, and the tiers' totals of one
+    topic's
+    partitions. Nothing is written. Pages that a running server drains, merges, moves or deletes
+    meanwhile are looked up again.
 
     Args:
-        metadata: May be open for reading only.
-        store: Where the pages are.
+        metadata: The log's metadata; may be read-only.
+        store: The store of the pages.
         progress: Called after each page with the number of pages done.
     """
     return _Check(metadata, store, progress).run()
 
 
 class _Check:
-    """One run, and what it has found so far."""
+    """One run of the check, and its findings so far."""
 
     def __init__(
         self, metadata: Metadata, store: FolioStore, progress: Callable[[int], None] | None
@@ -185,7 +186,7 @@ class _Check:
     def _reported(
         self, failed: str, topic: TopicName | NamespaceName | None = None
     ) -> Generator[None]:
-        """Report a fault within the block, by what failed."""
+        """Report a fault within the block as a problem; `failed` describes the step."""
         try:
             yield
         except FAULTS as error:
@@ -221,11 +222,11 @@ class _Check:
                 differing.append(walk)
         if tiers is not None and differing:
             self._report_tiers(topic, differing, tiers)
-        # After the partitions, so that what a server publishes meanwhile is not found twice.
+        # After the partitions, so that stages published meanwhile are not found twice.
         self._check_stages(topic)
 
     def _tiers(self, topic: Topic) -> _Tiers | None:
-        """Return what was counted of the topic's tiers, None if that cannot be told."""
+        """Return the recorded totals of the topic's tiers; None if they cannot be read."""
         tiers: _Tiers = {}
         with self._reported("its tiers cannot be listed", topic.name), suppress(TopicNotFound):
             for tier in self._maintenance.tier_states(topic.uuid):
@@ -234,13 +235,13 @@ class _Check:
         return None  # It may have been deleted since it was listed.
 
     def _report_tiers(self, topic: Topic, walks: Sequence[Walk], counted: _Tiers) -> None:
-        """Report partitions whose pages are not what was counted of their tiers."""
+        """Report partitions whose pages do not match the recorded totals of their tiers."""
         again = self._tiers(topic)
         if again is None:
             return
         for walk in walks:
             tiers = counted.get(walk.partition, [])
-            # A server that works on a partition meanwhile counts anew.
+            # Read again: a running server may have changed them.
             if again.get(walk.partition, []) == tiers:
                 message = f"its tiers have {_shown(walk.tiers)}, not {_shown(tiers)}"
                 self._report(walk.problem(message))
@@ -259,7 +260,7 @@ class _Check:
             self._report(problem)
 
     def _locations(self, topic: Topic, state: PartitionState) -> Iterator[Location]:
-        """Yield the partition's pages as metadata has them, in steps of one `locate` each."""
+        """Yield the locations of the partition's pages, one `locate` at a time."""
         offset, end = state.log_start_offset, state.next_offset
         while offset < end:
             located = self._registry.locate(topic.uuid, state.partition, offset, end - offset)
@@ -305,7 +306,7 @@ class _Check:
             self._report(Problem(message, topic=str(topic.name), stage=stage.stage))
 
     def _is_there(self, topic: Topic, stage: Stage) -> bool:
-        """Tell whether a server has not published or deleted a stage meanwhile."""
+        """Return whether a stage still exists: servers may publish or delete it meanwhile."""
         try:
             return any(each.stage == stage.stage for each in self._stages.of_topic(topic.uuid))
         except FAULTS:
@@ -324,7 +325,7 @@ class _Check:
             self._progress(self._pages)
 
     def _read(self, page: Page) -> str | None:
-        """Read a page; return what is wrong with it, or None."""
+        """Read a page; returns its problem, or None."""
         try:
             batch = CODECS[page.format].check(self._store, page.written, page.address)
             if page.first_row is not None:
@@ -335,14 +336,14 @@ class _Check:
             return _reason(error)
 
     def _read_moved(self, page: Page, message: str) -> str | None:
-        """Read a page that could not be read where a server has put it since, if it has.
+        """Read an unreadable page again at its current location, if a server has moved it.
 
         Args:
-            page: Of the log.
-            message: What was wrong with it.
+            page: A page of the log.
+            message: The problem at the first location.
 
         Returns:
-            What is wrong where it is now; None: nothing, or it is kept no longer.
+            The problem at the current location; None if there is none, or the page was deleted.
         """
         assert page.start_offset is not None
         assert page.end_offset is not None
@@ -362,28 +363,28 @@ class _Check:
         return next((fault for each in moved if (fault := self._read(each)) is not None), None)
 
     def _check_rests(self) -> None:
-        """Look at what files have besides pages."""
+        """Check the parts of files outside of pages."""
         for folio in sorted(self._extents.folios()):
             topic, pages = self._extents.pages_of(folio)
             try:
                 found = list(self._store.check_rest(folio, pages))
             except FAULTS as error:
                 if isinstance(error, StorageCorrupt) and error.facts.get("missing"):
-                    continue  # Its pages said so.
+                    continue  # Reported with its pages.
                 found = [_reason(error)]
             for message in found:
                 self._report(Problem(message, topic=str(topic.name), folio=folio))
 
     def _unreferenced(self) -> set[str]:
         with self._reported("the files cannot be compared"):
-            # References are asked for last: a file listed here is not committed to later.
+            # References are read last: no page is committed later to a file listed here.
             folios = self._store.folios()
             return folios - self._registry.live_folios() - self._extents.folios()
         return set()
 
 
 def problem_of(batch: pa.RecordBatch, page: Page) -> str | None:
-    """Say what is wrong with the rows of a page, or None."""
+    """Return the problem of a page's rows, or None."""
     if batch.num_rows != page.rows:
         counted = "offsets for" if page.stage is None else "counts"
         return f"it has {batch.num_rows} rows, and {counted} {page.rows}"
@@ -406,7 +407,7 @@ def _shown(tiers: list[TierState]) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Return an error's message, without the place where the problem says it already."""
+    """Return an error's message, without the location that the problem names already."""
     if isinstance(error, StorageCorrupt) and isinstance(error.__cause__, StorageCorrupt):
         error = error.__cause__
     return error.message if isinstance(error, WingsError) else str(error)

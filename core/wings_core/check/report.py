@@ -1,4 +1,4 @@
-"""Reports of checks: the problems found, and where."""
+"""Reports of checks: the problems found, and their locations."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ from wings_core.model import Location, PageAddress, PageFormat, StoredPage, Topi
 from wings_core.partitions import Partition
 
 PROBLEMS_MAX = 1_000
-"""Problems that a report describes; the others are only counted."""
+"""Most problems that a report describes; further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A fault, and its place; fields that do not apply are None."""
+    """A fault, and its location; fields that do not apply are None."""
 
     message: str
     topic: str | None = None
-    """The full name of the topic, or of the namespace whose topics cannot be listed."""
+    """Full name of the topic, or of the namespace whose topics cannot be listed."""
     partition: str | None = None
     """The partition value as JSON text."""
     start_offset: int | None = None
@@ -27,10 +27,10 @@ class Problem:
     position: int | None = None
     """The first byte of the page in the file."""
     stage: str | None = None
-    """The stage that the page is in, which is not published."""
+    """The unpublished stage of the page."""
 
     def __str__(self) -> str:
-        """Say where and what in one line."""
+        """Return the location and the problem in one line."""
         where = [self.topic or "metadata"]
         if self.stage is not None:
             where.append(f"stage {self.stage}")
@@ -46,22 +46,22 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The parts of a log that were checked, and the problems found."""
+    """The totals of what was checked, and the problems found."""
 
     topics: int = 0
     partitions: int = 0
     pages: int = 0
     rows: int = 0
-    """Rows of the pages that could be read."""
+    """Rows of readable pages."""
     bytes: int = 0
     """Bytes of all pages."""
     stages: int = 0
-    """Stages not published; their pages count as others do."""
+    """Unpublished stages; their pages are counted in `pages`."""
     problems: tuple[Problem, ...] = ()
     """The first `PROBLEMS_MAX`."""
     problems_total: int = 0
     unreferenced_folios: tuple[str, ...] = ()
-    """Files that no page refers to, by name: no error, a running server deletes them."""
+    """Names of files that no page refers to. Not an error: a running server deletes them."""
 
     @property
     def ok(self) -> bool:
@@ -71,23 +71,23 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page to be checked: in the log, or in a stage."""
+    """A page to check, of the log or of a stage."""
 
     topic: Topic
     partition: Partition
     rows: int
     address: PageAddress
     start_offset: int | None = None
-    """None in a stage, as is the next."""
+    """First offset; None in a stage."""
     end_offset: int | None = None
     stage: str | None = None
     format: PageFormat = PageFormat.PLAIN
     first_row: int | None = None
-    """The first row of a slice of a page, 0-based; None: all of it."""
+    """First row of a slice of a page, 0-based; None for a whole page."""
     bytes: int = 0
     """Stored bytes of the rows."""
     schema_version: int = 1
-    """The version of the schema in which it is written."""
+    """Schema version that the page is written in."""
 
     @property
     def written(self) -> Topic:
@@ -98,7 +98,7 @@ class Page:
         """
         if not 1 <= self.schema_version <= self.topic.schema_versions:
             raise StorageCorrupt(
-                f"it is of version {self.schema_version} of the schema, and the topic has "
+                f"it has schema version {self.schema_version}, and the topic has "
                 f"{self.topic.schema_versions}"
             )
         return self.topic.at(self.schema_version)

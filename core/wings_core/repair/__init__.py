@@ -1,4 +1,4 @@
-"""The repair of a damaged directory: a new one, and what is lost."""
+"""Repair of a damaged directory: builds a new directory, and reports the losses."""
 
 from wings_core.repair.directory import RepairReport, repair_directory
 

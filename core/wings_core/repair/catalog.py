@@ -1,4 +1,4 @@
-"""The rows of metadata beside the log's index: namespaces, topics, and all else that is kept."""
+"""Salvaged rows of metadata apart from the log's index: namespaces, topics, and the rest."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,30 +14,30 @@ from wings_core.repair.salvage import Row, Salvaged
 from wings_core.schemas import check_topic_schema
 
 _DEFAULT_ID = 1
-"""The id of the default namespace, which comes with the tables."""
+"""Id of the default namespace, which new metadata contains."""
 
 
 @dataclass(slots=True)
 class KeptTopics:
-    """Namespaces and topics that are kept."""
+    """The namespaces and topics to keep."""
 
     namespaces: dict[int, Row] = field(default_factory=dict[int, Row])
     topics: dict[int, Topic] = field(default_factory=dict[int, Topic])
-    """The topics that were not deleted, by id."""
+    """Topics that are not deleted, by id."""
     rows: dict[int, Row] = field(default_factory=dict[int, Row])
-    """Rows of topics, with those that were deleted and are still remembered."""
+    """Rows of topics by id, remembered deleted ones included."""
     lost: list[Problem] = field(default_factory=list[Problem])
     rebuilt: list[str] = field(default_factory=list[str])
-    """Topics that were rebuilt from other parts."""
+    """Topics that were rebuilt from other sources."""
 
 
 def read_catalog(salvaged: Salvaged, noted: Sequence[Row] = ()) -> KeptTopics:
     """Return the namespaces and topics.
 
     Args:
-        salvaged: What was found of metadata.
-        noted: Rows of topics from elsewhere, with `tenant` and `namespace`; the last of a topic
-            counts.
+        salvaged: The rows read from metadata.
+        noted: Rows of topics from notes, with `tenant` and `namespace`; the last row of a topic is
+            used.
     """
     catalog = KeptTopics()
     for row in salvaged.rows("namespaces"):
@@ -48,7 +48,7 @@ def read_catalog(salvaged: Salvaged, noted: Sequence[Row] = ()) -> KeptTopics:
 
 
 def _rows(catalog: KeptTopics, salvaged: Salvaged, noted: Sequence[Row]) -> dict[int, Row]:
-    """Return the rows of topics by id: where metadata's is lost or in doubt, the noted one."""
+    """Return the rows of topics by id; the noted row where metadata's is lost or in doubt."""
     rows = {as_int(row["id"]): row for row in salvaged.rows("topics")}
     doubted = {str(each.row.get("uuid")): each for each in salvaged.doubts}
     for row in noted:
@@ -59,7 +59,7 @@ def _rows(catalog: KeptTopics, salvaged: Salvaged, noted: Sequence[Row]) -> dict
             continue
         doubted.pop(str(row["uuid"]), None)
         catalog.rebuilt.append(f"topic {row['name']}: its row is from beside the segments")
-        # Notes of before there were versions tell of no earlier ones.
+        # Notes from before schema versions existed lack the column.
         rows[topic_id] = {"earlier_schemas": None, **row, "deleted_at": None, "purged_at": None}
         catalog.namespaces.setdefault(as_int(row["namespace_id"]), _namespace(row))
     catalog.lost += [
@@ -76,7 +76,7 @@ def _read_topics(catalog: KeptTopics, rows: Mapping[int, Row]) -> None:
             catalog.rows[topic_id] = row
             continue
         name = row["namespace_id"], row["name"]
-        if name in taken:  # What says that it was deleted is lost.
+        if name in taken:  # The mark of its deletion is lost.
             message = "an earlier topic of this name is left out, and all its messages with it"
             catalog.lost.append(Problem(message, topic=str(row["name"])))
             continue
@@ -93,7 +93,7 @@ def _read_topics(catalog: KeptTopics, rows: Mapping[int, Row]) -> None:
 
 def _report_lost(catalog: KeptTopics, salvaged: Salvaged) -> None:
     if not salvaged.is_complete("topics"):
-        catalog.lost.append(Problem("topics may be missing of which nothing is left"))
+        catalog.lost.append(Problem("topics may be missing without a trace"))
     for row in salvaged.lost("topics"):
         if row.get("id") not in catalog.rows and row.get("deleted_at") is None:
             message = "its row is lost, and all its messages with it"
@@ -104,13 +104,13 @@ def _report_lost(catalog: KeptTopics, salvaged: Salvaged) -> None:
 
 
 def _name_of_namespace(catalog: KeptTopics, namespace_id: int) -> NamespaceName:
-    """Return the name of a namespace; one whose row is lost gets another."""
+    """Return the name of a namespace; one whose row is lost gets a generated name."""
     row = catalog.namespaces.get(namespace_id)
     if row is None:
         name = DEFAULT_NAMESPACE
         if namespace_id != _DEFAULT_ID:
             name = NamespaceName(name.tenant, f"recovered-{namespace_id}")
-            message = "the name of its namespace is lost: this one is made up"
+            message = "the name of its namespace is lost: this one is generated"
             catalog.lost.append(Problem(message, topic=str(name)))
         row = {
             "id": namespace_id,
@@ -150,59 +150,59 @@ def _namespace(row: Row) -> Row:
 
 
 def _is_gone(salvaged: Salvaged, row: Row) -> bool:
-    """Tell whether a topic that was noted is not in metadata as it was deleted."""
+    """Return whether a noted topic is missing from metadata because it was deleted."""
     return salvaged.is_complete("topics") and not any(
         lost.get("uuid") == row["uuid"] for lost in salvaged.lost("topics")
     )
 
 
 def as_int(value: object) -> int:
-    """Return a value of a column of numbers."""
+    """Return the value of an integer column; raises TypeError for any other."""
     if type(value) is not int:
         raise TypeError(f"{value!r:.40} is no number")
     return value
 
 
 OF_THE_LOG = {"namespaces", "topics", "partitions", "pages", "folios", "inline_folios"}
-"""Tables that the others of this package put together."""
+"""Tables that other modules of this package rebuild."""
 
 OF_STAGES = {"stages", "staged_pages"}
 
 _MEANING = {
     "consumer_offsets": "the offset of a consumer is lost",
-    "producers": "where an idempotent producer stands is lost: what it repeats may come twice",
-    "producer_results": "a result of a producer is lost: it cannot be told again",
-    "publishes": "the outcome of a publish is lost: it cannot be told again",
-    "flushes": "the outcome of a node's flush is lost: it cannot be told again",
+    "producers": "the state of an idempotent producer is lost: its retries may be duplicated",
+    "producer_results": "a producer's result is lost: a retry cannot be answered",
+    "publishes": "the outcome of a publish is lost: a retry cannot be answered",
+    "flushes": "the outcome of a node's flush is lost: a retry cannot be answered",
     "share_groups": "a share group is lost",
-    "shards": "how far a file was read into the log is lost: it may be read again",
-    "shard_prunings": "when a source was pruned is lost",
+    "shards": "the progress of ingesting a file is lost: it may be ingested again",
+    "shard_prunings": "the time of a source's pruning is lost",
     "tokens": "a token is lost: create it again",
-    "token_changes": "whether there were tokens is lost",
+    "token_changes": "the record of whether there were tokens is lost",
 }
 
 _SHOWN = ("consumer", "partition", "producer_id", "name", "writer", "source", "shard")
-"""Columns that a report names."""
+"""Columns by which a report identifies a lost row."""
 
 
 @dataclass(slots=True)
 class Rest:
-    """Rows of further tables that are kept, and what is lost."""
+    """Rows to keep of the remaining tables, and the losses."""
 
     rows: dict[str, list[Row]] = field(default_factory=dict[str, list[Row]])
     stages: list[tuple[Row, list[Row]]] = field(default_factory=list[tuple[Row, list[Row]]])
-    """Each with its pages, in order."""
+    """Stages, each with its pages in order."""
     lost: list[Problem] = field(default_factory=list[Problem])
     had_tokens: bool = False
-    """Whether there may have been tokens: the log must not be open to all then."""
+    """Whether there may have been tokens; if so, the log must not become open to everyone."""
 
 
 def read_rest(salvaged: Salvaged, catalog: KeptTopics, folios: Mapping[int, str]) -> Rest:
-    """Return what is kept beside the log's index.
+    """Return the rows to keep apart from catalog and index.
 
     Args:
-        salvaged: What was found of metadata.
-        catalog: The topics that are kept; rows of others are not.
+        salvaged: The rows read from metadata.
+        catalog: The topics to keep; rows of others are dropped.
         folios: Names of files by id.
     """
     rest = Rest()
@@ -245,7 +245,7 @@ def _meaning(table: str, row: Row) -> str:
 def _read_stages(
     rest: Rest, salvaged: Salvaged, catalog: KeptTopics, folios: Mapping[int, str]
 ) -> None:
-    """Keep the stages of which all pages are there: part of one is never published."""
+    """Keep the stages whose pages are all present: a partial stage must never be published."""
     pages: dict[int, list[Row]] = {}
     for row in salvaged.rows("staged_pages"):
         pages.setdefault(as_int(row["stage_id"]), []).append(row)
@@ -266,9 +266,9 @@ def _read_stages(
         _lost_stage(row, catalog) for row in salvaged.lost("stages") if row.get("name") is not None
     ]
     if not salvaged.is_complete("stages"):
-        rest.lost.append(Problem("stages may be missing that were not published"))
+        rest.lost.append(Problem("unpublished stages may be missing"))
 
 
 def _lost_stage(row: Row, catalog: KeptTopics) -> Problem:
-    message = "it is lost, as not all of it is there"
+    message = "it is lost, as it is incomplete"
     return Problem(message, topic=_topic_of(row, catalog), stage=str(row.get("name")))

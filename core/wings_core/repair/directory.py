@@ -1,4 +1,4 @@
-"""Repair a data directory into a new one."""
+"""Repair of a data directory into a new one."""
 
 import errno
 import fcntl
@@ -29,7 +29,7 @@ from wings_core.storage.files import sync_directory
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """The parts of a log that a repair kept, and the parts that are lost."""
+    """The parts of a log that a repair kept, and those that are lost."""
 
     path: Path
     """The new directory."""
@@ -37,11 +37,11 @@ class RepairReport:
     partitions: int
     pages: int
     rows: int
-    """Rows of the pages that can be read."""
+    """Rows of readable pages."""
     found: tuple[str, ...]
-    """Faults of the files of the old directory: no loss by themselves."""
+    """Faults of the old directory's files; not losses by themselves."""
     rebuilt: tuple[str, ...]
-    """Parts that were lost and are there again."""
+    """Damaged parts that were rebuilt."""
     lost: tuple[Problem, ...]
     """Parts that are lost for good."""
 
@@ -52,42 +52,43 @@ class RepairReport:
 
 
 UNFINISHED = ".unfinished"
-"""Ends the name of the new directory until it is complete."""
+"""Suffix of the new directory's name until it is complete."""
 
 _NOT_LINKED = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 Progress = Callable[[str, int], None]
-"""Called with what is being done, and how many pages or files of it are."""
+"""Called with the name of a step, and the number of pages or files done."""
 
 
 def repair_directory(
     path: Path, into: Path, *, copy: bool = False, progress: Progress | None = None
 ) -> RepairReport:
-    """Rebuild what can be rebuilt of a data directory in a new one; the old one is only read.
+    """Rebuild a damaged data directory as a new one, as far as possible; the old one is only read.
 
-    Rows of metadata that are sound are taken over with their ids. Offsets of which it is not known
-    any more where their messages lie stay, and reading them is `StorageCorrupt`. The new directory
-    has another name until it is complete, so a crash leaves none.
+    Sound rows of metadata keep their ids. Offsets whose messages cannot be located stay, and
+    reading
+    them raises `StorageCorrupt`. The new directory gets its name when it is complete, so a crash
+    leaves no partial one under that name.
 
-    Blocks for as long as reading the whole log takes; keeps the rows of metadata in memory.
+    Blocks while the whole log is read. Keeps the rows of metadata in memory.
 
     Args:
-        path: The directory, of a server that is stopped: its pages and metadata are in it.
-        into: The new one, not there yet.
-        copy: Copy files with pages also where they can be shared by hard links.
-        progress: Called now and then.
+        path: The directory of a stopped server, which holds its pages and metadata.
+        into: The new directory, which must not exist.
+        copy: Copy files with pages even if they could be hard-linked.
+        progress: Called repeatedly.
 
     Raises:
-        InvalidArgument: There is no such directory, its pages or metadata are elsewhere, it is of
-            another version, or the new one is to be within it.
-        AlreadyExists: There is something at the new place.
+        InvalidArgument: There is no such directory, its pages or metadata are elsewhere, it has
+            another version, or `into` is within it.
+        AlreadyExists: `into` exists.
         Unavailable: A server has the directory open, or a file cannot be read or written.
-        StorageCorrupt: Nothing that says what the pages are is left.
+        StorageCorrupt: No record of the topics is left.
     """
     into = into.absolute()
     report = progress or _unseen
     if into.resolve().is_relative_to(path.resolve()):
-        raise InvalidArgument(f"{into} is within {path}, which is only read: name another place")
+        raise InvalidArgument(f"{into} is within {path}, which is only read: choose another path")
     with _readable(path) as directory, _new(into) as new:
         with ExitStack() as opened:
             report("reading metadata", 0)
@@ -120,12 +121,12 @@ def _build(
     inline: dict[str, bytes],
     inline_ids: dict[int, str],
 ) -> tuple[list[Problem], list[str], Iterable[str]]:
-    """Make the databases of the new directory; return what is lost, rebuilt, and its files."""
+    """Create the new directory's databases; returns losses, rebuilt parts, and files needed."""
     noted = Noted(directory.notes, read_shapes())
     catalog = read_catalog(salvaged, noted.topics())
     if not catalog.topics and not salvaged.is_complete("topics"):
         raise StorageCorrupt(
-            f"nothing that says which topics there were is left of {directory.metadata.name} and "
+            f"no record of the topics is left in {directory.metadata.name} and "
             f"{directory.notes.name}"
         )
     folios = {**read_folios(salvaged, source), **inline_ids}
@@ -154,12 +155,12 @@ def _build(
 
 
 def _tables(catalog: KeptTopics) -> Iterator[str]:
-    """Tell of the topics that are Iceberg tables: their catalog is not read."""
+    """Yield a notice for each topic with an Iceberg table: the catalog is not read."""
     for topic in catalog.topics.values():
         if topic.config.table is not None:
             yield (
-                f"{topic.name}: maintenance makes its Iceberg table anew, with all rows that are "
-                "kept; its earlier snapshots are in the old directory alone"
+                f"{topic.name}: maintenance rebuilds its Iceberg table from all rows that are "
+                "kept; its earlier snapshots remain in the old directory only"
             )
 
 
@@ -171,13 +172,13 @@ def _identity(directory: DataDirectory, salvaged: Salvaged) -> str | None:
 
 
 def _repair_holds(directory: DataDirectory, new: DataDirectory) -> Iterator[Problem]:
-    """Copy what is sound of the holds of share groups; yield what is lost of them."""
+    """Copy the sound rows of share groups; yields the losses."""
     with closing(SqliteMetadata(new.metadata, read_only=True)) as metadata:
         groups = all_groups(metadata.admin, metadata.groups)
     if not groups and not directory.holds.exists():
         return
     name = directory.holds.name
-    # A copy: SQLite would write beside a file that has a log.
+    # A copy, as SQLite would write files beside a database with a write-ahead log.
     old = new.path / "old" / name
     old.parent.mkdir(mode=0o700)
     for suffix in ("", "-wal"):
@@ -193,12 +194,12 @@ def _repair_holds(directory: DataDirectory, new: DataDirectory) -> Iterator[Prob
     alive = {stored.key.group_uuid for stored in kept}
     for group in groups if problems else ():
         if group.uuid not in alive:
-            message = f"what share group {group.name} has finished is lost: it begins anew"
+            message = f"the progress of share group {group.name} is lost: it starts over"
             yield Problem(message, topic=str(group.topic.name))
 
 
 def _damaged(checked: CheckReport) -> Iterator[Problem]:
-    """Yield what the check of the new directory found, but for offsets that are told of already."""
+    """Yield the problems found in the new directory, except offsets already reported as lost."""
     hidden = checked.problems_total - len(checked.problems)
     yield from (problem for problem in checked.problems if problem.folio != LOST_FOLIO)
     if hidden:
@@ -208,14 +209,14 @@ def _damaged(checked: CheckReport) -> Iterator[Problem]:
 def _bring_files(
     source: PageSource, new: DataDirectory, folios: Iterable[str], copy: bool, report: Progress
 ) -> None:
-    """Put the files with pages into the new directory, durably."""
+    """Link or copy the files with pages into the new directory, durably."""
     target = PageSource(new, {})
     directories: set[Path] = set()
     try:
         for number, folio in enumerate(sorted(folios)):
             old, place = source.path_of(folio), target.path_of(folio)
             if old is None or place is None or not old.is_file():
-                continue  # What is missing, the check tells.
+                continue  # The check reports missing files.
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             directories |= {place.parent, *place.parent.parents} - {*new.path.parents}
             _bring(old, place, copy)
@@ -242,13 +243,13 @@ def _bring(old: Path, place: Path, copy: bool) -> None:
 
 
 def _unseen(what: str, count: int) -> None:
-    """Show no progress."""
+    """Ignore progress."""
     del what, count
 
 
 @contextmanager
 def _readable(path: Path) -> Generator[DataDirectory]:
-    """Open a directory that can be repaired, and keep servers from it; nothing is written."""
+    """Open a repairable directory and lock servers out of it; nothing is written."""
     with DataDirectory.open_read_only(path) as directory, ExitStack() as locks:
         if not directory.metadata.exists() and has_metadata(directory):
             raise InvalidArgument(f"{path} has its metadata in PostgreSQL, which repairs itself")
@@ -267,7 +268,7 @@ def _hold(path: Path, locks: ExitStack) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return  # It was never served, or this process may not.
+        return  # Never served, or not writable by this process.
     locks.callback(os.close, descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -277,7 +278,7 @@ def _hold(path: Path, locks: ExitStack) -> None:
 
 @contextmanager
 def _new(into: Path) -> Generator[Path]:
-    """Make a directory of another name, which gets its own at the end, and goes on an error."""
+    """Create a directory under a temporary name; renamed at the end, deleted on an error."""
     unfinished = into.with_name(into.name + UNFINISHED)
     for each in (into, unfinished):
         if each.exists():

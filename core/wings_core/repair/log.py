@@ -1,4 +1,4 @@
-"""The log's index, put together again from the sound rows of metadata and from pages."""
+"""The log's index, rebuilt from the sound rows of metadata and from pages."""
 
 import json
 from bisect import bisect_left
@@ -17,15 +17,15 @@ from wings_core.repair.pages import PageSource
 from wings_core.repair.salvage import Row, Salvaged
 
 BELIEVED_MAX = 1_000_000_000
-"""Messages behind the last page that are believed to have been there: a consumer may have committed
-any offset."""
+"""Most messages after the last page for which evidence counts: a consumer may have committed any
+offset."""
 
 
 class Evidence:
-    """The highest offsets that anything but the index of pages speaks of.
+    """The highest offsets recorded anywhere but in the index of pages.
 
     Args:
-        salvaged: What was found of metadata.
+        salvaged: The rows read from metadata.
         catalog: Its topics.
     """
 
@@ -46,12 +46,12 @@ class Evidence:
                     self._see(names.get(str(each[0])), each[1], _after(each[3]))
 
     def end(self, topic_id: int, partition: str, reached: int) -> int:
-        """Return an offset that a partition's next one is not below.
+        """Return a lower bound of a partition's next offset.
 
         Args:
-            topic_id: Of metadata.
-            partition: Its value.
-            reached: The end of its pages, which is returned where nothing says more.
+            topic_id: The topic's id in metadata.
+            partition: The partition's value.
+            reached: The end of its pages, returned if there is no other evidence.
         """
         said = self._ends[topic_id, partition]
         return said if reached < said <= reached + BELIEVED_MAX else reached
@@ -75,26 +75,26 @@ def _parsed(text: object) -> list[object]:
 
 
 Verify = Callable[[Location], bool]
-"""Tells whether a page can be read, and is what its location says."""
+"""Returns whether a page can be read and matches its location."""
 
 
 @dataclass(slots=True)
 class Chain:
-    """Pages of a partition that do not overlap, in order of offset."""
+    """The pages of a partition in order of offset, without overlaps."""
 
     pages: list[Location] = field(default_factory=list[Location])
 
     @property
     def end(self) -> int:
-        """The offset after the last one; 0 where there are no pages."""
+        """End offset of the last page; 0 if there are no pages."""
         return self.pages[-1].end_offset + 1 if self.pages else 0
 
     def add(self, page: Location, verify: Verify | None = None) -> bool:
-        """Add a page where its offsets are in no other; tell whether it was.
+        """Add a page unless its offsets overlap another's; returns whether it was added.
 
         Args:
             page: The page.
-            verify: Looks at it first; None: it is known to be right.
+            verify: Verifies the page first; None if it is known to be sound.
         """
         if not 0 <= page.start_offset <= page.end_offset:
             return False
@@ -107,7 +107,7 @@ class Chain:
         return True
 
     def gaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the offsets `[first, last]` from `start` to `end` (exclusive) in no page."""
+        """Yield ranges `[first, last]` of offsets in no page, from `start` to `end` (exclusive)."""
         expected = start
         for page in self.pages:
             if page.start_offset > expected:
@@ -121,16 +121,16 @@ class Chain:
     def fill(
         self, pages: Iterable[Location], start: int, end: int | None, verify: Verify
     ) -> list[Location]:
-        """Add the pages, or parts of them, that have offsets which are missing.
+        """Fill gaps with pages or parts of pages.
 
         Args:
-            pages: Those that may be there, the likely ones first.
-            start: Offsets before it are not wanted.
-            end: Nor those from it on; None: all are.
-            verify: Looks at each before it is added.
+            pages: Candidates, the likeliest first.
+            start: First offset to fill.
+            end: End of the offsets to fill, exclusive; None for no end.
+            verify: Verifies each page before it is added.
 
         Returns:
-            Those that were added.
+            The pages added.
         """
         added: list[Location] = []
         for page in pages:
@@ -143,19 +143,18 @@ class Chain:
     def lose(
         self, start: int, end: int, last_timestamp: int | None, position: Iterator[int]
     ) -> list[tuple[int, int]]:
-        """Put pages that cannot be read in the place of offsets that are in none.
+        """Fill the remaining gaps with unreadable pages.
 
-        Their time is the latest that they may have had, so that who looks for a time does not
-        pass them by.
+        They get the latest possible timestamp, so that a search by time does not skip them.
 
         Args:
-            start: Where the log starts.
-            end: Where it ends, exclusive.
-            last_timestamp: Of the last message, if it is known.
-            position: Where each is said to lie.
+            start: The log's start offset.
+            end: The log's end offset, exclusive.
+            last_timestamp: Timestamp of the last message, if known.
+            position: Supplies the position of each such page.
 
         Returns:
-            The offsets of each, both inclusive.
+            The offset range of each gap, both ends inclusive.
         """
         gaps = list(self.gaps(start, end))
         for first, last in gaps:
@@ -171,20 +170,20 @@ class Chain:
 
 
 FOLIO_TRIES = 3
-"""Pages that are looked at before a file is taken for the one that they lie in."""
+"""Pages that must match before a file is taken for theirs."""
 
 FILLED_SHOWN_MAX = 10
-"""Pages that a report names, of those that were found by notes."""
+"""Most pages found by notes that a report names."""
 
 _REST = ("first_timestamp", "format", "first_row", "slice_bytes", "schema_version")
 
 _Noted = Mapping[tuple[str, Partition], Sequence[Location]]
-"""Places of pages that are noted beside the segments, the last first."""
+"""Noted locations of pages by topic UUID and partition, the latest first."""
 
 
 @dataclass(slots=True)
 class Repaired:
-    """A partition as it is written into the new directory."""
+    """A partition to write to the new directory."""
 
     partition_id: int
     topic_id: int
@@ -198,13 +197,13 @@ class Repaired:
 
 @dataclass(slots=True)
 class LogRepair:
-    """The index of the log, and what was found on the way."""
+    """The rebuilt index of the log, with the losses and the rebuilt parts."""
 
     salvaged: Salvaged
     catalog: KeptTopics
     source: PageSource
     folios: dict[int, str]
-    """Names by id."""
+    """Names of folios by id."""
     evidence: Evidence
     noted: _Noted
     noted_partitions: Mapping[int, Row]
@@ -216,7 +215,7 @@ class LogRepair:
     """The position of the next lost page, in a file that does not exist."""
 
     def run(self) -> None:
-        """Put all partitions together."""
+        """Rebuild all partitions."""
         pages: dict[int, list[Row]] = defaultdict(list)
         for row in self.salvaged.rows("pages"):
             pages[as_int(row["partition_id"])].append(row)
@@ -225,7 +224,7 @@ class LogRepair:
         known |= {key: row for key, row in self.noted_partitions.items() if key in pages}
         self._find_folios(pages.values(), rows)
         taken: set[tuple[int, Partition]] = set()
-        # Sound rows first: what is made up must not take their place.
+        # Sound rows first, so that a guessed partition does not take the place of one.
         for partition_id in [*sorted(rows), *sorted({*pages, *known} - {*rows})]:
             row = rows.get(partition_id)
             found = sorted(pages.get(partition_id, ()), key=lambda each: as_int(each["end_offset"]))
@@ -248,7 +247,7 @@ class LogRepair:
     def _identify(
         self, partition_id: int, row: Row | None, known: Row | None, pages: Sequence[Row]
     ) -> tuple[int, Partition] | None:
-        """Return topic and value of a partition; None where it is not kept."""
+        """Return topic and value of a partition; None if it is not kept."""
         said = row or known or {}
         topic_id, value = said.get("topic_id"), said.get("value")
         if topic_id is None:
@@ -263,7 +262,7 @@ class LogRepair:
             return None
         topic = self.catalog.topics[topic_id]
         if row is None or (partition_id,) in self.salvaged.tables["partitions"].doubted:
-            # Not certain: the pages say.
+            # Uncertain: the pages decide.
             for page in pages:
                 location = self._location(page)
                 by_rows = location and self.source.partition_of(topic, location)
@@ -273,14 +272,14 @@ class LogRepair:
         if topic.partition_key is None:
             value = UNPARTITIONED
         if not isinstance(value, str):
-            message = f"which of its partitions has the id {partition_id} cannot be told"
+            message = f"the partition with the id {partition_id} cannot be identified"
             self.lost.append(Problem(message, str(topic.name)))
             return None
         return topic_id, Partition(value)
 
     def _lose_topic(self, topic_id: object, value: object, rows: int) -> None:
         topic = f"topic {topic_id}" if topic_id is not None else "a topic"
-        message = f"{rows} messages of {topic}, of which nothing else is left"
+        message = f"{rows} messages of {topic}, whose row and pages are lost"
         self.lost.append(Problem(message, partition=None if value is None else str(value)))
 
     def _topic_of(self, pages: Sequence[Row]) -> int | None:
@@ -293,7 +292,7 @@ class LogRepair:
         return None
 
     def _location(self, row: Row) -> Location | None:
-        """Return where a page lies; None where its file is not known, or its format."""
+        """Return the location of a page; None if its file or its format is unknown."""
         folio = self.folios.get(as_int(row["folio_id"]))
         if folio is None or as_int(row["length"]) <= 0:
             return None
@@ -335,7 +334,7 @@ class LogRepair:
             end = max(as_int(row["next_offset"]), chain.end)
             last = as_int(row["last_timestamp"])
         for gap in chain.lose(start, end, last, self.position):
-            message = "what says where these messages lie is lost"
+            message = "the location of these messages is lost"
             self.lost.append(Problem(message, str(topic.name), value, *gap))
         self.partitions.append(
             Repaired(
@@ -351,7 +350,7 @@ class LogRepair:
         )
 
     def _chain(self, topic: Topic, value: Partition, start: int, pages: Sequence[Row]) -> Chain:
-        """Return the pages of which metadata says where they lie."""
+        """Return the pages whose locations metadata has."""
         chain = Chain()
         unproven: list[Location] = []
         of_before = self.salvaged.tables["pages"].unproven
@@ -372,13 +371,13 @@ class LogRepair:
     def _lose_row(self, topic: Topic, value: Partition, start: int, end: int) -> None:
         name = str(topic.name)
         if start:
-            message = "the start of its log is lost: what was before is, or had expired"
+            message = "the start of its log is lost: earlier messages are lost or had expired"
             self.lost.append(Problem(message, name, value, 0, start - 1))
-        message = f"the end of its log is lost: it goes on at {end}, and there may have been more"
+        message = f"the end of its log is lost: it continues at {end}; later messages may be lost"
         self.lost.append(Problem(message, name, value))
 
     def _add_noted(self, taken: set[tuple[int, Partition]], next_id: int) -> None:
-        """Make partitions anew of which nothing but notes is left."""
+        """Rebuild partitions that are only known from notes."""
         ids = {topic.uuid: topic_id for topic_id, topic in self.catalog.topics.items()}
         for (uuid, value), locations in self.noted.items():
             topic_id = ids.get(uuid)
@@ -390,7 +389,7 @@ class LogRepair:
                 next_id += 1
 
     def _find_folios(self, pages: Iterable[Sequence[Row]], rows: Mapping[int, Row]) -> None:
-        """Find out in which files pages lie whose file's row is lost, by looking into each."""
+        """Find the files of pages whose folio's row is lost, by trying each file."""
         unknown: dict[int, list[Row]] = defaultdict(list)
         for some in pages:
             for row in some:
@@ -405,7 +404,7 @@ class LogRepair:
                 if all(self._fits(folio, row, rows) for row in some[:FOLIO_TRIES]):
                     self.folios[folio_id] = folio
                     free.discard(folio)
-                    self.rebuilt.append(f"which file has the number {folio_id}: {folio}")
+                    self.rebuilt.append(f"the file with the id {folio_id}: {folio}")
                     break
 
     def _fits(self, folio: str, row: Row, rows: Mapping[int, Row]) -> bool:
@@ -429,7 +428,7 @@ def _filled(topic: Topic, value: Partition, pages: Sequence[Location]) -> str:
 
 
 def read_folios(salvaged: Salvaged, source: PageSource) -> dict[int, str]:
-    """Return the names of files by their ids; of several versions that which is there."""
+    """Return the names of files by id; of several versions of a name, the one that exists."""
     folios: dict[int, str] = {}
     for row in [*salvaged.lost("folios"), *salvaged.rows("folios")]:
         folio_id, name = row.get("id"), row.get("name")
@@ -441,9 +440,9 @@ def read_folios(salvaged: Salvaged, source: PageSource) -> dict[int, str]:
 
 
 def read_inline(salvaged: Salvaged) -> tuple[dict[str, bytes], dict[int, str]]:
-    """Return the bytes of the folios that metadata keeps, by name, and their names by id.
+    """Return the bytes of inline folios by name, and their names by id.
 
-    One whose name is lost gets another.
+    A folio whose name is lost gets a generated one.
     """
     names = {
         as_int(row["id"]): str(row["name"])

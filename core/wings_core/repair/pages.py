@@ -1,4 +1,4 @@
-"""The sources beside metadata: the pages that a damaged directory still has, and its notes."""
+"""Sources beside metadata: the pages of a damaged directory, and its notes."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -27,15 +27,15 @@ from wings_core.storage.parquet_file import is_parquet, read_footer
 from wings_core.storage.segment_objects import LOCAL_SEGMENT_SUFFIX, store_suffix
 
 _UUID_AT = slice(32, 48)
-"""The bytes of the topic's UUID in the header of a page; see storage/page.py."""
+"""Position of the topic's UUID in the header of a page; see storage/page.py."""
 
 
 class PageSource:
-    """The files with pages of a directory; nothing of it is written.
+    """The files with pages of a directory, opened read-only.
 
     Args:
-        directory: The damaged one.
-        inline: The bytes of folios that metadata keeps, by name.
+        directory: The damaged directory.
+        inline: The bytes of inline folios, by name.
     """
 
     def __init__(self, directory: DataDirectory, inline: dict[str, bytes]) -> None:
@@ -53,7 +53,7 @@ class PageSource:
         return {name: self._inline[name] for name in folios if name in self._inline}
 
     def path_of(self, folio: str) -> Path | None:
-        """Return the file of a folio, None where it has none, or no name of one."""
+        """Return the path of a folio's file; None if it has none, or its name is invalid."""
         if SEGMENT_NAME.fullmatch(folio):
             return self._directory.segments / folio
         place = PurePosixPath(folio)
@@ -63,7 +63,7 @@ class PageSource:
         return None
 
     def exists(self, folio: str) -> bool:
-        """Tell whether there are bytes of a folio."""
+        """Return whether a folio's bytes exist."""
         path = self.path_of(folio)
         return folio in self._inline or (path is not None and path.is_file())
 
@@ -81,7 +81,7 @@ class PageSource:
         return {name for name in found if self.path_of(name) is not None}
 
     def rows(self, topic: Topic, location: Location) -> pa.RecordBatch | None:
-        """Return the rows of a location; None where its page is damaged, or another's."""
+        """Return the rows at a location; None if the page is damaged or not the topic's."""
         try:
             page = Page.of_location(topic, UNPARTITIONED, location)
             batch = CODECS[location.format].check(self._store, page.written, location.address)
@@ -92,7 +92,7 @@ class PageSource:
         return batch if batch.num_rows == location.rows else None
 
     def is_right(self, topic: Topic, partition: Partition, location: Location) -> bool:
-        """Tell whether a location's page can be read, and is of this topic and partition."""
+        """Return whether the page can be read and belongs to this topic and partition."""
         batch = self.rows(topic, location)
         if batch is None:
             return False
@@ -103,7 +103,7 @@ class PageSource:
             return False
 
     def partition_of(self, topic: Topic, location: Location) -> Partition | None:
-        """Return the partition whose rows lie at a location, by the rows themselves."""
+        """Return the partition of a page, derived from its rows."""
         if topic.partition_key is None:
             return UNPARTITIONED
         batch = self.rows(topic, location)
@@ -116,7 +116,7 @@ class PageSource:
         return keys[0] if len(keys) == 1 else None
 
     def topic_uuid_of(self, location: Location) -> str | None:
-        """Return the topic's UUID that the header of a page says, as 32 hexadecimal digits."""
+        """Return the topic's UUID from the header of a page, as 32 hexadecimal digits."""
         address = location.address
         if is_parquet(address.folio):
             return _parquet_uuid(self.path_of(address.folio))
@@ -133,7 +133,7 @@ class PageSource:
 
 
 def _parquet_uuid(path: Path | None) -> str | None:
-    """Return the topic's UUID that the footer of a Parquet file says."""
+    """Return the topic's UUID from the footer of a Parquet file."""
     if path is None or not path.is_file():
         return None
     try:
@@ -145,18 +145,18 @@ def _parquet_uuid(path: Path | None) -> str | None:
 
 
 _ADDED_COLUMNS = 1
-"""At the end of the notes of a table, since the first version that wrote them."""
+"""Columns added at the end of a table since notes are written."""
 
 
 class Noted:
-    """The notes of a directory; what of them is still true is for their reader to find out.
+    """The notes of a directory; they may be outdated, so readers must verify them.
 
     Args:
-        path: The file; need not be there.
-        shapes: The tables.
+        path: The file; may be missing.
+        shapes: The tables, by name.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
 
     def __init__(self, path: Path, shapes: Mapping[str, Shape]) -> None:
@@ -172,10 +172,10 @@ class Noted:
                 else:
                     self._found[table][as_int(row["id"])] = row
         self.partition_ids = self._found["partitions"]
-        """Rows of partitions, without where they stand, by id."""
+        """Rows of partitions by id, without their offsets."""
 
     def _add_page(self, row: Row) -> None:
-        """Note a page of the partition and the file that had its ids then."""
+        """Record a page with the partition and the file that had its ids at the time."""
         partition = self._found["partitions"].get(as_int(row["partition_id"]))
         folio = self._found["folios"].get(as_int(row["folio_id"]))
         if partition is None or folio is None:
@@ -186,7 +186,7 @@ class Noted:
             self._located[key].append(location)
 
     def topics(self) -> list[Row]:
-        """Return the rows of topics that were not deleted, each with those of its namespace."""
+        """Return the rows of topics that were not deleted, joined with their namespaces'."""
         topics: list[Row] = []
         for row in self._found["topics"].values():
             namespace = None
@@ -202,10 +202,10 @@ class Noted:
         return topics
 
     def pages(self, topic_ids: Mapping[int, str]) -> dict[tuple[str, Partition], list[Location]]:
-        """Return where pages lie or lay, by topic UUID and partition, the last noted first.
+        """Return noted locations of pages by topic UUID and partition, the latest first.
 
         Args:
-            topic_ids: The UUIDs of topics by id; pages of others are left out.
+            topic_ids: UUIDs of topics by id; pages of others are left out.
         """
         return {
             (topic_ids[topic_id], value): locations[::-1]
@@ -225,9 +225,9 @@ def _location(folio: str, row: Row) -> Location | None:
 
 
 def _row(shapes: Mapping[str, Shape], table: object, values: object) -> Row | None:
-    """Return a note as a row, None where it is none: of a version of other columns, say.
+    """Return a note as a row; None if it does not fit the table, for example by its version.
 
-    One from before a column was added ends before it.
+    A note from before a column was added ends before that column.
     """
     columns = COLUMNS.get(str(table))
     if columns is None or not isinstance(values, tuple):

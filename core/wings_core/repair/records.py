@@ -1,4 +1,4 @@
-"""Cells and records of the trees in an SQLite file; each is decoded or refused by itself."""
+"""Cells and records of the B-trees in an SQLite file, each decoded or rejected by itself."""
 
 import struct
 from collections.abc import Iterator
@@ -11,18 +11,18 @@ Value = int | float | str | bytes | None
 Record = tuple[Value, ...]
 
 PAYLOAD_BYTES_MAX = 1 << 30
-"""The longest record; a longer one is damaged."""
+"""Longest record in bytes; a longer one is damaged."""
 
 _INTEGER_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 _FLOAT, _ZERO, _ONE, _BLOB = 7, 8, 9, 12
 
 
 class DamagedError(Exception):
-    """Bytes that cannot be what they should be."""
+    """Bytes do not decode as expected."""
 
 
 class Kind(IntEnum):
-    """The content of a page of a tree, by its first byte."""
+    """Kinds of tree pages, by their first byte."""
 
     INDEX_INTERIOR = 2
     TABLE_INTERIOR = 5
@@ -31,12 +31,12 @@ class Kind(IntEnum):
 
     @property
     def is_interior(self) -> bool:
-        """Whether it refers to further pages of the tree."""
+        """Whether the page refers to child pages."""
         return self in {Kind.INDEX_INTERIOR, Kind.TABLE_INTERIOR}
 
     @property
     def is_table(self) -> bool:
-        """Whether its tree is keyed by row ids."""
+        """Whether the tree is keyed by row ids."""
         return self in {Kind.TABLE_INTERIOR, Kind.TABLE_LEAF}
 
 
@@ -45,13 +45,13 @@ class Cell:
     """One entry of a page."""
 
     child: int | None
-    """The page before it; of interior pages only."""
+    """The child page before the entry, in interior pages."""
     row_id: int | None
-    """The row id, of a table."""
+    """Row id, in tables."""
     record: Record | None
-    """None in interior pages of tables."""
+    """Decoded values; None in interior pages of tables."""
     overflow: tuple[int, ...] = ()
-    """The pages that the record goes on in."""
+    """Overflow pages of the record, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,14 @@ class TreePage:
     cells: tuple[Cell, ...]
     last_child: int | None
     damaged: int
-    """How many cells could not be decoded."""
+    """Number of cells that could not be decoded."""
 
 
 def read_node(file: DatabaseFile, number: int) -> TreePage:
     """Decode a page of a tree.
 
     Raises:
-        DamagedError: It is none.
+        DamagedError: The page is not a tree page.
     """
     data = file.page(number)
     if data is None:
@@ -78,7 +78,7 @@ def read_node(file: DatabaseFile, number: int) -> TreePage:
     try:
         kind = Kind(data[at])
     except ValueError:
-        raise DamagedError("the page is of no tree") from None
+        raise DamagedError("the page is not a tree page") from None
     count = int.from_bytes(data[at + 3 : at + 5], "big")
     pointers = at + (12 if kind.is_interior else 8)
     if pointers + 2 * count > len(data):
@@ -178,7 +178,7 @@ def _value(payload: bytes, at: int, kind: int) -> tuple[Value, int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number of up to nine bytes, and where it ends."""
+    """Return a variable-length integer of up to nine bytes, and the position after it."""
     value = data[at]
     if value < 0x80:
         return value, at + 1
@@ -196,28 +196,28 @@ def _signed(value: int) -> int:
 
 
 class Trees:
-    """The trees of a file; remembers which pages it met, and what was wrong with them."""
+    """The trees of a file; records the visited pages, and their problems."""
 
     def __init__(self, file: DatabaseFile) -> None:
         self.file = file
         self.used: set[int] = set()
 
     def walk(self, root: int, problems: list[str]) -> Iterator[tuple[int | None, Record]]:
-        """Yield the row id and the record of each entry of a tree that can be decoded, in order.
+        """Yield row id and record of each decodable entry of a tree, in order.
 
         Args:
-            root: Its first page.
-            problems: What is damaged is added to it.
+            root: Number of the root page.
+            problems: Receives descriptions of damage.
         """
         stack: list[int | Cell] = [root]
         while stack:
             number = stack.pop()
             if isinstance(number, Cell):
-                assert number.record is not None, "only such cells are put there"
+                assert number.record is not None, "only cells with records are pushed"
                 yield number.row_id, number.record
                 continue
             if number in self.used:
-                problems.append(f"page {number} is in two places")
+                problems.append(f"page {number} is referenced twice")
                 continue
             try:
                 node = read_node(self.file, number)
@@ -237,7 +237,7 @@ class Trees:
                     stack.append(cell.child)
 
     def orphans(self) -> Iterator[tuple[Kind, list[tuple[int | None, Record]]]]:
-        """Yield the entries of each page that no tree that was walked has, and that is not free."""
+        """Yield the entries of each page that is neither free nor in a walked tree."""
         free = self.file.free_pages()
         for number in range(1, self.file.pages + 1):
             if number in self.used or number in free:

@@ -1,8 +1,8 @@
-"""All rows of a damaged file of metadata that are sound, read tree by tree, page by page.
+"""Salvage of the sound rows of a damaged metadata file, tree by tree, page by page.
 
-A row is sound where its record decodes into the types of its table, its checksum matches, and the
-indexes that hold a copy of its values say the same. Pages that no tree leads to any more, as
-the page above them is damaged, are told by what their rows look like.
+A row is sound if its record decodes to the types of its table, its checksum matches, and the
+indexes with copies of its values agree. Pages cut off from their tree by a damaged parent are
+assigned to tables by the shape of their rows.
 """
 
 import sqlite3
@@ -34,16 +34,16 @@ _TYPES: dict[str, type] = {"INTEGER": int, "TEXT": str, "BLOB": bytes}
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An index of all rows of a table, or of some."""
+    """An index of all or some rows of a table."""
 
     name: str
     columns: tuple[str, ...]
-    """The columns of its entries, the key of the row among them."""
+    """Columns of its entries, including the key of the row."""
     types: tuple[type, ...]
     partial: bool
 
     def fits(self, record: Record) -> bool:
-        """Tell whether a record can be an entry of this index."""
+        """Return whether a record can be an entry of this index."""
         return len(record) == len(self.columns) and all(
             value is None or type(value) is kind
             for kind, value in zip(self.types, record, strict=True)
@@ -52,27 +52,26 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A table."""
+    """The structure of a table."""
 
     name: str
     columns: tuple[str, ...]
-    """The columns of its records, in order."""
+    """Columns of its records, in order."""
     types: tuple[type, ...]
     nullable: tuple[bool, ...]
     defaults: tuple[Value, ...]
-    """Values of columns that earlier records do not have."""
+    """Defaults of columns that older records lack."""
     key: tuple[str, ...]
     row_id: str | None
-    """The column that is the row id, which records have as NULL; None: the tree is keyed by
-    `key`."""
+    """Column that aliases the row id, NULL in records; None if the tree is keyed by `key`."""
     stored: tuple[str, ...]
-    """The columns that are inserted: those that SQLite does not compute."""
+    """Columns to insert: all but those that SQLite computes."""
     indexes: tuple[Index, ...]
 
     def row(self, row_id: int | None, record: Record) -> Row | None:
-        """Return a record as a row of this table, None where it is none, or damaged.
+        """Return a record as a row of this table; None if it does not fit or is damaged.
 
-        One from before a column was added ends before it.
+        A record from before a column was added ends before that column.
         """
         if (row_id is None) != (self.row_id is None) or len(record) > len(self.columns):
             return None
@@ -82,7 +81,7 @@ class Shape:
             self.columns, self.types, self.nullable, padded, strict=True
         ):
             if column == self.row_id:
-                value = row_id if value is None else b""  # Never there.
+                value = row_id if value is None else b""  # Not NULL: damaged.
             if type(value) is not kind and not (nullable and value is None):
                 return None
             row[column] = value
@@ -97,7 +96,7 @@ class Shape:
 
 @cache
 def read_shapes() -> dict[str, Shape]:
-    """Return the tables of metadata of this version, by name."""
+    """Return the tables of this version's metadata, by name."""
     with TemporaryDirectory(prefix="wings-repair-") as directory:
         path = Path(directory) / "metadata.sqlite"
         SqliteMetadata(path).close()
@@ -145,7 +144,7 @@ def _indexes(
         "SELECT name, origin, partial FROM pragma_index_list(?)", (table,)
     ).fetchall():
         columns = tuple(
-            column or key[0]  # The row id has no name there.
+            column or key[0]  # The row id, unnamed in an index.
             for (column,) in connection.execute(
                 "SELECT name FROM pragma_index_xinfo(?) ORDER BY seqno", (name,)
             )
@@ -157,20 +156,20 @@ def _indexes(
 
 
 NOT_SALVAGED = {"migrations", "fences", "leases", "nodes", "topic_tables", "table_segments"}
-"""Made anew, of processes that have ended, or told by a catalog."""
+"""Tables that are created anew, concern ended processes, or are derived from a catalog."""
 
 NEVER_FROM_ORPHANS = {"tokens", "token_changes"}
-"""A page that no tree leads to may be one of before: a token that was revoked stays revoked."""
+"""Tables never read from orphaned pages, which may be outdated: a revoked token stays revoked."""
 
 _SCHEMA_COLUMNS = 5
 
 COPIED = {"topics", "namespaces"}
-"""Tables whose rows an index holds whole."""
+"""Tables with an index that holds whole rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A value of which there are two versions, and the row that has the first."""
+    """A value with two versions, and the row that has the first."""
 
     table: str
     row: Row
@@ -187,30 +186,30 @@ class _Copies:
 
 @dataclass(slots=True)
 class Table:
-    """The rows of one table that were found."""
+    """The rows found of one table."""
 
     shape: Shape
     rows: dict[Key, Row] = field(default_factory=dict[Key, Row])
-    """The sound ones, by key."""
+    """Sound rows by key."""
     unproven: set[Key] = field(default_factory=set[Key])
-    """Keys of rows that no tree leads to: they may be of before."""
+    """Keys of rows from orphaned pages, which may be outdated."""
     doubted: set[Key] = field(default_factory=set[Key])
-    """Keys of sound rows whose texts an index has otherwise."""
+    """Keys of sound rows whose text values differ in an index."""
     lost: list[Row] = field(default_factory=list[Row])
-    """Some columns of rows that are not sound, by indexes."""
+    """Known columns of lost rows, from indexes."""
     problems: list[str] = field(default_factory=list[str])
-    """Why rows may be missing of which no index tells."""
+    """Reasons why rows may be missing that no index has."""
 
 
 @dataclass(slots=True)
 class Salvaged:
-    """The rows of a file of metadata that were found."""
+    """The rows found in a metadata file."""
 
     tables: dict[str, Table]
     problems: list[str]
     """Faults of the file."""
     losses: list[str] = field(default_factory=list[str])
-    """Faults by which messages may be lost of which nothing else tells."""
+    """Faults that may have lost messages without another trace."""
     doubts: list[Doubt] = field(default_factory=list[Doubt])
 
     def rows(self, table: str) -> list[Row]:
@@ -218,23 +217,22 @@ class Salvaged:
         return list(self.tables[table].rows.values())
 
     def lost(self, table: str) -> list[Row]:
-        """Return what is known of rows that are not sound."""
+        """Return the known columns of lost rows."""
         return self.tables[table].lost
 
     def is_complete(self, table: str) -> bool:
-        """Tell whether no row of a table can be missing of which nothing is known."""
+        """Return whether every missing row of a table is known to be missing."""
         return not self.tables[table].problems
 
 
 def salvage(path: Path) -> Salvaged:
-    """Read what is sound of a file of metadata; an absent one is read as an empty one.
+    """Read the sound rows of a metadata file; a missing file is read as empty.
 
-    Blocks for as long as reading the whole file takes, about 10 µs a row, and keeps all rows in
-    memory.
+    Blocks while the whole file is read, about 10 µs a row. Keeps all rows in memory.
 
     Raises:
-        InvalidArgument: It is of an earlier or a later version, or not metadata of Wings.
-        OSError: It cannot be read.
+        InvalidArgument: The file has an earlier or later version, or is not metadata of Wings.
+        OSError: The file cannot be read.
     """
     shapes = read_shapes()
     tables = {name: Table(shape) for name, shape in shapes.items() if name not in NOT_SALVAGED}
@@ -295,7 +293,7 @@ class _Salvage:
         problems: list[str] = []
         versions = [version or 0 for version, _ in self._trees.walk(root, problems)]
         version = max(versions, default=0)
-        # Each version left its row: where one is missing, the page is damaged, or another's.
+        # Every version has a row: if one is missing, the page is damaged or another table's.
         if problems or sorted(versions) != list(range(1, version + 1)):
             return
         if 0 < version < len(MIGRATIONS):
@@ -313,7 +311,7 @@ class _Salvage:
     def _walk(self, name: str, problems: list[str]) -> Iterator[tuple[int | None, Record]]:
         root = self._roots.get(name)
         if root is None:
-            problems.append("where it begins is not known")
+            problems.append("its root page is not known")
             return iter(())
         return self._trees.walk(root, problems)
 
@@ -327,16 +325,16 @@ class _Salvage:
             else:
                 table.rows.setdefault(table.shape.key_of(row), row)
         if damaged:
-            table.problems.append(f"{damaged} rows are not what was written")
+            table.problems.append(f"{damaged} rows do not match their checksums or types")
             if not table.rows:
-                self._trees.used = used  # The tree is another's.
+                self._trees.used = used  # The tree belongs to another table.
 
     def _read_index(self, shape: Shape, index: Index) -> None:
         problems: list[str] = []
         copies: dict[Key, Row] = {}
         for _, record in self._walk(index.name, problems):
             if not index.fits(record):
-                problems.append("an entry is not what was written")
+                problems.append("an entry does not fit the index")
                 continue
             entry = dict(zip(index.columns, record, strict=True))
             copies[shape.key_of(entry)] = entry
@@ -345,7 +343,7 @@ class _Salvage:
         self._copies[index.name] = _Copies(copies, not problems)
 
     def _read_orphans(self) -> None:
-        """Take over rows of pages that no tree leads to, where they can be of one table only."""
+        """Adopt the rows of orphaned pages that fit exactly one table."""
         shapes = [*self._shapes.values()]
         for kind, entries in self._trees.orphans():
             fits: Counter[str] = Counter()
@@ -376,7 +374,7 @@ class _Salvage:
         for key, row in table.rows.items():
             copies = [found for index in indexes if (found := index.rows.get(key)) is not None]
             differs = any(row[column] != copy[column] for copy in copies for column in copy)
-            # The numbers of a partition, its key among them, have a checksum.
+            # The numbers of a partition, its key included, have a checksum.
             unknown = indexes and not copies and all(index.is_complete for index in indexes)
             if differs or (unknown and shape.name != "partitions"):
                 doubtful[key] = None
@@ -389,7 +387,7 @@ class _Salvage:
                     doubtful[key] = None
         for key in doubtful:
             if shape.name == "partitions" and key in table.rows:
-                table.doubted.add(key)  # Its numbers are right, and the pages tell its value.
+                table.doubted.add(key)  # Its numbers are verified; the pages decide its value.
                 continue
             row = table.rows.pop(key, None)
             copies = [found for index in indexes if (found := index.rows.get(key)) is not None]
@@ -403,9 +401,9 @@ class _Salvage:
                 table.lost.append(known)
 
     def _resolved(self, shape: Shape, row: Row | None, copies: Sequence[Row]) -> Row | None:
-        """Return a row of which there are several versions; None where it cannot be told.
+        """Merge the versions of a row; None if they cannot be reconciled.
 
-        Each value is that which most copies say, or the one that makes sense.
+        Each value is that of most copies, or the only valid one.
         """
         if shape.name not in COPIED or not copies:
             return None
@@ -427,12 +425,12 @@ class _Salvage:
 
 
 def _nearly(copy: Row, row: Row) -> bool:
-    """Tell whether an entry of an index is that of a row, but for one value."""
+    """Return whether an index entry differs from a row in one value only."""
     return sum(row[column] != value for column, value in copy.items()) <= 1
 
 
 def makes_sense(column: str, value: Value) -> bool:
-    """Tell whether a value of a topic or namespace can be read as what it is."""
+    """Return whether a value of a topic or namespace is valid for its column."""
     try:
         if column == "schema" and isinstance(value, bytes):
             pa.ipc.read_schema(pa.py_buffer(value))

@@ -1,4 +1,4 @@
-"""Write what was put together as the metadata of a new directory."""
+"""Writes the rebuilt metadata of a new directory."""
 
 import sqlite3
 from collections import Counter
@@ -24,17 +24,17 @@ def write_metadata(
     rest: Rest,
     identity: str | None,
 ) -> dict[int, str]:
-    """Make a file of metadata; returns the files that pages lie in, by id.
+    """Create a metadata file; returns the names of files with pages, by id.
 
     Args:
-        path: Where; not there yet.
+        path: The file, which must not exist.
         shapes: The tables.
         catalog: Namespaces and topics.
-        partitions: With their pages.
+        partitions: Partitions with their pages.
         folios: Names of files by id.
-        inline: The bytes of those that metadata keeps, by name.
-        rest: All else.
-        identity: What tells this metadata from any other; None: another one is made up.
+        inline: Bytes of inline folios, by name.
+        rest: Rows of the remaining tables.
+        identity: Id of the metadata; None generates a new one.
     """
     SqliteMetadata(path).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -73,7 +73,7 @@ class _Writer:
         self._folios = folios
         self._ids = {name: folio_id for folio_id, name in folios.items()}
         self.pages: Counter[int] = Counter()
-        """Pages of each file, by id."""
+        """Number of pages in each file, by id."""
 
     def replace(self, table: str, rows: Iterable[Row]) -> None:
         self._connection.execute(f"DELETE FROM {table}")

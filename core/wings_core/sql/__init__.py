@@ -1,4 +1,4 @@
-"""SQL over topics: a statement is parsed, checked and run by DuckDB on what the log holds."""
+"""SQL over topics: statements are parsed, checked, and run by DuckDB on the rows of the log."""
 
 from wings_core.sql.query import Query, Sql
 

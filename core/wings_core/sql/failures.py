@@ -1,4 +1,4 @@
-"""Failures: what DuckDB says or makes that is not ours becomes an error, with its place."""
+"""Translation of DuckDB's errors into ours, with their position in the statement."""
 
 import json
 import re
@@ -19,19 +19,19 @@ _FAULTS = frozenset({"INTERNAL", "FATAL"})
 
 
 def translated(error: EngineFailed, text: str, bound: BoundText | None) -> WingsError:
-    """Return the error of a query for one of DuckDB, or of Arrow within it.
+    """Translate an error of DuckDB, or of Arrow within it, into the error of a query.
 
     Args:
         error: The failure, with DuckDB's JSON in its message.
-        text: The statement, as its caller has it.
-        bound: The statement as DuckDB has it.
+        text: The statement as the caller wrote it.
+        bound: The statement as sent to DuckDB.
     """
     if error.of_memory:
         return ResourceExhausted("the query needs more memory than it may use")
     found = _json_in(error.message)
     kind = str(found.get("exception_type", ""))
     message = str(found.get("exception_message", error)).strip()
-    # What follows are hints about settings, which are not the caller's, and names of tables.
+    # The rest are hints about settings, which the caller cannot change, and names of tables.
     message = re.split(r"\n(?:Did you mean|Possible solutions|\n|LINE )", message)[0]
     message = without_hints(message.replace("\n", " "))[:MESSAGE_LENGTH_MAX]
     if kind in _EXHAUSTED or "max_temp_directory_size" in message:
@@ -56,15 +56,15 @@ def _json_in(message: str) -> dict[str, Any]:
 
 
 def check_types(schema: pa.Schema) -> None:
-    """Refuse results that none of the answers' forms has.
+    """Reject result types that no response format supports.
 
     Raises:
-        InvalidSql: A column is an ENUM, or of a type of DuckDB's own, or has one within.
+        InvalidSql: A column is an ENUM or of a type of DuckDB's own, or contains one.
     """
     for field in fields_of(schema):
         if _is_of_duckdb_alone(field.type):
             raise InvalidSql(
-                f"the column {field.name!r:.80} is {field.type!s:.80}: cast it, as by ::VARCHAR"
+                f"column {field.name!r:.80} has type {field.type!s:.80}: cast it, say ::VARCHAR"
             )
 
 

@@ -1,7 +1,9 @@
-"""Dead letters as a table: those of every topic that holds some, with what they hold.
+"""Dead letters as tables, with the messages that they hold.
 
-`system.dead_letters` has the message as JSON; `system."dead_letters/TOPIC"` has the letters of one
-source, and after their own columns those of the message, as the source's schema is now.
+`system.dead_letters` lists all letters, the message as JSON. `system."dead_letters/TOPIC"` lists
+the
+letters of one source topic: the letter's own columns, then those of the message in the source's
+current schema.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,24 +36,24 @@ _OWN = [
     pa.field("offset", pa.int64()),
     *(field for field in fields_of(DEAD_LETTER_SCHEMA) if field.name != _PAYLOAD),
 ]
-"""Where a letter lies, and what it says of its message."""
+"""Columns of the letter itself: its position, and the facts about its message."""
 
 LETTERS_SCHEMA = pa.schema([*_OWN, pa.field(_PAYLOAD, pa.string())])
-"""The schema of letters of any topic."""
+"""Schema of `system.dead_letters`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A column of the message."""
+    """A column of the source's messages."""
 
     name: str
-    """In the source."""
+    """Name in the source topic."""
     field: "pa.Field[Any]"
-    """The column of the table."""
+    """The corresponding column of the table."""
 
 
 def is_of_letters(topic: Topic) -> bool:
-    """Tell whether a topic holds dead letters."""
+    """Return whether a topic holds dead letters."""
     return topic.partition_key is None and topic.schema.equals(DEAD_LETTER_SCHEMA)
 
 
@@ -59,11 +61,11 @@ class LettersTable:
     """The table of dead letters.
 
     Args:
-        log: Where they are read.
-        topics: Those that hold letters, and that the reader may read.
-        source: Whose letters they are; None: of any topic, with the message as JSON.
+        log: The log that stores them.
+        topics: Topics that hold letters and that the reader may read.
+        source: The topic whose letters are listed; None lists all, with the message as JSON.
         cancel: Ends the scans.
-        count: Counts what they read, and keeps what ended one.
+        count: Counts rows and bytes read, and keeps the first error of a scan.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class LettersTable:
         self._source = source
         self._cancel = cancel
         self._count = count
-        # One moment: letters that come later are not seen.
+        # Fixed once: letters that arrive later are not seen.
         self._ends = [
             (topic, log.registry.partition_state(topic.uuid, UNPARTITIONED)) for topic in topics
         ]
@@ -91,7 +93,7 @@ class LettersTable:
         self._sources: dict[str, Topic | None] = {}
 
     def batches(self, schema: pa.Schema, predicate: Predicate | None) -> Iterator[pa.RecordBatch]:
-        """Yield some columns of the rows that pass a predicate."""
+        """Yield the columns of `schema` of the rows that satisfy `predicate`."""
         needed = set(schema.names) | (predicate.columns if predicate else set[str]())
         try:
             for topic, state in self._ends:
@@ -110,7 +112,7 @@ class LettersTable:
             raise
 
     def _shown(self, topic: Topic, letters: pa.RecordBatch, needed: set[str]) -> pa.RecordBatch:
-        """Return letters as the table has them, of the columns that are needed."""
+        """Return letters as rows of the table, with the needed columns."""
         if self._source is not None:
             name = pa.scalar(str(self._source.name), pa.string())
             of_source = pc.call_function("equal", [letters.column(_SOURCE), name])
@@ -131,7 +133,7 @@ class LettersTable:
         return pa.RecordBatch.from_arrays(list(arrays.values()), schema=pa.schema(fields))
 
     def _messages(self, letters: pa.RecordBatch) -> dict[str, Any]:
-        """Return the columns of the messages that letters hold."""
+        """Return the message columns of letters, by name."""
         found = [self._message(letters, row) for row in range(letters.num_rows)]
         if self._source is None:
             texts = [None if each is None else _json(each) for each in found]
@@ -143,7 +145,7 @@ class LettersTable:
         return columns
 
     def _message(self, letters: pa.RecordBatch, row: int) -> pa.RecordBatch | None:
-        """Return the message of a letter, None where it has none that can be read."""
+        """Return the message of a letter; None if it has none, or an unreadable one."""
         payload = cast("Any", letters.column(_PAYLOAD)[row]).as_buffer()
         source = self._source_of(letters.column(_SOURCE)[row].as_py())
         if payload is None or source is None:
@@ -160,12 +162,12 @@ class LettersTable:
             try:
                 self._sources[name] = self._log.admin.get_topic(TopicName.parse(name))
             except (InvalidName, NotFound):
-                self._sources[name] = None  # It was deleted.
+                self._sources[name] = None  # Deleted.
         return self._sources[name]
 
 
 def _held(source: Topic) -> list[_Held]:
-    """Return the columns of a source's messages; one named as one of a letter's has a prefix."""
+    """Return the columns of a source's messages; names that a letter has too get a prefix."""
     taken = {field.name for field in _OWN}
     held: list[_Held] = []
     for column in shown(source).columns.values():
@@ -179,13 +181,13 @@ def _held(source: Topic) -> list[_Held]:
 
 
 def _value(message: pa.RecordBatch | None, held: _Held) -> Any:
-    """Return a column's value of a message, in an array of one."""
+    """Return the value of one column of a message, as an array of length one."""
     if message is not None and held.name in message.schema.names:
         value = message.column(held.name)
         try:
             return value if value.type == held.field.type else value.cast(held.field.type)
         except pa.ArrowInvalid:
-            pass  # Of a version of the schema whose values the present one does not hold.
+            pass  # Written with an earlier schema; the value does not fit the present type.
     return cast("Any", pa).nulls(1, held.field.type)
 
 

@@ -1,8 +1,8 @@
-"""Live views: statements that a follow can serve, as they are columns and a condition of one topic.
+"""Live views: statements that a follow can serve, with columns and a condition over one topic.
 
     SELECT * | column, … FROM topic [WHERE condition on the topic's own columns]
 
-What else a statement has needs the end of the log, or more than one row at a time.
+Every other clause needs the end of the log, or more than one row at a time.
 """
 
 import json
@@ -20,7 +20,7 @@ SYSTEM_COLUMNS = frozenset({"__partition", "__offset", "__timestamp"})
 _Node = Mapping[str, Any]
 
 _NOTHING = {"type": "EMPTY", "alias": "", "sample": None, "query_location": 0}
-"""The FROM of a SELECT without one."""
+"""The FROM clause of a SELECT without one."""
 
 _PARTS = {
     "group_expressions": "GROUP BY needs an end of the log",
@@ -39,24 +39,24 @@ _MODIFIERS = {
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """The part of a topic that a follow is to show."""
+    """The columns and rows of a topic that a follow delivers."""
 
     topic: TopicName
     columns: tuple[str, ...] | None
-    """In order, system columns too; None: all of both."""
+    """Names in order, system columns included; None for all columns and system columns."""
     filter: str | None
-    """A predicate over the topic's own columns; None: all rows."""
+    """A predicate over the topic's own columns; None for all rows."""
 
 
 def live_view(
     statement: Statement, write: Callable[[str], str], namespace: NamespaceName
 ) -> LiveView:
-    """Return what a follow is to show for a statement.
+    """Return the columns and the condition that a follow delivers for a statement.
 
     Args:
-        statement: That may be run.
+        statement: A parsed and permitted statement.
         write: Returns the text of a syntax tree.
-        namespace: Of a name without a schema.
+        namespace: The namespace of names without a schema.
 
     Raises:
         InvalidSql: A follow cannot serve it; the message says why.
@@ -107,7 +107,7 @@ def _columns(entries: Sequence[_Node], names: set[str], text: str) -> tuple[str,
 def _filter(
     statement: Statement, condition: _Node, names: set[str], write: Callable[[str], str]
 ) -> str:
-    """Return a condition as text, its columns by their own names."""
+    """Return a condition as text, its columns unqualified."""
     cleared = {"select_list": [_plain(condition, names, statement.text)], "where_clause": None}
     node = {**statement.root, **cleared, "from_table": _NOTHING}
     tree = {"error": False, "statements": [{"node": node, "named_param_map": []}]}
@@ -115,7 +115,7 @@ def _filter(
 
 
 def _plain(value: Any, names: set[str], text: str) -> Any:
-    """Return a part of a condition with its columns by their own names."""
+    """Return a part of a condition, its columns unqualified."""
     if isinstance(value, list):
         return [_plain(each, names, text) for each in cast("list[Any]", value)]
     if not isinstance(value, dict):
@@ -132,7 +132,7 @@ def _plain(value: Any, names: set[str], text: str) -> Any:
 
 
 def _unqualified(path: Sequence[str], names: set[str]) -> list[str]:
-    """Return the names of a column and what is in it, without its table's."""
+    """Return the path of a column and of fields in it, without the table's name."""
     return list(path[1:] if len(path) > 1 and path[0].lower() in names else path)
 
 

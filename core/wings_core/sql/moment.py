@@ -1,7 +1,7 @@
-"""The moment that a query sees: where the partitions of its topics stand when it starts.
+"""The snapshot that a query reads: the offsets of its topics' partitions when it starts.
 
-Of very many partitions that takes long, so where a statement looks up some by their key, known from
-its text before it is planned, it is these alone.
+Listing very many partitions takes long. Where the text of a statement restricts the key to given
+values, only those partitions are looked up.
 """
 
 import re
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from wings_core.log import Log
 
 LOOKS_MAX = 8
-"""How often it is looked where the logs of several topics end, until no commit came between."""
+"""Most attempts to read the ends of several topics without a commit in between."""
 
 PARTITIONS_MAX = 1_000
-"""Most values that are looked up one by one; of more, all partitions are listed."""
+"""Most key values that are looked up one by one; with more, all partitions are listed."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
 
@@ -36,14 +36,14 @@ _Node = Mapping[str, Any]
 def states_of(
     log: "Log", topics: Sequence[Topic], wanted: frozenset[Partition] | None
 ) -> Mapping[str, Sequence[PartitionState]]:
-    """Return where the partitions of topics stand, by their UUIDs, all at one moment.
+    """Return the partition states of topics by their UUIDs, all from one moment.
 
-    Of several topics the same answers twice in a row were all true between the two looks.
+    Several topics are read until two reads in a row agree: both held at all moments between them.
 
     Args:
-        log: That has the topics.
-        topics: Each once.
-        wanted: Of one topic, the partitions that are enough; None: all are wanted.
+        log: The log with the topics.
+        topics: Topics, without duplicates.
+        wanted: The partitions to look up, for a single topic; None for all.
     """
     if wanted is not None:
         (topic,) = topics
@@ -64,10 +64,10 @@ def states_of(
 def looked_up(
     statement: Statement, parameters: Parameters, topic: Topic
 ) -> frozenset[Partition] | None:
-    """Return the partitions out of which alone rows can come; None: any.
+    """Return the only partitions that can contribute rows; None where any can.
 
     Args:
-        statement: Of the table of the topic alone.
+        statement: A statement that reads this topic only.
         parameters: The values of its parameters.
         topic: The topic.
     """
@@ -88,7 +88,7 @@ def looked_up(
 def _partitions(
     condition: _Node, given: Mapping[str, Any], topic: Topic
 ) -> frozenset[Partition] | None:
-    """Return the partitions of a column's values: `column = value`, or `column IN (values)`."""
+    """Return the partitions that `column = value` or `column IN (values)` selects."""
     if condition["type"] == "COMPARE_EQUAL":
         column, *values = condition["left"], condition["right"]
         if column["class"] != "COLUMN_REF":
@@ -97,7 +97,7 @@ def _partitions(
         column, *values = condition["children"]
     else:
         return None
-    # A name of two parts may be that of a field of a column.
+    # A name of two parts may refer to a field of a column.
     if column["class"] != "COLUMN_REF" or len(column["column_names"]) != 1:
         return None
     if len(values) > PARTITIONS_MAX:
@@ -118,7 +118,7 @@ def _partitions(
 
 
 def _of_texts(texts: Sequence[str]) -> frozenset[Partition]:
-    """Return the partitions that texts are; other texts are equal to none's."""
+    """Return the partitions that texts denote; other texts match no partition."""
     partitions: set[Partition] = set()
     for text in texts:
         with suppress(InvalidArgument):
@@ -127,7 +127,7 @@ def _of_texts(texts: Sequence[str]) -> frozenset[Partition]:
 
 
 def _conditions(node: _Node | None) -> Iterator[_Node]:
-    """Yield the conditions that each row must pass."""
+    """Yield the conditions that every row must satisfy (the terms of an AND)."""
     if node is not None and node["type"] == "CONJUNCTION_AND":
         for child in node["children"]:
             yield from _conditions(child)
@@ -136,7 +136,7 @@ def _conditions(node: _Node | None) -> Iterator[_Node]:
 
 
 def _value_of(node: _Node, given: Mapping[str, Any]) -> Any:
-    """Return the value of a constant or parameter: a text or a whole number; None for others."""
+    """Return the value of a constant or parameter, a string or an integer; None for others."""
     if node["class"] == "PARAMETER":
         return given.get(str(node["identifier"]))
     if node["class"] != "CONSTANT":
@@ -148,7 +148,7 @@ def _value_of(node: _Node, given: Mapping[str, Any]) -> Any:
 
 
 def _compared(value: Any, data_type: pa.DataType) -> int | str | None:
-    """Return a value as a column of a type compares it; None where that is not known."""
+    """Return a value as a column of `data_type` compares it; None where that is unknown."""
     if isinstance(value, bool):
         return None
     if pa.types.is_integer(data_type):

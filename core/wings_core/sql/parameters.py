@@ -1,7 +1,7 @@
-"""Parameters: values put into a statement's text as literals, where its parameters stand.
+"""Parameters: values are put into a statement's text as literals, in place of its parameters.
 
-DuckDB would keep all rows of a prepared statement's result in memory; that of a text it streams.
-Its own parser has said where the parameters are.
+DuckDB keeps the whole result of a prepared statement in memory; that of a text it streams. DuckDB's
+parser gives the positions of the parameters.
 """
 
 import datetime
@@ -24,23 +24,23 @@ and timedeltas."""
 
 @dataclass(frozen=True, slots=True)
 class BoundText:
-    """A statement's text as DuckDB gets it."""
+    """The text of a statement as sent to DuckDB."""
 
     text: str
     edits: tuple[tuple[int, int], ...]
-    """Ends of edits in bytes of `text`, each with how much longer the text is up to there."""
+    """Byte offset in `text` of the end of each edit, and the bytes by which the text grew here."""
 
     def original(self, byte: int) -> int:
-        """Return which byte of the statement a byte of the text was."""
+        """Return the position in the statement, in bytes, of a byte of the text."""
         index = bisect_right(self.edits, byte, key=lambda edit: edit[0])
         return byte - self.edits[index - 1][1] if index else byte
 
 
 def bind(statement: Statement, parameters: Parameters) -> BoundText:
-    """Return a statement's text with the values of its parameters.
+    """Put the values of its parameters into a statement's text.
 
     Raises:
-        InvalidSql: A value is missing, there is one too many, or it is of a kind that SQL lacks.
+        InvalidSql: A value is missing, superfluous, or of a type that SQL lacks.
     """
     given = named(parameters)
     wanted = {parameter.name for parameter in statement.parameters}
@@ -64,7 +64,7 @@ def bind(statement: Statement, parameters: Parameters) -> BoundText:
 
 
 def named(parameters: Parameters) -> Mapping[str, Any]:
-    """Return the values by the names of the parameters."""
+    """Return the values by the names of their parameters."""
     if isinstance(parameters, Mapping):
         return parameters
     return {str(index): value for index, value in enumerate(parameters, 1)}
@@ -77,17 +77,17 @@ def _literal(given: Mapping[str, Any], parameter: Parameter) -> str:
 
 
 def literal(value: Any) -> str:  # noqa: C901 - one line for each type
-    """Return a value as SQL.
+    """Return a value as an SQL literal.
 
     Raises:
-        InvalidSql: It is of another type than those of `Parameters`.
+        InvalidSql: The value has a type that `Parameters` does not list.
     """
     if value is None:
         return "NULL"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        # In brackets: `a -?` of a negative number is no comment.
+        # In parentheses: `a -?` with a negative number must not begin a comment.
         return f"({value})" if -(2**127) < value < 2**127 else _unfit(value)
     if isinstance(value, float):
         text = repr(value) if math.isfinite(value) else str(value)

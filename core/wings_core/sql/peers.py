@@ -1,7 +1,7 @@
-"""Peers: what the parameters of a statement are compared with, from which their types follow.
+"""Peers: the expressions that parameters are compared with, which give the parameters their types.
 
-Drivers ask for the types of parameters before they have values. DuckDB tells none, but it tells the
-type of a query's column; so for each parameter there is a query whose one column has its type.
+Drivers ask for the types of parameters before they have values. DuckDB infers none, but reports the
+types of a query's columns: for each parameter there is a query whose single column has its type.
 """
 
 import json
@@ -14,7 +14,7 @@ from wings_core.sql.statement import Statement
 _TEMPLATE = "SELECT NULL"
 
 _COUNT = f"{_TEMPLATE}::BIGINT"
-"""The query of a parameter of LIMIT or OFFSET."""
+"""The query for a parameter of LIMIT or OFFSET."""
 
 _CLAUSES = ("where_clause", "having", "qualify", "sample")
 
@@ -25,19 +25,19 @@ _Node = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A parameter, and what it is compared with."""
+    """A parameter, and the expression that it is compared with."""
 
     name: str
-    """The parameter's: its number, from 1 on, or the name after `$`."""
+    """Number of the parameter, from 1, or the name after `$`."""
     query: str | None
-    """Whose one column has its type; None: that is not known."""
+    """A query whose single column has the parameter's type; None if the type is unknown."""
 
 
 def peers_of(statement: Statement, write: Callable[[str], str]) -> list[Peer]:
-    """Return the parameters of a statement, each once, in the order of its text.
+    """Return the parameters of a statement, each once, in order of appearance.
 
     Args:
-        statement: That may be run; the queries may, too.
+        statement: A permitted statement; the returned queries are permitted too.
         write: Returns the text of a syntax tree.
     """
     queries: dict[str, str] = {}
@@ -49,7 +49,7 @@ def peers_of(statement: Statement, write: Callable[[str], str]) -> list[Peer]:
 
 
 def _compared(value: Any, scope: _Node) -> Iterator[tuple[str, _Node | None, _Node]]:
-    """Yield parameters with their peers, None for a count, and the queries that have both."""
+    """Yield parameters, their peers (None for a row count), and the query that contains both."""
     if isinstance(value, list):
         for each in cast("list[Any]", value):
             yield from _compared(each, scope)
@@ -78,7 +78,7 @@ def _peers(node: _Node) -> Iterator[tuple[str, _Node | None]]:
 
 
 def _beside(*nodes: _Node) -> Iterator[tuple[str, _Node]]:
-    """Yield the parameters among some nodes, each with the first of them that is none."""
+    """Yield the parameters among `nodes`, each with the first node that is not a parameter."""
     others = [node for node in nodes if node["class"] != "PARAMETER"]
     if others:
         yield from ((name, others[0]) for name in _names(*nodes))
@@ -96,7 +96,7 @@ def _has_parameter(value: Any) -> bool:
 
 
 def _written(node: _Node, scope: _Node, write: Callable[[str], str]) -> str:
-    """Return the query of an expression over what a query reads."""
+    """Return a query that selects `node` from the sources of the query `scope`."""
     cleared = {**dict.fromkeys(_CLAUSES), **{each: [] for each in _LISTS}}
     query = {**scope, **cleared, "select_list": [node]}
     return write(

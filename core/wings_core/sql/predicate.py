@@ -1,7 +1,7 @@
-"""Predicates: what DuckDB asks a scan to filter by, and which rows that leaves to be read.
+"""Predicates: the filters that DuckDB pushes down to a scan, and the bounds that follow from them.
 
-DuckDB hands simple conditions to a scan as an expression of Arrow. Its tree is read out of the form
-in which Arrow serializes expressions: a list of keys and values in the metadata of a schema.
+DuckDB passes simple conditions to a scan as an Arrow expression. Its tree is read from Arrow's
+serialized form of expressions: a list of keys and values in the metadata of a schema.
 """
 
 import ctypes
@@ -20,16 +20,16 @@ _NEVER_MORE = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class ScanBounds:
-    """Rows outside of these are known not to pass; of those within, any number may."""
+    """Bounds of the rows that can satisfy a predicate; rows within need not satisfy it."""
 
     offsets: tuple[int, int] = (_NEVER_LESS, _NEVER_MORE)
-    """The first and the last."""
+    """First and last offset, both inclusive."""
     times: tuple[int, int] = (_NEVER_LESS, _NEVER_MORE)
-    """The first and the last, in microseconds since the epoch."""
+    """First and last timestamp, both inclusive, in microseconds since the epoch."""
     partitions: frozenset[str] | None = None
-    """Values of `__partition`; None: any."""
+    """Values of `__partition`; None for any."""
     keys: tuple[Any, ...] | None = None
-    """Values of the key column; None: any."""
+    """Values of the key column; None for any."""
 
     @property
     def has_times(self) -> bool:
@@ -37,7 +37,7 @@ class ScanBounds:
         return self.times != (_NEVER_LESS, _NEVER_MORE)
 
     def both(self, other: "ScanBounds") -> "ScanBounds":
-        """Return the bounds of the rows within these and others."""
+        """Return the intersection with other bounds."""
         return ScanBounds(
             _overlap(self.offsets, other.offsets),
             _overlap(self.times, other.times),
@@ -54,7 +54,7 @@ class ScanBounds:
         )
 
     def either(self, other: "ScanBounds") -> "ScanBounds":
-        """Return bounds of the rows within these or others."""
+        """Return bounds that cover both these and other bounds."""
         partitions = keys = None
         if self.partitions is not None and other.partitions is not None:
             partitions = self.partitions | other.partitions
@@ -78,7 +78,7 @@ def _hull(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The columns by which rows are found, as the expression names them."""
+    """Names, in the expression, of the columns by which rows are located."""
 
     partition: str
     offset: str
@@ -88,7 +88,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of a function in an expression."""
+    """A function call in an expression."""
 
     name: str
     arguments: "Sequence[_Node]"
@@ -103,7 +103,7 @@ class _Column:
 @dataclass(frozen=True, slots=True)
 class _Literal:
     value: Any
-    """A scalar of Arrow."""
+    """An Arrow scalar."""
 
 
 _Node = _Call | _Column | _Literal
@@ -141,17 +141,17 @@ class Predicate:
 
     @property
     def columns(self) -> set[str]:
-        """The columns that it reads."""
+        """Names of the columns that the predicate reads."""
         return set(_columns(self.root))
 
     def bounds(self, names: Names) -> ScanBounds:
-        """Return bounds of the rows that pass."""
+        """Return bounds of the rows that can satisfy the predicate."""
         return _bounds(self.root, names)
 
     def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that pass."""
+        """Return the rows that satisfy the predicate."""
         if self._is_plain(self.root):
-            # Arrow's engine, which takes any expression, takes a millisecond to start.
+            # Arrow's engine evaluates any expression, but takes a millisecond to start.
             return rows.filter(self._value(self.root, rows))
         return cast("Any", rows).filter(expression_of(self.serialized))
 
@@ -168,7 +168,7 @@ class Predicate:
 
 
 class _Reader:
-    """Reads a serialized expression: `call` … `end` around its arguments, as they are nested."""
+    """Reads a serialized expression: `call` … `end` enclose the arguments of each call."""
 
     def __init__(self, schema: pa.Schema, literals: pa.RecordBatch) -> None:
         self._entries = iter(_metadata(schema))
@@ -183,7 +183,7 @@ class _Reader:
         if key == "literal":
             return _Literal(self._literals.column(int(value))[0])
         if key == "nested_field_ref":
-            # Of so many names, each a field_ref; no column by which rows are found.
+            # A nested reference: `value` names follow, each a field_ref. Never a located-by column.
             names = [next(self._entries)[1] for _ in range(int(value))]
             return _Call("nested", [_Column(names[0])])
         assert key == "call", "Arrow knows no other"
@@ -200,7 +200,7 @@ class _Reader:
 
 
 class _ArrowSchema(ctypes.Structure):
-    """The beginning of the struct of that name in Arrow's C data interface."""
+    """The first members of `ArrowSchema` of Arrow's C data interface."""
 
     _fields_ = (
         ("format", ctypes.c_char_p),
@@ -210,9 +210,9 @@ class _ArrowSchema(ctypes.Structure):
 
 
 def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
-    """Yield the metadata of a schema; `Schema.metadata` keeps one value of each key alone.
+    """Yield the metadata of a schema in order; `Schema.metadata` keeps one value for each key.
 
-    https://arrow.apache.org/docs/format/CDataInterface.html says how they lie in memory.
+    The layout is that of https://arrow.apache.org/docs/format/CDataInterface.html.
     """
     capsule = schema.__arrow_c_schema__()
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
@@ -255,7 +255,7 @@ def _bounds(node: _Node, names: Names) -> ScanBounds:
         left, right = (_bounds(argument, names) for argument in node.arguments)
         return left.both(right) if node.name == "and_kleene" else left.either(right)
     if node.name == "if_else":
-        # A value within a list: not null, and in it; else null.
+        # Membership in a list: true where the value is not null and in it, null otherwise.
         last = node.arguments[-1]
         if isinstance(last, _Literal) and not last.value.is_valid:
             return _bounds(node.arguments[1], names)
@@ -277,7 +277,7 @@ def _values_of(node: _Call) -> list[Any] | None:
 
 
 def _among(column: str, values: Sequence[Any], names: Names) -> ScanBounds:
-    """Return the bounds of rows whose column has one of some values."""
+    """Return the bounds of rows whose `column` has one of `values`."""
     found: ScanBounds | None = None
     for value in values:
         if value.is_valid:
@@ -299,7 +299,7 @@ def _compared(sign: str, column: str, value: Any, names: Names) -> ScanBounds:
 
 
 def _range(sign: str, value: int) -> tuple[int, int]:
-    """Return the first and the last of the integers that compare so with a value."""
+    """Return the first and the last integer that satisfies the comparison with `value`."""
     return {
         "equal": (value, value),
         "less": (_NEVER_LESS, value - 1),

@@ -1,9 +1,9 @@
-"""Queries: a statement run by DuckDB over topics, as a stream of batches.
+"""Queries: statements run by DuckDB over topics, their results as streams of batches.
 
-    text ─▶ parse ─▶ tables: authorize, then look up ─▶ where they end, now ─▶ DuckDB ─▶ batches
+    text ─▶ parse ─▶ tables: authorize, then look up ─▶ their end offsets ─▶ DuckDB ─▶ batches
 
-DuckDB parses and runs it in a worker; see `workers`. A query holds its worker from its opening
-until it is closed, at most `sql_seconds_max`.
+DuckDB parses and runs statements in a worker process; see `workers`. A query holds its worker from
+`open` to `close`, for at most `sql_seconds_max`.
 """
 
 import threading
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from wings_core.log import Log
 
 _MAIN = "main"
-"""The schema of names without one."""
+"""The schema of unqualified names in DuckDB."""
 
 BATCH_ROWS = 65_536
 
 BATCH_BYTES = 16 << 20
-"""Bytes of a batch whose rows are as long as those of its topic on average."""
+"""Target bytes of a batch, estimated from the topic's average row size."""
 
 Authorize = Callable[[str], None]
-"""Raises `PermissionDenied` where the caller may not read a topic, by its full name."""
+"""Checks a topic's full name; raises `PermissionDenied` if the caller may not read the topic."""
 
 
 class Sql:
-    """Runs SQL over the topics of a log; from any thread.
+    """SQL over the topics of a log. Methods may be called from any thread.
 
     Args:
         log: The log.
@@ -61,7 +61,7 @@ class Sql:
 
     @property
     def running(self) -> int:
-        """How many queries run."""
+        """Number of running queries."""
         return self._workers.lent
 
     def open(
@@ -75,27 +75,27 @@ class Sql:
         principal: Principal = ANYONE,
         sent: Mapping[str, bytes] | None = None,
     ) -> "Query":
-        """Parse, check and plan a statement; nothing is read yet but where its topics end.
+        """Parse, check and plan a statement; reads the end offsets of its topics, but no rows yet.
 
-        Blocks while as many queries run as may, for a few seconds at most.
+        Blocks while the maximum number of queries runs, for a few seconds at most.
 
         Args:
-            text: One statement that reads.
-            authorize: Decides what of it the caller may read.
+            text: One read-only statement.
+            authorize: Checks each topic that the statement reads.
             parameters: Values of its parameters.
             namespace: The namespace of tables named without a schema.
             cancel: Ends the query.
-            seconds_max: How long it may take, at most as long as any may.
-            principal: The caller, for what system tables show.
-            sent: Tables that came along, by name: IPC streams, which the worker reads.
+            seconds_max: Longest run time of this query; capped by the limit of all queries.
+            principal: The caller; system tables show what it may see.
+            sent: Tables sent with the statement, by name, as IPC streams.
 
         Returns:
-            A query, which the caller closes.
+            A query; the caller closes it.
 
         Raises:
-            InvalidSql: DuckDB refuses it, or it holds what is not allowed.
-            PermissionDenied: The caller may not read a topic that it names.
-            TopicNotFound: There is no such topic.
+            InvalidSql: DuckDB rejects the statement, or it contains something not allowed.
+            PermissionDenied: The caller may not read a topic of the statement.
+            TopicNotFound: A topic of the statement does not exist.
             ResourceExhausted: Too many queries run, or the statement is too long.
             WingsError: The error that `cancel` was set with.
         """
@@ -111,7 +111,7 @@ class Sql:
         """Return a statement's parameters, in order, with their peers; nothing is looked up.
 
         Raises:
-            WingsError: As `open`, of the statement alone.
+            WingsError: Errors of `open` that concern the statement's text.
         """
         query = Query(self._log, self._fetcher, self._workers, cancel)
         try:
@@ -120,10 +120,11 @@ class Sql:
             query.close()
 
     def live(self, text: str, namespace: NamespaceName = DEFAULT_NAMESPACE) -> LiveView:
-        """Return what a follow is to show for a statement; nothing is looked up.
+        """Return the live view that a statement describes; nothing is looked up.
 
         Raises:
-            InvalidSql: As `open`, of the statement alone; or no follow can serve it.
+            InvalidSql: Errors of `open` that concern the text, or no follow can serve the
+                statement.
         """
         query = Query(self._log, self._fetcher, self._workers)
         try:
@@ -132,19 +133,19 @@ class Sql:
             query.close()
 
     def close(self) -> None:
-        """End the workers; queries must have ended."""
+        """End the workers; all queries must be closed."""
         self._workers.close()
 
 
 class Query:
-    """A statement that is planned, or runs.
+    """A planned or running statement.
 
     Args:
-        log: The log that it reads.
+        log: The log to read.
         fetcher: Reads topics.
         workers: Lends the worker.
-        cancel: Ends it.
-        seconds_max: How long it may take, at most as long as any may.
+        cancel: Ends the query.
+        seconds_max: Longest run time of this query; capped by the limit of all queries.
     """
 
     _run: Run | None = None
@@ -168,27 +169,28 @@ class Query:
         self._seconds_max = limit if seconds_max is None else min(limit, seconds_max)
         ends_at = self._ends_at = time.monotonic() + self._seconds_max
 
-        # Threads of the run know it, so not the query: that ends once nothing else knows it.
+        # Threads of the run hold this function, so it must not hold the query, which is closed when
+        # nothing refers to it any longer.
         def ends() -> bool:
             return cancel.error is not None or time.monotonic() >= ends_at
 
         self._ends = ends
         self.count = ScanCount()
         self._tables: dict[str, LogTable] = {}
-        """The tables to be scanned, by the names under which views know them."""
+        """The tables to scan, by the names that the views use."""
         self._sent: dict[str, bytes] = {}
-        """IPC streams of tables that are sent along, by such names."""
+        """IPC streams of tables sent with the statement, by the names that the views use."""
         self._views: list[View] = []
         self._batch_rows = BATCH_ROWS
         self._run = Run(workers, cancel, ends, self.count.failed)
 
     def __del__(self) -> None:
-        """Return the worker of a query whose stream was never begun."""
+        """Release the worker of a query whose stream was never started."""
         self.close()
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of the batches."""
+        """Schema of the batches."""
         assert self._schema is not None, "a query is prepared once opened"
         return self._schema
 
@@ -198,7 +200,7 @@ class Query:
             return peers_of(parse(text, run.parse), run.write)
 
     def live(self, text: str, namespace: NamespaceName) -> LiveView:
-        """Return what a follow is to show for a statement; see `Sql.live`."""
+        """Return the live view that a statement describes; see `Sql.live`."""
         with self._running(text) as run:
             return live_view(parse(text, run.parse), run.write, namespace)
 
@@ -226,12 +228,12 @@ class Query:
             self._schema = found
 
     def batches(self) -> Generator[pa.RecordBatch]:
-        """Yield the rows; closes the query at the end.
+        """Yield the rows, then close the query.
 
         Raises:
             InvalidSql: The statement fails on the data.
-            ResourceExhausted: It needs more time, memory, disk or rows than it may.
-            StorageCorrupt: A page that it reads is damaged; and the other errors of reads.
+            ResourceExhausted: The query exceeds its time, memory, disk or rows.
+            StorageCorrupt: A page is damaged; also the other errors of reads.
             WingsError: The error that the query was cancelled with.
         """
         rows, limit = 0, self._log.limits.sql_rows_max
@@ -246,15 +248,16 @@ class Query:
                 rows += batch.num_rows
                 if rows > limit:
                     raise ResourceExhausted(f"a SQL result has at most {limit} rows")
-                # DuckDB's reader gives columns of one name the same name; the schema tells them.
+                # DuckDB's reader gives duplicate columns the same name; the schema tells them
+                # apart.
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
             if self.count.error is not None:
-                raise self.count.error  # To a worker, a scan that was cut looks like its end.
+                raise self.count.error  # A worker cannot tell an aborted scan from a finished one.
         finally:
             self.close()
 
     def close(self) -> None:
-        """End the query and return its worker; further calls do nothing."""
+        """End the query and release its worker. Idempotent."""
         with self._closing:
             run, self._run = self._run, None
         if run is not None:
@@ -262,7 +265,7 @@ class Query:
 
     @contextmanager
     def _running(self, text: str | None = None) -> Generator[Run]:
-        """Return the run, for one step of it; errors within the block become those of the query."""
+        """Return the run for one step; errors within the block are translated to the query's."""
         self._text = self._text if text is None else text
         assert self._run is not None, "a query that is closed does nothing"
         try:
@@ -271,12 +274,12 @@ class Query:
             raise self._failed(error) from None
 
     def _failed(self, error: WingsError | EngineFailed) -> WingsError:
-        """Return the error that tells why a step of the query failed."""
+        """Return the cause of a failed step: cancellation, timeout, a scan's error, or DuckDB's."""
         if self._cancel.error is not None:
             return self._cancel.error
         if time.monotonic() >= self._ends_at:
             return ResourceExhausted(
-                f"the query was stopped after {self._seconds_max:g} s, the longest it may take"
+                f"the query was stopped after {self._seconds_max:g} s, the longest allowed"
             )
         if isinstance(error, WingsError):
             return error
@@ -291,7 +294,7 @@ class Query:
         authorize: Authorize,
         namespace: NamespaceName,
     ) -> None:
-        """Look up the system tables that a statement names."""
+        """Register the system tables that a statement names."""
         for index, table in enumerate(statement.tables):
             if table.schema != SYSTEM:
                 continue
@@ -319,7 +322,7 @@ class Query:
         authorize: Authorize,
         namespace: NamespaceName,
     ) -> None:
-        """Look up the topics that a statement names, and where they end."""
+        """Register the topics that a statement names, with their current end offsets."""
         tables = [table for table in statement.tables if table.schema != SYSTEM]
         named = [(table, topic_of(table, namespace)) for table in tables]
         for name in dict.fromkeys(topic for _, topic in named):
@@ -342,7 +345,7 @@ class Query:
 
 
 def _view(table: TableName, name: str, topic: TopicTable | None = None) -> View:
-    """Return the view by which a statement's name is a table that is known by another."""
+    """Return the view that maps a table's name in the statement to its internal name."""
     query = f"FROM {name}"
     if topic is not None:
         shown = topic.shown.columns.values()
@@ -358,12 +361,12 @@ def _view(table: TableName, name: str, topic: TopicTable | None = None) -> View:
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL quotes it."""
+    """Return a name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _batch_rows(states: Sequence[PartitionState]) -> int:
-    """Return how many rows of a topic, if all were of one length, make a batch."""
+    """Return the rows per batch, from the average row size of the topic."""
     rows = sum(state.next_offset - state.log_start_offset for state in states)
     size = sum(state.bytes for state in states)
     return BATCH_ROWS if size <= 0 else max(1, min(BATCH_ROWS, BATCH_BYTES * rows // size))

@@ -1,6 +1,6 @@
-"""Statements: one SELECT, parsed by DuckDB, every node of its tree held against what is allowed.
+"""Statements: one SELECT, parsed by DuckDB, every node of its tree checked against an allow list.
 
-The tree also says which tables a statement names, and where its parameters stand in its text.
+The tree also gives the tables that a statement names, and the positions of its parameters.
 """
 
 import json
@@ -18,19 +18,19 @@ from wings_core.storage.lru import Lru
 from wings_core.suggestions import suggested
 
 STATEMENT_BYTES_MAX = 256 * 1024
-"""Bytes of a statement's text, so also of its lists of values."""
+"""Longest text of a statement, lists of values included, in bytes."""
 
 TABLES_MAX = 64
-"""Tables that a statement may name."""
+"""Most tables that a statement may name."""
 
 TREES_KEPT_BYTES_MAX = 1 << 20
-"""Bytes of cached syntax trees as JSON; in memory they take ten times as much."""
+"""Bytes of cached syntax trees, as JSON; in memory they take ten times as much."""
 
 TREE_KEPT_BYTES_MAX = 32 * 1024
 """Bytes of the largest syntax tree that is cached."""
 
 CATALOGS = frozenset({"memory", "system"})
-"""Other catalogs, by whose names there may be a schema of ours too."""
+"""Catalogs of DuckDB whose names a schema of ours may have too."""
 
 _SETTING = re.compile(r"\b(?:SET|PRAGMA|RESET|settings?|configur\w+)\b|=\s*(?:true|false)\b")
 
@@ -40,10 +40,10 @@ _NOWHERE = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table as a statement names it."""
+    """A table's name in a statement."""
 
     schema: str
-    """Empty: that of names without one."""
+    """Schema; empty for an unqualified name."""
     table: str
 
 
@@ -52,43 +52,43 @@ class Parameter:
     """A parameter in the text of a statement."""
 
     name: str
-    """Its number, from 1 on, or the name after `$`."""
+    """Number, from 1, or the name after `$`."""
     start: int
-    """The first byte of its text."""
+    """Offset of its first byte in the text."""
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement that may be run."""
+    """A parsed and permitted statement."""
 
     text: str
     tables: tuple[TableName, ...]
-    """Each once, in order."""
+    """Tables, each once, in order of appearance."""
     parameters: tuple[Parameter, ...]
-    """In the order of the text."""
+    """Parameters, in order of appearance."""
     qualified: tuple[int, ...]
-    """Where, in bytes, a table is named that DuckDB would take for another without its catalog."""
+    """Byte offsets of table names that DuckDB would resolve wrongly without their catalog."""
     root: Mapping[str, Any]
-    """Its syntax tree, as DuckDB tells it."""
+    """DuckDB's syntax tree."""
     references: int
-    """How often it names tables."""
+    """Number of references to tables."""
 
 
 def parse(
     text: str, parser: Callable[[str], Parsed], known: frozenset[str] = frozenset()
 ) -> Statement:
-    """Parse one statement and check that it may be run.
+    """Parse one statement and check that it is permitted.
 
     Args:
         text: SQL.
         parser: Makes the syntax tree.
-        known: Tables that came along, lower case: no topics.
+        known: Names of tables sent with the statement, in lower case; they are not topics.
 
     Raises:
-        InvalidSql: It is not one SELECT, or holds what is not allowed.
-        ResourceExhausted: It is too long, names too many tables, or takes too long to parse.
-        EngineFailed: The query is to end.
+        InvalidSql: The text is not a single SELECT, or contains something not allowed.
+        ResourceExhausted: The text is too long, names too many tables, or takes too long to parse.
+        EngineFailed: The query was cancelled or timed out.
     """
     kept = _kept.get((text, known))
     if kept is not None:
@@ -121,16 +121,16 @@ def parse(
 
 
 _kept: Lru[tuple[str, frozenset[str]], Statement] = Lru(TREES_KEPT_BYTES_MAX)
-"""Parsing takes as long as running a look-up; programs ask the same again, with other values."""
+"""Cached statements: parsing takes as long as a look-up, and programs repeat their statements."""
 
 
 def invalid_sql(message: str, text: str, byte: int | None) -> InvalidSql:
-    """Return the error of a statement; its position is a character, from 1 on.
+    """Return the error of a statement, with its position in characters, from 1.
 
     Args:
-        message: What is wrong.
+        message: The problem.
         text: The statement.
-        byte: Where in it, in bytes from 0 on; None: nowhere in particular.
+        byte: Byte offset of the problem, from 0; None if it has no position.
     """
     if byte is None or not 0 <= byte <= len(text.encode()):
         return InvalidSql(message)
@@ -139,13 +139,13 @@ def invalid_sql(message: str, text: str, byte: int | None) -> InvalidSql:
 
 
 def without_hints(message: str) -> str:
-    """Return a message without the sentences about settings, which are not the caller's."""
+    """Return a message without DuckDB's advice on settings, which the caller cannot change."""
     sentences = re.split(r"(?<=[.!?]) +", message)
     return " ".join(each for each in sentences if not _SETTING.search(each)) or sentences[0]
 
 
 def _root(text: str, parsed: Parsed) -> _Node:
-    """Return the syntax tree of the one statement of a text."""
+    """Return the syntax tree of the only statement of a text."""
     found = json.loads(parsed.tree)
     if found["error"]:
         _refuse_statement(text, found, parsed.kinds)
@@ -172,7 +172,7 @@ def _refuse_statement(text: str, found: Mapping[str, Any], kinds: Sequence[str])
 
 @dataclass(slots=True)
 class _Walk:
-    """Visits every node of a tree; what it does not know it refuses."""
+    """Visits every node of a tree, and rejects unknown ones."""
 
     text: str
     tables: dict[TableName, None] = field(default_factory=dict[TableName, None])
@@ -181,7 +181,7 @@ class _Walk:
     references: int = 0
 
     def visit(self, value: object, known: frozenset[str]) -> None:
-        """Visit a node and all below it; `known` are the names of WITH that it may use."""
+        """Visit a node and its descendants; `known` holds the names of WITH in scope."""
         if isinstance(value, list):
             for entry in cast("list[object]", value):
                 self.visit(entry, known)
@@ -209,7 +209,7 @@ class _Walk:
         own = {_folded(node["cte_name"])} if "cte_name" in node else set[str]()
         for key, value in node.items():
             if key != "cte_map":
-                # To DuckDB the part that a recursion begins with does not know its name.
+                # In DuckDB the anchor of a recursive query does not see the query's name.
                 self.visit(value, known - own if key == "left" else known | own)
 
     def _source(self, node: _Node, known: frozenset[str]) -> None:
@@ -272,18 +272,18 @@ class _Walk:
 
 
 def _folded(name: object) -> str:
-    """Return a name as DuckDB compares it: letters outside of ASCII are alike in one case alone."""
+    """Return a name as DuckDB compares it: case-insensitive for ASCII letters only."""
     return str(name).encode().lower().decode()
 
 
 def namespace_of(schema: str) -> NamespaceName:
-    """Return the namespace that a schema is.
+    """Return the namespace that a schema denotes.
 
-    A namespace of the tenant `default` is the schema of its id, of another tenant
-    `TENANT/NAMESPACE`, and one whose id means something else to SQL, `/NAME`.
+    A namespace of the tenant `default` is named by its id, one of another tenant
+    `TENANT/NAMESPACE`, and one whose id is reserved in SQL `/NAME`.
 
     Raises:
-        InvalidSql: It can be none.
+        InvalidSql: No namespace can have this name.
     """
     if schema in RESERVED:
         raise InvalidSql(f"there is no schema {schema!r}; a namespace of that name is '/{schema}'")
@@ -297,17 +297,17 @@ def namespace_of(schema: str) -> NamespaceName:
 
 
 def topic_of(table: TableName, namespace: NamespaceName) -> TopicName:
-    """Return the topic that a table is.
+    """Return the topic that a table denotes.
 
     Args:
-        table: As a statement names it.
-        namespace: Of names without a schema.
+        table: The table's name in the statement.
+        namespace: The namespace of names without a schema.
 
     Raises:
-        InvalidSql: It can be none.
+        InvalidSql: No namespace can have this name.
     """
     found = namespace_of(table.schema) if table.schema else namespace
     try:
         return found.topic(table.table)
     except InvalidName:
-        raise InvalidSql(f"there is no table {table.table!r:.80}: it is no topic's id") from None
+        raise InvalidSql(f"there is no table {table.table!r:.80}: not a valid topic id") from None

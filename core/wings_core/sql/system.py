@@ -1,7 +1,7 @@
-"""System tables: what metadata knows, as columns named like the fields of the answers of actions.
+"""System tables: metadata as tables, with columns named as the fields of the actions' responses.
 
-A table shows what its reader may see: of topics, those on which it has the right that the action
-with the same answer needs; nodes, to an operator alone.
+A table shows what its reader may see: the topics on which it has the right that the corresponding
+action needs; nodes only to an operator.
 """
 
 import json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wings_core.log import Log
 
 CONSUMERS_AT_ONCE = 1_000
-"""Names of consumers that metadata is asked for at a time."""
+"""Consumer names per request to metadata."""
 
 _TEXT, _NUMBER, _TIME = pa.string(), pa.int64(), pa.timestamp("us", "UTC")
 
@@ -42,13 +42,13 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class SystemReader:
-    """Reads system tables for a query, as of now.
+    """Current rows of system tables, for one query.
 
     Args:
-        log: What they tell of.
-        principal: Who reads them.
+        log: The log that the tables describe.
+        principal: The reader.
         cancel: Ends scans of dead letters.
-        count: Counts what those read.
+        count: Counts rows and bytes of those scans.
     """
 
     log: "Log"
@@ -57,7 +57,7 @@ class SystemReader:
     count: ScanCount
 
     def table(self, name: str) -> bytes:
-        """Return the rows of a table that metadata holds, as an IPC stream.
+        """Return the rows of a table of metadata, as an IPC stream.
 
         Raises:
             InvalidSql: There is no such table.
@@ -132,9 +132,9 @@ def _of_topics(
     states_of: Callable[[str], Sequence[tuple[Any, ...]]],
     fields: int,
 ) -> list[list[Any]]:
-    """Return the names of topics, and the first fields of what a look at each of them tells.
+    """Return topic names and the first `fields` fields of each of their states, as columns.
 
-    Column by column, as there are many: turning rows by `zip` takes four times as long.
+    Built by column, as rows are many: transposing them with `zip` takes four times as long.
     """
     columns: list[list[Any]] = [[] for _ in range(fields + 1)]
     for topic in principal.topics(log.admin, Right.READ):
@@ -199,7 +199,7 @@ def _files(log: "Log", principal: Principal) -> Columns:
 
 
 def _no_letters(log: "Log", principal: Principal) -> Columns:
-    del log, principal  # They are scanned, as topics are: see `SystemReader`.
+    del log, principal  # Dead letters are scanned as topics are: see `SystemReader`.
     return []
 
 
@@ -263,4 +263,4 @@ SYSTEM_TABLES: Mapping[str, _Table] = {
     ),
     "nodes": _Table(_schema(flight=_TEXT, http=_TEXT, since=_TIME), _nodes),
 }
-"""The system tables by name; a `partition` is the value's JSON text."""
+"""The system tables by name; the column `partition` has the key value as JSON text."""

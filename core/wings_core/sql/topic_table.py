@@ -1,9 +1,9 @@
-"""A topic as a table: what DuckDB scans, read from the log as it asks for columns and rows.
+"""A topic as a table, read from the log as DuckDB scans it.
 
     scanner(columns, filter) ─▶ ranges of partitions ─▶ pages ─▶ columns ─▶ filter ─▶ DuckDB
 
-A dataset of Arrow is what DuckDB tells of the columns and rows that it needs. Where a partition
-ends is fixed once for all scans of a query.
+DuckDB passes the columns and the filter of a scan to an Arrow dataset, whose place the table takes.
+The end offsets of partitions are fixed once for all scans of a query.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,42 +28,42 @@ if TYPE_CHECKING:
     from wings_core.log import Log
 
 ROWS_COLUMN = "rows"
-"""The column that a scan is asked for where only rows are counted: the first, and made up."""
+"""A generated column: DuckDB asks for the first column where it only counts rows."""
 
 _PARTITION, _OFFSET, _TIMESTAMP = "partition", "offset", "timestamp"
 
 _MADE_UP = frozenset((ROWS_COLUMN, _PARTITION, _OFFSET))
-"""Columns for which no page is read."""
+"""Generated columns, for which no page is read."""
 
 TIMES_LOOKED_UP_MAX = 1024
-"""Partitions in which the offsets of a range of times are looked up."""
+"""Most partitions in which the offsets of a range of times are looked up."""
 
 MADE_UP_ROWS = 1 << 20
-"""Rows of a batch that no page is read for."""
+"""Rows of a batch of generated columns only."""
 
 
 SCAN_ROWS = 131_072
-"""Rows of a batch of a scan, at most."""
+"""Most rows of a batch of a scan."""
 
 COLUMNS_KEPT_MAX = 10_000
-"""Columns of topics' tables that are kept."""
+"""Most columns of topics' tables that are cached."""
 
 FEW_PARTITIONS = 64
-"""So many are read one after another; more are mixed, so that a page of many is read once."""
+"""Up to so many partitions are read in turn; more are read together, each shared page once."""
 
 _Range = tuple[str, int, int]
-"""Rows of a partition: the first offset, and the end, exclusive."""
+"""Rows of a partition: its value, first offset, and end offset (exclusive)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownColumn:
-    """A column of a table: its name in the dataset is one of ours, so that no two are alike."""
+    """A column of a table; its name in the dataset is generated, hence unique."""
 
     name: str
-    """The topic's name for it."""
+    """Name in the topic."""
     scanned_as: str
     field: "pa.Field[Any]"
-    """The field that DuckDB gets."""
+    """The field given to DuckDB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,13 @@ class Shown:
     columns: Mapping[str, ShownColumn]
     """The columns by name, in order."""
     schema: pa.Schema
-    """The columns that DuckDB may ask for."""
+    """Schema of the columns that DuckDB may ask for."""
     names: Names
-    """Columns by which rows are found."""
+    """Names of the columns by which rows are located."""
 
 
 def shown(topic: Topic) -> Shown:
-    """Return the columns of a topic's table; those that DuckDB cannot read are left out."""
+    """Return the columns of a topic's table, without those that DuckDB cannot read."""
     version = topic.uuid, topic.schema_version
     found = _shown.get(version)
     if found is None:
@@ -89,7 +89,7 @@ def shown(topic: Topic) -> Shown:
 
 
 _shown: Lru[tuple[str, int], Shown] = Lru(COLUMNS_KEPT_MAX)
-"""Tables by the UUID of the topic and the version of its schema: each look-up asks for one."""
+"""Cached tables by topic UUID and schema version: each look-up asks for one."""
 
 
 def _shown_of(topic: Topic) -> Shown:
@@ -97,7 +97,7 @@ def _shown_of(topic: Topic) -> Shown:
     names: set[bytes] = set()
     for index, each in enumerate(fields_of(topic.schema)):
         data_type = pa.float32() if pa.types.is_float16(each.type) else each.type
-        # DuckDB's names do not differ by case alone.
+        # DuckDB's names are case-insensitive.
         if unreadable(data_type) is None and each.name.encode().lower() not in names:
             names.add(each.name.encode().lower())
             scanned = f"c{index}"
@@ -117,17 +117,17 @@ def _shown_of(topic: Topic) -> Shown:
 
 @dataclass(slots=True)
 class ScanCount:
-    """The rows and bytes that a query has read so far."""
+    """Rows and bytes that a query has read so far, and its first error."""
 
     rows: int = 0
     """Rows of pages, before filters."""
     bytes: int = 0
-    """Bytes of pages, as stored."""
+    """Stored bytes of pages."""
     error: WingsError | None = None
     """The error that ended the first scan that failed."""
 
     def failed(self, error: Exception) -> None:
-        """Keep the error of a scan, if it is the first."""
+        """Record the error of a scan, if it is the first."""
         if self.error is None:
             known = isinstance(error, WingsError)
             self.error = error if known else Internal(f"a scan failed: {error!s:.200}")
@@ -137,13 +137,13 @@ class TopicTable:
     """The table of a topic.
 
     Args:
-        log: Where it is read.
+        log: The log to read.
         fetcher: Reads the log, in batches that suit DuckDB.
         topic: The topic.
-        states: Where its partitions begin and end, for this query.
+        states: Offsets of its partitions, fixed for this query.
         cancel: Ends the scans.
-        count: Counts what they read.
-        ends: Returns whether the query is to end now.
+        count: Counts the rows and bytes read.
+        ends: Returns whether the query should end now.
     """
 
     def __init__(
@@ -167,11 +167,11 @@ class TopicTable:
         self._ends = ends
 
     def batches(self, schema: pa.Schema, predicate: Predicate | None) -> Iterator[pa.RecordBatch]:
-        """Yield some columns of the rows that pass a predicate.
+        """Yield the columns of `schema` of the rows that satisfy `predicate`.
 
         Raises:
-            StorageCorrupt: A page is damaged; and the other errors of a scan.
-            EngineFailed: The query is to end.
+            StorageCorrupt: A page is damaged; also the other errors of a scan.
+            EngineFailed: The query was cancelled or timed out.
         """
         try:
             names = schema.names
@@ -191,7 +191,7 @@ class TopicTable:
     def _read(
         self, names: Sequence[str], cursors: Sequence[PartitionCursor]
     ) -> Iterator[Iterable[pa.RecordBatch]]:
-        """Yield rows some batches at a time: DuckDB clears the processor's caches between them."""
+        """Yield several batches at a time: DuckDB clears the processor's caches between them."""
         if _MADE_UP.issuperset(names):
             yield from ([rows] for rows in _made_up(cursors, names))
             return
@@ -202,7 +202,7 @@ class TopicTable:
         with_times = _TIMESTAMP in names
         if with_times:
             places[_TIMESTAMP] = -1
-        # With no column of its own a topic has none to leave out.
+        # A read needs at least one stored column.
         columns = [column.name for column in stored] or [self.topic.schema.names[0]]
         few = len(cursors) <= FEW_PARTITIONS
         selection = Selection.of(self.topic, columns, system_columns=with_times, many=not few)
@@ -215,7 +215,7 @@ class TopicTable:
     def _read_each(
         self, selection: Selection, cursors: Sequence[PartitionCursor]
     ) -> Iterator[Sequence[tuple[pa.RecordBatch, Sequence[_Range]]]]:
-        """Yield the rows of one partition after another: a tenth of the cost of mixed ones."""
+        """Yield the rows partition by partition: a tenth of the cost of reading them together."""
         for each in cursors:
             cursor = Cursor(self.topic, each.partition, each.offset, selection)
             while cursor.offset < each.stop:
@@ -227,7 +227,7 @@ class TopicTable:
                             for batch, start, end, _ in chunks
                         ]
                 except OffsetOutOfRange as error:
-                    # What retention takes meanwhile is skipped.
+                    # Rows that retention deleted meanwhile are skipped.
                     cursor.offset = max(cursor.offset + 1, int(error.log_start_offset))
 
     def _read_many(
@@ -239,7 +239,7 @@ class TopicTable:
             yield [(chunk.batch, [(name, start, end + 1) for name, start, end, _ in chunk.ranges])]
 
     def _cursors(self, bounds: ScanBounds) -> list[PartitionCursor]:
-        """Return the ranges of partitions whose rows may pass."""
+        """Return the ranges of partitions whose rows may satisfy the predicate."""
         found: list[PartitionCursor] = []
         states = self._within(bounds)
         looks_up = bounds.has_times and len(states) <= TIMES_LOOKED_UP_MAX
@@ -252,7 +252,7 @@ class TopicTable:
                 if looks_up:
                     start, stop = self._between(state, bounds.times, start, stop)
             if start < stop:
-                # What retention takes meanwhile is skipped.
+                # Rows that retention deleted meanwhile are skipped.
                 found.append(PartitionCursor(state.partition, start, stop, stop, clamps=True))
         return found
 
@@ -270,7 +270,7 @@ class TopicTable:
     def _between(
         self, state: PartitionState, times: tuple[int, int], start: int, stop: int
     ) -> tuple[int, int]:
-        """Return the offsets of a range of times; timestamps never decrease within a partition."""
+        """Return the offset range of a time range; timestamps never decrease within a partition."""
         offset_of = self._fetcher.offset_for_timestamp
         if times[0] > 0:
             start = max(start, offset_of(self.topic, state.partition, times[0]))
@@ -280,7 +280,7 @@ class TopicTable:
 
 
 def _partitions_of(topic: Topic, keys: Sequence[Any]) -> frozenset[str] | None:
-    """Return the partitions of key values; None where a value is none that a key may have."""
+    """Return the partitions of key values; None where a value is not a valid key."""
     try:
         return frozenset(partition_of(key, topic.key_type) for key in keys)
     except (InvalidArgument, TypeError, ValueError):
@@ -293,13 +293,13 @@ def _shaped(
     schema: pa.Schema,
     places: Mapping[str, int],
 ) -> pa.RecordBatch:
-    """Return the columns of rows as they are shown, and those that say where the rows lie.
+    """Return rows in the table's types, with the generated columns.
 
     Args:
-        rows: As they were read.
-        ranges: Where they lie.
-        schema: Of what is returned; values are cast to its types.
-        places: Where in `rows` the columns are that are there.
+        rows: Rows as read.
+        ranges: Offset ranges of `rows`, in order.
+        schema: Schema of the result; values are cast to its types.
+        places: Index in `rows` of each stored column, by name.
     """
     columns = rows.columns
     arrays = [
@@ -310,7 +310,7 @@ def _shaped(
 
 
 def _made_up(cursors: Sequence[PartitionCursor], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of partitions as far as metadata tells of them; no page is read."""
+    """Yield generated columns of partitions; no page is read."""
     ranges: list[_Range] = []
     rows = 0
     for cursor in cursors:
@@ -333,7 +333,7 @@ def _made_up_batch(names: Sequence[str], ranges: Sequence[_Range], rows: int) ->
 
 
 def _column(name: str, ranges: Sequence[_Range], rows: int) -> Any:
-    """Return a column that follows from where rows lie: ranges of partitions, stops exclusive."""
+    """Return a generated column for rows in `ranges`, whose ends are exclusive."""
     if name == ROWS_COLUMN:
         return cast("Any", pa).nulls(rows, pa.bool_())
     if name == _OFFSET:

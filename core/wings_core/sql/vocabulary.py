@@ -1,7 +1,8 @@
-"""The vocabulary of SQL: the functions that a statement may call; what is not here is refused.
+"""The vocabulary of SQL: the functions that a statement may call; all others are rejected.
 
-It is that of filters, which keeps the memory of an expression in proportion to its rows, and what
-looks at many rows, or at the clock. Nothing reads files, settings or the environment, sleeps, or
+It is that of filters, which keeps the memory of an expression in proportion to its rows, plus
+aggregates, window functions and the clock. None reads files, settings or the environment, sleeps,
+or
 multiplies its input.
 """
 
@@ -43,7 +44,7 @@ TABLE_FUNCTIONS = frozenset({"generate_series", "range", "unnest"})
 NODES = frozenset(
     {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE", "STATEMENT_NODE"}
 )
-"""Queries; those that write, such as DELETE_QUERY_NODE, are none."""
+"""Kinds of queries that only read."""
 
 SOURCES = frozenset(
     {

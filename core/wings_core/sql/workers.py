@@ -1,12 +1,12 @@
-"""Workers: processes that parse and run statements, as DuckDB bounds neither its time nor memory.
+"""Workers: processes that parse and run statements, since DuckDB bounds neither time nor memory.
 
     server ── channel ─▶ process: parse, prepare, run     the kernel bounds its memory
-           ◀─ a pipe for each scan of a table ─┐          it is killed when its query is cancelled,
-           ─▶ rows of topics, as Arrow ────────┘          or its time is over, whatever it does
+           ◀─ a pipe for each scan of a table ─┐          it is killed when its query is cancelled
+           ─▶ rows of topics, as Arrow ────────┘          or times out
            ◀─ a pipe for the rows of the result
 
-Processes are fresh interpreters, which know few modules, and no secrets. Starting one takes half a
-second, so they are kept for the next statements.
+Processes are fresh interpreters with few modules loaded and no secrets. Starting one takes half a
+second, so they are kept for later statements.
 """
 
 import logging
@@ -34,30 +34,30 @@ from wings_core.sql_process.interface import EngineFailed, Parsed, View
 from wings_core.sql_process.rows import open_pipe, writer_to
 
 WAIT_SECONDS_MAX = 5.0
-"""How long a query waits for a worker where as many run as may."""
+"""Longest time that a query waits for a worker when all are lent."""
 
 IDLE_SECONDS = 60.0
-"""How long a worker is kept for the next statement, beside the one that is kept in any case."""
+"""Time that an idle worker is kept; one worker is kept in any case."""
 
 BEYOND_BYTES = 512 * MIB
-"""Memory that a process may use beyond that at its start and that DuckDB counts."""
+"""Memory allowed to a process beyond its use at start and the memory that DuckDB counts."""
 
 SCHEMA_BYTES_MAX = 16 * MIB
-"""Bytes of the schema of a result."""
+"""Largest schema of a result, in bytes."""
 
 SAID_BYTES_MAX = 4_096
-"""Bytes logged of the last that a process said; a pipe keeps 64 KiB."""
+"""Bytes of a process's last standard error output that are logged; a pipe keeps 64 KiB."""
 
 LOOK_SECONDS = 0.02
-"""How often a run looks whether its query is to end."""
+"""Interval at which a run checks whether its query should end."""
 
 _WAIT_SECONDS = 0.1
-"""How often a query that waits for a worker looks whether it is cancelled."""
+"""Interval at which a query that waits for a worker checks for cancellation."""
 
 _MODULE = "wings_core.sql_process"
 
 _ENVIRONMENT = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR", "VIRTUAL_ENV")
-"""Variables of the server's environment that a process gets."""
+"""Environment variables that a process inherits from the server."""
 
 _logger = logging.getLogger(__name__)
 
@@ -66,26 +66,26 @@ class LogTable(Protocol):
     """A table whose rows are read as DuckDB scans it."""
 
     schema: pa.Schema
-    """The columns that may be asked for."""
+    """The columns that a scan may ask for."""
 
     def batches(self, schema: pa.Schema, predicate: Predicate | None) -> Iterator[pa.RecordBatch]:
-        """Yield some columns of the rows that pass a predicate."""
+        """Yield the columns of `schema` of the rows that satisfy `predicate`."""
         ...
 
 
 class StatementWorker:
-    """One process; one query at a time uses it.
+    """One process, used by one query at a time.
 
-    What it says on its standard error, such as C++ of memory that it did not get, is logged where
-    it ends by itself.
+    If the process dies by itself, its standard error (a failed allocation in C++, for example) is
+    logged.
 
     Args:
-        limits: The resources that it may use.
+        limits: The resources that the process may use.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.idle_since = 0.0
-        """When it was put back last, by the monotonic clock."""
+        """Monotonic time of its last return."""
         self._owned = ExitStack()
         with ExitStack() as theirs, ExitStack() as failed:
             failed.callback(self._owned.close)
@@ -101,7 +101,7 @@ class StatementWorker:
             self._said, said = os.pipe()
             theirs.callback(os.close, said)
             self._owned.callback(os.close, self._said)
-            # A process that says more than the pipe keeps loses it, and does not wait for a reader.
+            # Output beyond the pipe's capacity is lost; the process does not wait for a reader.
             os.set_blocking(said, False)
             numbers = (
                 end.fileno(),
@@ -124,7 +124,7 @@ class StatementWorker:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
+        """Id of the process."""
         return self._process.pid
 
     @property
@@ -133,11 +133,11 @@ class StatementWorker:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End the process, whatever it does; does not wait for its end."""
+        """Kill the process; does not wait for its end."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the process, and delete what it spilled."""
+        """End the process, and delete its spill files."""
         self._process.kill()
         code = self._process.wait()
         if code not in (0, -signal.SIGKILL):
@@ -149,15 +149,16 @@ class StatementWorker:
 
 
 class Workers:
-    """Lends workers, at most `sql_queries_max` at once; from any thread.
+    """A pool that lends at most `sql_queries_max` workers at once. Thread-safe.
 
     Args:
-        limits: The resources that each may use, and how many there are.
+        limits: The resources of each worker, and their number.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        # The garbage of a query may be collected, and put one back, on a thread that holds it.
+        # Reentrant: collecting a query's garbage returns its worker, on a thread that may hold the
+        # lock.
         self._changed = threading.Condition(threading.RLock())
         self._idle: list[StatementWorker] = []
         self._lent = 0
@@ -165,14 +166,14 @@ class Workers:
 
     @property
     def lent(self) -> int:
-        """How many are lent."""
+        """Number of lent workers."""
         return self._lent
 
     def borrow(self, cancel: Cancel) -> StatementWorker:
-        """Return a worker; blocks while all are lent, at most `WAIT_SECONDS_MAX`.
+        """Lend a worker; blocks while all are lent, for at most `WAIT_SECONDS_MAX`.
 
         Raises:
-            ResourceExhausted: None came free in time.
+            ResourceExhausted: No worker was returned in time.
             WingsError: The error that the query was cancelled with.
         """
         until = time.monotonic() + WAIT_SECONDS_MAX
@@ -198,7 +199,7 @@ class Workers:
             raise
 
     def put_back(self, worker: StatementWorker, *, usable: bool) -> None:
-        """Take a worker back; one that is not usable is ended, and another one started."""
+        """Return a worker; an unusable one is ended, and a new one started."""
         worker.idle_since = now = time.monotonic()
         ended = [] if usable else [worker]
         with self._changed:
@@ -215,7 +216,7 @@ class Workers:
             self._warm()
 
     def _warm(self) -> None:
-        """Start a process for the next statement, if none waits for it."""
+        """Start a process for the next statement, unless an idle one exists."""
         with self._changed:
             if not self._idle and not self._closed:
                 self._idle.append(StatementWorker(self._limits))
@@ -226,7 +227,7 @@ class Workers:
             self._changed.notify()
 
     def close(self) -> None:
-        """End the processes; those that are lent, as they come back."""
+        """End the processes; lent ones end when they are returned."""
         with self._changed:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -235,14 +236,14 @@ class Workers:
 
 
 class Run:
-    """One statement in a worker, step by step; closed by its caller.
+    """The steps of one statement in a worker; the caller closes it.
 
-    Blocks while as many run as may; see `Workers.borrow`.
+    The constructor blocks while all workers are lent; see `Workers.borrow`.
 
     Args:
         workers: Lends the worker.
         cancel: Ends the wait for a worker.
-        ends: Returns whether the query is to end now.
+        ends: Returns whether the query should end now.
         failed: Called with each error of a scan.
     """
 
@@ -258,9 +259,9 @@ class Run:
         self._failed = failed
         self._tables: Mapping[str, LogTable] = {}
         self._usable = True
-        self._killed = False  # Told apart: it may be killed once it has said that all is done.
+        self._killed = False  # Kept apart: the process may be killed after it reported success.
         self._fault: BaseException | None = None
-        """The error by which the thread that listens has ended."""
+        """The error that ended the listening thread."""
         self._answers: SimpleQueue[Received | None] = SimpleQueue()
         self._scans: list[threading.Thread] = []
         self._worker = workers.borrow(cancel)
@@ -272,10 +273,10 @@ class Run:
         """Return the syntax tree of a text.
 
         Raises:
-            ResourceExhausted: Parsing takes more time or memory than it may.
-            EngineFailed: The query is to end.
+            ResourceExhausted: Parsing exceeds its time or memory.
+            EngineFailed: The query was cancelled or timed out.
         """
-        problem = "the statement takes more time or memory to parse than it may"
+        problem = "parsing the statement takes more time or memory than allowed"
         answer = self._asked({"parse": True}, text.encode(), problem)
         return Parsed(answer.body.decode(), tuple(answer.head["kinds"]))
 
@@ -290,20 +291,20 @@ class Run:
         views: Sequence[View],
         text: str,
     ) -> pa.Schema | None:
-        """Make tables and views, and plan a statement over them; nothing is read yet.
+        """Create tables and views, and plan a statement over them; no rows are read yet.
 
         Args:
-            tables: The tables to be scanned, by the names under which views know them.
-            sent: IPC streams of tables that are sent along, by such names.
-            views: Made in this order.
+            tables: The tables to scan, by the names that the views use.
+            sent: IPC streams of tables sent with the statement, by the names that the views use.
+            views: Views, created in this order.
             text: The statement.
 
         Returns:
-            The schema of its rows; None: it returns none.
+            The schema of its rows; None for a statement that returns none.
 
         Raises:
-            EngineFailed: DuckDB refuses the statement.
-            ResourceExhausted: Its rows have too many columns.
+            EngineFailed: DuckDB rejects the statement.
+            ResourceExhausted: The schema exceeds `SCHEMA_BYTES_MAX`.
         """
         self._tables = tables
         parts = [(name, table.schema.serialize().to_pybytes()) for name, table in tables.items()]
@@ -314,27 +315,27 @@ class Run:
         answer = self._asked(asked, b"".join(part for _, part in parts))
         if len(answer.body) > SCHEMA_BYTES_MAX:
             raise ResourceExhausted(
-                f"the columns of a result take at most {SCHEMA_BYTES_MAX} bytes"
+                f"the schema of a result may have at most {SCHEMA_BYTES_MAX} bytes"
             )
         return pa.ipc.read_schema(pa.py_buffer(answer.body)) if answer.head["schema"] else None
 
     def batches(self, rows: int) -> Generator[pa.RecordBatch]:
-        """Yield the rows of the statement, about so many at a time.
+        """Yield the rows of the statement in batches of about `rows`.
 
         Raises:
-            EngineFailed: The statement fails on the data, or needs more than it may.
-            ResourceExhausted: The process needed more memory than it may.
+            EngineFailed: The statement fails on the data, or exceeds its limits.
+            ResourceExhausted: The process exceeded its memory.
         """
         read, write = open_pipe()
         try:
-            self._usable = False  # Until it says that it has done all.
+            self._usable = False  # Until the process reports the end of the statement.
             self._ask({"run": rows}, descriptor=write)
         except BaseException:
             os.close(read)
             raise
         finally:
             os.close(write)
-        # Where the stream is cut, the process tells why, or that it ended does.
+        # If the stream is cut, the process's message, or its death, gives the cause.
         cut = suppress(OSError, pa.ArrowException)
         with os.fdopen(read, "rb", buffering=1 << 16) as pipe, cut:
             yield from _stream(pipe)
@@ -351,7 +352,7 @@ class Run:
         return self._answer(problem)
 
     def _ask(self, head: dict[str, Any], body: bytes = b"", descriptor: int | None = None) -> None:
-        with suppress(OSError):  # That it ended comes as its answer.
+        with suppress(OSError):  # The process ended; the wait for its answer reports it.
             self._worker.channel.send(head, body, descriptor)
 
     def _answer(
@@ -370,10 +371,10 @@ class Run:
         return answer
 
     def _listen(self) -> None:
-        """Take the messages of the process, and end it where the query is to end."""
+        """Receive the process's messages; kill the process when the query should end."""
         try:
             self._hear()
-        except BaseException as error:  # noqa: BLE001 - the query waits, and is told why.
+        except BaseException as error:  # noqa: BLE001 - raised in the query, which waits.
             self._fault = error
             self._killed = True
             self._worker.kill()
@@ -414,14 +415,14 @@ class Run:
                 for batch in table.batches(schema, predicate):
                     writer.write_batch(batch)
         except BrokenPipeError:
-            pass  # The process needs no more of it.
+            pass  # The process needs no more rows.
         except Exception as error:  # noqa: BLE001 - raised by the query.
             self._failed(error)
         finally:
             os.close(message.descriptor)
 
     def close(self) -> None:
-        """Return the worker; one whose statement has begun and not ended is killed."""
+        """Return the worker; one with an unfinished statement is killed."""
         os.close(self._end)
         self._listener.join()
         os.close(self._ended)
@@ -434,7 +435,7 @@ class Run:
 
 
 def _stream(pipe: Any) -> Generator[pa.RecordBatch]:
-    """Yield the rows of an IPC stream; of no bytes at all there are none."""
+    """Yield the rows of an IPC stream; an empty pipe has none."""
     if pipe.peek(1):
         with pa.ipc.open_stream(pipe) as reader:
             yield from reader

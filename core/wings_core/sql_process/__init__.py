@@ -1,4 +1,4 @@
-"""The processes in which statements run that may take memory which DuckDB does not count.
+"""Processes that run SQL statements, isolated since DuckDB does not count all memory it takes.
 
-Nothing here imports the rest of the server: such a process knows DuckDB, Arrow, and a socket.
+Nothing here imports the rest of the server: such a process has DuckDB, Arrow, and a socket.
 """

@@ -1,4 +1,4 @@
-"""Start the process of statements: `process`, without pandas."""
+"""Entry point of the statement process: runs `process.main`, without pandas."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The channel between a server and a process that runs a statement.
+"""The channel between a server and a statement process.
 
 A message is a JSON object, bytes, and at most one file descriptor.
 """
@@ -18,19 +18,19 @@ _PREFIX = struct.Struct("<II")
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message that was received."""
+    """A received message."""
 
     head: dict[str, Any]
     body: bytes
     descriptor: int | None
-    """The receiver closes it."""
+    """File descriptor sent with the message; the receiver closes it."""
 
 
 class Channel:
-    """One end; `send` from any thread, `receive` from one.
+    """One end of a channel. Any thread may call `send`, only one `receive`.
 
     Args:
-        end: A connected socket of the stream kind, within this machine.
+        end: A connected Unix stream socket.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -38,11 +38,11 @@ class Channel:
         self._sending = threading.Lock()
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable where a message can be received."""
+        """Return the descriptor that becomes readable when a message arrives."""
         return self._socket.fileno()
 
     def send(self, head: dict[str, Any], body: bytes = b"", descriptor: int | None = None) -> None:
-        """Send a message, with a copy of a descriptor.
+        """Send a message, optionally with a copy of a descriptor.
 
         Raises:
             OSError: The other end is closed.
@@ -53,13 +53,13 @@ class Channel:
             if descriptor is None:
                 self._socket.sendall(prefix)
             else:
-                # So few bytes are sent at once; the descriptor comes with the first.
+                # So few bytes are sent in one call; the descriptor arrives with the first.
                 socket.send_fds(self._socket, [prefix], [descriptor])
             self._socket.sendall(text)
             self._socket.sendall(body)
 
     def receive(self) -> Received | None:
-        """Return the next message; None: the other end is closed."""
+        """Return the next message; None if the other end is closed."""
         try:
             prefix, descriptors, _, _ = socket.recv_fds(self._socket, _PREFIX.size, 1)
             if len(prefix) < _PREFIX.size:
@@ -93,9 +93,9 @@ class Channel:
 
 
 def readable(descriptors: Iterable[int], seconds: float) -> set[int]:
-    """Return those of some descriptors that can be read or have ended; waits so long for one.
+    """Return the descriptors that are readable or closed; waits up to `seconds` for the first.
 
-    Not by `select`, which knows no descriptors beyond 1023: a server may have more.
+    Uses no `select`, which cannot take descriptors above 1023.
     """
     poller = select.poll()
     for each in descriptors:

@@ -1,11 +1,11 @@
-"""Engines: a DuckDB instance runs one statement at a time, over the tables that it is given.
+"""Engines: a DuckDB instance that runs one statement at a time, over given tables.
 
-Each is a database in memory of its own, so that memory, threads and spilled bytes are bounded for
-each query. Files, extensions and Python's variables are out of reach, and its configuration is
-locked. Opening one takes 20 ms, so it is kept for the next query, unless one failed in it.
+Each is an in-memory database of its own, so that memory, threads and spilled bytes are bounded per
+query. Files, extensions and Python's variables are out of reach, and the configuration is locked.
+Opening one takes 20 ms, so an engine is kept for the next query unless a query failed in it.
 
-Tables and views stay until a statement is given others: most statements are about the tables of
-the one before, and making views takes as long as running a look-up.
+Tables and views stay until a statement needs others: most statements read the tables of the one
+before, and creating views takes as long as running a look-up.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -33,24 +33,24 @@ _SETTINGS = (
 )
 
 SCHEMAS_KEPT_MAX = 256
-"""Schemas of results that are cached by their columns and types."""
+"""Most result schemas cached, by columns and types."""
 
 SCHEMA_LENGTH_MAX = 8_192
-"""Characters of the columns and types of a cached schema."""
+"""Most characters in the columns and types of a cached schema."""
 
 OpenScan = Callable[[str, Sequence[str], "pc.Expression | None"], pa.RecordBatchReader]
-"""Begins a scan of a table, by its name, its columns, and the condition of its rows."""
+"""Starts a scan of a table, given its name, the columns, and the condition."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineBounds:
-    """The resources that an engine may use."""
+    """Resource limits of an engine."""
 
     memory_bytes: int
-    """Memory that DuckDB counts."""
+    """Most memory that DuckDB may allocate, by its own count."""
     spill_bytes: int
     threads: int
-    """0: one for each core."""
+    """Threads; 0 for one per core."""
 
 
 @contextmanager
@@ -68,18 +68,18 @@ class Scanner:
 
     projected_schema: pa.Schema
     to_reader: Callable[[], pa.RecordBatchReader]
-    """Returns the rows; they are read as they are asked for."""
+    """Returns a reader of the rows, which reads lazily."""
 
 
 class ScannedTable(ds.Dataset):
-    """A table as DuckDB scans it.
+    """A table that DuckDB scans.
 
-    It takes the place of a dataset of Arrow, of which DuckDB asks a schema and scanners.
+    It stands in for an Arrow dataset, of which DuckDB uses the schema and the scanners.
 
     Args:
-        name: The name by which scans are begun.
-        schema: The columns that may be asked for.
-        open_scan: Begins a scan.
+        name: The name passed to `open_scan`.
+        schema: The columns that a scan may ask for.
+        open_scan: Starts a scan.
     """
 
     def __init__(self, name: str, schema: pa.Schema, open_scan: OpenScan) -> None:
@@ -89,28 +89,28 @@ class ScannedTable(ds.Dataset):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that may be asked for."""
+        """The columns that a scan may ask for."""
         return self._schema
 
     def scanner(  # pyright: ignore[reportIncompatibleMethodOverride] - of what DuckDB asks for
         self,
         columns: Sequence[str] | None = None,
-        filter: Any = None,  # noqa: A002 - the name that DuckDB calls it by.
+        filter: Any = None,  # noqa: A002 - DuckDB's keyword.
         **_: Any,
     ) -> Scanner:
-        """Return the scan of some columns, of the rows that pass a filter."""
+        """Return the scan of `columns` of the rows that satisfy `filter`."""
         names = self._schema.names if columns is None else columns
         schema = pa.schema([self._schema.field(name) for name in names])
         return Scanner(schema, partial(self._open_scan, self._name, names, filter))
 
 
 class StatementEngine:
-    """One instance of DuckDB; one thread at a time uses it.
+    """One DuckDB instance, used by one thread at a time.
 
     Args:
-        bounds: The resources that it may use.
-        directory: The directory that it spills to.
-        open_scan: Begins scans of tables.
+        bounds: Resource limits.
+        directory: Directory for spilled data.
+        open_scan: Starts scans of tables.
     """
 
     def __init__(self, bounds: EngineBounds, directory: str, open_scan: OpenScan) -> None:
@@ -123,7 +123,7 @@ class StatementEngine:
             "memory_limit": f"{bounds.memory_bytes}B",
             "temp_directory": str(Path(directory) / "duckdb"),
         }
-        # As an option of the connection, DuckDB 2.0 shows it and does not heed it.
+        # Given as an option of the connection, DuckDB 2.0 reports the bound but ignores it.
         self._spill_bound = f"SET max_temp_directory_size = '{bounds.spill_bytes}B'"
         if bounds.threads:
             self._config["threads"] = str(bounds.threads)
@@ -141,7 +141,7 @@ class StatementEngine:
         return connection
 
     def parse(self, text: str) -> Parsed:
-        """Return the syntax tree of a text; for some texts it takes hours."""
+        """Return the syntax tree of a text; some texts take hours."""
         with engine_errors():
             tree = self._value("SELECT json_serialize_sql(?::VARCHAR)", text)
             if '"error_type":"not implemented"' not in tree[:200]:
@@ -149,7 +149,7 @@ class StatementEngine:
             try:
                 statements = self._connection.extract_statements(text)
                 return Parsed(tree, tuple(each.type.name for each in statements))
-            except ValueError:  # A kind that DuckDB's Python cannot name: UPDATE EXTENSIONS.
+            except ValueError:  # A kind that DuckDB's Python API lacks: UPDATE EXTENSIONS.
                 return Parsed(tree, ())
 
     def write(self, tree: str) -> str:
@@ -158,7 +158,7 @@ class StatementEngine:
             return self._value("SELECT json_deserialize_sql(?::JSON)", tree)
 
     def _value(self, query: str, value: str) -> str:
-        # All rows: one that is left is in the way of the next statement.
+        # Fetches all rows: an unread one would block the next statement.
         ((found,),) = self._connection.execute(query, [value]).fetchall()
         return str(found)
 
@@ -169,19 +169,19 @@ class StatementEngine:
         views: Sequence[View],
         text: str,
     ) -> pa.Schema | None:
-        """Make tables and views, and plan a statement over them; nothing is read yet.
+        """Create tables and views, and plan a statement over them; no rows are read yet.
 
         Args:
-            tables: The schemas of the tables to be scanned, by name.
-            sent: Tables that are here, by name.
-            views: Made in this order.
+            tables: Schemas of the tables to scan, by name.
+            sent: Tables sent with the statement, by name.
+            views: Views, created in this order.
             text: The statement.
 
         Returns:
-            The schema of its rows; None: it returns none.
+            The schema of its rows; None for a statement that returns none.
 
         Raises:
-            EngineFailed: DuckDB refuses the statement.
+            EngineFailed: DuckDB rejects the statement.
         """
         with engine_errors():
             self._show(tables, sent, views)
@@ -195,7 +195,7 @@ class StatementEngine:
     def _show(
         self, tables: Mapping[str, pa.Schema], sent: Mapping[str, pa.Table], views: Sequence[View]
     ) -> None:
-        """Make tables and views; no others are left."""
+        """Create tables and views, and drop all others."""
         same = self._tables.keys() == tables.keys() and all(
             schema.equals(tables[name], check_metadata=True)
             for name, schema in self._tables.items()
@@ -214,7 +214,7 @@ class StatementEngine:
             self._connection.execute(view.create)
 
     def _clear(self) -> None:
-        """Remove all tables and views; opens a new instance where one is left."""
+        """Drop all tables and views; if one remains, open a new instance."""
         views, self._views = self._views, []
         names, self._tables, self._sent = [*self._tables, *self._sent], {}, set()
         try:
@@ -223,16 +223,16 @@ class StatementEngine:
             for name in names:
                 self._connection.unregister(name)
         except (duckdb.Error, RuntimeError):
-            # The next statement may not see the tables of this one.
+            # The next statement must not see the tables of this one.
             self._connection.close()
             self._connection = self._connected()
 
     def _schema_of(self, relation: duckdb.DuckDBPyRelation) -> pa.Schema:
-        """Return the schema of a relation's rows, which follows from its columns and types."""
+        """Return the schema of a relation's rows, cached by its columns and types."""
         described = tuple(relation.columns), tuple(map(str, relation.types))
         found = self._schemas.get(described)
         if found is None:
-            # Of no rows, so nothing is read.
+            # No rows, so nothing is read.
             found = relation.limit(0).to_arrow_table().schema.remove_metadata()
             if sum(map(len, (*described[0], *described[1]))) <= SCHEMA_LENGTH_MAX:
                 if len(self._schemas) >= SCHEMAS_KEPT_MAX:
@@ -241,15 +241,15 @@ class StatementEngine:
         return found
 
     def _explain(self, text: str) -> None:
-        """Raise the error of a statement, with its place: of a relation DuckDB tells none."""
+        """Raise the error of a statement with its position, which DuckDB omits for relations."""
         with engine_errors(len(_EXPLAIN)):
             self._connection.execute(f"{_EXPLAIN}{text}")
 
     def batches(self, rows: int) -> Generator[pa.RecordBatch]:
-        """Yield the rows of the statement, about so many at a time.
+        """Yield the rows of the statement in batches of about `rows`.
 
         Raises:
-            EngineFailed: The statement fails on the data, or needs more than it may.
+            EngineFailed: The statement fails on the data, or exceeds its limits.
         """
         assert self._relation is not None, "a statement was prepared"
         with engine_errors():
@@ -263,7 +263,7 @@ class StatementEngine:
             yield batch
 
     def release(self) -> None:
-        """Let go of the statement, and of tables that were sent with it."""
+        """Release the statement, and the tables sent with it."""
         self._relation = None
         if self._sent:
             self._clear()

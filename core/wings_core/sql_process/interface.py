@@ -1,19 +1,19 @@
-"""Words of a server and of its process of statements, which load no DuckDB."""
+"""Types shared by the server and its statement processes; importing them loads no DuckDB."""
 
 from dataclasses import dataclass
 
 CATALOG = "wings"
-"""The one catalog in which tables are."""
+"""The only catalog; it holds all tables."""
 
 _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryException")
 
 _HARMLESS = ("ParserException", "BinderException", "CatalogException")
-"""Errors in a statement that DuckDB finds before it runs."""
+"""Errors that DuckDB reports before a statement runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view to be made for a statement."""
+    """A view to create for a statement."""
 
     create: str
     drop: str
@@ -26,16 +26,16 @@ class Parsed:
     tree: str
     """The statements as JSON, or an error."""
     kinds: tuple[str, ...]
-    """Kinds of the statements, where the tree is the error of statements other than SELECT."""
+    """Kinds of the statements, if the tree is the error about statements other than SELECT."""
 
 
-class EngineFailed(Exception):  # noqa: N818 - callers see what it is translated into.
+class EngineFailed(Exception):  # noqa: N818 - internal: translated before it reaches callers.
     """A failure of DuckDB, or of Arrow within it.
 
     Attributes:
-        message: The error's text, with DuckDB's JSON in it where it is DuckDB's.
-        kind: The exception's class.
-        shift: Bytes that DuckDB got before the statement.
+        message: The error's text; DuckDB's own includes JSON.
+        kind: Name of the exception's class.
+        shift: Bytes that precede the statement in the text sent to DuckDB.
     """
 
     def __init__(self, message: str, kind: str, shift: int = 0) -> None:
@@ -46,15 +46,15 @@ class EngineFailed(Exception):  # noqa: N818 - callers see what it is translated
 
     @classmethod
     def stopped(cls) -> "EngineFailed":
-        """Return the failure of a query that is to end."""
+        """Return the failure of a cancelled or timed-out query."""
         return cls("the query was stopped", "InterruptException")
 
     @property
     def of_memory(self) -> bool:
-        """Whether memory was short, of which the rest may be in pieces."""
+        """Whether memory ran out, which may leave it fragmented."""
         return self.kind in _OUT_OF_MEMORY
 
     @property
     def harmless(self) -> bool:
-        """Whether the engine is as good as before."""
+        """Whether the engine is still usable."""
         return self.kind in _HARMLESS

@@ -6,12 +6,12 @@
            ─▶ run: a pipe for the rows       done | failed   ─▶ server
            ◀─ scan: a pipe for the rows of a table
 
-It ends with the server: the kernel signals it when the last end of the server's pipe is closed. Its
-memory is bounded by the kernel, too.
+The process ends with the server: the kernel signals it when the server's end of a pipe is closed.
+The kernel bounds its memory, too.
 
-DuckDB's parser takes hours for some texts of a hundred characters (it tries all ways to read what
-it cannot read), and it heeds no interrupt: the kernel ends the process after some seconds of
-processor time, without an answer.
+DuckDB's parser takes hours for some invalid texts of a hundred characters (it backtracks through
+all readings) and ignores interrupts: the kernel ends the process after some seconds of processor
+time, without an answer.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ from wings_core.sql_process.interface import EngineFailed, View
 from wings_core.sql_process.rows import open_pipe, reader_of, serialized, writer_to
 
 PARSE_SECONDS_MAX = 5.0
-"""Processor time that parsing one text may take; a list of 256 KiB takes one."""
+"""Most processor time for parsing one text; a list of 256 KiB takes one second."""
 
 _TREE_OUT_OF_MEMORY = '{"error":true,"error_type":"out of memory"'
 
@@ -42,9 +42,10 @@ def main(arguments: Sequence[str]) -> None:
     """Serve one server.
 
     Args:
-        arguments: The descriptors of the channel and of the pipe that tells of the server's end;
-            bytes that DuckDB may use, and those that the process may use beyond; bytes to spill;
-            threads; the directory to spill to.
+        arguments: Descriptors of the channel and of the pipe that closes with the server; bytes
+            that DuckDB
+            may use; further bytes that the process may use; bytes to spill; threads; directory to
+            spill to.
     """
     channel, life, memory, beyond, spill, threads = map(int, arguments[:6])
     _end_with(life)
@@ -55,32 +56,32 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _end_with(life: int) -> None:
-    """Have the kernel end this process once the other end of a pipe is closed."""
+    """Have the kernel end this process when the other end of a pipe is closed."""
     fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
-    # The signal is SIGIO, whose default action is to terminate: no thread need run for it.
+    # The signal is SIGIO, whose default action terminates the process; no thread has to run.
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
     if readable([life], 0):
         sys.exit(0)
 
 
 def bound_memory(more: int) -> None:
-    """Let the kernel refuse memory of this process beyond the present and so many bytes more."""
+    """Limit this process to its present memory and `more` bytes, enforced by the kernel."""
     try:
         with open("/proc/self/status", encoding="ascii") as status:  # noqa: PTH123 - pathlib takes a while to import.
             kib = next(int(line.split()[1]) for line in status if line.startswith("VmData:"))
     except OSError:
-        return  # Not Linux: DuckDB's own bound has to do.
+        return  # Not Linux: only DuckDB's own limit holds.
     limit = kib * 1024 + more
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 class Process:
-    """Answers the messages of a server.
+    """The loop that answers a server's messages.
 
     Args:
-        channel: To the server.
-        bounds: The resources that statements may use.
-        directory: The directory that they spill to.
+        channel: The channel to the server.
+        bounds: Resource limits of statements.
+        directory: Directory for spilled data.
     """
 
     def __init__(self, channel: Channel, bounds: EngineBounds, directory: str) -> None:
@@ -89,7 +90,7 @@ class Process:
         self._engine = self._open_engine()
 
     def serve(self) -> None:
-        """Answer messages until the server closes the channel, or memory was short."""
+        """Answer messages until the server closes the channel or memory runs out."""
         while (message := self._channel.receive()) is not None:
             try:
                 self._answer(message)
@@ -119,16 +120,16 @@ class Process:
                 self._channel.send({"done": True})
 
     def _parse(self, text: str) -> None:
-        # At its end comes SIGPROF, whose default action is to terminate.
+        # When it expires, SIGPROF terminates the process, as is its default action.
         signal.setitimer(signal.ITIMER_PROF, PARSE_SECONDS_MAX)
         parsed = self._engine.parse(text)
         signal.setitimer(signal.ITIMER_PROF, 0)
         if parsed.tree.startswith(_TREE_OUT_OF_MEMORY):
-            sys.exit(0)  # Memory may be in pieces.
+            sys.exit(0)  # Memory may be fragmented.
         self._channel.send({"kinds": parsed.kinds}, parsed.tree.encode())
 
     def _renewed(self, failed: EngineFailed) -> bool:
-        """Return whether there is a new engine: none is opened where memory may be in pieces."""
+        """Replace the engine where needed; returns False if memory ran out, and none is opened."""
         if failed.of_memory:
             return False
         self._engine.close()
@@ -163,7 +164,7 @@ class Process:
     def _open_scan(
         self, name: str, columns: Sequence[str], condition: "pc.Expression | None"
     ) -> pa.RecordBatchReader:
-        """Return the rows of a table, which the server reads."""
+        """Return the rows of a table, read by the server."""
         read, write = open_pipe()
         try:
             self._channel.send({"scan": name, "columns": columns}, serialized(condition), write)
@@ -173,7 +174,7 @@ class Process:
 
 
 def sent_table(raw: pa.Buffer) -> pa.Table:
-    """Return a table that was sent as an IPC stream; its buffers are checked."""
+    """Decode a table from an IPC stream, and validate its buffers."""
     with pa.ipc.open_stream(raw) as reader:
         table = reader.read_all()
     table.validate(full=True)

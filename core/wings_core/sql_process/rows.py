@@ -1,4 +1,4 @@
-"""Rows on their way between processes: IPC streams in pipes, and the conditions of scans."""
+"""Transfer of rows between processes: IPC streams in pipes, and serialized scan conditions."""
 
 import contextlib
 import fcntl
@@ -9,36 +9,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 PIPE_BYTES = 1 << 20
-"""Bytes that a pipe holds, where the kernel lets it."""
+"""Capacity of a pipe in bytes, where the kernel permits it."""
 
 _READ_BYTES = 1 << 16
 
 
 def open_pipe() -> tuple[int, int]:
-    """Return the descriptors of a pipe's ends: the one to read from, and the one to write to."""
+    """Create a pipe; returns the descriptors to read from and to write to."""
     read, write = os.pipe()
     set_size = getattr(fcntl, "F_SETPIPE_SZ", None)
     if set_size is not None:
-        with contextlib.suppress(OSError):  # The user's pipes are large enough together.
+        with contextlib.suppress(OSError):  # The user's total for pipes is used up.
             fcntl.fcntl(write, set_size, PIPE_BYTES)
     return read, write
 
 
 def reader_of(descriptor: int) -> pa.RecordBatchReader:
-    """Return the rows that come through a pipe, which is closed with the reader."""
+    """Return a reader of the rows in a pipe; closing it closes the pipe."""
     return pa.ipc.open_stream(cast("Any", os.fdopen(descriptor, "rb", buffering=_READ_BYTES)))
 
 
 def writer_to(descriptor: int, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
-    """Return what writes rows to a pipe, which its owner closes afterwards."""
+    """Return a writer of rows to a pipe; its owner closes the pipe afterwards."""
     return pa.ipc.new_stream(pa.PythonFile(cast("Any", _Pipe(descriptor)), "w"), schema)
 
 
 class _Pipe:
-    """The file of an IPC writer: each buffer goes to a pipe whole, without a copy.
+    """The file object of an IPC writer: writes each buffer to a pipe whole, without a copy.
 
     Args:
-        descriptor: Of the end to write to; closed by the caller.
+        descriptor: The end to write to; the caller closes it.
     """
 
     closed = False
@@ -48,11 +48,11 @@ class _Pipe:
         self._place = 0
 
     def writable(self) -> bool:
-        """Tell Arrow so."""
+        """Return True, which Arrow requires."""
         return True
 
     def write(self, data: "bytes | pa.Buffer") -> int:
-        """Write all of it; blocks while the pipe is full."""
+        """Write all of `data`; blocks while the pipe is full."""
         view = memoryview(data)
         size = view.nbytes
         while view:
@@ -61,24 +61,24 @@ class _Pipe:
         return size
 
     def tell(self) -> int:
-        """Return how many bytes were written."""
+        """Return the number of bytes written."""
         return self._place
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: nothing is buffered."""
 
     def close(self) -> None:
-        """The caller closes the descriptor."""
+        """Do nothing: the caller closes the descriptor."""
 
 
 def serialized(expression: pc.Expression | None) -> bytes:
-    """Return a condition of Arrow as bytes; none of no condition."""
+    """Serialize an Arrow condition; b"" for None."""
     if expression is None:
         return b""
-    # The form in which Arrow pickles it.
+    # The form that Arrow uses to pickle expressions.
     return bytes(cast("Any", expression).__reduce__()[1][0])
 
 
 def expression_of(raw: bytes) -> pc.Expression:
-    """Return the condition that `serialized` returned as bytes."""
+    """Decode the condition that `serialized` encoded."""
     return cast("Any", pc.Expression)._deserialize(pa.py_buffer(raw))

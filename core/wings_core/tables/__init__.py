@@ -1,4 +1,4 @@
-"""Topics that are tables: their merged segments as an Iceberg table, committed by maintenance."""
+"""Topics as Iceberg tables: maintenance commits their merged segments as a table's files."""
 
 from wings_core.tables.catalog import Catalog
 from wings_core.tables.open import open_catalog

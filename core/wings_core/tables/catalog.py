@@ -1,4 +1,4 @@
-"""Iceberg tables by pyiceberg: created, evolved, committed to; all that talks to a catalog."""
+"""Iceberg tables through pyiceberg: creates, evolves and commits; all access to a catalog."""
 
 import threading
 import time
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 COMMIT = "wings.commit"
-"""In a snapshot's summary: the number of the commit."""
+"""Property of a snapshot's summary: the number of the commit."""
 
 TOPIC_UUID = "wings.topic_uuid"
-"""In a table's properties."""
+"""Property of a table: the UUID of its topic."""
 
 SNAPSHOTS_KEPT_SECONDS = 1_800.0
-"""Older snapshots are expired: shorter than segments that nothing refers to are kept, and longer
-than a commit takes, whose metadata nothing refers to yet."""
+"""Age at which snapshots expire. Shorter than the time unreferenced segments are kept, and longer
+than a commit takes, during which nothing refers to its metadata."""
 
 _PROPERTIES = {
     "format-version": "2",
-    # Another node's commit is no reason to add the same files again.
+    # After another node's commit the same files must not be added again.
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -44,14 +44,14 @@ _PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class FileToAdd:
-    """A segment that becomes a file of a table."""
+    """A segment to add to a table as a file."""
 
     path: str
-    """Its URL."""
+    """URL of the file."""
     size: int
     metadata: pq.FileMetaData
     topic: Topic
-    """At the version that it is written in."""
+    """The topic, at the schema version of the file."""
 
 
 class ConflictError(Exception):
@@ -59,27 +59,27 @@ class ConflictError(Exception):
 
 
 class Catalog:
-    """The tables of one catalog; methods block for as long as it takes.
+    """The tables of one catalog; methods block without a bound of their own.
 
     All methods raise:
-        Unavailable: The catalog, or its storage, cannot be reached, or fails; what was begun may
-            have been done. Its fact `away` tells whether the catalog was not reached.
+        Unavailable: The catalog or its storage fails or cannot be reached; the outcome of the
+            operation is unknown. The fact `away` says whether the catalog was not reached.
 
     Args:
         open_: Opens pyiceberg's catalog.
-        warehouse: The URL that tables lie below.
+        warehouse: URL prefix of the tables.
     """
 
     def __init__(self, open_: Callable[[], Any], warehouse: str) -> None:
         self._open = open_
         self._opening = threading.Lock()
-        """Held while it is opened, which takes a call; nothing else is locked under it."""
+        """Held while the catalog is opened, which takes a call; a leaf lock."""
         self._opened: Any = None
         self.warehouse = warehouse.rstrip("/")
 
     @property
     def catalog(self) -> Any:
-        """Pyiceberg's, opened when it is first needed."""
+        """The catalog of pyiceberg, opened on first use."""
         if self._opened is None:
             with self._opening:
                 if self._opened is None:
@@ -87,12 +87,12 @@ class Catalog:
         return self._opened
 
     def close(self) -> None:
-        """Close what was opened; calls under way fail."""
+        """Close the catalog; calls in progress fail."""
         if self._opened is not None:
             self._opened.close()
 
     def table(self, topic: Topic) -> Any:
-        """Return the table of a topic, which is created, and gets the topic's schema.
+        """Return the table of a topic; creates it, and evolves its schema to the topic's.
 
         A table of another topic of the same name is dropped.
         """
@@ -107,14 +107,14 @@ class Catalog:
             if table.properties.get(TOPIC_UUID) != topic.uuid:
                 if TOPIC_UUID not in table.properties:
                     raise InvalidArgument(
-                        f"the catalog has a table {'.'.join(identifier)} that is no topic's"
+                        f"the catalog has a table {'.'.join(identifier)} that belongs to no topic"
                     )
                 self.catalog.drop_table(identifier)
                 table = self._create(topic)
             return _evolved(table, topic)
 
     def find(self, topic: Topic) -> Any | None:
-        """Return the table of a topic as it is, None where there is none."""
+        """Return the table of a topic unchanged; None if there is none."""
         from pyiceberg.exceptions import NoSuchTableError
 
         with _errors("find the table"):
@@ -130,7 +130,7 @@ class Catalog:
             self.catalog.create_namespace_if_not_exists(identifier[:depth])
         first = topic.at(1)
         schema = iceberg_schema(first)
-        # A location of its own: metadata of a table of the same name is never mistaken for it.
+        # A location of its own, apart from the metadata of an earlier table of the same name.
         return self.catalog.create_table(
             identifier,
             schema=schema,
@@ -141,7 +141,7 @@ class Catalog:
         )
 
     def drop(self, identifier: str, topic_uuid: str) -> None:
-        """Drop the table of a topic that was deleted; none where it is another's, or gone."""
+        """Drop the table of a deleted topic, if it exists and still belongs to that topic."""
         from pyiceberg.exceptions import NoSuchTableError
 
         with _errors("drop the table"):
@@ -155,13 +155,13 @@ class Catalog:
     def commit(
         self, table: Any, number: int, add: Sequence[FileToAdd], remove: Sequence[str]
     ) -> None:
-        """Add and remove files by one snapshot.
+        """Add and remove files in one snapshot.
 
         Args:
-            table: As it was when it was seen that this commit was not made yet.
-            number: Of the commit.
-            add: Files that are not in it.
-            remove: URLs of files that are.
+            table: The table as loaded when this commit was found not to be made yet.
+            number: Number of the commit.
+            add: Files to add; none is in the table.
+            remove: URLs of the table's files to remove.
 
         Raises:
             ConflictError: The table has changed since.
@@ -174,8 +174,8 @@ class Catalog:
                 with table.transaction() as transaction:
                     update = transaction.update_snapshot(snapshot_properties={COMMIT: str(number)})
                     producer = update.overwrite() if gone or not add else update.merge_append()
-                    # A gateway that asks the catalog twice answers with a refusal where the commit
-                    # was made: what pyiceberg would delete then is the table's. See
+                    # A gateway that retries a request answers with a conflict although the commit
+                    # succeeded; pyiceberg would then delete metadata that the table uses. See
                     # `unused_metadata`.
                     producer._clean_all_uncommitted = _keep
                     with producer as snapshot:
@@ -187,7 +187,7 @@ class Catalog:
                 raise ConflictError(str(error)) from None
 
     def expire(self, table: Any) -> bool:
-        """Expire old snapshots; tell whether there were any."""
+        """Expire old snapshots; returns whether there were any."""
         with _errors("expire snapshots of the table"):
             before = datetime.now(UTC) - timedelta(seconds=SNAPSHOTS_KEPT_SECONDS)
             current = table.current_snapshot()
@@ -203,7 +203,7 @@ class Catalog:
 
 
 def directory_of(topic_uuid: str) -> str:
-    """Return where the metadata of a topic's table lies, below the warehouse."""
+    """Return the directory of a table's metadata, relative to the warehouse."""
     return f"tables/{topic_uuid}"
 
 
@@ -212,14 +212,14 @@ def _keep() -> None:
 
 
 def identifier_of(topic: Topic) -> tuple[str, ...]:
-    """Return the names of a topic's table: namespace and topic, of other tenants theirs first."""
+    """Return the identifier of a topic's table: tenant (unless default), namespace, topic."""
     name = topic.name
     names = (name.namespace.namespace, name.topic)
     return names if name.namespace.tenant == "default" else (name.namespace.tenant, *names)
 
 
 def commit_of(table: Any) -> int:
-    """Return the number of the last commit, 0 for none; snapshots of others are passed over."""
+    """Return the number of the last commit, 0 for none; other writers' snapshots are skipped."""
     snapshot = table.current_snapshot()
     while snapshot is not None:
         number = (snapshot.summary or {}).get(COMMIT)
@@ -237,14 +237,14 @@ def paths_of(table: Any) -> set[str]:
 
 
 def iceberg_schema(topic: Topic) -> Any:
-    """Return a topic's schema as Iceberg has it, with the ids of its files."""
+    """Return a topic's schema as an Iceberg schema, with the field ids of its files."""
     from pyiceberg.io.pyarrow import pyarrow_to_schema
 
     return pyarrow_to_schema(pa.schema(file_fields(topic)))
 
 
 def _evolved(table: Any, topic: Topic) -> Any:
-    """Bring a table to a topic's schema, version by version, as ids are given in that order."""
+    """Evolve a table to a topic's schema, version by version, the order in which ids are given."""
     for version in range(1, topic.schema_version + 1):
         wanted = iceberg_schema(topic.at(version))
         known = {field.name: field for field in table.schema().fields}
@@ -264,12 +264,12 @@ def _evolved(table: Any, topic: Topic) -> Any:
     ids = {field.name: field.field_id for field in table.schema().fields}
     expected = {field.name: field.field_id for field in iceberg_schema(topic).fields}
     if ids != expected:
-        raise Internal(f"the table of {topic.name} has other field ids than its files: {ids}")
+        raise Internal(f"the table of {topic.name} has different field ids from its files: {ids}")
     return table
 
 
 def _differs(field: Any, known: Any) -> bool:
-    """Tell whether a field is not there, or narrower: a table may be of a later version."""
+    """Return whether a field is missing or narrower; a table may have a later schema version."""
     if known is None:
         return True
     if known.required and not field.required:
@@ -295,7 +295,7 @@ def _partition_spec(topic: Topic, schema: Any) -> Any:
                 source_id=schema.find_field(each.column).field_id,
                 field_id=PARTITION_FIELD_ID_START + number,
                 transform=parse_transform(str(each)),
-                # An identity has the name of its column, as engines expect.
+                # Engines expect an identity transform to have its column's name.
                 name=each.column if each.name == "identity" else f"{each.column}_{each.name}",
             )
             for number, each in enumerate(transforms_of(topic))
@@ -318,7 +318,7 @@ def _sort_order(schema: Any) -> Any:
 
 
 def _partition_values(table: Any, file: FileToAdd) -> list[Any]:
-    """Return what each transform of a table makes of all rows of a file."""
+    """Return the value of each partition transform, the same for all rows of the file."""
     schema = table.schema()
     values: list[Any] = []
     for field in table.spec().fields:
@@ -384,9 +384,9 @@ def _files(table: Any) -> "Iterable[Any]":
 
 
 def unused_metadata(table: Any, topic: Topic, objects: ObjectStore) -> list[str]:
-    """Return the names of a table's files of metadata that were left, and may be deleted.
+    """Return the names of a table's unused metadata files, which may be deleted.
 
-    They are of expired snapshots, and of commits that were not made.
+    They belong to expired snapshots and failed commits.
     """
     kept = {table.metadata_location, *(each.metadata_file for each in table.metadata.metadata_log)}
     before = time.time() - SNAPSHOTS_KEPT_SECONDS
@@ -402,7 +402,7 @@ def unused_metadata(table: Any, topic: Topic, objects: ObjectStore) -> list[str]
 
 @contextmanager
 def _errors(what: str) -> Generator[None]:
-    """Translate what pyiceberg, its file systems and its databases raise."""
+    """Translate the exceptions of pyiceberg, its file systems and its databases."""
     try:
         yield
     except (WingsError, ConflictError, AssertionError):
@@ -413,8 +413,8 @@ def _errors(what: str) -> Generator[None]:
 
 
 def _is_away(error: Exception) -> bool:
-    """Tell whether the catalog itself was not reached, so that no table of it will be."""
+    """Return whether the catalog itself was not reached, so that all its tables are away."""
     from requests import RequestException
 
-    # The other is SQLAlchemy's, which is not there with a REST catalog alone.
+    # By name: SQLAlchemy is not installed for a REST catalog alone.
     return isinstance(error, RequestException) or type(error).__name__ == "OperationalError"

@@ -1,4 +1,4 @@
-"""Opens the catalog of a log's tables: pyiceberg's SQL catalog, or a REST one."""
+"""Opening the catalog of a log's tables: pyiceberg's SQL catalog, or a REST catalog."""
 
 from functools import partial
 from importlib.util import find_spec
@@ -13,10 +13,10 @@ NAME = "wings"
 """The name of the catalog."""
 
 CONNECT_SECONDS_MAX = 5.0
-"""How long a REST catalog may take to take a connection."""
+"""Timeout for connecting to a REST catalog."""
 
 ANSWER_SECONDS_MAX = 30.0
-"""How long a REST catalog may take for an answer, or for its next bytes."""
+"""Timeout for a REST catalog's response, and for each further read of it."""
 
 
 def open_catalog(
@@ -26,15 +26,15 @@ def open_catalog(
     postgres: str | None = None,
     rest: str | None = None,
 ) -> Catalog | None:
-    """Return the catalog of a log; None where pyiceberg is not installed.
+    """Return the catalog of a log; None if pyiceberg is not installed.
 
-    It is opened when it is first used: to import pyiceberg takes longer than all else of a start.
+    It is opened on first use: importing pyiceberg takes longer than the rest of a start.
 
     Args:
-        warehouse: The URL of the store of merged segments.
-        sqlite: The file of pyiceberg's SQL catalog.
-        postgres: The URL of the PostgreSQL database that has it instead.
-        rest: The URL of a REST catalog, instead of these.
+        warehouse: URL of the store of merged segments.
+        sqlite: File of pyiceberg's SQL catalog.
+        postgres: URL of a PostgreSQL database for the SQL catalog, instead of `sqlite`.
+        rest: URL of a REST catalog, instead of either.
     """
     if find_spec("pyiceberg") is None:
         return None
@@ -47,7 +47,7 @@ def open_catalog(
 
         from wings_core.metadata.postgres.connections import CONNECTION_DEFAULTS
 
-        # All that libpq reads, several hosts too, as parameters of psycopg.
+        # Passed as parameters to psycopg: all of libpq's options work, several hosts included.
         parameters = {**CONNECTION_DEFAULTS, **conninfo_to_dict(postgres)}
         options |= {
             "type": "sql",
@@ -66,7 +66,7 @@ def _open_sql(options: dict[str, str]) -> Any:
 
 
 def _open_rest(options: dict[str, str]) -> Any:
-    """Open a REST catalog whose answers are not waited for without end, as pyiceberg does."""
+    """Open a REST catalog with timeouts, which pyiceberg lacks."""
     from pyiceberg.catalog.rest import RestCatalog
     from pyiceberg.utils.config import Config, merge_config
     from requests import Session
@@ -79,7 +79,8 @@ def _open_rest(options: dict[str, str]) -> Any:
 
     class BoundedCatalog(RestCatalog):
         def _config_headers(self, session: Session) -> None:
-            # The first step with a session: what is asked for while it is made has bounds too.
+            # Called first with the new session, so that requests of the constructor have timeouts
+            # too.
             for scheme in ("http://", "https://"):
                 session.mount(scheme, BoundedAdapter())
             super()._config_headers(session)

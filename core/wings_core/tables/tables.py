@@ -1,11 +1,11 @@
-"""Commits of topics' segments to their tables: planned in metadata first, then made, once each.
+"""Commits of topics' segments to their tables: planned in metadata, then made exactly once.
 
-    plan commit n in metadata ─▶ snapshot with wings.commit = n ─▶ confirm: what it removed may go
+    plan commit n in metadata ─▶ snapshot with wings.commit = n ─▶ confirm: removed files may go
 
-The table's last snapshot says which commit it has; metadata says what each is of. So after a
-crash, or where an answer was lost, the next node sees whether commit n was made: if not, it makes
-the same one. Of two nodes that make it at once, the catalog takes one, as each says which snapshot
-it begins from. Files stay in the log's store until a commit took them out.
+The table's last snapshot has the number of its commit; metadata has the contents of each commit.
+After a crash or a lost response, the next node reads whether commit n was made, and makes the same
+one if not. If two nodes make it at once, the catalog accepts one, as each names the snapshot that
+it is based on. Files stay in the log's store until a commit has removed them.
 """
 
 import logging
@@ -42,33 +42,33 @@ from wings_core.tables.catalog import (
 from wings_core.times import now_us
 
 FILES_PER_COMMIT = 1_000
-"""Files that one commit adds, at most."""
+"""Most files that one commit adds."""
 
 AWAY_SECONDS = 30.0
-"""How long descriptions and commits do without a catalog that was away; see `Tables.ask_again`."""
+"""Time for which an unreachable catalog is not tried again; see `Tables.ask_again`."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """Where the table of a topic stands."""
+    """State of a topic's table."""
 
     identifier: str
     metadata_location: str | None
-    """None: no commit was made yet, or the catalog cannot be reached."""
+    """URL of the table's metadata; None before the first commit, or if the catalog is away."""
     snapshot_id: int | None
-    """None where `metadata_location` is."""
+    """Id of the current snapshot; None if `metadata_location` is None."""
     rows: int
     lag_rows: int
-    """Rows of the log that are not in the table."""
+    """Rows of the log that are not in the table yet."""
     lag_ms: int
-    """The age of the oldest of them."""
+    """Age of the oldest such row in milliseconds."""
 
 
 @dataclass(slots=True)
 class _File:
-    """A segment of the log that belongs into the table."""
+    """A segment of the log that belongs in the table."""
 
     partition: Partition
     rows: int = 0
@@ -77,12 +77,12 @@ class _File:
 
 
 class Tables:
-    """Commits to the tables of topics; all methods may be called from any thread.
+    """Commits to the tables of topics. Thread-safe.
 
     Args:
-        metadata: Of the log.
-        catalog: Has the tables.
-        objects: Where segments are.
+        metadata: The log's metadata.
+        catalog: The catalog of the tables.
+        objects: The store of segments.
     """
 
     def __init__(self, metadata: Metadata, catalog: Catalog, objects: ObjectStore) -> None:
@@ -93,49 +93,50 @@ class Tables:
         self._objects = objects
         self._leases = LeaseKeeper(metadata.maintenance, leases.LEASE_SECONDS)
         self._committed_at: dict[str, float] = {}
-        """The last commit of this process to each topic's table, by the monotonic clock."""
+        """Monotonic time of this process's last commit to each topic's table."""
         self._latest: dict[str, TableStatus] = {}
-        """Statuses when this process last looked whether to commit, by identifier."""
+        """States at this process's last check for work, by table identifier."""
         self._away_until = 0.0
-        """The catalog is not asked before, by the monotonic clock; see `AWAY_SECONDS`."""
+        """Monotonic time before which the catalog is not tried; see `AWAY_SECONDS`."""
         self._leaving: dict[str, Counter[str]] = {}
-        """Segments that callers of `release` wait for, by topic."""
+        """Segments that callers of `release` are waiting for, by topic."""
         self._lock = threading.Lock()
-        """Guards these four; nothing else is locked under it."""
+        """Guards the four attributes above; a leaf lock."""
         self._turn = threading.Lock()
-        """Held during commits; `_lock` alone is locked under it."""
+        """Held during commits; only `_lock` is taken under it."""
 
     def close(self) -> None:
-        """Let commits under way end, and close the catalog."""
+        """Wait for commits in progress, and close the catalog."""
         self._leases.close()
         self.catalog.close()
 
     def is_due(self, topic: Topic) -> bool:
-        """Tell whether the last commit of this process is long enough ago."""
+        """Return whether this process's last commit is at least `table_commit_ms` old."""
         with self._lock:
             last = self._committed_at.get(topic.uuid)
         return last is None or time.monotonic() - last >= topic.config.table_commit_ms / 1_000
 
     def commit(self, topic: Topic, *, at_once: bool = True) -> bool:
-        """Bring the table of a topic to what the log has in segments.
+        """Commit the log's segments of a topic to its table.
 
-        Waits for what other threads of this process commit.
+        Blocks during commits of other threads of this process.
 
         Args:
-            topic: As metadata has it.
-            at_once: Also where the last snapshot, of any node, is younger than `table_commit_ms`.
+            topic: The topic, as read from metadata.
+            at_once: Commit even if the last snapshot, of any node, is younger than
+                `table_commit_ms`.
 
         Returns:
-            False where another node is at it, or it has lost its lease, or the topic is another.
+            False if another node holds the lease, the lease was lost, or the topic was replaced.
 
         Raises:
-            Unavailable: The catalog, or storage, cannot be reached.
+            Unavailable: The catalog or storage cannot be reached.
         """
         with self._turn:
             return self._commit_leased(topic, at_once=at_once)
 
     def ask_again(self) -> None:
-        """Ask the catalog again, though it could not be reached a moment ago."""
+        """Try the catalog again on the next call, even if it was unreachable a moment ago."""
         with self._lock:
             self._away_until = 0.0
 
@@ -153,10 +154,10 @@ class Tables:
     def _commit(self, topic: Topic, held: HeldLease, *, at_once: bool) -> bool:
         with self._lock:
             self._committed_at[topic.uuid] = time.monotonic()
-        # The last version of its schema, of which files may be already.
+        # Read afresh: files may have the latest schema version already.
         uuid, topic = topic.uuid, self._admin.get_topic(topic.name, fresh=True)
         if topic.uuid != uuid:
-            return False  # Deleted and created again, while the lease is of the one before.
+            return False  # Deleted and created again; the lease is for the earlier topic.
         try:
             if not at_once and self._is_fresh(topic):
                 return True
@@ -169,33 +170,33 @@ class Tables:
         return True
 
     def _look(self, topic: Topic) -> None:
-        """Note where a table stands, whichever node committed to it, and also if none could."""
+        """Record the state of a table, whether or not a commit was made, and by any node."""
         with suppress(WingsError):
             status = self.status(topic)
             with self._lock:
                 self._latest[status.identifier] = status
 
     def _is_fresh(self, topic: Topic) -> bool:
-        """Tell whether the last snapshot is younger than `table_commit_ms`."""
+        """Return whether the last snapshot is younger than `table_commit_ms`."""
         table = self.catalog.find(topic)
         snapshot = None if table is None else table.current_snapshot()
         if snapshot is None:
             return False
-        # One of the future is of a node whose clock is off.
+        # A snapshot from the future comes from a node with a wrong clock.
         return 0 <= now_us() // 1_000 - snapshot.timestamp_ms < topic.config.table_commit_ms
 
     def latest(self) -> list[TableStatus]:
-        """Return where tables stood when this process last looked whether to commit to them."""
+        """Return the states of tables at this process's last check for work."""
         with self._lock:
             return list(self._latest.values())
 
     def release(self, topic: Topic, folios: Collection[str]) -> bool:
-        """Take segments out of a table, before retention drops them; tell whether they are out.
+        """Remove segments from a table before retention deletes them; returns whether all are gone.
 
-        One commit takes out those of all threads that wait for another.
+        One commit removes the segments of all waiting threads.
 
         Raises:
-            Unavailable: The catalog, or storage, cannot be reached.
+            Unavailable: The catalog or storage cannot be reached.
         """
         if not self._holds(topic, folios):
             return True
@@ -215,7 +216,7 @@ class Tables:
                     del self._leaving[topic.uuid]
 
     def forget_deleted(self) -> None:
-        """Drop the tables of topics that were deleted, or are tables no longer.
+        """Drop the tables of topics that were deleted or no longer have a table.
 
         Raises:
             Unavailable: The catalog cannot be reached.
@@ -223,7 +224,7 @@ class Tables:
         known = dict(self._states.tables())
         with self._lock:
             for identifier in self._latest.keys() - set(known.values()):
-                del self._latest[identifier]  # Dropped by another node.
+                del self._latest[identifier]  # Another node dropped it.
         for topic in all_topics(self._admin) if known else ():
             if topic.config.table is not None:
                 known.pop(topic.uuid, None)
@@ -231,7 +232,7 @@ class Tables:
         for uuid, identifier in known.items():
             try:
                 self._forget(uuid, identifier)
-            except Unavailable as error:  # Which keeps no other from it.
+            except Unavailable as error:  # The other tables are dropped all the same.
                 self._note(error)
                 problems.append(error)
         if problems:
@@ -250,7 +251,7 @@ class Tables:
                 self._latest.pop(identifier, None)
 
     def status(self, topic: Topic) -> TableStatus:
-        """Return where a topic's table stands; by metadata alone where its catalog is away.
+        """Return the state of a topic's table; from metadata alone if the catalog is away.
 
         Raises:
             Unavailable: Metadata cannot be reached.
@@ -280,13 +281,13 @@ class Tables:
         )
 
     def _found(self, topic: Topic) -> tuple[Any, int]:
-        """Return a table and its last commit; without a catalog None, and the last confirmed."""
+        """Return the table and its last commit; None and the confirmed one if it is away."""
         if not self._is_away():
             try:
                 table = self.catalog.find(topic)
                 return table, 0 if table is None else commit_of(table)
             except Unavailable as error:
-                _logger.warning("the table of %s is not found now: %s", topic.name, error)
+                _logger.warning("the table of %s cannot be loaded: %s", topic.name, error)
                 self._note(error)
         return None, self._states.begin(topic.uuid, ".".join(identifier_of(topic)))
 
@@ -307,7 +308,7 @@ class Tables:
         return any(each.folio in folios for each in self._states.segments(topic.uuid))
 
     def _step(self, topic: Topic, held: HeldLease) -> bool:
-        """Make the commit that is planned, or plan the next; False where nothing is to do."""
+        """Make the planned commit, or plan the next; returns False if there is nothing to do."""
         with self._lock:
             leaving = set(self._leaving.get(topic.uuid, ()))
         table = self.catalog.table(topic)
@@ -317,7 +318,7 @@ class Tables:
         planned_of = {each.added for each in segments} | {each.removed for each in segments}
         is_known = number == committed or (number == committed + 1 and number in planned_of)
         if not is_known:
-            # It is another table than metadata knows, by a restored or repaired copy of either.
+            # The table and metadata disagree: one of them is a restored or repaired copy.
             segments = self._adopted(table, topic, number, segments, held)
         elif number + 1 in planned_of:
             self._make(table, topic, number + 1, segments)
@@ -338,7 +339,7 @@ class Tables:
                 )
                 planned.append(segment)
             else:
-                _logger.warning("only a part of %s is the log's: it is not added", folio)
+                _logger.warning("only a part of %s belongs to the log: it is not added", folio)
         if not planned and not remove:
             if self.catalog.expire(table):
                 for name in unused_metadata(table, topic, self._objects):
@@ -349,7 +350,7 @@ class Tables:
     def _make(
         self, table: object, topic: Topic, number: int, segments: Sequence[TableSegment]
     ) -> None:
-        """Make a commit that was planned."""
+        """Make a planned commit."""
         add = [self._file_to_add(topic, each.folio) for each in segments if each.added == number]
         remove = [self._url(each.folio) for each in segments if each.removed == number]
         self.catalog.commit(table, number, add, remove)
@@ -362,8 +363,8 @@ class Tables:
         segments: Sequence[TableSegment],
         held: HeldLease,
     ) -> list[TableSegment]:
-        """Take over what a table has, and return it."""
-        _logger.warning("the table of %s has other files than metadata knows", topic.name)
+        """Adopt the table's files into metadata, and return its segments."""
+        _logger.warning("the table of %s has different files from metadata", topic.name)
         base = f"{self._objects.url.rstrip('/')}/"
         wanted = self._wanted(topic)
         before = {each.folio: each for each in segments}
@@ -386,7 +387,7 @@ class Tables:
         return found
 
     def _wanted(self, topic: Topic) -> Mapping[str, _File]:
-        """Return the segments of a topic that belong into its table, by name."""
+        """Return the segments of a topic that belong in its table, by name."""
         found: dict[str, _File] = {}
         layout = layout_of(topic)
         for state in self._registry.partition_states(topic.uuid):
