@@ -1,1 +1,1 @@
-"""Storage: the bytes of pages, durable, and rows out of them again."""
+"""Storage: writes pages durably, and reads rows from them."""

@@ -1,4 +1,4 @@
-"""What is made of a topic's schema, and kept for its next use."""
+"""A cache of values derived from topics' schemas."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -12,23 +12,23 @@ V = TypeVar("V")
 
 
 class BySchema(Generic[V]):
-    """Makes something of a topic's schema once, as long as that is the same object.
+    """Values derived from topics' schemas, recomputed when a schema is another object.
 
-    All methods may be called from any thread; what is made may be made twice.
+    Thread-safe; concurrent callers may compute the same value twice.
 
     Args:
-        make: Makes it.
-        topics_max: For so many topics, and versions of their schemas, it is kept.
+        make: Computes the value for a topic.
+        topics_max: Most topics and schema versions cached.
     """
 
     def __init__(self, make: Callable[[Topic], V], topics_max: int) -> None:
         self._make = make
         self._kept: Lru[tuple[str, int], tuple[pa.Schema, V]] = Lru(topics_max)
         self._last: tuple[Topic, V] | None = None
-        """What was asked for last, as a stream asks for the same again and again."""
+        """The last topic asked for, and its value: a stream asks for the same repeatedly."""
 
     def get(self, topic: Topic) -> V:
-        """Return what was made of a topic's schema."""
+        """Return the value for a topic's schema."""
         last = self._last
         if last is not None and last[0] is topic:
             return last[1]

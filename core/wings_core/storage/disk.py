@@ -1,11 +1,11 @@
-"""DiskGuard: refuses pushes before the disk is full, and keeps a reserve for what must go on.
+"""DiskGuard: rejects pushes before the disk is full, and keeps a reserve for other writes.
 
-    free ≥ watermark           pushes are taken
-    free < watermark           pushes are refused; reads, deletes, offsets, acknowledgements go on
-    free near 0                and a step of the reserve is released for those, until it is used up
+    free ≥ watermark           pushes are accepted
+    free < watermark           pushes are rejected; reads, deletes, offsets, acknowledgements work
+    free near 0                a step of the reserve is released for those, until it is used up
 
-The reserve is a file of its own. Where the disk is full when a server starts, it is released before
-anything is opened: SQLite makes files even to read.
+The reserve is a file of its own. If the disk is full when a server starts, it is released before
+anything is opened: SQLite creates files even to read.
 """
 
 import logging
@@ -19,34 +19,34 @@ from wings_core.errors import ResourceExhausted
 
 RESERVE_BYTES = 16 * 1024 * 1024
 RESERVE_STEP_BYTES = 4 * 1024 * 1024
-"""So much is released at a time: all at once could be gone at once, where others write too."""
+"""Bytes released at a time; other programs could use up a reserve released all at once."""
 
 LOOK_SECONDS = 0.5
-"""How often the free space is looked at."""
+"""Interval between checks of the free space."""
 
 _MIB = 1024 * 1024
 _logger = logging.getLogger(__name__)
 
 
 def free_bytes(path: Path) -> int:
-    """Return how many bytes this process may still write to the file system of a directory.
+    """Return the bytes that this process may still write to the file system of a directory.
 
     Raises:
-        OSError: It cannot be told.
+        OSError: The file system cannot be queried.
     """
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
 
 
 class DiskGuard:
-    """Watches the disk of one directory, from its construction on; all methods from any thread.
+    """Watches the disk of one directory, from its construction on. Thread-safe.
 
     Args:
-        path: A data directory that is locked, so that one process has its reserve.
-        free_bytes_min: The watermark; 0: pushes are never refused.
-        reserve: The file of the reserve; None: another process has it.
-        free: Tells the free bytes, for tests.
-        elsewhere: Tells why pushes are refused for the sake of another disk; None: they are not.
+        path: A locked data directory, so that only one process manages its reserve.
+        free_bytes_min: The watermark; with 0, pushes are never rejected.
+        reserve: The file of the reserve; None if another process manages it.
+        free: Returns the free bytes; replaced in tests.
+        elsewhere: Returns why another disk rejects pushes, or None.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class DiskGuard:
         self._free = free
         self._elsewhere = elsewhere
         self._lock = threading.Lock()
-        """Nothing else is locked under it."""
+        """A leaf lock."""
         self._refusal: str | None = None
         self.free_bytes = 0
-        """Free on the disk at the last look, less what its reserve was filled up with."""
+        """Free bytes at the last check, minus those that the reserve took since."""
         self._stopped = threading.Event()
         self.look()
         self._thread = threading.Thread(target=self._run, name="wings-disk", daemon=True)
@@ -74,38 +74,38 @@ class DiskGuard:
 
     @property
     def refusal(self) -> str | None:
-        """Why pushes are refused now, None: they are not; as of the last look."""
+        """The reason why pushes are rejected, as of the last check; None if they are accepted."""
         return self._refusal or self._elsewhere()
 
     def check(self) -> None:
-        """Make sure that pushes are taken.
+        """Check that pushes are accepted.
 
         Raises:
-            ResourceExhausted: They are not.
+            ResourceExhausted: The disk is too full.
         """
         refusal = self.refusal
         if refusal is not None:
             raise ResourceExhausted(refusal)
 
     def look(self) -> None:
-        """Look at the disk now: release of the reserve, or make it, and take pushes or refuse."""
+        """Check the disk now: adjust the reserve, and accept or reject pushes."""
         with self._lock:
             try:
                 free = self._free(self._path)
                 if self._reserve is not None:
                     free = self._adjust(self._reserve, free)
             except OSError as error:
-                _logger.warning("the disk of %s cannot be looked at: %s", self._path, error)
+                _logger.warning("the free space of %s cannot be read: %s", self._path, error)
                 return
             self.free_bytes = free
             self._judge(free)
 
     def close(self) -> None:
-        """Stop looking; the reserve stays for the next start."""
+        """Stop watching; the reserve stays for the next start."""
         self._stopped.set()
         self._thread.join()
 
-    # Inside; the lock is held but by `_run`.
+    # Private; all but `_run` are called with the lock held.
 
     def _run(self) -> None:
         while not self._stopped.wait(LOOK_SECONDS):
@@ -126,9 +126,9 @@ class DiskGuard:
             _logger.warning("%s", self._refusal)
 
     def _adjust(self, reserve: Path, free: int) -> int:
-        """Release steps of the reserve until some space is free, or make it; return what is."""
+        """Release steps of the reserve until space is free, or refill it; returns free bytes."""
         held = reserve.stat().st_size if reserve.exists() else 0
-        # Not before most of the last step is used.
+        # Only once most of the last step is used.
         while free < RESERVE_STEP_BYTES // 4 and held:
             held = max(0, held - RESERVE_STEP_BYTES)
             _logger.warning("the disk is full: %d MiB of the reserve are left", held // _MIB)
@@ -141,12 +141,12 @@ class DiskGuard:
 
 
 def _allocate(path: Path, size: int) -> None:
-    """Give a file real blocks, without writing them where the file system can do that."""
+    """Allocate blocks for a file, without writing them where the file system supports it."""
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, size)
-        else:  # On macOS: written, as a hole would keep no room.
+        else:  # On macOS: written, as a hole reserves no space.
             written = 0
             while written < size:
                 written += os.write(descriptor, bytes(min(_MIB, size - written)))

@@ -1,4 +1,4 @@
-"""What the store asks of the operating system when it writes, so that tests can make it fail."""
+"""The system calls of writing, as an interface, so that tests can inject failures."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -16,34 +16,34 @@ class Files(Protocol):
         ...
 
     def write(self, descriptor: int, buffers: Sequence[memoryview], position: int) -> int:
-        """Write buffers one after the other and return how many bytes were written, maybe fewer.
+        """Write buffers in order; returns the number of bytes written, possibly fewer than given.
 
         Args:
-            descriptor: From `create`.
-            buffers: At most `BUFFERS_MAX`.
-            position: Where in the file the first byte goes.
+            descriptor: A descriptor returned by `create`.
+            buffers: At most `BUFFERS_MAX` buffers.
+            position: Position of the first byte in the file.
         """
         ...
 
     def begin_sync(self, descriptor: int, position: int, length: int) -> None:
-        """Let the disk begin with bytes that `sync` will wait for; a hint, returns at once."""
+        """Start writing back bytes that `sync` will wait for. A hint; returns at once."""
         ...
 
     def sync(self, descriptor: int) -> None:
-        """Return once the file's bytes and length are durable."""
+        """Make the file's bytes and length durable; blocks until they are."""
         ...
 
     def sync_directory(self, path: Path) -> None:
-        """Return once the directory's entries are durable."""
+        """Make the directory's entries durable; blocks until they are."""
         ...
 
     def truncate(self, descriptor: int, length: int) -> None:
-        """Cut a file off, or extend it with a hole."""
+        """Truncate a file, or extend it with a hole."""
         ...
 
 
 def sync_data(descriptor: int) -> None:
-    """Return once a file's bytes and length are durable, in the disk's own cache too.
+    """Make a file's bytes and length durable, flushing the disk's own cache too.
 
     macOS has no `fdatasync`, and its `fsync` leaves the bytes in the disk's cache.
     """
@@ -58,7 +58,7 @@ def sync_data(descriptor: int) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Return once a directory's entries are durable."""
+    """Make a directory's entries durable; blocks until they are."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -67,14 +67,14 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directory(path: Path, sync: Callable[[Path], None] = sync_directory) -> None:
-    """Make a directory and those above it durable; one that is there is left as it is.
+    """Create a directory and its parents durably; existing ones are left as they are.
 
     Args:
         path: The directory; its mode is 0700.
         sync: Makes the entries of a directory durable.
 
     Raises:
-        OSError: It cannot be made, and is not there.
+        OSError: The directory does not exist and cannot be created.
     """
     if path.is_dir():
         return
@@ -83,13 +83,13 @@ def make_directory(path: Path, sync: Callable[[Path], None] = sync_directory) ->
     try:
         sync(path.parent)
     except OSError:
-        with suppress(OSError):  # Else the next to look would take it for durable.
+        with suppress(OSError):  # Otherwise the next caller would take it for durable.
             path.rmdir()
         raise
 
 
 BUFFERS_MAX = min(1024, os.sysconf("SC_IOV_MAX")) if hasattr(os, "sysconf") else 1024
-"""Most buffers in one `Files.write`: the kernel takes no more."""
+"""Most buffers in one `Files.write`, the kernel's limit."""
 
 
 class SystemFiles:

@@ -1,4 +1,4 @@
-"""The bytes of folios, as they are stored, for those who copy them."""
+"""Access to the stored bytes of folios, for backups."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,12 +10,12 @@ from wings_core.storage.segment_objects import store_suffix
 
 
 class FolioPlaces:
-    """Where each folio is, told by the ending of its name; all methods from any thread.
+    """The object store of each folio, by the suffix of its name. Thread-safe.
 
     Args:
-        first: Has the folios of any name that is none of the others'.
-        others: By ending, with its dot.
-        whole: The endings of folios that are files of a format of their own.
+        first: The store of folios with any other suffix.
+        others: Stores by suffix, with its dot.
+        whole: Suffixes of folios that are complete files of another format.
     """
 
     def __init__(
@@ -26,21 +26,21 @@ class FolioPlaces:
         self._whole = whole
 
     def is_whole(self, folio: str) -> bool:
-        """Whether a folio has an end of its own after its last page."""
+        """Return whether a folio has a footer after its last page."""
         return store_suffix(folio) in self._whole
 
     def read(self, folio: str, start: int, end: int, step: int) -> Iterator[pa.Buffer]:
-        """Yield bytes of a folio, up to `step` at a time; those to its end where it ends earlier.
+        """Yield bytes of a folio, up to `step` at a time, as far as the folio reaches.
 
         Args:
-            folio: Its name.
-            start: In bytes, from its first.
-            end: Exclusive.
-            step: In bytes.
+            folio: Name of the folio.
+            start: First byte, 0-based.
+            end: End in bytes, exclusive.
+            step: Most bytes per buffer.
 
         Raises:
-            StorageCorrupt: It is missing, or ends too early for one that is not whole.
-            WingsError: As `ObjectStore.read`.
+            StorageCorrupt: The folio is missing, or shorter than `end` and not a complete file.
+            WingsError: The errors of `ObjectStore.read`.
         """
         objects = self._others.get(store_suffix(folio), self._first)
         if objects is None:

@@ -1,4 +1,4 @@
-"""Several folio stores as one: pages are written to one, and read where they are."""
+"""Several folio stores as one: pages are written to one of them, and read from any."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -11,12 +11,12 @@ from wings_core.storage.segment_objects import store_suffix
 
 
 class FolioStores:
-    """A `FolioStore` over several, told apart by the endings of their folios' names.
+    """A `FolioStore` that dispatches to others by the suffix of a folio's name.
 
     Args:
-        first: Is asked for folios of any name that is none of the others'.
-        others: By ending, with its dot. Closed with this one, as `first` is.
-        hot: The one of them that flushes go to; None for the first.
+        first: The store of folios with any other suffix.
+        others: Stores by suffix, with its dot. They are closed with this store, as is `first`.
+        hot: The store that flushes go to; None for `first`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class FolioStores:
         columns: Sequence[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See `FolioStore.read_all`."""
-        # Most often all are of one store, and then only each folio is looked at, not each page.
+        # Usually all are in one store; then only folios are looked up, not pages.
         stores = {folio: self._store_of(folio) for folio in {each.folio for each in addresses}}
         if len(set(stores.values())) == 1:
             yield from stores[addresses[0].folio].read_all(addresses, topic_uuid, schema, columns)
@@ -58,11 +58,11 @@ class FolioStores:
 
     @property
     def stores(self) -> tuple[FolioStore, ...]:
-        """All of them, for callers that continue with the others where one cannot be reached."""
+        """All stores, for callers that skip an unreachable one."""
         return tuple(dict.fromkeys((self._first, *self._others.values())))
 
     def folios(self) -> set[str]:
-        """See `FolioStore.folios`; raises where one of the stores cannot be asked."""
+        """See `FolioStore.folios`; raises if one of the stores cannot be listed."""
         return set[str]().union(*(store.folios() for store in self.stores))
 
     def check_rest(self, folio: str, pages: Sequence[tuple[int, int]]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A page in memory, or some of its columns: verified once, decoded for its readers."""
+"""Pages in memory, whole or as some columns, verified once and decoded for their readers."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -18,11 +18,11 @@ from wings_core.storage.page import (
 )
 
 DECODED_BUFFER_BYTES = 200
-"""What each buffer of a decoded batch takes beside its bytes, about."""
+"""Approximate overhead of each buffer of a decoded batch."""
 
 
 class HeldPage(Protocol):
-    """Rows that can be had without asking the object store."""
+    """A page in memory, readable without a request to the object store."""
 
     def read(
         self, topic_uuid: str, schema: pa.Schema, columns: Sequence[int] | None
@@ -30,19 +30,19 @@ class HeldPage(Protocol):
         """Return rows, or some of their columns; see `FolioStore.read`.
 
         Raises:
-            StorageCorrupt: A column that was not looked at before is damaged, or the page is
-                another topic's.
+            StorageCorrupt: A column not verified before is damaged, or the page belongs to another
+                topic.
         """
         ...
 
     @property
     def extra_bytes(self) -> int:
-        """What it takes beside the bytes that were read."""
+        """Memory that the page takes in addition to the bytes read."""
         ...
 
     @property
     def is_compressed(self) -> bool:
-        """Whether its rows are decoded anew each time that they are read."""
+        """Whether each read decodes the rows again."""
         ...
 
 
@@ -50,13 +50,13 @@ class WholePage:
     """All bytes of a page.
 
     Args:
-        page: The page with its padding.
+        page: The page, with its padding.
         topic_uuid: The topic that it must belong to.
-        schema: The topic's.
-        parts: A bit mask as of `parts_of`: what to verify at once.
+        schema: The topic's schema.
+        parts: The parts to verify now, as a bit mask of `parts_of`.
 
     Raises:
-        StorageCorrupt: Something among `parts` does not hold.
+        StorageCorrupt: One of `parts` is damaged.
     """
 
     def __init__(self, page: pa.Buffer, topic_uuid: str, schema: pa.Schema, parts: int) -> None:
@@ -65,7 +65,7 @@ class WholePage:
         self._verified = parts
         head = verify_page(page, topic_uuid, schema, parts)
         self._rows: pa.RecordBatch | None = None
-        """None where the buffers are compressed: each reader pays for what it wants of them."""
+        """Decoded rows; None for compressed buffers, which each read decodes as needed."""
         self.is_compressed = is_compressed(head.metadata)
         if not self.is_compressed:
             self._rows = read_page(page, topic_uuid, schema)
@@ -96,24 +96,24 @@ class WholePage:
 
 
 class WrittenPage:
-    """A page that this process has just written, uncompressed, for its first readers.
+    """An uncompressed page that this process has just written, for its first readers.
 
     Args:
-        page: The page with its padding.
+        page: The page, with its padding.
     """
 
     def __init__(self, page: pa.Buffer) -> None:
         self._page = page
         self._rows: pa.RecordBatch | None = None
         self._topic_uuid = ""
-        """Whose the rows are."""
+        """UUID of the rows' topic."""
         self.extra_bytes = 0
         self.is_compressed = False
 
     def read(
         self, topic_uuid: str, schema: pa.Schema, columns: Sequence[int] | None
     ) -> pa.RecordBatch:
-        """See `HeldPage.read`; its bytes were nowhere but in memory, so nothing is verified."""
+        """See `HeldPage.read`; verifies nothing, as the bytes never left memory."""
         if self._rows is None or topic_uuid != self._topic_uuid:
             self._rows = read_page(self._page, topic_uuid, schema)
             self._topic_uuid = topic_uuid
@@ -121,13 +121,13 @@ class WrittenPage:
 
 
 class PrunedPage:
-    """Some columns of a page, as a message of their own.
+    """Some columns of a page, as a message of its own.
 
     Args:
-        head: The page's.
-        topic_uuid: Its topic.
-        schema: The topic's, whole.
-        columns: The bytes of each column, by its index; their checksums have been verified.
+        head: Header and metadata of the page.
+        topic_uuid: UUID of its topic.
+        schema: The topic's whole schema.
+        columns: Verified bytes of each column, by index.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class PrunedPage:
     def read(
         self, topic_uuid: str, schema: pa.Schema, columns: Sequence[int] | None
     ) -> pa.RecordBatch:
-        """See `HeldPage.read`; the columns must be among those held."""
+        """See `HeldPage.read`; `columns` must be among those held."""
         if topic_uuid != self._topic_uuid:
             raise StorageCorrupt(f"it belongs to topic {self._topic_uuid}, not to {topic_uuid}")
         assert columns is not None, "a read of all columns reads the whole page"
@@ -161,13 +161,13 @@ class PrunedPage:
         try:
             return pa.ipc.read_record_batch(self._message, self._schema)
         except MemoryError:
-            raise  # Which is one of Arrow's exceptions too.
+            raise  # StorageCorrupt is also an Arrow exception.
         except (pa.ArrowException, OSError) as error:
             raise StorageCorrupt(f"its rows cannot be read: {error}") from error
 
 
 def _joined(parts: Sequence[pa.Buffer]) -> pa.Buffer:
-    """Return a copy of all parts, one after the other."""
+    """Return a concatenated copy of all parts."""
     joined = pa.allocate_buffer(sum(part.size for part in parts))
     view = memoryview(joined).cast("B")
     position = 0

@@ -1,4 +1,4 @@
-"""Folios that metadata keeps itself: the pages of small flushes, until they are drained."""
+"""Inline folios: pages of small flushes, stored in metadata until they are drained."""
 
 import itertools
 import secrets
@@ -15,35 +15,35 @@ from wings_core.storage.lru import Lru
 from wings_core.storage.page import parts_of
 
 KEPT_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes of folios that are kept in memory, decoded, for their next readers."""
+"""Bytes of decoded folios cached in memory."""
 
 AHEAD_BYTES = 1024 * 1024
-"""Metadata is asked at once for the folios of pages of so many bytes that are read next."""
+"""Bytes of pages whose folios one request to metadata reads ahead."""
 
 FOLIO_BYTES = 512
-"""What a folio and each of its pages takes beside its bytes, about."""
+"""Approximate overhead of a folio, and of each of its pages."""
 
 
 class _Folio:
-    """The bytes of a folio, and those of its pages that were read."""
+    """The bytes of a folio, and its pages read so far."""
 
     __slots__ = ("data", "pages", "written")
 
     def __init__(self, data: bytes, *, written: bool) -> None:
         self.data = data
         self.written = written
-        """Whether this process made the bytes, so that there is nothing to verify."""
+        """Whether this process wrote the bytes, which then need no verification."""
         self.pages: dict[int, HeldPage] = {}
 
 
 class InlineFolios:
-    """A `FolioStore` of what metadata keeps; all methods may be called from any thread.
+    """A `FolioStore` of folios in metadata. Thread-safe.
 
-    Nothing is written by itself: `begin` makes a folio, which `OffsetRegistry.commit` keeps.
+    It writes nothing itself: `begin` makes a folio, which `OffsetRegistry.commit` stores.
 
     Args:
-        read_inline: Asks metadata for the bytes of folios; see `OffsetRegistry.read_inline`.
-        kept_bytes_max: Most bytes kept in memory.
+        read_inline: Reads the bytes of folios; see `OffsetRegistry.read_inline`.
+        kept_bytes_max: Most bytes cached in memory.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class InlineFolios:
         self._kept: Lru[str, _Folio] = Lru(kept_bytes_max)
 
     def begin(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio, list[PageAddress]]:
-        """Return a folio of the pages, and where each lies; it is kept for its first readers.
+        """Make a folio of pages and cache it; returns it with the address of each page.
 
         A caller that does not commit it calls `forget`.
         """
         number = next(self._numbers)
         name = f"{time.time_ns():016x}-{self._writer}-{number:x}{INLINE_SUFFIX}"
-        # A copy: what a flush refers to belongs to its producers, and is let go of with it.
+        # A copy: the buffers belong to the producers and are freed after the flush.
         parts: Iterable[bytes | memoryview] = pages[0].parts
         if len(pages) > 1:  # Most flushes have one.
             parts = itertools.chain.from_iterable([page.parts for page in pages])
@@ -72,11 +72,11 @@ class InlineFolios:
         return InlineFolio(name, data), addresses_of(name, pages)
 
     def forget(self, folio: str) -> None:
-        """Let go of a folio in memory."""
+        """Remove a folio from the cache."""
         self._kept.discard(folio)
 
     def write(self, pages: Sequence[EncodedPage]) -> list[PageAddress]:
-        """Refuse: only a commit keeps an inline folio."""
+        """Raise Internal: only a commit stores an inline folio."""
         del pages
         raise Internal("inline folios are written by commits")
 
@@ -90,13 +90,13 @@ class InlineFolios:
         """See `FolioStore.read`.
 
         Raises:
-            StorageCorrupt: Also where the page was drained or deleted; its fact `missing` is true
+            StorageCorrupt: Also if the page was drained or deleted; the fact `missing` is true
                 then.
         """
         folio = self._kept.get(address.folio) or self._load([address.folio]).get(address.folio)
         if folio is None:
             raise StorageCorrupt(
-                f"folio {address.folio} is not in metadata any more",
+                f"folio {address.folio} is no longer in metadata",
                 folio=address.folio,
                 missing=True,
             )
@@ -120,7 +120,7 @@ class InlineFolios:
         schema: pa.Schema,
         columns: Sequence[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """See `FolioStore.read_all`; metadata is asked for many folios at once."""
+        """See `FolioStore.read_all`; one request reads many folios."""
         for number, address in enumerate(addresses):
             if address.folio not in self._kept:
                 missing = self._missing(itertools.islice(addresses, number, None))
@@ -129,24 +129,24 @@ class InlineFolios:
             yield self.read(address, topic_uuid, schema, columns)
 
     def folios(self) -> set[str]:
-        """Return none: metadata deletes a folio itself, with the last page that refers to it."""
+        """Return an empty set: metadata deletes a folio with the last page that refers to it."""
         return set()
 
     def check_rest(self, folio: str, pages: Sequence[tuple[int, int]]) -> Iterator[str]:
-        """Yield nothing: a folio is its pages."""
+        """Yield nothing: a folio consists of its pages."""
         del folio, pages
         return iter(())
 
     def delete(self, folio: str) -> None:
-        """Let go of a folio that metadata has deleted."""
+        """Remove a folio that metadata has deleted from the cache."""
         self.forget(folio)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Empty the cache."""
         self._kept.clear()
 
     def _missing(self, addresses: Iterable[PageAddress]) -> Sequence[str]:
-        """Return the first folios that are not in memory, as many as are asked for at once."""
+        """Return the first folios that are not cached, as many as one request reads."""
         names: dict[str, None] = {}
         size = 0
         for address in addresses:
@@ -158,7 +158,7 @@ class InlineFolios:
         return list(names)
 
     def _load(self, names: Sequence[str]) -> dict[str, _Folio]:
-        """Ask metadata for folios, and keep those that are there for their next readers."""
+        """Read folios from metadata, and cache those that exist."""
         found = self._read_inline(names)
         folios = {name: _Folio(data, written=False) for name, data in found.items()}
         for name, folio in folios.items():
@@ -176,7 +176,7 @@ def _page(
     schema: pa.Schema,
     columns: Sequence[int] | None,
 ) -> HeldPage:
-    """Return a page of a folio, of which the columns wanted are verified."""
+    """Return a page of a folio with the wanted columns verified."""
     if not 0 <= address.position <= address.position + address.length <= len(folio.data):
         raise StorageCorrupt(f"it ends after the folio's {len(folio.data)} bytes")
     data = pa.py_buffer(folio.data).slice(address.position, address.length)

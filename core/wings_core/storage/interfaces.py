@@ -1,4 +1,4 @@
-"""What storage must do: keep the pages of a flush, durable, and hand back their rows."""
+"""The interface of storage: writes the pages of a flush durably, and reads their rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,25 +9,25 @@ import pyarrow as pa
 from wings_core.model import PageAddress
 
 
-@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
+@dataclass(slots=True)  # Not frozen: construction would take three times as long.
 class EncodedPage:
-    """A page ready to be written: parts that follow one another, `length` bytes together.
+    """An encoded page: consecutive parts of `length` bytes together.
 
-    Parts of a large page are the buffers of its rows themselves, so they must not change.
+    Parts of a large page are the buffers of its rows, which must not change.
     """
 
     rows: int
     parts: tuple[bytes | memoryview, ...]
-    """The header, the message's metadata and parts of its body, the padding."""
+    """Header, message metadata, parts of the message's body, and padding."""
     length: int
 
     def message(self) -> bytes:
-        """Return a copy of its Arrow IPC message."""
+        """Return a copy of the page's Arrow IPC message."""
         return b"".join(self.parts[1:-1])
 
 
 def addresses_of(folio: str, pages: Sequence[EncodedPage], position: int = 0) -> list[PageAddress]:
-    """Return where pages lie that follow one another in a folio, the first at `position`."""
+    """Return the addresses of consecutive pages in a folio, the first at `position`."""
     addresses: list[PageAddress] = []
     for page in pages:
         addresses.append(PageAddress(folio, position, page.length))
@@ -36,17 +36,17 @@ def addresses_of(folio: str, pages: Sequence[EncodedPage], position: int = 0) ->
 
 
 class FolioStore(Protocol):
-    """Keeps folios: objects that hold the pages of one flush and never change."""
+    """A store of folios: immutable objects that hold the pages of a flush."""
 
     def write(self, pages: Sequence[EncodedPage]) -> list[PageAddress]:
-        """Write the pages of one flush and return where each lies, once all are durable.
+        """Write the pages of one flush; returns their addresses once all are durable.
 
-        Called by one thread at a time. After a failure nothing of the flush can be read, and the
-        file whose sync failed is never written to again.
+        Called by one thread at a time. After a failure no page of the flush can be read, and a file
+        whose sync failed is never written to again.
 
         Raises:
-            ResourceExhausted: The disk is full; room may come back.
-            Unavailable: Storage cannot be reached, or this store is closed.
+            ResourceExhausted: The disk is full; a later write may succeed.
+            Unavailable: Storage cannot be reached, or the store is closed.
             Internal: The disk failed.
         """
         ...
@@ -58,19 +58,20 @@ class FolioStore(Protocol):
         schema: pa.Schema,
         columns: Sequence[int] | None = None,
     ) -> pa.RecordBatch:
-        """Return a page's rows, or only some of its columns.
+        """Read a page's rows, or some of its columns.
 
-        The checksums of the columns asked for are verified on the process's first read of them.
-        The batch refers to the page's bytes without a copy.
+        The checksum of each column is verified on this process's first read of it. The batch refers
+        to the page's bytes without a copy.
 
         Args:
-            address: From metadata.
+            address: Address of the page, from metadata.
             topic_uuid: The topic that the page must belong to.
-            schema: The topic's schema, whole.
-            columns: Indices into `schema`, in the order wanted; None for all.
+            schema: The topic's whole schema.
+            columns: Indices into `schema`, in the order to return; None for all.
 
         Raises:
-            StorageCorrupt: The page is cut off, damaged, or another topic's; names the page.
+            StorageCorrupt: The page is truncated, damaged, or another topic's; the message names
+                it.
             Unavailable: Storage cannot be reached.
         """
         ...
@@ -84,33 +85,32 @@ class FolioStore(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of several pages of a topic, in the order given; see `read`.
 
-        Pages may be read ahead, within bounds, so that a scan does not wait for each in turn. An
-        error is raised where its page would come; those before it were yielded.
+        Pages are read ahead, within bounds, so that a scan does not wait for each in turn. An error
+        is raised in the place of its page, after the pages before it.
         """
         ...
 
     def folios(self) -> set[str]:
-        """Return the folios that are there, but for the one that is being written to."""
+        """Return the names of existing folios, except the one being written."""
         ...
 
     def check_rest(self, folio: str, pages: Sequence[tuple[int, int]]) -> Iterator[str]:
-        """Yield what is wrong with a folio in the bytes that no page has.
+        """Yield the problems of a folio's bytes outside of pages.
 
         Args:
-            folio: Its name.
-            pages: Position and end, in bytes, of those of its pages that metadata has, in order;
-                the end is exclusive.
+            folio: Name of the folio.
+            pages: Position and end (exclusive), in bytes, of its pages in metadata, in order.
 
         Raises:
-            StorageCorrupt: It is missing or cut off.
+            StorageCorrupt: The folio is missing or truncated.
             Unavailable: Storage cannot be reached.
         """
         ...
 
     def delete(self, folio: str) -> None:
-        """Delete a folio; readers that hold its rows keep them. No error if it is gone."""
+        """Delete a folio, if it exists; batches already read stay valid."""
         ...
 
     def close(self) -> None:
-        """Finish the file being written to; later writes fail. Rows returned stay readable."""
+        """Finish the file being written; later writes fail. Batches already read stay valid."""
         ...

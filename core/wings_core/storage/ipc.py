@@ -1,15 +1,15 @@
-"""Where each column lies in an encapsulated Arrow IPC RecordBatch message.
+"""The byte range of each column in an encapsulated Arrow IPC RecordBatch message.
 
-pyarrow writes and reads these messages but does not say which bytes belong to which column, which
-a checksum per column needs. So this reads the few fields of the flatbuffer metadata that tell:
+pyarrow writes and reads these messages but does not expose the bytes of each column, which a
+checksum per column needs. So this module reads a few fields of the flatbuffer metadata:
 `Message.header`, `Message.bodyLength`, `RecordBatch.length` and `RecordBatch.buffers`. A message is
 
     ff ff ff ff │ int32: length of the metadata │ metadata, padded to 8 bytes │ body
 
-and the buffers of the columns lie in the body one after the other, a column's own before its
-children's (https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format,
-https://flatbuffers.dev/internals/). Nothing here trusts its input: whatever the bytes are, the
-result is a layout inside the message's bounds or `StorageCorrupt`.
+with the buffers of the columns in the body in order, a column's own before its children's
+(https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format,
+https://flatbuffers.dev/internals/). The input is not trusted: for any bytes the result is a layout
+inside the message's bounds or `StorageCorrupt`.
 """
 
 import io
@@ -35,7 +35,7 @@ _I64 = struct.Struct("<q")
 _BUFFER = struct.Struct("<qq")
 
 _VTABLE_START = 4
-"""A vtable begins with its length and its table's; then each field's place in the table."""
+"""Bytes of a vtable before the positions of the fields: its length, and its table's."""
 
 # Of Arrow's Message.fbs: version, header_type, header, bodyLength; length, nodes, buffers,
 # compression.
@@ -45,44 +45,44 @@ _RECORD_BATCH = 3
 """The member of the union MessageHeader for record batches."""
 
 COMPRESSION = "zstd"
-"""As small as Parquet, and read three times as fast (measured)."""
+"""Compression of segments: as small as Parquet, and read three times as fast (measured)."""
 
 _STRUCT_BYTES = 16
-"""Of a node (length, nulls), and of a buffer (offset, length)."""
+"""Size of the structs for a node (length, nulls) and a buffer (offset, length)."""
 
 _TABLES_BYTES_MAX = 512
-"""Of everything else in the metadata (it is about 150)."""
+"""Bound of all other metadata, which takes about 150 bytes."""
 
 
 class MessageLayout(NamedTuple):
-    """The parts of a message; positions count from the message's first byte."""
+    """The layout of a message; positions count from the message's first byte."""
 
     rows: int
     column_starts: tuple[int, ...]
-    """Where each column's bytes begin, and last the message's end: column `i` takes
+    """Start of each column, and the message's end: column `i` takes
     `[column_starts[i], column_starts[i + 1])`, padding included. The first is the body's start."""
 
 
 class SchemaShape(NamedTuple):
-    """What a schema says of each message of its rows: an index by column, and last the sum."""
+    """Numbers of nodes and buffers in messages of a schema: cumulative by column, then total."""
 
     first_buffers: tuple[int, ...]
     first_nodes: tuple[int, ...]
-    """A node tells the length and the nulls of a column, or of one inside it."""
+    """Index of each column's first node; a node has the length and nulls of a column or a child."""
 
     @property
     def metadata_bytes_max(self) -> int:
-        """No message's prefix and metadata are longer, as pyarrow writes them today."""
+        """Upper bound of a message's prefix and metadata in bytes, as pyarrow writes them."""
         structs = self.first_buffers[-1] + self.first_nodes[-1]
         return _PREFIX.size + structs * _STRUCT_BYTES + _TABLES_BYTES_MAX
 
 
 def first_buffers(schema: pa.Schema) -> tuple[int, ...]:
-    """Return the index of each column's first buffer in a message, and last the buffers' number.
+    """Return the index of each column's first buffer in a message, then the number of buffers.
 
     Raises:
-        InvalidSchema: A column's type cannot be stored (a dictionary, for one, takes more
-            messages than one).
+        InvalidSchema: A column's type cannot be stored; a dictionary, for example, takes more than
+            one message.
     """
     indices = [0]
     for data_type in schema.types:
@@ -91,10 +91,10 @@ def first_buffers(schema: pa.Schema) -> tuple[int, ...]:
 
 
 def shape_of(schema: pa.Schema) -> SchemaShape:
-    """Return what is known of every message of a schema.
+    """Return the shape that all messages of a schema share.
 
     Raises:
-        InvalidSchema: as `first_buffers`.
+        InvalidSchema: See `first_buffers`.
     """
     nodes = [0]
     for data_type in schema.types:
@@ -103,11 +103,11 @@ def shape_of(schema: pa.Schema) -> SchemaShape:
 
 
 def metadata_end(message: memoryview, length_max: int | None = None) -> int:
-    """Return the length of a message's prefix and metadata: where its body begins.
+    """Return the length of a message's prefix and metadata, which is the start of its body.
 
     Args:
         message: The message, or its first bytes.
-        length_max: The whole message's length, where only its first bytes are given.
+        length_max: Length of the whole message, if `message` holds only its first bytes.
 
     Raises:
         StorageCorrupt: The message does not begin as one, or is shorter than its metadata.
@@ -124,12 +124,12 @@ def metadata_end(message: memoryview, length_max: int | None = None) -> int:
 def read_metadata(
     metadata: memoryview, body_length: int, first_buffers: tuple[int, ...]
 ) -> MessageLayout:
-    """Read where the columns of a message lie, from its prefix and metadata.
+    """Read the layout of a message from its prefix and metadata.
 
     Args:
-        metadata: All of the message before its body, of `metadata_end` bytes.
-        body_length: In bytes.
-        first_buffers: What `first_buffers` says of the schema.
+        metadata: The message up to its body: `metadata_end` bytes.
+        body_length: Length of the body in bytes.
+        first_buffers: The result of `first_buffers` for the schema.
 
     Raises:
         StorageCorrupt: The bytes are not of a record batch of this many buffers, or its buffers do
@@ -144,31 +144,30 @@ def read_metadata(
 
 
 class MessageWriter:
-    """Writes batches of one schema as messages, without a copy of their buffers; for one thread.
+    """A writer of batches of one schema as messages, without copying buffers; for one thread.
 
     Args:
-        schema: Of the batches.
-        compressed: Whether their buffers are compressed, each by itself.
+        schema: Schema of the batches.
+        compressed: Whether to compress the buffers, each by itself.
     """
 
     def __init__(self, schema: pa.Schema, *, compressed: bool = False) -> None:
         self.schema = schema
         self._written = _Written()
-        # On one thread: it works in the background, where others answer readers.
+        # Single-threaded: it runs in the background, beside threads that serve readers.
         options = pa.ipc.IpcWriteOptions(
             compression=COMPRESSION if compressed else None, use_threads=not compressed
         )
         self._writer = pa.ipc.new_stream(
             pa.PythonFile(self._written, mode="w"), schema, options=options
         )
-        # The stream begins with its schema, which is written with its first batch.
+        # A stream begins with its schema, which is written with the first batch.
         self._writer.write_batch(empty_batch(schema))
 
     def message(self, batch: pa.RecordBatch) -> tuple[memoryview, list[memoryview]]:
-        """Return what `RecordBatch.serialize` does: prefix and metadata, and the body's parts.
+        """Serialize a batch as `RecordBatch.serialize` does; returns metadata and parts of the body.
 
-        The parts are the batch's own buffers where those can be written as they are, and the
-        padding between them.
+        The parts are the batch's own buffers where they can be written unchanged, and padding.
         """
         self._written.parts = []
         self._writer.write_batch(batch)
@@ -182,7 +181,7 @@ class MessageWriter:
 
 
 class _Written(io.RawIOBase):
-    """A file that keeps what is written to it as it comes."""
+    """A file that collects the written buffers."""
 
     def __init__(self) -> None:
         self.parts: list[memoryview] = []
@@ -197,9 +196,9 @@ class _Written(io.RawIOBase):
 
 
 def _parse(metadata: memoryview, buffers: int, body_length: int) -> tuple[int, list[int]]:
-    """Return the number of rows, and where each buffer begins in the body and the last ends.
+    """Return the number of rows, the start of each buffer in the body, and the last one's end.
 
-    struct refuses to read past the end of the metadata; positions never become negative.
+    `struct` raises on reads past the end of the metadata; positions never become negative.
     """
     (root,) = _U32.unpack_from(metadata)
     _, header_type, header, length = find_fields(metadata, root, _MESSAGE_FIELDS)
@@ -216,7 +215,7 @@ def _parse(metadata: memoryview, buffers: int, body_length: int) -> tuple[int, l
     if _U32.unpack_from(metadata, vector)[0] != buffers:
         raise StorageCorrupt(f"the message does not have the {buffers} buffers of its schema")
     numbers = struct.unpack_from(f"<{2 * buffers}q", metadata, vector + _U32.size)
-    # One past the last buffer, for the columns that have none there: they take no bytes.
+    # One entry past the last buffer, for final columns without buffers, which take no bytes.
     offsets, lengths = [*numbers[::2], body_length], numbers[1::2]
     in_order = all(map(operator.le, map(operator.add, offsets, lengths), offsets[1:]))
     if not in_order or min(lengths, default=0) < 0:
@@ -227,7 +226,7 @@ def _parse(metadata: memoryview, buffers: int, body_length: int) -> tuple[int, l
 
 
 def find_fields(metadata: memoryview, table: int, count: int) -> list[int]:
-    """Return where the first fields of a flatbuffer table lie, 0 for one that is not there."""
+    """Return the positions of a flatbuffer table's first fields, 0 for absent ones."""
     vtable = table - _I32.unpack_from(metadata, table)[0]
     if vtable < 0:
         raise StorageCorrupt("the message's metadata points outside itself")
@@ -238,7 +237,7 @@ def find_fields(metadata: memoryview, table: int, count: int) -> list[int]:
 
 
 def is_compressed(metadata: memoryview) -> bool:
-    """Tell whether the buffers of a message are compressed.
+    """Return whether the buffers of a message are compressed.
 
     Args:
         metadata: Prefix and metadata of a message that `read_metadata` has accepted.
@@ -253,16 +252,15 @@ def is_compressed(metadata: memoryview) -> bool:
 def prune_metadata(
     metadata: memoryview, shape: SchemaShape, layout: MessageLayout, columns: Sequence[int]
 ) -> bytearray:
-    """Return the prefix and metadata of a message that has only some of the columns.
+    """Return prefix and metadata of a message reduced to some of its columns.
 
-    The body that belongs to it is those columns' bytes, one column after the other. Nodes and
-    buffers of the others are taken out of the vectors, whose structs lie in the metadata as they
-    are, so nothing needs to be written anew.
+    The matching body is the concatenation of those columns' bytes. The nodes and buffers of the
+    other columns are removed from the metadata's vectors in place.
 
     Args:
         metadata: Prefix and metadata of a message that `read_metadata` has accepted.
-        shape: Of the message's schema.
-        layout: What `read_metadata` said.
+        shape: Shape of the message's schema.
+        layout: The result of `read_metadata`.
         columns: Indices of the columns to keep, ascending.
     """
     pruned = bytearray(metadata)
@@ -320,7 +318,7 @@ _FIXED_WIDTH = (
 )
 _LISTS = (pa.list_(pa.null()), pa.large_list(pa.null()), pa.map_(pa.int8(), pa.null()))
 
-# Validity counts as a buffer; a column of nulls has none.
+# Validity counts as a buffer; a column of type null has none.
 _OWN_BUFFERS: dict[int, int] = {
     pa.null().id: 0,
     **{data_type.id: 2 for data_type in _FIXED_WIDTH},

@@ -1,4 +1,4 @@
-"""A small bounded memory of what was used last, safe from many threads."""
+"""A bounded, thread-safe cache that evicts the least recently used entries."""
 
 import threading
 from collections import OrderedDict
@@ -10,14 +10,14 @@ V = TypeVar("V")
 
 
 class Lru(Generic[K, V]):
-    """A mapping that forgets the entry unused for longest once it holds more than its bound.
+    """A mapping that evicts its least recently used entries above a bound.
 
-    Its lock is held for a few dictionary operations and never while anything else is called.
+    Its lock is held for a few dictionary operations, never during a callback.
 
     Args:
-        weight_max: Most weight kept: of entries, unless they are put with weights of their own.
-            The entry used last is kept whatever it weighs.
-        on_forget: Called with each key that is forgotten for another, not under the lock.
+        weight_max: Most total weight; entries weigh 1 unless put with another weight. The most
+            recently used entry is kept whatever it weighs.
+        on_forget: Called with each evicted key, without the lock.
         group_of: The group of a key, for `discard_group`.
     """
 
@@ -31,13 +31,13 @@ class Lru(Generic[K, V]):
         self._on_forget = on_forget
         self._group_of = group_of
         self._groups: dict[Hashable, set[K]] = {}
-        """The keys of each group; empty where none are told of."""
+        """Keys by group; empty without `group_of`."""
         self._weight = 0
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
-        """Return the value of a key and count it as used, or None."""
+        """Return the value of a key and mark it as used; None if it is absent."""
         with self._lock:
             found = self._entries.get(key)
             if found is None:
@@ -46,7 +46,7 @@ class Lru(Generic[K, V]):
             return found[0]
 
     def put(self, key: K, value: V, weight: int = 1) -> None:
-        """Keep a value as the one used last; the oldest entries may be forgotten for it."""
+        """Store a value as the most recently used; may evict the oldest entries."""
         forgotten: list[tuple[K, V]] = []
         with self._lock:
             replaced = self._pop(key) if key in self._entries else None
@@ -59,26 +59,26 @@ class Lru(Generic[K, V]):
                 popped = self._pop(oldest)
                 assert popped is not None
                 forgotten.append((oldest, popped[0]))
-        # Both may be costly to take down (a file's map): not under the lock.
+        # Both may be costly to destroy (a mapped file): not under the lock.
         del replaced
         for oldest, _ in forgotten:
             if self._on_forget is not None:
                 self._on_forget(oldest)
 
     def discard(self, key: K) -> bool:
-        """Forget a key; tell whether it was there."""
+        """Remove a key; returns whether it was present."""
         with self._lock:
             discarded = self._pop(key)
         return discarded is not None
 
     def discard_group(self, group: Hashable) -> None:
-        """Forget the keys of a group; looks at no others."""
+        """Remove the keys of a group, in time proportional to the group."""
         with self._lock:
             discarded = [self._pop(key) for key in list(self._groups.get(group, ()))]
         del discarded
 
     def discard_where(self, condition: Callable[[K], bool]) -> list[K]:
-        """Forget the keys of which a condition holds, and return them; looks at all of them."""
+        """Remove and return the keys that satisfy a condition, in time proportional to all keys."""
         with self._lock:
             keys = [key for key in self._entries if condition(key)]
             discarded = [self._pop(key) for key in keys]
@@ -86,7 +86,7 @@ class Lru(Generic[K, V]):
         return keys
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         with self._lock:
             entries, self._entries = self._entries, OrderedDict()
             self._groups.clear()
@@ -94,20 +94,20 @@ class Lru(Generic[K, V]):
         entries.clear()
 
     def __contains__(self, key: K) -> bool:
-        """Tell whether a key is there, without counting it as used."""
+        """Return whether a key is present, without marking it as used."""
         return key in self._entries
 
     def __len__(self) -> int:
-        """Return the number of entries kept."""
+        """Return the number of entries."""
         return len(self._entries)
 
     @property
     def weight(self) -> int:
-        """The weight of all entries kept."""
+        """Total weight of all entries."""
         return self._weight
 
     def _pop(self, key: K) -> tuple[V, int] | None:
-        """Take an entry out; with the lock held."""
+        """Remove an entry; called with the lock held."""
         popped = self._entries.pop(key, None)
         if popped is None:
             return None

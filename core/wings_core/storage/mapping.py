@@ -1,8 +1,8 @@
-"""Segment files in memory: pages are read where the kernel caches them, without a copy.
+"""Memory-mapped segment files: pages are read from the kernel's cache without a copy.
 
-A map of a file reaches as far as the file may grow, so one map serves a segment from its first page
-to its last. Touching a map past the file's end would kill the process with SIGBUS, so the file's
-real length is asked for on every read, before its bytes are looked at (0.5 µs).
+A map covers the greatest length that the file may reach, so one map serves a segment all its life.
+Access past the file's end would kill the process with SIGBUS, so every read first checks the
+file's actual length (0.5 µs).
 """
 
 import mmap
@@ -20,25 +20,25 @@ from wings_core.storage.files import Files
 from wings_core.storage.lru import Lru
 
 SEGMENT_NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]{8}\.segment", re.ASCII)
-"""Segments are the files of this name: the time of their beginning and a random number."""
+"""Pattern of segments' names: creation time and a random number."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Map:
     file: mmap.mmap
-    """Holds a descriptor of its own, which tells the file's length at any time."""
+    """The map, with a descriptor of its own to read the file's length."""
     buffer: pa.Buffer
-    """The bytes. Slices of it, and so the rows handed out, keep the map alive."""
+    """The mapped bytes. Slices of it, hence returned rows, keep the map alive."""
 
 
 class SegmentMaps:
-    """The maps of the segments read last; safe from many threads.
+    """The maps of recently read segments. Thread-safe.
 
     Args:
-        directory: Where the segments are.
-        maps_max: Most maps kept open. Each takes a file descriptor.
-        on_forget: Called with a segment after its map was let go of, be it for a longer one, so
-            that rows which are kept let go of it too; not by `clear`.
+        directory: Directory of the segments.
+        maps_max: Most open maps; each takes a file descriptor.
+        on_forget: Called with a segment after its map was dropped or replaced by a longer one, so
+            that cached rows drop it too; not called by `clear`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SegmentMaps:
         self._maps: Lru[str, _Map] = Lru(maps_max, on_forget)
 
     def page(self, address: PageAddress) -> pa.Buffer:
-        """Return the bytes of a page, which may be anything.
+        """Return the unverified bytes of a page.
 
         Raises:
             StorageCorrupt: The segment is missing, or ends before the page does.
@@ -58,9 +58,9 @@ class SegmentMaps:
         return self.check(address).slice(address.position, address.length)
 
     def check(self, address: PageAddress) -> pa.Buffer:
-        """Return the bytes of a whole segment, of which those of a page are there to be read.
+        """Return the bytes of a whole segment, after checking that those of a page can be read.
 
-        Raises: as `page`.
+        Raises: The errors of `page`.
         """
         end = address.position + address.length
         found = self._maps.get(address.folio)
@@ -74,15 +74,15 @@ class SegmentMaps:
         return found.buffer
 
     def add(self, folio: str, descriptor: int, length: int, files: Files) -> None:
-        """Map a segment that was just created, as long as it may become.
+        """Map a new segment at the greatest length that it may reach.
 
-        Where that is not possible, nothing is done: reads map what there is when they need it.
+        If that fails, nothing happens: reads map the file when they need it.
 
         Args:
-            folio: The segment, still empty, and empty again afterwards.
-            descriptor: The segment's, to read and write; not kept.
-            length: Bytes that the map covers.
-            files: To change the file's length: Python does not map past a file's end.
+            folio: The segment; empty before and after.
+            descriptor: Descriptor to read and write the segment; not kept.
+            length: Bytes to map.
+            files: Changes the file's length, as Python does not map past a file's end.
         """
         try:
             files.truncate(descriptor, length)
@@ -95,22 +95,22 @@ class SegmentMaps:
         self._maps.put(folio, _Map(file, pa.py_buffer(file)))
 
     def discard(self, folio: str) -> None:
-        """Forget a segment's map; rows handed out keep it."""
+        """Drop a segment's map; returned rows keep it alive."""
         self._maps.discard(folio)
         self._forgotten(folio)
 
     def discard_where(self, condition: Callable[[str], bool]) -> None:
-        """Forget the maps of some segments."""
+        """Drop the maps of segments that satisfy a condition."""
         for folio in self._maps.discard_where(condition):
             self._forgotten(folio)
 
     def holds(self, folio: str, segment: pa.Buffer) -> bool:
-        """Tell whether what `check` returned is still the segment's map."""
+        """Return whether `segment`, a result of `check`, is still the segment's map."""
         found = self._maps.get(folio)
         return found is not None and found.buffer is segment
 
     def clear(self) -> None:
-        """Forget all maps; rows handed out keep theirs."""
+        """Drop all maps; returned rows keep theirs alive."""
         self._maps.clear()
 
     def _open(self, folio: str) -> _Map:

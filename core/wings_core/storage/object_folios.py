@@ -1,4 +1,4 @@
-"""Folios in an object store: each flush is one object, created once and never changed."""
+"""Folios in an object store: each flush is one immutable object."""
 
 import secrets
 import time
@@ -15,25 +15,27 @@ from wings_core.storage.objects.ages import Ages
 from wings_core.storage.page_cache import PageCache
 
 FOLIO_SUFFIX = ".folio"
-"""Of the names of folios in object stores: segments on the local disk have another."""
+"""Suffix of folios in object stores; segments on the local disk have another."""
 
 KEPT_SHARE = 4
-"""A folio is kept for its first readers where it takes no more than this part of the cache."""
+"""Divisor of the cache size: larger new folios are not cached for their first readers."""
 
 _PREFIX = "folios"
 
 
 class ObjectFolioStore(ObjectPages):
-    """A `FolioStore` in an object store; all methods but `write` may be called from any thread.
+    """A `FolioStore` in an object store. Thread-safe, except `write`.
 
-    Several nodes may keep their folios at one place, as their names are random. There is no lock
-    that tells which of them are still to be committed. A folio that is young is not listed, and a
-    folio that is deleted is retired in metadata before, so that a commit that is late is refused.
+    Several nodes may store folios in one place, as names are random. No lock marks folios that are
+    not
+    committed yet. Instead, young folios are not listed, and a folio is retired in metadata before
+    it is
+    deleted, so that a late commit is rejected.
 
     Args:
-        objects: Where the folios are; the caller closes it.
-        cache: What is read and written is kept here for its next readers.
-        grace_seconds: A folio younger than this is not listed.
+        objects: Store of the folios; the caller closes it.
+        cache: Cache of pages read and written.
+        grace_seconds: Age below which a folio is not listed.
     """
 
     def __init__(self, objects: ObjectStore, cache: PageCache, *, grace_seconds: float) -> None:
@@ -41,21 +43,22 @@ class ObjectFolioStore(ObjectPages):
         self._ages = Ages(grace_seconds)
         self._kept_bytes_max = cache.bytes_max // KEPT_SHARE
         self._last: str | None = None
-        """The folio of the last flush, which may not be committed yet."""
+        """Folio of the last flush, which may not be committed yet."""
 
     def write(self, pages: Sequence[EncodedPage]) -> list[PageAddress]:
         """See `FolioStore.write`.
 
         Raises:
-            Unavailable: The object store could not be reached for as long as it is tried. The
-                folio may be there all the same; it is not committed, and deleted some time.
-            PermissionDenied: The credentials do not allow it any more.
+            Unavailable: The object store could not be reached within the retry bounds. The folio
+                may
+                exist all the same; it is never committed, and deleted later.
+            PermissionDenied: The credentials do not allow the write.
         """
         if not pages:
             return []
         folio = f"{_PREFIX}/{time.time_ns():016x}-{secrets.token_hex(8)}{FOLIO_SUFFIX}"
         self._last = folio
-        # A copy: what a flush refers to belongs to its producers, and is let go of with it.
+        # A copy: the buffers belong to the producers and are freed after the flush.
         data = pa.py_buffer(b"".join(part for page in pages for part in page.parts))
         self._objects.put(folio, [memoryview(data)])
         addresses = addresses_of(folio, pages)
@@ -64,13 +67,13 @@ class ObjectFolioStore(ObjectPages):
         return addresses
 
     def folios(self) -> set[str]:
-        """See `FolioStore.folios`; without those that are younger than the grace."""
-        last = self._last  # Before the listing: what is written after that is younger than it.
+        """See `FolioStore.folios`; omits folios younger than `grace_seconds`."""
+        last = self._last  # Read before the listing: later folios are young.
         names = self._ages.old(self._objects.list(_PREFIX))
         return {name for name in names if name.endswith(FOLIO_SUFFIX) and name != last}
 
     def check_rest(self, folio: str, pages: Sequence[tuple[int, int]]) -> Iterator[str]:
-        """Yield nothing: a folio is its pages."""
+        """Yield nothing: a folio consists of its pages."""
         del folio, pages
         return iter(())
 

@@ -1,9 +1,9 @@
-"""Pages out of an object store: by ranges, verified, cached, and read ahead on a scan.
+"""Reading pages from an object store: by ranges, verified, cached, and read ahead in scans.
 
-Of a large page of which some columns are wanted, two requests read what is needed: the header and
-the message's metadata, whose length the schema bounds, and then the columns' bytes. Small pages are
-read whole, neighbours of one folio together. A compressed page is decoded while the reader is busy
-with the one before it.
+Two requests read some columns of a large page: the first reads the header and the message's
+metadata, whose length the schema bounds, the second the columns. Small pages are read whole,
+neighbours in a folio together. A compressed page is decoded while the reader processes the one
+before it.
 """
 
 import threading
@@ -26,37 +26,37 @@ from wings_core.storage.parquet_file import ParquetFooter, RowGroup, is_parquet,
 from wings_core.storage.parquet_page import ParquetPage
 
 READ_AHEAD_BYTES_MAX = 32 * 1024 * 1024
-"""A scan reads so far ahead of its reader, about."""
+"""Approximate number of bytes that a scan reads ahead."""
 
 READ_AHEAD_GROUPS_MAX = 8
-"""Nor more groups of pages than this."""
+"""Most groups of pages that a scan reads ahead."""
 
 READ_AHEAD_BYTES_ALL_SCANS = 128 * 1024 * 1024
-"""All scans of a store together hold no more of what they read ahead, and a group each."""
+"""Most bytes read ahead by all scans of a store, apart from one group each."""
 
 READERS = 8
-"""Threads that read ahead, for all scans of a store together."""
+"""Threads that read ahead for all scans of a store."""
 
 DECODERS = 2
-"""Threads that decode ahead, for all scans of a store together: they never wait for the store, as
-all readers may. pyarrow decodes the columns of each page in threads of its own."""
+"""Threads that decode ahead for all scans of a store; unlike the readers, they never wait for the
+store. pyarrow decodes the columns of each page in threads of its own."""
 
 DECODED_AHEAD_PAGES_MAX = 2
-"""Compressed pages that are decoded while the reader is busy with the one before, for each scan."""
+"""Compressed pages that each scan decodes ahead."""
 
 HEADS_BYTES_MAX = 16 * 1024 * 1024
-"""Headers and metadata kept of pages of which only some columns were read."""
+"""Bytes of cached headers and metadata of partially read pages."""
 
 FOOTERS_BYTES_MAX = 64 * 1024 * 1024
-"""Kept of the footers of Parquet files, in bytes as they are stored; parsed, they take more."""
+"""Stored bytes of cached footers of Parquet files; parsed, they take more."""
 
 
 class ObjectPages:
-    """Reads pages of one object store; all methods may be called from any thread.
+    """A reader of pages of one object store. Thread-safe.
 
     Args:
-        objects: Where folios are objects, each of its own name.
-        cache: May be shared with other stores whose folios have other names.
+        objects: Store of the folios, each an object of its name.
+        cache: Cache of pages; may be shared with stores whose folios have other names.
     """
 
     def __init__(self, objects: ObjectStore, cache: PageCache) -> None:
@@ -65,11 +65,11 @@ class ObjectPages:
         self._heads: Lru[tuple[str, int], PageHead] = Lru(HEADS_BYTES_MAX)
         self._footers: Lru[str, ParquetFooter] = Lru(FOOTERS_BYTES_MAX)
         self._loading: dict[PageKey, Future[Loaded]] = {}
-        """What is being read: who wants it too waits for it instead of reading it again."""
+        """Reads in progress; concurrent readers of the same page wait for the same future."""
         self._ahead_bytes = 0
-        """Of all scans."""
+        """Bytes read ahead by all scans."""
         self._lock = threading.Lock()
-        """Of the two; nothing else is locked under it."""
+        """Guards the two attributes above; a leaf lock."""
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="wings-page-reader")
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="wings-page-decoder")
 
@@ -90,7 +90,7 @@ class ObjectPages:
         schema: pa.Schema,
         columns: Sequence[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of pages in their order, and read ahead; see `FolioStore.read_all`."""
+        """Yield the rows of pages in order, reading ahead; see `FolioStore.read_all`."""
         parts = parts_of(schema, columns)
         wanted = Wanted(topic_uuid, schema, None if columns is None else tuple(columns), parts)
         groups = deque(groups_of(addresses, wanted))
@@ -120,7 +120,7 @@ class ObjectPages:
             self._ahead_bytes += size
 
     def keep(self, folio: pa.Buffer, addresses: Sequence[PageAddress]) -> None:
-        """Keep a folio that was just written, for its first readers."""
+        """Cache a new folio for its first readers."""
         pages: dict[PageKey, HeldPage] = {}
         for address in addresses:
             page = folio.slice(address.position, address.length)
@@ -128,13 +128,13 @@ class ObjectPages:
         self._cache.put(pages, folio.size)
 
     def forget(self, folio: str) -> None:
-        """Forget the pages of a folio that was deleted."""
+        """Drop the cached pages of a deleted folio."""
         self._cache.discard(folio)
         self._heads.discard_where(lambda key: key[0] == folio)
         self._footers.discard(folio)
 
     def close(self) -> None:
-        """Stop reading ahead; scans under way end with Unavailable."""
+        """Stop reading ahead; scans in progress end with Unavailable."""
         self._readers.shutdown(wait=True, cancel_futures=True)
         self._decoders.shutdown(wait=True)
 
@@ -144,7 +144,7 @@ class ObjectPages:
         wanted: Wanted,
         run: "Callable[[Future[Loaded], Callable[[], Loaded]], None]",
     ) -> "Step":
-        """Begin to read what is not there of a group of pages, and not being read already."""
+        """Start reading the pages of a group that are neither cached nor being read."""
         step = Step(group, wanted)
         missing: list[PageAddress] = []
         future: Future[Loaded] = Future()
@@ -197,7 +197,7 @@ class ObjectPages:
         except StorageCorrupt as error:
             if len(addresses) == 1 or error.facts.get("missing"):
                 return dict.fromkeys(map(wanted.key, addresses), error)
-            # The object was cut off: the pages before that are whole.
+            # The object is truncated: the pages before that are complete.
             loaded: dict[PageKey, HeldPage | StorageCorrupt] = {}
             for address in addresses:
                 loaded.update(self._load_whole([address], wanted))
@@ -227,7 +227,7 @@ class ObjectPages:
         try:
             head = self._head(address, wanted)
             columns = sorted(set(wanted.columns or ()))
-            # A column of nulls has no bytes.
+            # A column of type null has no bytes.
             ranges = {column: head.column(column) for column in columns}
             asked = [
                 (address.position + start, address.position + end)
@@ -262,7 +262,7 @@ class ObjectPages:
         return page
 
     def _read_step(self, step: "Step") -> Iterator[pa.RecordBatch]:
-        """Yield the rows of each page of a step; blocks until it is read."""
+        """Yield the rows of each page of a step; blocks until each is read."""
         reads: deque[Callable[[], pa.RecordBatch]] = deque()
         for number, address in enumerate(step.group):
             if not reads:
@@ -280,10 +280,10 @@ class ObjectPages:
             yield rows
 
     def _begin_read(self, address: PageAddress, step: "Step") -> "Callable[[], pa.RecordBatch]":
-        """Begin to decode a page, where its bytes are there and that takes long.
+        """Start decoding a compressed page whose bytes are present.
 
         Returns:
-            What waits for its rows and returns them, or raises why there are none.
+            A function that waits for the rows and returns them, or raises the error.
         """
         key = step.wanted.key(address)
         rows = step.rows.get(key)
@@ -308,7 +308,7 @@ class ObjectPages:
         except StorageCorrupt:
             if isinstance(held, StorageCorrupt):
                 raise
-            # These columns were not verified until now; what is stored may be right.
+            # These columns were not verified before; the stored bytes may be sound.
             held = self._read_again(address, wanted)
             rows = _rows_of(held, wanted)
         assert not isinstance(held, StorageCorrupt), "it has no rows"
@@ -317,7 +317,7 @@ class ObjectPages:
         return rows
 
     def _read_again(self, address: PageAddress, wanted: Wanted) -> "HeldPage | StorageCorrupt":
-        """Read a page that was damaged in memory, or before its bytes came here."""
+        """Read a page again that was damaged in memory or in transfer."""
         key = wanted.key(address)
         self._cache.discard_page(address, key.parts)
         self._heads.discard((address.folio, address.position))
@@ -325,7 +325,7 @@ class ObjectPages:
         return self._load([address], wanted)[key]
 
     def _row_group(self, address: PageAddress, wanted: Wanted) -> RowGroup:
-        """Return which row group of a Parquet file a page is, by its footer."""
+        """Return the row group of a page, from the Parquet file's footer."""
         footer = self._footers.get(address.folio)
         if footer is None:
             footer = read_footer(
@@ -336,7 +336,7 @@ class ObjectPages:
         return footer.row_group(address.position, address.length, wanted.topic_uuid)
 
     def _head(self, address: PageAddress, wanted: Wanted) -> PageHead:
-        """Return a page's header and metadata, from memory or read."""
+        """Return a page's header and metadata, cached or read."""
         name, uuid = (address.folio, address.position), wanted.topic_uuid
         known = self._heads.get(name)
         if known is not None:
@@ -361,5 +361,5 @@ def _rows_of(held: "HeldPage | StorageCorrupt", wanted: Wanted) -> pa.RecordBatc
 def _run_now(future: "Future[Loaded]", load: Callable[[], Loaded]) -> None:
     try:
         future.set_result(load())
-    except BaseException as error:  # noqa: BLE001 - it is raised where the pages are waited for
+    except BaseException as error:  # noqa: BLE001 - raised to the readers that wait
         future.set_exception(error)

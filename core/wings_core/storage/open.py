@@ -1,4 +1,4 @@
-"""Where the pages of a log are: in a data directory's segments, and maybe in an object store."""
+"""Opening the storage of a log: segments of a data directory, object stores, inline folios."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,44 +31,44 @@ from wings_core.storage.segment_objects import (
 from wings_core.storage.segments import SegmentStore
 
 START_SECONDS_MAX = 10.0
-"""How long a start waits for an object store that does not answer, about."""
+"""Approximate time that a start waits for an unresponsive object store."""
 
 OBJECT_GRACE_SECONDS = 300.0
-"""How old a folio in an object store is at least before it is deleted, so that the commit of
-another node is not refused in vain. A later one is: see `OffsetRegistry.retire`."""
+"""Least age of a folio in an object store before it is deleted, so that another node's commit can
+finish. A later commit is rejected: see `OffsetRegistry.retire`."""
 
 
 SEGMENT_GRACE_SECONDS = 3_600.0
-"""How old a segment of merged pages is at least before it is deleted: older than one that is still
-to be committed (see `tiering.COMMIT_SECONDS_MAX`), and than any read that located it."""
+"""Least age of a merged segment before it is deleted: longer than until its commit (see
+`tiering.COMMIT_SECONDS_MAX`), and than any read that located it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The pages of a log."""
+    """The stores of a log's pages."""
 
     store: FolioStore
     cache: PageCache
-    """Of what is read from object stores."""
+    """Cache of pages of object stores."""
     remote: SegmentObjects
-    """Where merged pages go."""
+    """Store that merged pages are written to."""
     stores: Sequence[FolioStore]
-    """All that `store` consists of."""
+    """The stores that `store` consists of."""
     objects: Mapping[str, ObjectStore] = field(default_factory=dict[str, ObjectStore])
-    """By what they are for: `hot`, `remote`."""
+    """Object stores by role: `hot`, `remote`."""
     inline: InlineFolios | None = None
-    """What metadata keeps."""
+    """Folios in metadata."""
     places: FolioPlaces = field(default_factory=lambda: FolioPlaces(None, {}, frozenset()))
-    """Where the bytes are, for those who copy them."""
+    """Stored bytes of folios, for backups."""
 
     @property
     def lingers(self) -> bool:
-        """Whether each flush is an object, and so is worth gathering batches for."""
+        """Whether flushes wait to gather more batches, as each becomes an object."""
         return "hot" in self.objects
 
 
 def retry_bounds(limits: Limits) -> RetryBounds:
-    """Return how long requests to object stores are tried."""
+    """Return the retry bounds of requests to object stores."""
     return RetryBounds(
         seconds_max=limits.object_retry_seconds_max,
         attempt_seconds_max=limits.object_attempt_seconds_max,
@@ -76,21 +76,21 @@ def retry_bounds(limits: Limits) -> RetryBounds:
 
 
 class StoreUrls(Protocol):
-    """Remembers which object stores a log was first used with; a `DataDirectory` does."""
+    """A durable record of the object stores of a log, as in a `DataDirectory`."""
 
     def object_store(self, role: StoreRole, wanted: str | None) -> str | None:
-        """Return where pages go: what is wanted, or what was used before.
+        """Return the URL for a role: `wanted`, or the one recorded.
 
         Raises:
-            InvalidArgument: Another was used before.
+            InvalidArgument: Another URL is recorded.
         """
         ...
 
     def keep_object_store(self, role: StoreRole, url: str) -> None:
-        """Note where pages go, durably, before the first of them does.
+        """Record a URL durably, before the first page is written there.
 
         Raises:
-            InvalidArgument: Another node has just noted another place.
+            InvalidArgument: Another node has just recorded another URL.
         """
         ...
 
@@ -105,24 +105,25 @@ def open_storage(
     store_id: Callable[[], str] | None = None,
     grace_seconds: float = 0.0,
 ) -> Storage:
-    """Open the pages of a data directory.
+    """Open the storage of a data directory.
 
-    Segments that are there stay readable where new pages go to an object store.
+    Existing segments stay readable if new pages go to an object store.
 
     Args:
-        directory: Opened for its pages.
+        directory: The data directory.
         limits: The bounds in force.
-        hot_url: The object store that new pages go to; None for what the directory was used with
-            before, which at first is its own segments.
-        remote_url: The object store that old pages go to; None as above, at first the one of new
-            pages, or the directory where they are in segments.
-        inline: What metadata keeps; None: such pages cannot be read.
-        store_id: Tells the id of the metadata that the pages belong to; None to read only.
-        grace_seconds: How old a segment is at least before it is deleted.
+        hot_url: Object store for new pages; None for the recorded one, initially the directory's
+            own
+            segments.
+        remote_url: Object store for old pages; None for the recorded one, initially that of new
+            pages, or else the directory.
+        inline: Folios in metadata; with None they cannot be read.
+        store_id: Returns the id of the metadata that the pages belong to; None to read only.
+        grace_seconds: Least age of a segment before it is deleted.
 
     Raises:
-        InvalidArgument: The URL cannot be used, or the directory or the objects there belong to
-            something else.
+        InvalidArgument: The URL cannot be used, or the directory or the objects belong to another
+            log.
         PermissionDenied: The credentials are wrong.
         Unavailable: The object store cannot be reached.
     """
@@ -133,10 +134,10 @@ def open_storage(
         grace_seconds=grace_seconds,
     )
     opened.open_hot(hot_url)
-    # Segments that were merged before a remote store was given stay where they are.
+    # Segments merged before a remote store was configured stay in place.
     merged = DirectoryObjects(directory.merged)
     if store_id is not None and directory.merged.is_dir():
-        merged.check()  # Deletes what a crash left unfinished.
+        merged.check()  # Deletes files left unfinished by a crash.
     opened.add_merged(merged, LOCAL_SEGMENT_SUFFIX)
     return opened.finish(segments, remote_url, DirectoryObjects(directory.segments))
 
@@ -150,17 +151,17 @@ def open_shared_storage(
     inline: InlineFolios,
     store_id: Callable[[], str] | None,
 ) -> Storage:
-    """Open the pages of a log whose nodes keep nothing on their own disks; see `open_storage`.
+    """Open the storage of a log whose nodes have no disks of their own; see `open_storage`.
 
     Raises:
-        InvalidArgument: Or it was never said which object store new pages go to, or a directory is
-            not named by its whole path.
+        InvalidArgument: No object store for new pages is configured, or a directory is given by a
+            relative path; also the cases of `open_storage`.
     """
     for role, url in (("hot", hot_url), ("remote", remote_url)):
         if url is not None and is_relative(url):
             raise InvalidArgument(
-                f"the nodes have one {role} store, and {url!r} is a directory of its own for each "
-                "that starts elsewhere: name it by its whole path"
+                f"all nodes share one {role} store, and {url!r} is a different directory for each "
+                "working directory: give an absolute path"
             )
     opened = _Opened(urls, limits, inline, store_id)
     hot = opened.open_hot(hot_url)
@@ -172,7 +173,7 @@ def open_shared_storage(
 
 
 class _Opened:
-    """What is opened for a `Storage`, step by step."""
+    """The builder of a `Storage`, step by step."""
 
     def __init__(
         self,
@@ -195,7 +196,7 @@ class _Opened:
             self._others[INLINE_SUFFIX] = inline
 
     def open_hot(self, wanted: str | None) -> FolioStore | None:
-        """Open the object store of new pages, if they go to one."""
+        """Open the object store of new pages, if there is one."""
         objects = self._open("hot", wanted)
         if objects is None:
             return None
@@ -205,7 +206,7 @@ class _Opened:
         return self._hot
 
     def _open(self, role: StoreRole, wanted: str | None) -> ObjectStore | None:
-        """Open the object store of a role, if there is one, and note where it is."""
+        """Open the object store of a role, if there is one, and record its URL."""
         url = self._urls.object_store(role, wanted)
         if url is None:
             return None
@@ -217,7 +218,7 @@ class _Opened:
         return objects
 
     def add_merged(self, objects: ObjectStore, suffix: str) -> None:
-        """Have merged pages go to a store, until another is added."""
+        """Add a store of merged pages; new ones are written to the store added last."""
         self._remote = SegmentObjects(objects, self._cache, suffix, SEGMENT_GRACE_SECONDS)
         self._others[suffix] = self._remote
         self._places[suffix] = objects
@@ -225,9 +226,9 @@ class _Opened:
     def finish(
         self, first: FolioStore, remote_url: str | None, segments: ObjectStore | None = None
     ) -> Storage:
-        """Open the object store of old pages, and return all."""
+        """Open the object store of old pages, and return the storage."""
         if "hot" in self._objects:
-            # Not in a directory: other nodes may not see it, and it may be less durable.
+            # Not in the directory, which other nodes may not see, and which may be less durable.
             self.add_merged(self._objects["hot"], HOT_SEGMENT_SUFFIX)
         remote = self._open("remote", remote_url)
         if remote is not None:
@@ -250,15 +251,15 @@ class _Opened:
 def open_checked(
     url: str, limits: Limits, store_id: Callable[[], str] | None, *, is_new: bool
 ) -> ObjectStore:
-    """Open an object store, and make sure that it can be used and belongs to this metadata.
+    """Open an object store, and check that it is usable and belongs to this metadata.
 
     Args:
-        url: Where it is.
+        url: URL of the store.
         limits: The bounds in force.
-        store_id: Tells the id of the metadata; None to read only.
-        is_new: Whether the log may be without it so far; see `bind_objects`.
+        store_id: Returns the id of the metadata; None to read only.
+        is_new: Whether the log may not have used the store yet; see `bind_objects`.
 
-    Raises: as `open_storage`.
+    Raises: The errors of `open_storage`.
     """
     bounds = retry_bounds(limits)
     quick = RetryBounds(

@@ -1,7 +1,7 @@
-"""A page: the rows of one partition in one flush, framed so that damage is found.
+"""The format of pages: the rows of one partition in one flush, framed with checksums.
 
-A page is a header and a bare Arrow IPC RecordBatch message, padded with zeros to 64 bytes. Its
-schema is not repeated: the topic has it. Numbers are little-endian:
+A page is a header and a bare Arrow IPC RecordBatch message, padded with zeros to 64 bytes. It
+does not contain its schema, which the topic has. Numbers are little-endian:
 
     offset  bytes
          0      4  magic, "WgPg"
@@ -16,9 +16,9 @@ schema is not repeated: the topic has it. Numbers are little-endian:
         56    8 n  checksum of each column: its range of the body, padding between buffers included
     56 + 8 n    8  checksum of the header: all of it before this
 
-Checksums are xxh3_64 (https://xxhash.com). Header, metadata and columns cover every byte up to the
-padding at the end, which is compared with zeros; so a change of any byte is found when the whole
-page is verified, and one in a column's bytes when that column is.
+Checksums are xxh3_64 (https://xxhash.com). They cover every byte up to the padding, which is
+compared with zeros: verifying the page detects a change of any byte, and verifying a column a
+change of any of its bytes.
 """
 
 import struct
@@ -43,13 +43,13 @@ from wings_core.storage.ipc import (
 from wings_core.storage.lru import Lru
 
 PAGE_ALIGNMENT = 64
-"""Pages begin and end at multiples of this many bytes."""
+"""Alignment of pages' beginnings and ends, in bytes."""
 
 LAYOUTS_KEPT_MAX = 64
-"""Forms of messages whose columns an encoder need not look for again."""
+"""Message layouts that an encoder caches."""
 
 SCHEMAS_REMEMBERED_MAX = 1_024
-"""Topics whose schema's buffers are not counted anew for each page."""
+"""Topics whose schema shapes are cached."""
 
 _MAGIC = b"WgPg"
 _VERSION = 1
@@ -58,24 +58,24 @@ _CHECKSUM_BYTES = 8
 _checksum = xxhash.xxh3_64_intdigest
 
 COPIED_BYTES_MAX = 64 * 1024
-"""Rows of no more bytes a column are copied into one buffer, which is faster than to write many
-small ones; larger ones are written from where they are."""
+"""Most bytes a column of rows that are copied into one buffer, which is faster than writing many
+small ones; larger ones are written in place."""
 
 _POOL = pa.system_memory_pool()
-"""Copies live for one flush. The C library's allocator hands the memory of the last ones out again;
-Arrow's default gives it back to the system, and every page would be faulted in anew (half the
-throughput of large pushes, measured)."""
+"""Memory pool of copies, which live for one flush. The C library's allocator reuses the memory of
+earlier copies; Arrow's default returns it to the system, and faulting pages in again halves the
+throughput of large pushes (measured)."""
 
 _shapes: Lru[str, tuple[pa.Schema, SchemaShape]] = Lru(SCHEMAS_REMEMBERED_MAX)
 
 
 class PageEncoder:
-    """Frames the rows of one topic as pages; made once for many batches, for one thread.
+    """An encoder of one topic's rows as pages, for many batches of one thread.
 
     Args:
         topic_uuid: The topic, as the text of a UUID.
         schema: The topic's columns and types.
-        compressed: Whether the pages' buffers are compressed; checksums are of what is stored.
+        compressed: Whether to compress the buffers; checksums cover the stored bytes.
 
     Raises:
         InvalidSchema: A column's type cannot be stored.
@@ -90,15 +90,15 @@ class PageEncoder:
         self._checksums = struct.Struct(f"<{self._columns}Q")
         self._writer: MessageWriter | None = None
         self._layouts: dict[bytes, tuple[list[int], int]] = {}
-        """What `_layout_of` returned last, by the metadata."""
+        """Cached results of `_layout_of`, by metadata."""
 
     def encode(self, batch: pa.RecordBatch) -> EncodedPage:
-        """Frame rows of one partition as a page; of a slice only its own.
+        """Encode rows of one partition as a page; a slice is encoded without its parent's rows.
 
         The page of a large batch refers to its buffers, which must not change.
         """
         bound = COPIED_BYTES_MAX * self._columns
-        # The first is asked quickly, but counts all of the buffers that a slice has a part of.
+        # The first test is quick, but counts the whole buffers of a slice's parent.
         small = batch.get_total_buffer_size() <= bound or batch.nbytes <= bound
         if small and not self._compressed:
             message = memoryview(batch.serialize(memory_pool=_POOL))
@@ -127,10 +127,11 @@ class PageEncoder:
         return EncodedPage(batch.num_rows, (header, metadata, *parts, padding), length)
 
     def _layout_of(self, metadata: memoryview, body_length: int) -> tuple[list[int], int]:
-        """Return the bytes of each column, and the checksum of the metadata.
+        """Return the length of each column in bytes, and the checksum of the metadata.
 
-        Small batches of a producer often have the same metadata, byte for byte; to parse it takes
-        a third of the time of encoding a row.
+        Cached, since small batches of a producer often have identical metadata, and parsing it
+        takes
+        a third of the time of encoding one row.
         """
         key = bytes(metadata)
         known = self._layouts.get(key)
@@ -145,13 +146,13 @@ class PageEncoder:
     def _message_of(self, batch: pa.RecordBatch) -> tuple[memoryview, list[memoryview]]:
         """Return the metadata and the parts of the body of a batch's message."""
         if self._writer is None or not self._writer.schema.equals(batch.schema):
-            # The columns are the topic's, but names inside lists and nullability may differ.
+            # The columns are the topic's, but names inside lists, and nullability, may differ.
             self._writer = MessageWriter(batch.schema, compressed=self._compressed)
         return self._writer.message(batch)
 
 
 def encode_page(batch: pa.RecordBatch, topic_uuid: str) -> EncodedPage:
-    """Frame one batch as a page; see `PageEncoder`."""
+    """Encode one batch as a page; see `PageEncoder`."""
     return PageEncoder(topic_uuid, batch.schema).encode(batch)
 
 
@@ -164,7 +165,8 @@ def decode_page(
         page: The whole page with its padding.
         topic_uuid: The topic that the page must belong to.
         schema: The topic's schema, whole.
-        columns: Indices into `schema`, in the order wanted; only these are verified. None for all.
+        columns: Indices into `schema`, in the order to return; only these are verified. None for
+            all.
 
     Raises:
         StorageCorrupt: The page is damaged, or another topic's.
@@ -188,20 +190,20 @@ def parts_of(schema: pa.Schema, columns: Sequence[int] | None) -> int:
 
 
 class PageHead(NamedTuple):
-    """Header and metadata of a page, verified; positions count from the page's first byte."""
+    """Verified header and metadata of a page; positions count from the page's first byte."""
 
     rows: int
     metadata: memoryview
-    """Of the message: its prefix and all else before its body."""
+    """The message up to its body, prefix included."""
     layout: MessageLayout
-    """Its positions count from the message's first byte."""
+    """Layout of the message; positions count from the message's first byte."""
     checksums: tuple[int, ...]
-    """Of each column, and last of the header."""
+    """Checksum of each column, then of the header."""
     message_start: int
     message_end: int
 
     def column(self, index: int) -> tuple[int, int]:
-        """Return where a column's bytes begin and end in the page."""
+        """Return the start and end (exclusive) of a column's bytes in the page."""
         starts = self.layout.column_starts
         return self.message_start + starts[index], self.message_start + starts[index + 1]
 
@@ -217,36 +219,36 @@ class PageHead(NamedTuple):
 
 
 def head_length_max(topic_uuid: str, schema: pa.Schema) -> int:
-    """Return how many of a page's first bytes hold its header and metadata, normally."""
+    """Return the bytes that header and metadata of a page normally take at most."""
     return header_length(len(schema)) + shape_of_topic(topic_uuid, schema).metadata_bytes_max
 
 
 def head_length(data: memoryview, page_length: int, topic_uuid: str) -> int:
-    """Return how many of a page's first bytes hold its header and metadata, really.
+    """Return the exact length of a page's header and metadata in bytes.
 
     Args:
-        data: The page's first bytes, `head_length_max` of them, or all if it has fewer.
-        page_length: Of the whole page.
+        data: The first `head_length_max` bytes of the page, or all of a shorter page.
+        page_length: Length of the whole page in bytes.
         topic_uuid: The topic that the page must belong to.
 
     Raises:
-        StorageCorrupt: It does not begin as such a page.
+        StorageCorrupt: The bytes are not the beginning of such a page.
     """
     header = _read_header(data, page_length, topic_uuid)
     return header.length + metadata_end(data[header.length :], header.message_length)
 
 
 def read_head(data: memoryview, page_length: int, topic_uuid: str, schema: pa.Schema) -> PageHead:
-    """Verify header and metadata of a page, and tell where its columns are.
+    """Verify and parse the header and metadata of a page.
 
     Args:
-        data: The page's first bytes, `head_length` of them at least.
-        page_length: Of the whole page, in bytes.
+        data: At least the first `head_length` bytes of the page.
+        page_length: Length of the whole page in bytes.
         topic_uuid: The topic that the page must belong to.
         schema: The topic's schema, whole.
 
     Raises:
-        StorageCorrupt: Something does not hold; the message says what.
+        StorageCorrupt: The page is damaged, or another topic's.
     """
     header = _read_header(data, page_length, topic_uuid)
     if header.columns != len(schema):
@@ -277,10 +279,10 @@ def verify_page(page: pa.Buffer, topic_uuid: str, schema: pa.Schema, parts: int)
         page: The whole page with its padding.
         topic_uuid: The topic that the page must belong to.
         schema: The topic's schema, whole.
-        parts: A bit mask as of `parts_of`.
+        parts: A bit mask of `parts_of`.
 
     Raises:
-        StorageCorrupt: Something does not hold; the message says what.
+        StorageCorrupt: The page is damaged, or another topic's.
     """
     data = memoryview(page)
     head = read_head(data, len(data), topic_uuid, schema)
@@ -294,7 +296,7 @@ def verify_page(page: pa.Buffer, topic_uuid: str, schema: pa.Schema, parts: int)
 
 
 def read_page(page: pa.Buffer, topic_uuid: str, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows of a page; only columns that have been verified before may be looked at.
+    """Return the rows of a page; the caller must read only columns that were verified.
 
     Args:
         page: The whole page with its padding.
@@ -309,13 +311,13 @@ def read_page(page: pa.Buffer, topic_uuid: str, schema: pa.Schema) -> pa.RecordB
         message = page.slice(header.length, header.message_length)
         return pa.ipc.read_record_batch(message, schema)
     except MemoryError:
-        raise  # Which is one of Arrow's exceptions too.
+        raise  # StorageCorrupt is also an Arrow exception.
     except (pa.ArrowException, OSError) as error:
         raise StorageCorrupt(f"its rows cannot be read: {error}") from error
 
 
 class _Header(NamedTuple):
-    """The start of a header; its lengths lie inside the page, all else is as it was found."""
+    """The fixed part of a header; only its lengths are checked against the page."""
 
     length: int
     columns: int
@@ -325,7 +327,7 @@ class _Header(NamedTuple):
 
 
 def _read_header(page: pa.Buffer | memoryview, page_length: int, topic_uuid: str) -> _Header:
-    """Read the start of a header, without its checksum; `page` may be the first bytes alone."""
+    """Parse the fixed part of a header, without verifying its checksum."""
     if len(page) < _START.size:
         raise StorageCorrupt("it is shorter than a header")
     (magic, version, flags, length, columns, message_length, rows, uuid, metadata_checksum) = (
@@ -334,7 +336,7 @@ def _read_header(page: pa.Buffer | memoryview, page_length: int, topic_uuid: str
     if magic != _MAGIC:
         raise StorageCorrupt("it does not begin as a page")
     if version != _VERSION or flags != 0:
-        raise StorageCorrupt(f"it is of version {version} with flags {flags:#x}, expected 1 and 0")
+        raise StorageCorrupt(f"it has version {version} and flags {flags:#x}, expected 1 and 0")
     if length != header_length(columns) or _padded(length + message_length) != page_length:
         raise StorageCorrupt(f"its lengths do not add up to its {page_length} bytes")
     if uuid != _uuid_bytes(topic_uuid):
@@ -343,11 +345,11 @@ def _read_header(page: pa.Buffer | memoryview, page_length: int, topic_uuid: str
 
 
 def _checksums(parts: Sequence[memoryview], lengths: Iterable[int]) -> list[int]:
-    """Return the checksum of each column, whose bytes are some of the parts of a body.
+    """Return the checksum of each column of a body.
 
     Args:
-        parts: Of the body, in order; a part may end within a column.
-        lengths: Of the columns, in order, in bytes.
+        parts: Parts of the body, in order; a part may end within a column.
+        lengths: Lengths of the columns in bytes, in order.
     """
     left = iter(parts)
     part = memoryview(b"")
@@ -373,7 +375,7 @@ def _checksums(parts: Sequence[memoryview], lengths: Iterable[int]) -> list[int]
 
 
 def header_length(columns: int) -> int:
-    """Return how many bytes the header of a page of so many columns has."""
+    """Return the length in bytes of the header of a page with `columns` columns."""
     return _START.size + (columns + 1) * _CHECKSUM_BYTES
 
 
@@ -386,12 +388,12 @@ def _uuid_bytes(topic_uuid: str) -> bytes:
 
 
 def buffers_of(topic_uuid: str, schema: pa.Schema) -> int:
-    """Return the number of buffers that a page's rows consist of."""
+    """Return the number of buffers of a page's rows."""
     return _first_buffers_of(topic_uuid, schema)[-1]
 
 
 def shape_of_topic(topic_uuid: str, schema: pa.Schema) -> SchemaShape:
-    """Return `shape_of`, remembered per topic: counting takes 50 µs for 100 columns."""
+    """Return `shape_of(schema)`, cached by topic: it takes 50 µs for 100 columns."""
     remembered = _shapes.get(topic_uuid)
     if remembered is not None and (remembered[0] is schema or remembered[0].equals(schema)):
         return remembered[1]

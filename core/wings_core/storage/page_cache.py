@@ -1,4 +1,4 @@
-"""Pages of object stores in memory, bounded by bytes."""
+"""A cache of pages of object stores, bounded in bytes."""
 
 import itertools
 import threading
@@ -13,18 +13,18 @@ from wings_core.storage.held_page import HeldPage
 from wings_core.storage.lru import Lru
 
 WHOLE = -1
-"""In a key: the whole page is held, not some of its columns."""
+"""Value of `PageKey.parts` for a whole page."""
 
 
 DECODED_SHARE = 4
-"""Rows of compressed pages that are read again and again take up to this part of the cache."""
+"""Divisor of the cache size: the share for decoded rows of repeatedly read compressed pages."""
 
 READ_ONCE_MAX = 1_024
-"""Compressed pages of which it is remembered that they were read lately."""
+"""Compressed pages remembered as read once recently."""
 
 
 class RowsKey(NamedTuple):
-    """Rows of a compressed page: all columns, or some of them in an order."""
+    """Key of decoded rows of a compressed page, with their columns in order."""
 
     folio: str
     position: int
@@ -32,7 +32,7 @@ class RowsKey(NamedTuple):
 
 
 class PageKey(NamedTuple):
-    """What is held: a page, or those of its columns that `parts` says."""
+    """Key of a page, or of the columns of it in `parts`."""
 
     folio: str
     position: int
@@ -41,32 +41,32 @@ class PageKey(NamedTuple):
 
     @classmethod
     def of(cls, address: PageAddress, parts: int) -> "PageKey":
-        """Return the key of a page's parts, a bit mask as of `page.parts_of`, or `WHOLE`."""
+        """Return the key for parts of a page: a bit mask of `page.parts_of`, or `WHOLE`."""
         return cls(address.folio, address.position, address.length, parts)
 
 
 @dataclass(slots=True)
 class CacheCounts:
-    """What readers found."""
+    """Counts of hits and misses."""
 
     hits: int = 0
-    """Pages that were there."""
+    """Pages found in the cache."""
     misses: int = 0
 
 
 class PageCache:
-    """Keeps what was read or written last; safe from many threads.
+    """The most recently read or written pages. Thread-safe.
 
-    Pages that were read together share memory, which is free only when the last of them is: so they
-    are kept together and forgotten together, and the bound is on memory really held. Rows handed
-    out keep theirs beyond it, for as long as their readers have them.
+    Pages read together share memory that is freed with the last of them, so they are cached and
+    evicted together, and the bound applies to the memory held. Batches in use by readers keep
+    their memory beyond that.
 
-    Compressed pages are kept as they are stored. Rows of one that is read a second time soon are
-    kept as well: many small fetches out of a large page would decode it each time. One long scan
-    keeps none.
+    Compressed pages are cached as stored. The decoded rows of a page are cached as well when it is
+    read a second time soon: many small fetches from a large page would decode it each time. A
+    single long scan caches no rows.
 
     Args:
-        bytes_max: What all pages together take, about. What was put last is kept whatever its size.
+        bytes_max: Approximate memory of all pages. The group put last is kept whatever its size.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -80,42 +80,42 @@ class PageCache:
         self._group_of: dict[PageKey, int] = {}
         self._keys_of: dict[int, tuple[PageKey, ...]] = {}
         self._numbers_of: dict[str, set[int]] = {}
-        """The groups of each folio; a group is of one."""
+        """Numbers of the groups of each folio; a group has pages of one folio."""
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        """Of the three mappings; nothing else is locked under it."""
+        """Guards the three mappings; a leaf lock."""
         self._counts = CacheCounts()
 
     @property
     def bytes(self) -> int:
-        """What is held, about."""
+        """Approximate memory held."""
         return self._groups.weight + self._rows.weight
 
     @property
     def counts(self) -> CacheCounts:
-        """How often pages were found, and not."""
+        """Hits and misses so far."""
         return self._counts
 
     def get(self, address: PageAddress, parts: int) -> HeldPage | None:
-        """Return a page that holds at least these parts, and count it as used; or None."""
+        """Return a page that holds at least `parts` and mark it as used; None if there is none."""
         for key in (PageKey.of(address, WHOLE), PageKey.of(address, parts)):
             number = self._group_of.get(key)
             group = None if number is None else self._groups.get(number)
             if group is not None:
-                self._counts.hits += 1  # Not exact where threads meet: it is shown to people.
+                self._counts.hits += 1  # Not atomic: only shown to people.
                 return group[key]
         self._counts.misses += 1
         return None
 
     def rows(self, key: RowsKey) -> pa.RecordBatch | None:
-        """Return the rows of a compressed page, and count them as used; or None."""
+        """Return the rows of a compressed page and mark them as used; None if there are none."""
         rows = self._rows.get(key)
         if rows is not None:
             self._counts.hits += 1
         return rows
 
     def keep_rows(self, key: RowsKey, rows: pa.RecordBatch) -> None:
-        """Keep the rows of a compressed page, where it is not the first time."""
+        """Cache the rows of a compressed page, unless this is its first read."""
         size = rows.get_total_buffer_size()
         if size > self.bytes_max // DECODED_SHARE:
             return
@@ -125,11 +125,11 @@ class PageCache:
         self._rows.put(key, rows, size)
 
     def put(self, pages: Mapping[PageKey, HeldPage], size: int) -> None:
-        """Keep pages that were read together.
+        """Cache pages that were read together.
 
         Args:
-            pages: By what is held of them; of one folio, at least one.
-            size: Of the memory that they share, in bytes.
+            pages: At least one page, all of one folio.
+            size: Memory that they share, in bytes.
         """
         number = next(self._numbers)
         folio = next(iter(pages)).folio
@@ -140,7 +140,7 @@ class PageCache:
         self._groups.put(number, pages, size)
 
     def discard_page(self, address: PageAddress, parts: int) -> None:
-        """Forget what `get` would return, and the pages that share its memory."""
+        """Drop the page that `get` would return, and the pages that share its memory."""
         for key in (PageKey.of(address, WHOLE), PageKey.of(address, parts)):
             number = self._group_of.get(key)
             if number is not None:
@@ -148,7 +148,7 @@ class PageCache:
                 self._forget(number)
 
     def discard(self, folio: str) -> None:
-        """Forget the pages of a folio."""
+        """Drop the pages of a folio."""
         with self._lock:
             numbers = set(self._numbers_of.get(folio, ()))
         self._rows.discard_where(lambda key: key.folio == folio)
@@ -157,7 +157,7 @@ class PageCache:
             self._forget(number)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop everything."""
         with self._lock:
             self._group_of.clear()
             self._keys_of.clear()

@@ -1,4 +1,4 @@
-"""Which pages are read together, and what there is of them meanwhile."""
+"""Groups of pages that are read together, and the state of reading them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -13,15 +13,15 @@ from wings_core.storage.objects.ranges import MERGE_GAP_BYTES
 from wings_core.storage.page_cache import WHOLE, PageKey, RowsKey
 
 WHOLE_PAGE_BYTES = 256 * 1024
-"""A page no larger is read whole, whatever columns are wanted: one request instead of two."""
+"""Largest page that is read whole whatever columns are wanted: one request instead of two."""
 
 GROUP_BYTES = 8 * 1024 * 1024
-"""Neighbouring pages are read together up to so many bytes, and at least one."""
+"""Most bytes of neighbouring pages in one group, which has at least one page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a reader wants of each page."""
+    """The columns that a reader wants of each page."""
 
     topic_uuid: str
     schema: pa.Schema
@@ -30,18 +30,18 @@ class Wanted:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns."""
+        """Names of the columns."""
         names = self.schema.names
         return names if self.columns is None else [names[column] for column in self.columns]
 
     def key(self, address: PageAddress) -> PageKey:
-        """Say what is read of a page: all, where that costs little more."""
+        """Return the key of the parts to read of a page: the whole page if it is small."""
         few = self.columns is not None and 2 * len(set(self.columns)) < len(self.schema)
         pruned = few and address.length > WHOLE_PAGE_BYTES
         return PageKey.of(address, self.parts if pruned else WHOLE)
 
     def rows_key(self, address: PageAddress) -> RowsKey:
-        """Say which rows of a page are wanted."""
+        """Return the key of the decoded rows of a page."""
         return RowsKey(address.folio, address.position, self.columns)
 
 
@@ -49,7 +49,7 @@ Loaded = Mapping[PageKey, "HeldPage | StorageCorrupt"]
 
 
 class Step:
-    """Some pages of a scan: those whose rows were there, their bytes, or that are being read."""
+    """The pages of a group in a scan: cached rows, cached bytes, and reads in progress."""
 
     def __init__(self, group: Sequence[PageAddress], wanted: Wanted) -> None:
         self.size = sum(address.length for address in group)
@@ -60,7 +60,7 @@ class Step:
         self.loading: dict[PageKey, Future[Loaded]] = {}
 
     def held_by_now(self, key: PageKey) -> HeldPage | None:
-        """Return a page that is there, without waiting for it; None also where it is damaged."""
+        """Return a page without waiting; None if it is not read yet, or damaged."""
         loading = self.loading.get(key)
         if loading is None:
             return self.held.get(key)
@@ -71,7 +71,7 @@ class Step:
 
 
 def groups_of(addresses: Sequence[PageAddress], wanted: Wanted) -> Iterator[list[PageAddress]]:
-    """Yield neighbouring pages that are read whole together; others alone."""
+    """Yield groups of neighbouring pages that are read whole; other pages form groups of one."""
     group: list[PageAddress] = []
     size = 0
     for address in addresses:
@@ -92,7 +92,7 @@ def groups_of(addresses: Sequence[PageAddress], wanted: Wanted) -> Iterator[list
 
 
 def _joins(last: PageAddress, address: PageAddress, wanted: Wanted) -> bool:
-    """Tell whether a page is read together with the one before it."""
+    """Return whether a page belongs to the same group as the one before it."""
     gap = address.position - last.position - last.length
     whole = wanted.key(last).parts == WHOLE == wanted.key(address).parts
     return whole and last.folio == address.folio and 0 <= gap <= MERGE_GAP_BYTES

@@ -1,19 +1,19 @@
-"""Segments as Parquet files: a row group is a page of Wings, and any engine reads the file.
+"""Segments as Parquet files: each row group is a page, and any engine can read the file.
 
     "PAR1" │ row group │ row group │ … │ checksums │ page indexes │ footer │ its length │ "PAR1"
 
-The columns are the topic's first ones, then `__offset` and `__timestamp` of each row, then those
-that came later, each with the id that it has in an Iceberg table of this topic. Other programs
-verify the checksum of each data page; Wings verifies what it reads by checksums of its own, which
-cover every byte, page headers and the footer too. They lie where no other reader looks,
-little-endian:
+The columns are those of the topic's first schema version, then `__offset` and `__timestamp`, then
+those of later versions, each with its field id in the topic's Iceberg table. Other programs verify
+the checksum of each data page; Wings verifies its own checksums, which cover every byte, page
+headers and the footer included. They are in a block that other readers ignore, little-endian:
 
     offset  bytes
          0      8  magic, "WgPq" and the version, 1
          8      8  checksum of all that follows, to the end of the file
-        16    8 n  of each column chunk, row group by row group
+        16    8 n  checksum of each column chunk, row group by row group
 
-Checksums are xxh3_64. The footer's metadata says whose the rows are, as in other segments.
+Checksums are xxh3_64. The footer's metadata names the topic and the partition, as in other
+segments.
 """
 
 import re
@@ -40,11 +40,11 @@ OFFSET_COLUMN = "__offset"
 TIMESTAMP_COLUMN = "__timestamp"
 
 TAIL_BYTES = 256 * 1024
-"""Read of a file's end at first: mostly all that is no row group."""
+"""Bytes read from a file's end at first, usually everything after the row groups."""
 
 DICTIONARY_BYTES_MAX = 16 * 1024
-"""A column of a row group whose different values take more is written without a dictionary from
-there on: zstd does better (measured)."""
+"""Largest dictionary of a column of a row group; beyond it values are written plain, as zstd does
+better (measured)."""
 
 _MAGIC = b"WgPq\x01\0\0\0"
 _HEAD = struct.Struct("<8sQ")
@@ -61,7 +61,7 @@ PARQUET_SUFFIX = ".parquet"
 
 
 TABLE_MARK = "-table"
-"""In the name of a file that was written for its topic's table: all of it or none is the log's.
+"""Mark in the name of a file written for its topic's table, which is used as a whole or not at all.
 
 The layout of the table may follow, as hexadecimal digits."""
 
@@ -69,12 +69,12 @@ _OF_TABLE = re.compile(rf"{TABLE_MARK}(?:[0-9a-f]{{8}})?\.")
 
 
 def is_table_file(folio: str) -> bool:
-    """Tell whether a file of pages was written for its topic's table."""
+    """Return whether a file of pages was written for its topic's table."""
     return is_parquet(folio) and _OF_TABLE.search(folio) is not None
 
 
 def is_parquet(folio: str) -> bool:
-    """Tell whether a file of pages is a Parquet file."""
+    """Return whether a file of pages is a Parquet file."""
     return folio.endswith(PARQUET_SUFFIX)
 
 
@@ -97,7 +97,7 @@ def file_fields(topic: Topic) -> "list[ArrowField]":
         pa.field(TIMESTAMP_COLUMN, cast("Any", pa).timestamp("us", "UTC"), nullable=False),
     ]
     numbers = {field.name: ids() for field in (*first, *system)}
-    # Ids inside of columns are those of the version in which the column came: they never change.
+    # Ids inside columns come from the version that added the column: they never change.
     inner = {field.name: _ids_inside(field, ids) for field in first}
     for schema in topic.schemas[1 : topic.schema_version]:
         for field in fields_of(schema):
@@ -112,10 +112,10 @@ def file_fields(topic: Topic) -> "list[ArrowField]":
 
 
 def check_segment_format(topic: Topic) -> Topic:
-    """Return the topic, where the format of its segments has types for all of its columns.
+    """Return the topic, after checking that its segments' format supports all columns.
 
     Raises:
-        InvalidSchema: It has not; fact `column`.
+        InvalidSchema: A column is not supported; fact `column`.
     """
     if topic.config.merged_format is PageFormat.PARQUET:
         for field in file_fields(topic):
@@ -136,7 +136,7 @@ def _check_table_type(data_type: pa.DataType, column: str) -> None:
 
 
 def _ids_inside(field: "ArrowField", ids: Callable[[], int]) -> tuple[int, ...]:
-    """Return the ids of all fields inside a column, in the order in which `file_type` asks."""
+    """Return the ids of all fields inside a column, in the order that `file_type` needs."""
     taken: list[int] = []
 
     def take() -> int:
@@ -157,9 +157,9 @@ class ParquetWriter:
     """The `MergedFile` of Parquet segments; for one thread.
 
     Args:
-        topic: Whose rows they are.
-        about: Kept in the footer, for those who read the file: among them `wings.topic_uuid` and
-            `wings.start_offset`.
+        topic: Topic of the rows.
+        about: Key-value metadata of the footer, `wings.topic_uuid` and `wings.start_offset` among
+            it.
     """
 
     def __init__(self, topic: Topic, about: Mapping[str, str]) -> None:
@@ -186,14 +186,14 @@ class ParquetWriter:
 
     @property
     def length(self) -> int:
-        """How many bytes there are so far."""
+        """Bytes so far."""
         return self._length
 
     def write(self, batch: pa.RecordBatch) -> tuple[int, int]:
         """Write rows as a row group.
 
         Args:
-            batch: Of `schema`, of the offsets that follow.
+            batch: Rows of `schema`, whose offsets follow those written.
 
         Returns:
             Position and length of the row group in the file, in bytes.
@@ -218,7 +218,7 @@ class ParquetWriter:
         return position, self._length - position
 
     def finish(self) -> list[bytes | memoryview]:
-        """Return the whole file, in parts that follow one another."""
+        """Return the whole file as consecutive parts."""
         start = self._sink.tell()
         room = self._row_groups * self._leaves * _U64_BYTES
         self._sink.write(bytes(_HEAD.size + room))
@@ -235,12 +235,12 @@ class ParquetWriter:
 
 
 def leaves(data_type: pa.DataType) -> int:
-    """Return the number of column chunks that a column of a file's type has."""
+    """Return the number of column chunks (leaf columns) of a type."""
     return sum(leaves(child.type) for child in children(data_type)) or 1
 
 
 def _chunks(metadata: pq.FileMetaData) -> list[tuple[int, int]]:
-    """Return where each column chunk begins and ends, row group by row group."""
+    """Return the start and end of each column chunk, row group by row group."""
     found: list[tuple[int, int]] = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -261,7 +261,7 @@ class RowGroup:
     number: int
     rows: int
     start: int
-    """Its first byte in the file."""
+    """Position of its first byte in the file."""
 
     def leaves_of(self, name: str) -> range:
         """Return the column chunks of a column.
@@ -275,11 +275,11 @@ class RowGroup:
         return found
 
     def chunk(self, leaf: int) -> tuple[int, int]:
-        """Return where a column chunk begins and ends in the file."""
+        """Return the start and end of a column chunk in the file."""
         return self.footer.chunks[self.number * self.footer.width + leaf]
 
     def extent(self, name: str) -> tuple[int, int]:
-        """Return where a column begins and ends in the file."""
+        """Return the start and end of a column in the file."""
         found = self.leaves_of(name)
         return self.chunk(found[0])[0], self.chunk(found[-1])[1]
 
@@ -298,13 +298,13 @@ class RowGroup:
 
 
 class ParquetFooter:
-    """What a file says of its row groups, verified.
+    """A file's verified footer.
 
     Args:
-        metadata: Of the file.
-        checksums: Of its column chunks.
-        size: Of the file, in bytes.
-        weight: Of the bytes that this was read from.
+        metadata: The file's metadata.
+        checksums: Checksums of the column chunks.
+        size: Size of the file in bytes.
+        weight: Bytes that the footer was read from, its weight in the cache.
     """
 
     def __init__(
@@ -333,10 +333,10 @@ class ParquetFooter:
         return found
 
     def row_group(self, position: int, length: int, topic_uuid: str) -> RowGroup:
-        """Return the row group that lies somewhere in the file.
+        """Return the row group at a position in the file.
 
         Raises:
-            StorageCorrupt: There is none, or it is another topic's.
+            StorageCorrupt: There is no such row group, or the file is another topic's.
         """
         if topic_uuid != self.topic_uuid:
             raise StorageCorrupt(f"it belongs to topic {self.topic_uuid:.36}, not to {topic_uuid}")
@@ -346,19 +346,19 @@ class ParquetFooter:
         return RowGroup(self, number, self.metadata.row_group(number).num_rows, position)
 
     def end_of(self, number: int) -> int:
-        """Return where a row group ends in the file."""
+        """Return the end position of a row group in the file."""
         return self.chunks[(number + 1) * self.width - 1][1]
 
 
 def read_footer(read: Callable[[int, int], pa.Buffer], size: int) -> ParquetFooter:
-    """Read and verify what a file says of its row groups.
+    """Read and verify the footer of a file.
 
     Args:
-        read: Returns the bytes from one position to another, exclusive.
-        size: Of the file.
+        read: Returns the bytes from a start to an end position (exclusive).
+        size: Size of the file in bytes.
 
     Raises:
-        StorageCorrupt: It is cut off, or damaged there.
+        StorageCorrupt: The file is truncated, or its end is damaged.
     """
     if size < len(_PARQUET) + _HEAD.size + _ENDING.size:
         raise StorageCorrupt(f"its file has {size} bytes, and is cut off")
@@ -377,9 +377,9 @@ def read_footer(read: Callable[[int, int], pa.Buffer], size: int) -> ParquetFoot
 
 
 def _checked_block(tail: memoryview) -> int | None:
-    """Return where the checksums begin in the end of a file; None where they do not match.
+    """Return the start of the checksum block in the tail of a file; None if it does not match.
 
-    pyarrow ends the process on some damaged footers: none is parsed before it was verified.
+    pyarrow crashes on some damaged footers, so none is parsed before it is verified.
     """
     data = bytes(tail)
     place = data.rfind(_MAGIC)
@@ -393,14 +393,14 @@ def _checked_block(tail: memoryview) -> int | None:
 
 
 def _parse(tail: pa.Buffer, size: int) -> ParquetFooter:
-    """Read a verified end of a file, from its checksums on."""
+    """Parse a verified tail of a file, which begins with the checksum block."""
     (length, _) = _ENDING.unpack_from(tail, tail.size - _ENDING.size)
     footer = tail.slice(tail.size - _ENDING.size - length)
     try:
-        # A file of a footer alone is what pyarrow takes for a Parquet file.
+        # pyarrow accepts a file that consists of a footer only.
         metadata = pq.read_metadata(pa.BufferReader(_PARQUET + footer.to_pybytes()))
     except MemoryError:
-        raise  # Which is one of Arrow's exceptions too.
+        raise  # StorageCorrupt is also an Arrow exception.
     except (pa.ArrowException, OSError, ValueError) as error:
         raise StorageCorrupt(f"its file's footer cannot be read: {error}") from None
     count = metadata.num_row_groups * metadata.num_columns
@@ -411,12 +411,12 @@ def _parse(tail: pa.Buffer, size: int) -> ParquetFooter:
 def parquet_problems(
     read: Callable[[int, int], bytes], size: int, pages: Sequence[tuple[int, int]]
 ) -> Iterator[str]:
-    """Yield why other readers of Parquet cannot read a segment, or not all of it.
+    """Yield the problems that keep other Parquet readers from reading all of a segment.
 
     Args:
-        read: Returns the bytes from one position to another, exclusive.
-        size: The segment's, in bytes.
-        pages: Position and end of pages that must be in its footer.
+        read: Returns the bytes from a start to an end position (exclusive).
+        size: Size of the segment in bytes.
+        pages: Position and end of the pages that the footer must list.
     """
     try:
         footer = read_footer(lambda start, end: pa.py_buffer(read(start, end)), size)

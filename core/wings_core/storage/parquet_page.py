@@ -1,4 +1,4 @@
-"""A row group in memory, or some of its columns: verified once, decoded for its readers."""
+"""Row groups in memory, whole or as some columns, verified once and decoded for their readers."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ class ParquetPage:
     """The `HeldPage` of a row group.
 
     Args:
-        group: Which one.
-        columns: The bytes of columns, by name, of all columns that may be asked for.
-        verified: Those whose checksums were verified.
+        group: The row group.
+        columns: Bytes of the columns that can be read, by name.
+        verified: Names of columns whose checksums were verified.
     """
 
     is_compressed = True
@@ -34,15 +34,15 @@ class ParquetPage:
 
     @classmethod
     def whole(cls, group: RowGroup, page: pa.Buffer, verify: Sequence[str]) -> "ParquetPage":
-        """Return a page of all bytes of a row group.
+        """Return a page with all columns of a row group.
 
         Args:
-            group: Which one.
-            page: Its bytes.
-            verify: Columns to verify at once.
+            group: The row group.
+            page: The row group's bytes.
+            verify: Columns to verify now.
 
         Raises:
-            StorageCorrupt: One of those is damaged.
+            StorageCorrupt: One of `verify` is damaged.
         """
         columns: dict[str, pa.Buffer] = {}
         for name in group.footer.leaves:
@@ -53,10 +53,10 @@ class ParquetPage:
         return held
 
     def verify(self, names: Sequence[str]) -> None:
-        """Verify columns that were not.
+        """Verify columns that were not verified yet.
 
         Raises:
-            StorageCorrupt: One is damaged, or not in the file.
+            StorageCorrupt: A column is damaged, or not in the file.
         """
         for name in names:
             if name not in self._verified:
@@ -86,7 +86,7 @@ class ParquetPage:
             try:
                 arrays.append(from_file(column, field.type))
             except MemoryError:
-                raise  # Which is one of Arrow's exceptions too.
+                raise  # StorageCorrupt is also an Arrow exception.
             except pa.ArrowException as error:
                 raise StorageCorrupt(f"column {field.name!r:.80} cannot be read: {error}") from None
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(wanted))
@@ -110,11 +110,11 @@ class ParquetPage:
 
 
 class _Sparse(io.RawIOBase):
-    """A file of which some ranges are there.
+    """A file with only some of its ranges present.
 
     Args:
-        size: Of the file.
-        parts: The ranges, by where they begin.
+        size: Size of the file in bytes.
+        parts: The ranges' bytes, by start position.
     """
 
     def __init__(self, size: int, parts: Mapping[int, pa.Buffer]) -> None:
@@ -140,7 +140,7 @@ class _Sparse(io.RawIOBase):
         return self._size
 
     def read_buffer(self, size: int) -> pa.Buffer:
-        """Return the next bytes, without a copy; what pyarrow asks for."""
+        """Return the next bytes without a copy; called by pyarrow."""
         for start, part in self._parts.items():
             first = self._position - start
             if 0 <= first < part.size:

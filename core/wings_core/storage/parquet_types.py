@@ -1,9 +1,9 @@
-"""Columns as Parquet files have them: of the types that every engine reads, with field ids.
+"""Conversion of columns to and from Parquet: types that every engine reads, with field ids.
 
-Integers are of 32 or 64 bits, floats of 32 or 64, decimals of 128 wherever they have that few
-digits, times and timestamps count microseconds or nanoseconds, zones are UTC, lists are lists.
-What lies inside a nested column may always be null there. Reading gives back the topic's own type,
-of which each value has one form in the file.
+In files, integers and floats have 32 or 64 bits, decimals 128 where the digits fit, times and
+timestamps count microseconds or nanoseconds, time zones are UTC, and all list types are lists.
+Fields inside nested columns are nullable. Reading restores the topic's types; each value has
+exactly one form in a file.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,23 +34,23 @@ _MICROSECONDS = ("s", "ms", "us")
 _DECIMAL128_DIGITS_MAX = 38
 
 FIELD_ID = b"PARQUET:field_id"
-"""In the metadata of a field: what pyarrow writes as its id."""
+"""Key in a field's metadata that pyarrow writes as the field id."""
 
 
 def file_type(data_type: pa.DataType, path: str, ids: Callable[[], int]) -> pa.DataType:
     """Return the type of a column in a Parquet file.
 
     Args:
-        data_type: The topic's.
-        path: The column's name, and the names down to here.
+        data_type: The topic's type.
+        path: Dotted path of the field, for errors.
         ids: Returns the next id, for each field inside a nested type.
 
     Raises:
-        InvalidSchema: Parquet has no such type; fact `column`, with dots where it is inside one.
+        InvalidSchema: Parquet has no such type; fact `column` is the dotted path.
     """
     if not children(data_type):
         return _flat(data_type, path)
-    # The ids of all fields of one level come before those inside them.
+    # All fields of a level get their ids before those nested in them.
     numbered = [(child, ids()) for child in children(data_type)]
     inner = [
         (child, number, file_type(child.type, f"{path}.{child.name}", ids))
@@ -69,7 +69,7 @@ def file_type(data_type: pa.DataType, path: str, ids: Callable[[], int]) -> pa.D
 
 
 def with_id(field: "ArrowField", number: int) -> "ArrowField":
-    """Return a field that says its id."""
+    """Return a field with its id in the metadata."""
     return field.with_metadata({FIELD_ID: str(number).encode()})
 
 
@@ -98,26 +98,26 @@ def _flat(data_type: pa.DataType, path: str) -> pa.DataType:
 
 
 def to_file(column: "ArrowArray", wanted: pa.DataType) -> "ArrowArray":
-    """Return a column as the file has it.
+    """Convert a column to its type in the file.
 
     Args:
-        column: Of a topic.
-        wanted: What `file_type` said.
+        column: A topic's column.
+        wanted: The result of `file_type`.
 
     Raises:
         pa.ArrowInvalid: The file's type cannot hold a value.
     """
     if children(column.type):
-        # Parquet's writer refuses nulls that have items.
+        # Parquet's writer rejects null lists that have items.
         column = column.take(_arrow.arange(0, len(column)))
     return _converted(column, wanted)
 
 
 def from_file(column: "ArrowArray", wanted: pa.DataType) -> "ArrowArray":
-    """Return a column of a file as the topic has it.
+    """Convert a column of a file to the topic's type.
 
     Raises:
-        pa.ArrowInvalid: It is not what `to_file` makes of such a column.
+        pa.ArrowInvalid: `to_file` could not have produced the column.
     """
     if column.offset and children(column.type):
         column = column.take(_arrow.arange(0, len(column)))
@@ -178,7 +178,7 @@ def _list(column: "ArrowArray", wanted: pa.DataType, item: pa.DataType) -> "Arro
 
 
 def _rows(count: int, size: int) -> "ArrowArray":
-    """Return each row's number, as often as it has items."""
+    """Return each row's index, repeated for each of its items."""
     offsets = pc.multiply(_arrow.arange(0, count + 1), size).cast(pa.int32())
     items = pa.nulls(count * size)
     lists = _build.from_buffers(
@@ -188,7 +188,7 @@ def _rows(count: int, size: int) -> "ArrowArray":
 
 
 def _spread(column: "ArrowArray", size: int) -> "ArrowArray":
-    """Return which of the items each place of a fixed size list has; null where the list is."""
+    """Return the index of the item in each slot of a fixed-size list; null in null lists."""
     rows = _rows(len(column), size)
     valid = column.is_valid()
     lists_before = pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1)
@@ -204,7 +204,7 @@ def _nested(
 
 
 def _validity(column: "ArrowArray") -> pa.Buffer | None:
-    """Return the bits of which values are not null, from the first on; None where all are."""
+    """Return the validity bitmap, without an offset; None if no value is null."""
     return cast("Any", column.is_valid()).buffers()[1] if column.null_count else None
 
 

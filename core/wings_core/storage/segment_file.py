@@ -1,20 +1,21 @@
-"""Segments of the remote store: many pages of one partition as one Arrow IPC file.
+"""Segments as Arrow IPC files: many pages of one partition in one file.
 
-Any reader of Arrow IPC files reads a segment (pyarrow, DuckDB over a pyarrow dataset, polars). The
-footer of such a file says where each record batch message begins, so what lies between them is
-free: before each message stands the header of Wings' page, with its checksums.
+Any reader of Arrow IPC files can read a segment (pyarrow, DuckDB over a pyarrow dataset, polars).
+The
+footer of such a file has the position of each record batch message, so the space between messages
+is free: each message is preceded by the header of a page, with its checksums.
 
     "ARROW1" 00 00 │ schema message │ padding │ page │ page │ … │ end of stream │ footer │
     int32: length of the footer │ "ARROW1"          └ header │ message │ padding
 
-So a page has an address in its segment, and is read as one anywhere else. Its buffers are
-compressed, each by itself, and its last column holds the timestamp of each row, as pages of many
-timestamps are merged into one. What the rows are of is said in the metadata of the schema
-(`wings.topic`, `wings.topic_uuid`, `wings.partition`, `wings.start_offset`): the row `i` of a
-segment has the offset `wings.start_offset` + i.
+A page thus has an address in its segment, and is read like any other. Its buffers are compressed
+individually, and its last column holds the timestamp of each row, as pages of many timestamps are
+merged into one. The metadata of the schema names the origin (`wings.topic`, `wings.topic_uuid`,
+`wings.partition`, `wings.start_offset`): row `i` of a segment has the offset `wings.start_offset` +
+i.
 
-The footer is the one that pyarrow writes for as many empty batches, with the places of the real
-ones put in (https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format).
+The footer is the one that pyarrow writes for as many empty batches, with the positions of the real
+ones filled in (https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format).
 """
 
 import struct
@@ -35,14 +36,14 @@ _START = _MAGIC + bytes(2)
 _END_OF_STREAM = struct.pack("<Ii", 0xFFFFFFFF, 0)
 _FOOTER_LENGTH = struct.Struct("<i")
 _BLOCK = struct.Struct("<qi4xq")
-"""Position of a message, length of its prefix and metadata, length of its body."""
+"""Block of the footer: position of a message, length of prefix and metadata, length of body."""
 
 _U32 = struct.Struct("<I")
 _PREFIX_BYTES = 8
-"""Of a message: a mark, and the length of its metadata."""
+"""Length of a message's prefix: a mark, and the length of its metadata."""
 
 _FOOTER_FIELDS = 4
-"""Of Arrow's File.fbs: version, schema, dictionaries, recordBatches."""
+"""Fields of Arrow's File.fbs: version, schema, dictionaries, recordBatches."""
 
 
 def segment_schema(schema: pa.Schema) -> pa.Schema:
@@ -51,12 +52,12 @@ def segment_schema(schema: pa.Schema) -> pa.Schema:
 
 
 class SegmentWriter:
-    """Writes one segment into memory; for one thread.
+    """A writer of one segment in memory, for one thread.
 
     Args:
         topic_uuid: The topic, as the text of a UUID.
         schema: The topic's columns and types.
-        about: Kept with the schema, for those who read the file.
+        about: Metadata of the schema, for readers of the file.
     """
 
     def __init__(self, topic_uuid: str, schema: pa.Schema, about: Mapping[str, str]) -> None:
@@ -71,21 +72,21 @@ class SegmentWriter:
 
     @property
     def length(self) -> int:
-        """How many bytes there are so far."""
+        """Bytes so far."""
         return self._length
 
     def write(self, batch: pa.RecordBatch) -> tuple[int, int]:
         """Write rows as a page.
 
         Args:
-            batch: Of the segment's schema.
+            batch: Rows of the segment's schema.
 
         Returns:
             Position and length of the page in the segment, in bytes.
         """
         page = self._encoder.encode(batch)
         position = self._length
-        # Header, prefix and metadata, and the parts of the body, the padding last.
+        # Header, prefix with metadata, parts of the body, padding.
         header, metadata = page.parts[:2]
         body = sum(map(len, page.parts[2:-1]))
         self._blocks.append((position + len(header), len(metadata), body))
@@ -94,7 +95,7 @@ class SegmentWriter:
         return position, page.length
 
     def finish(self) -> list[bytes | memoryview]:
-        """Return the whole segment, in parts that follow one another."""
+        """Return the whole segment as consecutive parts."""
         footer = self._footer()
         for part in (_END_OF_STREAM, footer, _FOOTER_LENGTH.pack(len(footer)), _MAGIC):
             self._append(part)
@@ -126,15 +127,15 @@ class SegmentWriter:
 def segment_problems(
     read: Callable[[int, int], bytes], size: int, pages: Sequence[tuple[int, int]]
 ) -> Iterator[str]:
-    """Yield why other readers of Arrow IPC files cannot read a segment, or not all of it.
+    """Yield the problems that keep other Arrow IPC readers from reading all of a segment.
 
-    Its pages are not looked into: those have checksums. Damage in bytes that mean nothing to any
-    reader is not found.
+    Pages are not examined, as they have checksums. Damage in bytes that no reader uses is not
+    found.
 
     Args:
-        read: Returns the bytes from one position to another, exclusive.
-        size: The segment's, in bytes.
-        pages: Position and end of pages that must be in its footer.
+        read: Returns the bytes from a start to an end position (exclusive).
+        size: Size of the segment in bytes.
+        pages: Position and end of the pages that the footer must list.
     """
     try:
         ending = len(_MAGIC) + _FOOTER_LENGTH.size
@@ -157,7 +158,7 @@ def segment_problems(
         first_message = blocks[0][0] if blocks else begin
         head = read(0, min(max(first_message, len(_START) + _PREFIX_BYTES), begin))
         schema = pa.ipc.read_schema(pa.py_buffer(head[len(_START) :]))
-        # A file of the same schema and footer, without the pages, is what pyarrow is asked about.
+        # pyarrow examines a file of the same schema and footer without the pages.
         said = pa.ipc.open_file(pa.py_buffer(_START + tail)).schema
         if not head.startswith(_START) or not said.equals(schema, check_metadata=True):
             yield "its beginning and its footer have different schemas"
@@ -174,7 +175,7 @@ def segment_problems(
 
 
 def _blocks_in(footer: memoryview) -> tuple[int, int]:
-    """Return where the blocks of record batches begin in a footer, and their number."""
+    """Return the position of the record batch blocks in a footer, and their number."""
     vector = find_fields(footer, _U32.unpack_from(footer)[0], _FOOTER_FIELDS)[3]
     vector += _U32.unpack_from(footer, vector)[0]
     (count,) = _U32.unpack_from(footer, vector)

@@ -1,4 +1,4 @@
-"""The remote store: segments of merged pages, each an object that is created once."""
+"""The store of merged pages: segments, each an immutable object."""
 
 import secrets
 from collections.abc import Iterator, Sequence
@@ -18,36 +18,36 @@ from wings_core.storage.parquet_file import (
 from wings_core.storage.segment_file import segment_problems
 
 SEGMENT_SUFFIX = ".arrow"
-"""Of the names of segments: they are Arrow IPC files, also known as Feather."""
+"""Suffix of segments, which are Arrow IPC (Feather) files, in a remote store."""
 
 LOCAL_SEGMENT_SUFFIX = ".feather"
-"""Of those in the data directory, where no remote store was given: so they are found there also
-when one is given later."""
+"""Suffix of segments in the data directory, written without a remote store; found there even
+if one is configured later."""
 
 HOT_SEGMENT_SUFFIX = ".ipc"
-"""Of those in the store of new pages, where that is an object store and no remote store was given:
-nodes that share it need not share a directory."""
+"""Suffix of segments in the hot object store, written without a remote store; nodes that share the
+store need not share a directory."""
 
 _PREFIX = "segments"
 
 
 def store_suffix(folio: str) -> str:
-    """Return the end of a folio's name that says where it is: of a Parquet file, the last but one.
+    """Return the suffix of a folio's name that selects its store: the last, or last but one for Parquet.
 
-    So other programs know it for a Parquet file.
+    Other programs thus recognise Parquet files by their last suffix.
     """
     name = folio.removesuffix(PARQUET_SUFFIX)
     return name[name.rfind(".") :]
 
 
 class SegmentObjects(ObjectPages):
-    """A `FolioStore` of segments, which are put there as wholes; all methods from any thread.
+    """A `FolioStore` of segments, which are stored as whole objects. Thread-safe.
 
     Args:
-        objects: Where they are; the caller closes it.
-        cache: What is read is kept here for its next readers.
-        suffix: Of their names.
-        grace_seconds: A segment younger than this is not listed: it may not be committed yet.
+        objects: Store of the segments; the caller closes it.
+        cache: Cache of pages read.
+        suffix: Suffix of their names.
+        grace_seconds: Age below which a segment is not listed, as it may not be committed yet.
     """
 
     def __init__(
@@ -59,29 +59,29 @@ class SegmentObjects(ObjectPages):
         self._ages = Ages(grace_seconds)
 
     def name(self, topic_uuid: str, start_offset: int, suffix: str = "", mark: str = "") -> str:
-        """Return a name for a new segment, which no other has, and which ends so.
+        """Return a unique name for a new segment.
 
         Args:
-            topic_uuid: Whose segment it is.
-            start_offset: Of its first row.
-            suffix: The end of its name.
-            mark: Says of which table it is.
+            topic_uuid: UUID of the topic.
+            start_offset: Offset of its first row.
+            suffix: Suffix for the format of the file.
+            mark: Mark of the table that it is written for.
         """
         number = f"{start_offset:020d}-{secrets.token_hex(4)}{mark}"
         return f"{_PREFIX}/{topic_uuid}/{number}{self._suffix}{suffix}"
 
     def write(self, pages: Sequence[EncodedPage]) -> list[PageAddress]:
-        """Refuse: what is pushed goes to the hot store."""
+        """Raise Internal: flushes go to the hot store."""
         del pages
         raise Internal("nothing is flushed to the remote store")
 
     def folios(self) -> set[str]:
-        """See `FolioStore.folios`; without those that are younger than the grace."""
+        """See `FolioStore.folios`; omits segments younger than `grace_seconds`."""
         names = self._ages.old(self.objects.list(_PREFIX))
         return {name for name in names if store_suffix(name) == self._suffix}
 
     def check_rest(self, folio: str, pages: Sequence[tuple[int, int]]) -> Iterator[str]:
-        """See `FolioStore.check_rest`; a segment is a file of its format for its other readers."""
+        """See `FolioStore.check_rest`; checks the parts of the file that other readers need."""
         problems = parquet_problems if is_parquet(folio) else segment_problems
         return problems(
             lambda start, end: self.objects.read(folio, [(start, end)])[0].to_pybytes(),

@@ -1,13 +1,13 @@
-"""Folios on a local disk: one flush after the other, appended to segment files.
+"""Folios on a local disk: flushes are appended to segment files.
 
-A segment is written by the process that created it and by no other, and never again once a write or
-a sync of it has failed: after a failed sync the kernel may show bytes that are not on the disk. Its
-length is always that of what was written.
+Only the process that created a segment writes to it, and never again after a failed write or sync:
+after a failed sync the kernel may show bytes that are not on the disk. The file's length is always
+that of the flushes written.
 
-Several processes may keep their segments in one directory of one machine. Each holds a lock (flock)
-on the segment that it writes to, from before its first byte until every flush in it is committed or
-rejected; the lock goes with the process, and stays while that is merely stopped. A segment that is
-locked is not listed, and so never taken for an unreferenced one.
+Several processes of one machine may share a directory. Each holds a lock (flock) on the segment
+that it writes, from before the first byte until every flush in it is committed or rejected; the
+lock is released when the process ends, and kept while it is only suspended. Locked segments are not
+listed, so they are never deleted as unreferenced.
 """
 
 import contextlib
@@ -32,28 +32,28 @@ from wings_core.storage.mapping import SEGMENT_NAME, SegmentMaps
 from wings_core.storage.page import buffers_of, parts_of, read_page, verify_page
 
 OPEN_SEGMENTS_MAX = 128
-"""Segments whose maps are kept, at one file descriptor each."""
+"""Most mapped segments; each takes one file descriptor."""
 
 VERIFIED_PAGES_MAX = 65_536
-"""Pages of which it is remembered what was verified; the others are verified again (~20 MB)."""
+"""Most pages whose verified parts are remembered (~20 MB); others are verified again."""
 
 DECODED_BUFFERS_MAX = 131_072
-"""Buffers of pages whose rows are kept as Arrow arrays over the map, for the next reader: decoding
-100 columns takes as long as all the rest of a read (~25 MB)."""
+"""Most buffers of pages that stay decoded as Arrow arrays over the map (~25 MB): decoding 100
+columns takes as long as the rest of a read."""
 
 WRITE_BYTES = 2 * 1024 * 1024
-"""A flush larger than this is written in steps of about this size."""
+"""Size of the steps in which a larger flush is written."""
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 _PageKey = tuple[str, int]
-"""The folio of a page and its position there."""
+"""Folio and position of a page."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Decoded:
-    """The rows of a page, whole, of which some `parts` have been verified."""
+    """All rows of a page, with the `parts` verified so far."""
 
     rows: pa.RecordBatch
     length: int
@@ -62,7 +62,7 @@ class _Decoded:
     parts: int
 
     def serves(self, address: PageAddress, topic_uuid: str, schema: pa.Schema, parts: int) -> bool:
-        """Tell whether a reader may have `parts` of it."""
+        """Return whether `parts` are verified, for this topic and schema."""
         return (
             not parts & ~self.parts
             and self.schema is schema
@@ -72,18 +72,18 @@ class _Decoded:
 
 
 class SegmentStore:
-    """A `FolioStore` of segment files in one directory; reads are safe from many threads.
+    """A `FolioStore` of segment files in one directory. Reads are thread-safe.
 
     The directory need not exist before the first write, and reading never writes to it.
 
     Args:
-        directory: Holds the segments; belongs to one process that writes.
-        segment_bytes_max: A segment is finished when the next flush would make it longer. A flush
-            larger than this has a segment for itself.
-        open_segments_max: Most segments kept mapped for reading.
-        files: The system calls that writing takes.
-        grace_seconds: A segment younger than this is not listed either: the commit of its last
-            flush may still be on its way, from a process that has ended. For a directory that
+        directory: Directory of the segments.
+        segment_bytes_max: Length at which a segment is finished. A larger flush gets a segment of
+            its own.
+        open_segments_max: Most segments mapped for reading.
+        files: The system calls of writing.
+        grace_seconds: Age below which an unlocked segment is not listed: the commit of its last
+            flush may still be in flight from a process that has ended. For a directory that
             several processes write to.
     """
 
@@ -105,9 +105,9 @@ class SegmentStore:
         self._decoded: Lru[_PageKey, _Decoded] = Lru(
             DECODED_BUFFERS_MAX, group_of=lambda key: key[0]
         )
-        """Of maps that are kept, and of no others: rows hold their map, and its descriptor."""
+        """Decoded pages of open maps only, since rows hold their map and its descriptor."""
         self._write_lock = threading.Lock()
-        """Held while the active segment is written to, finished or closed."""
+        """Held while the active segment is written, finished or closed."""
         self._closed = False
         self._active: _Segment | None = None
         self._writing: str | None = None
@@ -145,7 +145,7 @@ class SegmentStore:
         key = (address.folio, address.position)
         parts = parts_of(schema, columns)
         try:
-            # Also where the page was read before: its file may have been cut off since.
+            # Checked on every read: the file may have been truncated since the last one.
             segment = self._maps.check(address)
             page = self._decoded.get(key)
             if page is None or not page.serves(address, topic_uuid, schema, parts):
@@ -165,7 +165,7 @@ class SegmentStore:
         schema: pa.Schema,
         columns: Sequence[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """See `FolioStore.read_all`; it is the kernel that reads ahead."""
+        """See `FolioStore.read_all`; the kernel reads ahead."""
         for address in addresses:
             yield self.read(address, topic_uuid, schema, columns)
 
@@ -178,7 +178,7 @@ class SegmentStore:
         schema: pa.Schema,
         parts: int,
     ) -> "_Decoded":
-        """Verify what was not verified yet of a page's `parts`, and decode it."""
+        """Verify the parts of a page that were not verified yet, and decode it."""
         page = segment.slice(address.position, address.length)
         verified = self._verified.get(key) or 0
         missing = parts & ~verified
@@ -195,14 +195,14 @@ class SegmentStore:
         return decoded
 
     def _forget(self, folio: str) -> None:
-        """Let go of the rows of a segment, which keep its map open."""
+        """Drop the decoded rows of a segment, which keep its map open."""
         self._decoded.discard_group(folio)
 
     def folios(self) -> set[str]:
         """See `FolioStore.folios`.
 
-        A folio that is not among them when they are asked for is not committed to any more, so
-        a caller that deletes unreferenced ones lists these first and then the references.
+        No page is committed later to a folio listed here, so a caller that deletes unreferenced
+        folios lists them first, then the references.
         """
         try:
             names = {path.name for path in self._directory.iterdir()}
@@ -218,13 +218,11 @@ class SegmentStore:
         return {name for name in names if self._is_finished(name)}
 
     def _is_finished(self, folio: str) -> bool:
-        """Tell whether no process writes to a segment any more, nor may still commit to it."""
+        """Return whether no process writes to a segment, and no commit to it is pending."""
         try:
             descriptor = os.open(self._directory / folio, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            return (
-                False  # Deleted meanwhile; what else is wrong with it will be told by its reader.
-            )
+            return False  # Deleted meanwhile; a reader reports any other error.
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return time.time() - os.fstat(descriptor).st_mtime >= self._grace_seconds
@@ -234,7 +232,7 @@ class SegmentStore:
             os.close(descriptor)
 
     def check_rest(self, folio: str, pages: Sequence[tuple[int, int]]) -> Iterator[str]:
-        """Yield nothing: a folio is its pages."""
+        """Yield nothing: a folio consists of its pages."""
         del folio, pages
         return iter(())
 
@@ -247,7 +245,7 @@ class SegmentStore:
         if SEGMENT_NAME.fullmatch(folio) is None or folio == self._writing:
             raise Internal(f"{folio!r:.80} is not a segment that can be deleted")
         try:
-            # Not synced: a name that comes back after a crash is found and deleted again.
+            # Not synced: an entry that reappears after a crash is found and deleted again.
             (self._directory / folio).unlink(missing_ok=True)
         except OSError as error:
             raise _error_of("delete", folio, error) from error
@@ -256,14 +254,16 @@ class SegmentStore:
 
     def close(self) -> None:
         """See `FolioStore.close`."""
-        with self._write_lock:  # A number in use is not closed: another file would get it.
+        with (
+            self._write_lock
+        ):  # Closing a descriptor in use could redirect a write to another file.
             self._closed = True
             self._finish()
         self._decoded.clear()
         self._maps.clear()
 
     def _segment_for(self, length: int) -> "_Segment":
-        """Return the segment that takes the next flush, beginning one if need be."""
+        """Return the segment for the next flush, creating one if needed."""
         active = self._active
         if active is not None and active.length + length <= self._segment_bytes_max:
             return active
@@ -282,7 +282,7 @@ class SegmentStore:
     def _begin(self, name: str) -> "_Segment":
         make_directory(self._directory, self._files.sync_directory)
         path = self._directory / name
-        # Never a file that is there: the name of another process's segment would be refused.
+        # `create` fails if the file exists, for example as another process's segment.
         segment = _Segment(name, self._files.create(path), self._files)
         try:
             segment.lock()
@@ -295,13 +295,13 @@ class SegmentStore:
         return segment
 
     def _finish(self) -> None:
-        """Stop writing to the active segment; everything in it is durable."""
+        """Stop writing to the active segment, which is durable."""
         active, self._active, self._writing = self._active, None, None
         if active is not None:
             active.close()
 
     def _abandon(self, segment: "_Segment") -> None:
-        """Stop writing to a segment that failed, and truncate what the last flush wrote."""
+        """Stop writing to a failed segment, and truncate the last flush."""
         with contextlib.suppress(OSError):
             if segment.length == 0:
                 self._maps.discard(segment.name)
@@ -312,7 +312,7 @@ class SegmentStore:
 
 
 class _Segment:
-    """A segment file being written to; `length` is that of its durable flushes."""
+    """A segment file being written; `length` covers its durable flushes."""
 
     def __init__(self, name: str, descriptor: int, files: Files) -> None:
         self.name = name
@@ -321,33 +321,33 @@ class _Segment:
         self._files = files
 
     def append(self, pages: Sequence[EncodedPage]) -> None:
-        """Append pages and return once they are durable; OSError if they are not."""
+        """Append pages; returns once they are durable, or raises OSError."""
         buffers = [memoryview(part) for page in pages for part in page.parts]
         end = self._write(buffers)
         self._files.sync(self.descriptor)
         self.length = end
 
     def lock(self) -> None:
-        """Keep other processes from taking it for a segment that is left over.
+        """Lock the segment, so that other processes do not treat it as abandoned.
 
-        One that looked between the creation and this has deleted it: OSError then.
+        Raises OSError if another process deleted it between its creation and the lock.
         """
         fcntl.flock(self.descriptor, fcntl.LOCK_EX)
         if os.fstat(self.descriptor).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, "another process deleted the new segment")
 
     def close(self) -> None:
-        """Close the file; nothing is lost by a failure, as every flush was synced."""
+        """Close the file; ignores errors, as every flush was synced."""
         with contextlib.suppress(OSError):
-            # A map of the file holds its lock too, so closing alone would not give it back.
+            # A map of the file holds the lock too, so closing alone would not release it.
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
             os.close(self.descriptor)
 
     def _write(self, buffers: list[memoryview]) -> int:
-        """Write all of the buffers, however little each call takes, and return where they end.
+        """Write all buffers, in as many calls as needed; returns their end position.
 
-        A large flush is written in steps, and the disk begins with each while the next is copied:
-        that makes it half as fast again (measured).
+        A large flush is written in steps, each written back while the next is copied, which makes
+        it 1.5 times as fast (measured).
         """
         position, first = self.length, 0
         while first < len(buffers):

@@ -1,13 +1,14 @@
-"""How the files of a topic's Iceberg table are partitioned: `table_partition_by`.
+"""The partitioning of a topic's Iceberg table, as configured by `table_partition_by`.
 
     table_partition_by ::= transform ("," transform)*
     transform          ::= ("hour" | "day" | "month" | "year") "(" "__timestamp" ")"
                          | "identity" "(" key ")"
                          | ("bucket" | "truncate") "(" width "," key ")"
 
-All rows of a file of a table have the same value of each transform. A file of Wings has rows of one
-partition, by offset: so transforms of the key hold as it is, and those of the timestamp, which
-never falls, where files end with the hour, day, month or year. Other columns would need a copy.
+All rows of a table's file have the same value of each transform. Wings' files have the rows of one
+partition in order of offset: so transforms of the key hold anyway, and those of the timestamp,
+which
+never decreases, if files end with the hour, day, month or year. Other columns would need a copy.
 """
 
 import re
@@ -28,10 +29,10 @@ Period = Callable[[int], tuple[int, ...]]
 """Returns the hour, day, month or year of a timestamp in microseconds since the epoch, in UTC."""
 
 UNITS = ("year", "month", "day", "hour")
-"""Transforms of the timestamp; the finest is the last."""
+"""Transforms of the timestamp, from coarse to fine."""
 
 WIDTH_MAX = 2**31 - 1
-"""Of buckets and truncated values, as of Iceberg's ints."""
+"""Greatest width of buckets and truncated values: Iceberg's int."""
 
 _TRANSFORM = re.compile(r"\s*([a-z]+)\s*\(\s*(?:(\d{1,10})\s*,\s*)?(.+?)\s*\)\s*")
 _SEPARATOR = re.compile(r"(?<=\))\s*,")
@@ -42,21 +43,20 @@ class Transform:
     """One field of a table's partition specification."""
 
     name: str
-    """Iceberg's, without the width."""
+    """Iceberg's name, without the width."""
     width: int | None
     column: str
 
     def __str__(self) -> str:
-        """As Iceberg writes it: `day`, `bucket[16]`."""
+        """Return Iceberg's notation: `day`, `bucket[16]`."""
         return self.name if self.width is None else f"{self.name}[{self.width}]"
 
 
 def transforms_of(topic: Topic) -> tuple[Transform, ...]:
-    """Return the transforms that a topic's table is partitioned by; none: it is not.
+    """Return the transforms that a topic's table is partitioned by; empty for an unpartitioned one.
 
     Raises:
-        InvalidArgument: One is not of the form above, or twice there, or of another column than
-            the key and the timestamp.
+        InvalidArgument: A transform is malformed, duplicate, or not of the key or the timestamp.
     """
     text = topic.config.table_partition_by
     if text is None:
@@ -69,49 +69,49 @@ def transforms_of(topic: Topic) -> tuple[Transform, ...]:
 
 
 def check_layout(topic: Topic, before: TopicConfig | None = None) -> None:
-    """Raise where a topic's table cannot be partitioned as its configuration says.
+    """Check that a topic's table can be partitioned as configured.
 
     Args:
-        topic: With its configuration.
-        before: The configuration it had; None: it is new.
+        topic: The topic with its configuration.
+        before: The previous configuration; None for a new topic.
 
     Raises:
-        InvalidArgument: As `transforms_of`; or the table has another partitioning already.
+        InvalidArgument: See `transforms_of`; or the table has another partitioning already.
     """
     config = topic.config
     transforms_of(topic)
     if before is not None and before.table_partition_by == config.table_partition_by:
-        return  # It stays, also where the topic is a table no longer.
+        return  # Unchanged, which is allowed even if the topic no longer has a table.
     if config.table_partition_by is not None and config.table is None:
-        raise _problem("the topic is no table")
+        raise _problem("the topic has no table")
     if before is not None and before.table is not None and config.table is not None:
         raise _problem(
             f"the table has {before.table_partition_by!r:.80} already: to change it, set `table` "
-            "to null first, and the table is made anew"
+            "to null first; the table is then created again"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """What the files of a table have in common."""
+    """Properties that the files of a table share."""
 
     mark: str
-    """In their names: other files are not of the table, or were written for another layout."""
+    """Mark in their names; files without it do not belong to the table, or have another layout."""
     period: Period | None
-    """What a file has rows of one of; None: of any time."""
+    """Period that all rows of a file must share; None for no such restriction."""
 
     def has(self, folio: str) -> bool:
-        """Tell whether a file of pages was written for the table as it is."""
+        """Return whether a file of pages was written for this layout."""
         return f"{self.mark}." in folio
 
     def ends_between(self, before: Location, after: Location) -> bool:
-        """Tell whether a file ends between neighbouring pages."""
+        """Return whether a file must end between neighbouring pages."""
         ended = self.period
         return ended is not None and ended(before.timestamp) != ended(after.earliest_timestamp)
 
 
 def layout_of(topic: Topic) -> TableLayout | None:
-    """Return the layout of a topic's table; None: the topic is no table."""
+    """Return the layout of a topic's table; None if it has no table."""
     config = topic.config
     if config.table is None:
         return None
@@ -120,7 +120,7 @@ def layout_of(topic: Topic) -> TableLayout | None:
 
 @lru_cache(maxsize=1_000)
 def _layout_of(partition_by: str | None) -> TableLayout:
-    """Return the layout of tables partitioned so, whose transforms were checked with the topic."""
+    """Return the layout for `partition_by`, which was validated with the topic."""
     if partition_by is None:
         return TableLayout(TABLE_MARK, None)
     matches = map(_TRANSFORM.fullmatch, _SEPARATOR.split(partition_by))
@@ -131,7 +131,7 @@ def _layout_of(partition_by: str | None) -> TableLayout:
 
 
 def runs_of(rows: pa.RecordBatch, period: Period | None) -> Iterator[pa.RecordBatch]:
-    """Cut rows, whose last column is their timestamps, which never fall, where a period ends."""
+    """Split rows at the ends of periods; their last column holds non-decreasing timestamps."""
     times = rows.column(rows.num_columns - 1).cast(pa.int64())
     start = 0
     while start < rows.num_rows:
@@ -150,11 +150,13 @@ def runs_of(rows: pa.RecordBatch, period: Period | None) -> Iterator[pa.RecordBa
 def _transform(text: str, topic: Topic) -> Transform:
     match = _TRANSFORM.fullmatch(text)
     if match is None:
-        raise _problem(f"{text[:80]!r} is none of `day(__timestamp)`, `bucket(16, KEY)` and so on")
+        raise _problem(
+            f"{text[:80]!r} is no transform such as `day(__timestamp)` or `bucket(16, KEY)`"
+        )
     name, width, column = match.groups()
     if name in UNITS:
         if column != TIMESTAMP_COLUMN or width is not None:
-            raise _problem(f"{name} is of {TIMESTAMP_COLUMN}: {name}({TIMESTAMP_COLUMN})")
+            raise _problem(f"{name} applies to {TIMESTAMP_COLUMN}: {name}({TIMESTAMP_COLUMN})")
         return Transform(name, None, column)
     if name not in {"identity", "bucket", "truncate"}:
         raise _problem(
@@ -162,11 +164,11 @@ def _transform(text: str, topic: Topic) -> Transform:
         )
     if column != topic.partition_key:
         key = "it has none" if topic.partition_key is None else repr(topic.partition_key)
-        raise _problem(f"{name} is of the topic's partition key ({key}); got {column[:80]!r}")
+        raise _problem(f"{name} applies to the partition key ({key}); got {column[:80]!r}")
     if (width is None) is not (name == "identity"):
-        raise _problem(f"{text[:80]!r}: bucket and truncate have a width, identity has none")
+        raise _problem(f"{text[:80]!r}: bucket and truncate take a width, identity takes none")
     if width is not None and not 1 <= int(width) <= WIDTH_MAX:
-        raise _problem(f"{text[:80]!r}: the width is from 1 to {WIDTH_MAX}")
+        raise _problem(f"{text[:80]!r}: the width must be from 1 to {WIDTH_MAX}")
     if pa.types.is_boolean(topic.schema.field(column).type) and name != "identity":
         raise _problem(f"{text[:80]!r}: a boolean has no such transform")
     return Transform(name, None if width is None else int(width), column)

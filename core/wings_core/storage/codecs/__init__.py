@@ -1,4 +1,4 @@
-"""Codecs: one for each format of pages, in a table."""
+"""Codecs of the formats of pages."""
 
 from wings_core.storage.codecs.interfaces import (
     MergeCodec,

@@ -1,4 +1,4 @@
-"""What a format of pages must do: read some columns of some rows, check a page, encode rows."""
+"""The interface of a page format: reads columns of rows, checks pages, encodes rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from wings_core.storage.interfaces import EncodedPage, FolioStore
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The columns and rows of pages that a reader asks for."""
+    """The columns and rows of pages that a reader wants."""
 
     columns: Sequence[int] | None = None
-    """Indices into the topic's schema, in the order wanted; None for all."""
+    """Indices into the topic's schema, in the order to return; None for all."""
     start_offset: int = 0
-    """Rows before this offset are left out."""
+    """First offset wanted."""
     stop_offset: int | None = None
-    """Rows from this offset on are left out; None: none are."""
+    """End of the offsets wanted, exclusive; None for no end."""
     timestamps: bool = False
-    """Whether each row's timestamp is needed: where not, the page's serves for all."""
+    """Whether the timestamp of each row is needed, not just that of its page."""
 
     def part_of(self, location: Location) -> tuple[int, int]:
-        """Return the index in a location of the first row wanted, and their number."""
+        """Return the index in a location of the first wanted row, and the number of wanted rows."""
         start = max(self.start_offset, location.start_offset)
         stop = location.end_offset + 1
         if self.stop_offset is not None:
@@ -33,20 +33,19 @@ class Wanted:
         return start - location.start_offset, max(0, stop - start)
 
 
-class PageRows(NamedTuple):  # Not a frozen dataclass, which would take three times as long to make.
+class PageRows(NamedTuple):  # Not a frozen dataclass: construction would take three times as long.
     """The wanted rows of one page."""
 
     rows: pa.RecordBatch
-    """Of the wanted columns of the topic."""
+    """Rows with the wanted columns."""
     timestamps: "int | pa.Array[Any]"
-    """One for all rows, or one for each; in microseconds since the epoch."""
+    """Timestamp of all rows, or of each; in microseconds since the epoch."""
     page_bytes: int
-    """About so many bytes that all rows of the page take in memory, in the columns that were read
-    at least."""
+    """Approximate memory of all rows of the page, in at least the columns read."""
 
 
 class PageCodec(Protocol):
-    """One format of pages; without state that a page depends on, for all threads."""
+    """A format of pages. Thread-safe; the encoding depends on no state."""
 
     def read(
         self, store: FolioStore, topic: Topic, locations: Sequence[Location], wanted: Wanted
@@ -54,33 +53,33 @@ class PageCodec(Protocol):
         """Yield the wanted rows of each page, in the order given.
 
         Args:
-            store: Where the pages lie.
-            topic: Whose pages they are.
-            locations: All of this format.
-            wanted: Of each page, at least one row.
+            store: Store of the pages.
+            topic: Topic of the pages.
+            locations: Locations of pages of this format.
+            wanted: Columns and rows wanted: at least one row of each page.
 
         Raises:
-            StorageCorrupt: A page is damaged, missing, or has another number of rows than metadata
-                says; raised where its rows would come.
+            StorageCorrupt: A page is damaged, missing, or differs from metadata in its number of
+                rows; raised in the place of its rows.
             Unavailable: Storage cannot be reached.
         """
         ...
 
     def check(self, store: FolioStore, topic: Topic, address: PageAddress) -> pa.RecordBatch:
-        """Return all rows of a page, in the topic's columns, once all of its bytes were verified.
+        """Verify all bytes of a page; returns its rows in the topic's columns.
 
         Raises:
-            StorageCorrupt: Bytes are damaged, or the page breaks a rule of its format.
+            StorageCorrupt: The page is damaged, or violates its format.
             Unavailable: Storage cannot be reached.
         """
         ...
 
 
 class PushEncoder(Protocol):
-    """Encodes pushed rows of one topic as pages, for one thread."""
+    """An encoder of one topic's pushed rows as pages, for one thread."""
 
     def encode(self, batch: pa.RecordBatch) -> EncodedPage:
-        """Return rows of one partition as a page.
+        """Encode rows of one partition as a page.
 
         The page of a large batch refers to its buffers, which must not change.
         """
@@ -91,7 +90,7 @@ class PushCodec(PageCodec, Protocol):
     """A format in which pushed rows are stored."""
 
     def encoder(self, topic_uuid: str, schema: pa.Schema) -> PushEncoder:
-        """Return what encodes rows of a topic.
+        """Return an encoder for rows of a topic.
 
         Raises:
             InvalidSchema: A column's type cannot be stored.
@@ -100,35 +99,35 @@ class PushCodec(PageCodec, Protocol):
 
 
 class TimedCodec(PageCodec, Protocol):
-    """A format in which rows of many pushes are stored: each row has its own timestamp."""
+    """A format for rows of many pushes, with a timestamp for each row."""
 
     def schema(self, topic: Topic) -> pa.Schema:
-        """Return the schema of its pages: the columns of the topic, then each timestamp.
+        """Return the schema of its pages: the topic's columns, then the timestamp.
 
-        The same object each time, for as long as the topic's schema is.
+        Returns the same object while the topic's schema is the same object.
         """
         ...
 
     def encoder(self, topic: Topic) -> PushEncoder:
-        """Return what encodes rows of `schema`."""
+        """Return an encoder for rows of `schema`."""
         ...
 
 
 class MergedFile(Protocol):
-    """A file of merged pages, written in memory, for one thread."""
+    """A file of merged pages, built in memory by one thread."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the batches written: the topic's columns, and each row's timestamp as the last."""
+        """Schema of the batches to write: the topic's columns, then the timestamp."""
         ...
 
     @property
     def length(self) -> int:
-        """The number of bytes so far."""
+        """Bytes so far."""
         ...
 
     def write(self, batch: pa.RecordBatch) -> tuple[int, int]:
-        """Append rows of `schema` as a page; return its position and length in the file.
+        """Append rows of `schema` as a page; returns its position and length in the file.
 
         Raises:
             pa.ArrowInvalid: The format cannot hold a value.
@@ -136,22 +135,22 @@ class MergedFile(Protocol):
         ...
 
     def finish(self) -> list[bytes | memoryview]:
-        """Return the whole file, in parts that follow one another."""
+        """Return the whole file as consecutive parts."""
         ...
 
 
 class MergeCodec(PageCodec, Protocol):
-    """A format in which maintenance stores merged pages: each row has its own timestamp."""
+    """A format for merged pages, with a timestamp for each row."""
 
     suffix: str
-    """Of the names of its files, after what says where they are."""
+    """Suffix of its files, after the suffix that selects their store."""
 
     def begin_file(self, topic: Topic, about: Mapping[str, str]) -> MergedFile:
-        """Begin a file for pages of one partition, whose offsets follow one another.
+        """Begin a file for consecutive pages of one partition.
 
         Args:
-            topic: Whose rows they are, in the columns and types of its schema.
-            about: Stored with the schema, for other readers of the file: `wings.topic_uuid`,
+            topic: Topic of the rows; its schema has their columns and types.
+            about: Metadata of the schema, for other readers of the file: `wings.topic_uuid`,
                 `wings.start_offset` and others.
 
         Raises:
@@ -161,7 +160,7 @@ class MergeCodec(PageCodec, Protocol):
 
 
 def slices_by_page(locations: Sequence[Location]) -> list[list[Location]]:
-    """Return the locations, neighbouring slices of a page together: it is read once."""
+    """Group locations: neighbouring slices of a page together, so that it is read once."""
     pages: list[list[Location]] = []
     for location in locations:
         if location.first_row is not None and pages and pages[-1][-1].address == location.address:
@@ -172,10 +171,10 @@ def slices_by_page(locations: Sequence[Location]) -> list[list[Location]]:
 
 
 def rows_of(topic: Topic, location: Location, page: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows of a location out of its page, without a copy.
+    """Return the rows of a location from its page, without a copy.
 
     Raises:
-        StorageCorrupt: The page has not as many rows as metadata says.
+        StorageCorrupt: The page differs from metadata in its number of rows.
     """
     first = location.first_row
     if first is None and page.num_rows == location.rows:

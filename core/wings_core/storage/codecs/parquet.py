@@ -1,4 +1,4 @@
-"""Row groups of Parquet files: merged pages that any engine reads; see storage/parquet_file.py."""
+"""The codec of row groups in Parquet files; see storage/parquet_file.py."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -24,11 +24,11 @@ class ParquetCodec(SegmentCodec):
         return ParquetWriter(topic, about)
 
     def check(self, store: FolioStore, topic: Topic, address: PageAddress) -> pa.RecordBatch:
-        """See `PageCodec.check`; offsets must follow one another."""
+        """See `PageCodec.check`; offsets must be consecutive."""
         rows = super().check(store, topic, address)
         field = pa.field(OFFSET_COLUMN, pa.int64())
         offsets = store.read(address, topic.uuid, pa.schema([field])).column(0)
         steps = cast("Any", pc).unique(pc.subtract(offsets[1:], offsets[:-1])).to_pylist()
         if offsets.null_count or steps not in ([], [1]):
-            raise StorageCorrupt("its offsets do not follow one another")
+            raise StorageCorrupt("its offsets are not consecutive")
         return rows

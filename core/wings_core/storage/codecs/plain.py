@@ -1,4 +1,4 @@
-"""Plain pages: rows as they were pushed, uncompressed, all with their page's timestamp."""
+"""The codec of plain pages: uncompressed rows as pushed, with one timestamp for the page."""
 
 from collections.abc import Iterator, Sequence
 

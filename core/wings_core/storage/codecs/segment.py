@@ -1,4 +1,4 @@
-"""Pages with the timestamp of each row in a last column: merged and compressed, or drained."""
+"""Codecs of pages with a last column of timestamps: merged and compressed, or drained."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -21,24 +21,24 @@ from wings_core.storage.page import PageEncoder
 from wings_core.storage.segment_file import SegmentWriter, segment_schema
 
 SCHEMAS_REMEMBERED_MAX = 1_024
-"""Topics whose segments' schema is not made anew: stores recognise a schema by its identity."""
+"""Topics whose segments' schema is cached: stores recognise a schema by its identity."""
 
 
 class DrainedCodec:
-    """The `TimedCodec` of `PageFormat.DRAINED`: a plain page with one column more."""
+    """The `TimedCodec` of `PageFormat.DRAINED`: a plain page with an additional column."""
 
     def __init__(self) -> None:
         self._schemas: Lru[tuple[str, int], tuple[pa.Schema, pa.Schema]] = Lru(
             SCHEMAS_REMEMBERED_MAX
         )
-        """By topic and version."""
+        """Schemas by topic UUID and schema version."""
 
     def read(
         self, store: FolioStore, topic: Topic, locations: Sequence[Location], wanted: Wanted
     ) -> Iterator[PageRows]:
-        """See `PageCodec.read`; each page is decoded as a whole, in the columns wanted.
+        """See `PageCodec.read`; all rows of a page are decoded, in the wanted columns.
 
-        Where its buffers are not compressed, no bytes are copied.
+        Uncompressed buffers are not copied.
         """
         count = len(topic.schema)
         columns = [*(range(count) if wanted.columns is None else wanted.columns)]
@@ -66,7 +66,7 @@ class DrainedCodec:
                 yield PageRows(rows, timestamps, page_bytes)
 
     def check(self, store: FolioStore, topic: Topic, address: PageAddress) -> pa.RecordBatch:
-        """See `PageCodec.check`; timestamps must be there for all rows, in order."""
+        """See `PageCodec.check`; timestamps must be non-null and in order."""
         rows = store.read(address, topic.uuid, self.schema(topic))
         count = len(topic.schema)
         times = cast("pa.Array[Any]", rows.column(count))
@@ -89,13 +89,13 @@ class DrainedCodec:
         return schema
 
     def _bytes_of(self, location: Location, rows: pa.RecordBatch) -> int:
-        """Return about how many bytes the rows of a location take in memory."""
+        """Return the approximate memory of a location's rows, in bytes."""
         del rows
         return location.bytes
 
     def _are_disordered(self, times: "pa.Array[Any]") -> bool:
-        """Tell whether timestamps cannot be those of a page."""
-        del times  # A page may have slices of several partitions, each in an order of its own.
+        """Return whether the order of timestamps is invalid for a page."""
+        del times  # A page may have slices of several partitions, each ordered by itself.
         return False
 
 

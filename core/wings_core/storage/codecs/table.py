@@ -1,4 +1,4 @@
-"""The codec of each format; a new format is a module beside this one and a line here."""
+"""The codecs by format; a new format is a module in this package and an entry here."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -19,16 +19,16 @@ from wings_core.storage.codecs.versions import read_version
 from wings_core.storage.interfaces import FolioStore
 
 PUSHES: PushCodec = PlainCodec()
-"""In which pushed rows are stored: pages of `PageFormat.PLAIN`."""
+"""The codec for pushed rows: `PageFormat.PLAIN`."""
 
 MERGES: Mapping[PageFormat, MergeCodec] = {
     PageFormat.SEGMENT: SegmentCodec(),
     PageFormat.PARQUET: ParquetCodec(),
 }
-"""In which maintenance stores what it merges; `TopicConfig.merged_format` says which."""
+"""Codecs for merged pages, chosen by `TopicConfig.merged_format`."""
 
 DRAINS: TimedCodec = DrainedCodec()
-"""In which pages that were inline are gathered: pages of `DRAINED_FORMAT`."""
+"""The codec for drained inline pages: `DRAINED_FORMAT`."""
 
 DRAINED_FORMAT = PageFormat.DRAINED
 
@@ -43,18 +43,17 @@ CODECS: Mapping[PageFormat, PageCodec] = {
 def read_pages(
     store: FolioStore, topic: Topic, locations: Sequence[Location], wanted: Wanted
 ) -> Iterator[PageRows]:
-    """Yield the wanted rows of pages of any formats, in the order given; see `PageCodec.read`.
+    """Yield the wanted rows of pages of any format, in the order given; see `PageCodec.read`.
 
     Args:
-        store: Where the pages lie.
-        topic: Whose pages they are.
-            It knows the versions of its schema that they are written in.
-        locations: Where they are; neighbours of one format and version are read together.
-        wanted: Of each page, at least one row.
+        store: Store of the pages.
+        topic: Topic of the pages, with the schema versions that they are written in.
+        locations: Locations of the pages; neighbours of one format and version are read together.
+        wanted: Columns and rows wanted: at least one row of each page.
 
     Raises:
-        StorageCorrupt: A page is damaged or missing; raised where its rows would come.
-        SchemaMismatch: A page has a value that the topic's schema, an earlier version, cannot hold.
+        StorageCorrupt: A page is damaged or missing; raised in the place of its rows.
+        SchemaMismatch: A value does not fit the requested, earlier schema version.
         Unavailable: Storage cannot be reached.
     """
     for (format_, version), pages in groupby(locations, _form):

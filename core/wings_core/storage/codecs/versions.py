@@ -1,4 +1,4 @@
-"""Pages of one version of a topic's schema, read as another version has their columns."""
+"""Reading pages of one schema version with the columns of another version."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,28 +26,28 @@ def read_version(
     locations: Sequence[Location],
     wanted: Wanted,
 ) -> Iterator[PageRows]:
-    """Yield the wanted rows of pages in another version than they were written in.
+    """Yield the wanted rows of pages, converted to another schema version.
 
-    Columns that came later are null, wider types hold all values. Where an earlier version is
-    wanted, later columns are not read, and floats are rounded to the nearest.
+    For a later version, new columns are null and values are widened. For an earlier version, later
+    columns are not read, and floats are rounded to the nearest.
 
     Args:
-        codec: Of the pages' format.
-        store: Where they lie.
-        topic: With the schema wanted.
-        written: With the schema of the pages.
-        locations: All of one format and version.
-        wanted: Of each page, at least one row.
+        codec: Codec of the pages' format.
+        store: Store of the pages.
+        topic: The topic with the schema to return.
+        written: The topic with the schema of the pages.
+        locations: Locations of pages of one format and version.
+        wanted: Columns and rows wanted: at least one row of each page.
 
     Raises:
-        SchemaMismatch: A page has a value that an earlier version cannot hold; fact `offset`, of
-            the first such row.
+        SchemaMismatch: A value does not fit the earlier version; fact `offset` is that of the first
+            such row.
 
-    And what `PageCodec.read` raises.
+    The errors of `PageCodec.read` are raised, too.
     """
     count = len(written.schema)
     columns = range(len(topic.schema)) if wanted.columns is None else wanted.columns
-    # One column at least: the number of rows is that of a column.
+    # At least one column, to get the number of rows.
     stored = [index for index in columns if index < count] or [0]
     place = {index: number for number, index in enumerate(stored)}
     fields = [cast("ArrowField", topic.schema.field(index)) for index in columns]
@@ -70,7 +70,7 @@ def read_version(
 
 
 def _converted(column: "ArrowArray", field: "ArrowField", first_offset: int) -> "ArrowArray":
-    """Return a column of a page as another version has it."""
+    """Convert a column of a page to its type in another version."""
     converted = _convert(column, field)
     if converted is not None:
         return converted
@@ -87,7 +87,7 @@ def _converted(column: "ArrowArray", field: "ArrowField", first_offset: int) -> 
 
 
 def _convert(column: "ArrowArray", field: "ArrowField") -> "ArrowArray | None":
-    """Return a column as a field has it; None where the field cannot hold a value."""
+    """Convert a column to a field's type; None if a value does not fit."""
     if column.null_count and not field.nullable:
         return None
     if column.type == field.type:

@@ -1,4 +1,4 @@
-"""Which objects are old enough to be deleted, though a clock may be off."""
+"""The age of objects, safe against wrong clocks, to decide which may be deleted."""
 
 import threading
 import time
@@ -7,29 +7,29 @@ from collections.abc import Iterable
 from wings_core.storage.objects.interfaces import StoredObject
 
 OFF_SECONDS_MAX = 3_600.0
-"""No clock is taken to be off by more: so far may a producer's time lie ahead, too."""
+"""Greatest assumed clock error; also the bound for producers' timestamps in the future."""
 
 
 class Ages:
-    """Tells old objects from those that may not be committed yet; all methods from any thread.
+    """Separates old objects from those that may not be committed yet. Thread-safe.
 
-    The store stamps objects by its own clock. A node whose clock is ahead of it by more than the
-    grace would take each object for old that another node has just stored, and have its commit
-    refused. So an object is old only where another was stored that much later, or this process has
-    seen it for as long by a monotonic clock, or it is older than clocks are wrong.
+    The store stamps objects with its own clock. A node whose clock is ahead by more than the grace
+    would treat objects that other nodes have just stored as old, and their commits would be
+    rejected. So an object counts as old only if another was stored `grace_seconds` later, if this
+    process has seen it for that long by a monotonic clock, or if it is older than any clock error.
 
     Args:
-        grace_seconds: An object younger than this is not old.
+        grace_seconds: Age from which an object is old.
     """
 
     def __init__(self, grace_seconds: float) -> None:
         self._grace_seconds = grace_seconds
         self._lock = threading.Lock()
         self._first_seen: dict[str, float] = {}
-        """Those that were young at the last listing: at most what is stored in one grace."""
+        """Monotonic time of the first sight of objects that were young at the last listing."""
 
     def old(self, listed: Iterable[StoredObject]) -> set[str]:
-        """Return the names of the objects of a listing that are old."""
+        """Return the names of the old objects of a listing."""
         now, seen_at = time.time(), time.monotonic()
         stored = [(each.name, each.modified_at) for each in listed]
         newest = max((modified_at for _, modified_at in stored), default=now)

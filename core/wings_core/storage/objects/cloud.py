@@ -1,7 +1,7 @@
-"""Object stores of clouds: S3 and what speaks its protocol, Google Cloud Storage, Azure.
+"""Object stores of clouds: S3 and compatible stores, Google Cloud Storage, Azure.
 
-Requests are made by obstore (https://developmentseed.org/obstore/), which has no lock of Python
-while it waits; what is tried again, and what an error means, is decided here.
+Requests go through obstore (https://developmentseed.org/obstore/), which releases Python's global
+lock while it waits; retries and the translation of errors are done here.
 """
 
 import re
@@ -38,14 +38,14 @@ from wings_core.storage.objects.ranges import cut_off, merge, pieces
 from wings_core.storage.objects.retries import RetryBounds, retry
 
 LIST_OBJECTS = 1_000
-"""Objects listed in one request."""
+"""Objects per list request."""
 
 ALIGNMENT = 8
-"""Arrow's buffers begin at multiples of this, where the ranges of an object do."""
+"""Alignment of Arrow's buffers, kept if the ranges of an object have it."""
 
 _PUT_ATTRIBUTE = "wingsput"
-"""Metadata of an object: the random number of the put that created it. All clouds take a name of
-letters alone."""
+"""Object metadata key for the random number of the put that created it. All clouds accept a name of
+letters only."""
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _EXPLANATION = re.compile(r"<Code>([^<]{1,100})</Code>|<Message>([^<]{1,300})</Message>")
@@ -59,9 +59,9 @@ class CloudObjects:
     """An `ObjectStore` of a cloud.
 
     Args:
-        client: At the bucket and the prefix, told not to try anything again by itself.
-        url: To be shown.
-        bounds: Of what is tried again.
+        client: Client for the bucket and the prefix, with its own retries disabled.
+        url: URL for messages.
+        bounds: Bounds of retries.
     """
 
     def __init__(self, client: Client, url: str, bounds: RetryBounds) -> None:
@@ -107,7 +107,7 @@ class CloudObjects:
         try:
             buffers = self._retry("read", name, attempt, size=whole)
         except Internal:
-            self._check_length(name, max(ends))  # Nothing of the object is in the range.
+            self._check_length(name, max(ends))  # The range is beyond the object's end.
             raise
         for buffer, (start, end) in zip(buffers, merged, strict=True):
             if buffer.size != end - start:
@@ -123,7 +123,7 @@ class CloudObjects:
         """See `ObjectStore.list`."""
         last: str | None = None
         while True:
-            # A listing that breaks off goes on after the last object that it showed.
+            # An interrupted listing resumes after the last object seen.
             page = self._retry("list", prefix or self.url, partial(self._page, prefix, last))
             yield from page
             if len(page) < LIST_OBJECTS:
@@ -143,7 +143,7 @@ class CloudObjects:
         try:
             self._retry("delete", name, lambda: obstore.delete(self._client, name))
         except StorageCorrupt:
-            return  # Not all clouds say nothing of an object that is gone.
+            return  # Some clouds report an error for a missing object.
 
     def check(self, *, write: bool = True) -> None:
         """See `ObjectStore.check`."""
@@ -169,7 +169,9 @@ class CloudObjects:
         try:
             found = obstore.get(self._client, name, options={"head": True})
         except FileNotFoundError:
-            raise Unavailable(f"{self.url} says that there is an object {name}, and none") from None
+            raise Unavailable(
+                f"{self.url} reports object {name} as existing and as missing"
+            ) from None
         return found.attributes.get(_PUT_ATTRIBUTE)
 
     def _check_length(self, name: str, end: int) -> None:
@@ -200,7 +202,7 @@ class CloudObjects:
 
 
 def _aligned(buffer: pa.Buffer) -> pa.Buffer:
-    """Return bytes that begin where Arrow's may: what came in one small piece lies anywhere."""
+    """Return bytes aligned for Arrow, copied if a small response was not aligned."""
     if buffer.address % ALIGNMENT == 0:
         return buffer
     aligned = pa.allocate_buffer(buffer.size)
@@ -214,7 +216,7 @@ def _error_of(operation: Operation, name: str, url: str, error: Exception) -> Wi
     if isinstance(error, FileNotFoundError):
         return StorageCorrupt(f"object {name} is missing", folio=name, missing=True)
     if isinstance(error, AlreadyExistsError):
-        return AlreadyExists(f"there is an object {name} already")
+        return AlreadyExists(f"object {name} exists already")
     status = _STATUS.search(str(error))
     what = url if name == url else f"{name} at {url}"
     message = f"could not {operation} {what}: {_reason(error)}"
@@ -230,7 +232,7 @@ def _error_of(operation: Operation, name: str, url: str, error: Exception) -> Wi
 
 
 def _reason(error: Exception) -> str:
-    """Return what went wrong in short, without addresses: a query may hold a signature."""
+    """Return a short reason without URLs, whose query may hold a signature."""
     text = str(error)
     status = _STATUS.search(text)
     explained = dict.fromkeys(code or message for code, message in _EXPLANATION.findall(text))

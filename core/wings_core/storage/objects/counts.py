@@ -1,4 +1,4 @@
-"""What was asked of an object store, for metrics."""
+"""Counts of the requests to an object store, for metrics."""
 
 import threading
 from dataclasses import dataclass, replace
@@ -9,20 +9,20 @@ Operation = Literal["put", "read", "head", "list", "delete"]
 
 @dataclass(slots=True)
 class OperationCount:
-    """Of one kind of request."""
+    """Counts of one kind of request."""
 
     requests: int = 0
     """Attempts, repeated ones included."""
     failures: int = 0
-    """Attempts that failed; most of them are tried again."""
+    """Failed attempts; most are retried."""
     bytes: int = 0
-    """Stored, or read."""
+    """Bytes stored or read."""
     seconds: float = 0.0
-    """Spent on attempts, in sum over all threads."""
+    """Total time of attempts, over all threads."""
 
 
 class ObjectCounts:
-    """Counts the requests to one store; safe from many threads."""
+    """Counts of the requests to one store. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,6 +38,6 @@ class ObjectCounts:
             count.seconds += seconds
 
     def snapshot(self) -> dict[Operation, OperationCount]:
-        """Return what was counted so far, by operation; those never asked for are left out."""
+        """Return the counts by operation, without operations never requested."""
         with self._lock:
             return {operation: replace(count) for operation, count in self._counts.items()}

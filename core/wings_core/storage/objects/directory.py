@@ -1,4 +1,4 @@
-"""An object store in a directory of the local disk, or of a network's that has links."""
+"""An object store in a directory, on a local or network file system with hard links."""
 
 import contextlib
 import errno
@@ -27,10 +27,10 @@ from wings_core.storage.objects.names import check_name
 from wings_core.storage.objects.ranges import cut_off, merge, pieces
 
 UNFINISHED_SECONDS_MAX = 86_400.0
-"""A file that a put did not finish is deleted by `check` when it is older."""
+"""Age from which `check` deletes the file of an unfinished put."""
 
 CREATE_TRIES_MAX = 8
-"""How often a directory is made for a file, where others delete it as often."""
+"""Most attempts to create a file's directory while other processes delete it."""
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -38,13 +38,14 @@ _UNFINISHED = ".put-"
 
 
 class DirectoryObjects:
-    """An `ObjectStore` of files; made when the first object is put.
+    """An `ObjectStore` of files; the directory is created with the first object.
 
-    An object is written to a file of another name, synced, and linked to its own, which fails where
-    that is taken.
+    An object is written to a temporary file, synced, and linked to its name, which fails if the
+    name
+    exists.
 
     Args:
-        directory: Holds the objects, those with `/` in their names in folders.
+        directory: Directory of the objects; `/` in names separates folders.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -67,11 +68,11 @@ class DirectoryObjects:
                 is_new = False
             finally:
                 unfinished.unlink(missing_ok=True)
-            # An object that is there, or a directory, may be one whose sync failed.
+            # The sync of an existing object or directory may have failed.
             for depth in range(name.count("/") + 1):
                 self._files.sync_directory(path.parents[depth])
             if not is_new:
-                raise AlreadyExists(f"there is an object {name} already")
+                raise AlreadyExists(f"object {name} exists already")
 
     def read(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """See `ObjectStore.read`."""
@@ -109,15 +110,15 @@ class DirectoryObjects:
                     yield StoredObject(name, found.st_size, found.st_mtime)
 
     def delete(self, name: str) -> None:
-        """See `ObjectStore.delete`; folders that become empty go as well."""
+        """See `ObjectStore.delete`; deletes folders that become empty, too."""
         path = self._path(name)
         with self._counted("delete"), _errors(f"delete {name}"):
-            # Not synced: a name that comes back after a crash is found and deleted again.
+            # Not synced: an entry that reappears after a crash is found and deleted again.
             path.unlink(missing_ok=True)
         self._delete_empty(path.parent)
 
     def check(self, *, write: bool = True) -> None:
-        """See `ObjectStore.check`; also deletes what puts of long ago did not finish."""
+        """See `ObjectStore.check`; also deletes files of old unfinished puts."""
         with _errors(f"use {self._directory}"):
             if not write:
                 if not self._directory.is_dir():
@@ -138,22 +139,22 @@ class DirectoryObjects:
         return self._directory / check_name(name)
 
     def _create(self, path: Path) -> int:
-        """Create a file, and the directories above it where they are not there."""
+        """Create a file, and its missing parent directories."""
         for _ in range(CREATE_TRIES_MAX - 1):
             try:
                 make_directory(path.parent)
                 return self._files.create(path)
             except FileNotFoundError:
-                continue  # What was deleted just now left its directory empty, and that went too.
+                continue  # A concurrent delete removed the directory, which it left empty.
         return self._files.create(path)
 
     def _delete_empty(self, folder: Path) -> None:
-        """Delete a folder and those above it as far as they are empty, but not the store's own."""
+        """Delete a folder and its parents within the store, as far as they are empty."""
         while folder != self._directory:
             try:
                 folder.rmdir()
             except OSError:
-                return  # Something is in it, or it is gone: nothing depends on that.
+                return  # Not empty, or deleted already.
             folder = folder.parent
 
     def _write(self, descriptor: int, parts: Parts) -> None:
@@ -199,7 +200,7 @@ class DirectoryObjects:
 
 def _read_range(descriptor: int, name: str, start: int, end: int) -> pa.Buffer:
     size = os.fstat(descriptor).st_size
-    if size < end:  # Looked at first: the range may be of any length.
+    if size < end:  # Checked first, as the range may have any length.
         raise cut_off(name, size, end)
     buffer = pa.allocate_buffer(end - start)
     view = memoryview(buffer).cast("B")

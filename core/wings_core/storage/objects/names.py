@@ -1,4 +1,4 @@
-"""Names of objects."""
+"""Validation of objects' names."""
 
 import re
 
@@ -10,12 +10,12 @@ _NAME = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]*(/[A-Za-z0-9_=-][A-Za-z0-9._=
 
 
 def check_name(name: str) -> str:
-    """Return a name that can be an object's.
+    """Return a name after validating it.
 
-    Names come from metadata, so one that leads out of the store's place is refused.
+    Names come from metadata, so one that leads out of the store is rejected.
 
     Raises:
-        StorageCorrupt: It is no such name.
+        StorageCorrupt: The name is invalid.
     """
     if len(name) > NAME_BYTES_MAX or _NAME.fullmatch(name) is None:
         raise StorageCorrupt(f"{name!r:.80} is not the name of an object")

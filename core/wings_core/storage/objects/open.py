@@ -1,4 +1,4 @@
-"""Where objects are kept: from a URL to an object store, and whose the objects are."""
+"""Opening an object store by URL, and binding its objects to a metadata store."""
 
 import os
 from pathlib import Path
@@ -17,20 +17,20 @@ _S3 = {"s3", "s3a"}
 _CLOUDS = _S3 | {"gs", "az", "azure", "abfs", "abfss"}
 
 _OWNER = "STORE"
-"""The object that says which metadata the others belong to."""
+"""Name of the object with the id of the metadata that the others belong to."""
 _OWNER_BYTES_MAX = 100
 
 CONNECT_SECONDS_MAX = 5.0
 
 S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-"""Variables that name another service that speaks S3."""
+"""Environment variables for the endpoint of an S3-compatible service."""
 
 
 def check_url(url: str) -> str:
-    """Return a URL of an object store.
+    """Return the URL of an object store after validating it.
 
     Raises:
-        InvalidArgument: It is of another form, or holds credentials; it is not repeated then.
+        InvalidArgument: The URL is malformed, or holds credentials, and is then not repeated.
     """
     parts = urlsplit(url)
     if parts.password is not None or (parts.username and parts.scheme in _S3 | {"gs", "file"}):
@@ -53,22 +53,22 @@ def check_url(url: str) -> str:
 
 
 def is_relative(url: str) -> bool:
-    """Tell whether a URL is a directory that lies elsewhere for processes that start elsewhere."""
+    """Return whether a URL is a relative path, which depends on the working directory."""
     return not urlsplit(url).scheme and not Path(url).is_absolute()
 
 
 def open_objects(url: str, bounds: RetryBounds | None = None) -> ObjectStore:
-    """Open an object store; asks nothing of it yet (`ObjectStore.check` does).
+    """Open an object store, without a request yet; see `ObjectStore.check`.
 
-    Credentials are found as the cloud's own tools find theirs: in the environment, in files, or by
-    the machine's role.
+    Credentials are found as by the cloud's own tools: in the environment, in files, or by the
+    machine's role.
 
     Args:
         url: A directory's path or `file:///…`; `s3://BUCKET/PREFIX`, `gs://…`, `az://…`.
-        bounds: Of what is tried again.
+        bounds: Bounds of retries.
 
     Raises:
-        InvalidArgument: The URL is of another form, or this installation lacks obstore.
+        InvalidArgument: The URL is malformed, or obstore is not installed.
         PermissionDenied: There are no credentials.
     """
     parts = urlsplit(check_url(url))
@@ -79,9 +79,9 @@ def open_objects(url: str, bounds: RetryBounds | None = None) -> ObjectStore:
 
 
 def s3_properties() -> dict[str, str]:
-    """Return the environment's S3 service and region, as properties that pyiceberg reads S3 by.
+    """Return the S3 endpoint and region of the environment, as pyiceberg's properties.
 
-    It looks for neither by itself; credentials are found by both.
+    pyiceberg does not read them from the environment; it finds credentials by itself.
     """
     found = {
         "s3.endpoint": next(
@@ -93,23 +93,23 @@ def s3_properties() -> dict[str, str]:
 
 
 def bind_objects(objects: ObjectStore, store_id: str, *, is_new: bool = True) -> None:
-    """Make sure that the objects belong to a metadata store, and to no other from now on.
+    """Check that the objects belong to a metadata store, or bind them to it.
 
-    Otherwise the objects that this metadata does not know would be deleted.
+    Otherwise objects unknown to this metadata would be deleted.
 
     Args:
-        objects: May be shared by nodes of one metadata store.
-        store_id: The store's.
-        is_new: Whether they may belong to none yet.
+        objects: The object store; nodes of one metadata store may share it.
+        store_id: Id of the metadata store.
+        is_new: Whether the objects may be unbound yet.
 
     Raises:
-        InvalidArgument: They belong to another, or should belong to this one and are not there: a
-            directory that is not mounted, or a path that is relative to another one.
-        WingsError: As `ObjectStore.put` and `read`.
+        InvalidArgument: The objects belong to another metadata store, or are missing although the
+            log has used the store: an unmounted directory, or a wrong relative path.
+        WingsError: The errors of `ObjectStore.put` and `read`.
     """
     if not is_new and not _is_bound(objects):
         raise InvalidArgument(
-            f"the log has messages at {objects.url}, and what is there is none of it: is it "
+            f"the log has messages at {objects.url}, but nothing there belongs to it: is it "
             "mounted, and the right place?"
         )
     try:
@@ -127,7 +127,7 @@ def bind_objects(objects: ObjectStore, store_id: str, *, is_new: bool = True) ->
 def _is_bound(objects: ObjectStore) -> bool:
     try:
         objects.size(_OWNER)
-    except StorageCorrupt:  # It is missing.
+    except StorageCorrupt:  # Missing.
         return False
     return True
 
@@ -151,7 +151,7 @@ def _open_cloud(url: str, scheme: str, bounds: RetryBounds) -> ObjectStore:
             client = from_url(url, client_options=options, retry_config={"max_retries": 0})
             return CloudObjects(client, url, bounds)
         if any(os.environ.get(name, "").startswith("http://") for name in S3_ENDPOINTS):
-            options["allow_http"] = True  # Of a store within the network, as was asked for.
+            options["allow_http"] = True  # A store within the network, configured explicitly.
         client = S3Store.from_url(
             url,
             client_options=options,
@@ -164,9 +164,9 @@ def _open_cloud(url: str, scheme: str, bounds: RetryBounds) -> ObjectStore:
 
 
 def _s3_credentials(url: str) -> "S3CredentialProvider | None":
-    """Return what finds credentials in Amazon's files and roles, None to look around without it.
+    """Return a provider of credentials from Amazon's files and roles; None without boto3.
 
-    obstore itself knows the environment and the roles of machines, but no files.
+    obstore itself reads the environment and the roles of machines, but no files.
     """
     if "AWS_ACCESS_KEY_ID" in os.environ:
         return None

@@ -1,8 +1,9 @@
 """Retries with back-off and full jitter, bounded in number and in time.
 
-After https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/. The loop is ours,
-and not the client library's, so that a put whose answer was lost is told from another's, and every
-attempt is counted.
+After https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/. The client
+library's
+own retries are not used, so that a put whose response was lost is distinguished from another
+writer's, and every attempt is counted.
 """
 
 import random
@@ -18,23 +19,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RetryBounds:
-    """How long something is tried, at most: `seconds_max` and one attempt more."""
+    """Bounds of retries: `seconds_max`, and the time of one further attempt."""
 
     attempts_max: int = 12
     seconds_max: float = 60.0
-    """After this no further attempt begins."""
+    """Time after which no further attempt begins."""
     attempt_seconds_max: float = 30.0
-    """An attempt without a whole answer by then has failed."""
+    """Timeout of one attempt."""
     pause_seconds: float = 0.05
-    """The first pause is a random part of this; each further bound is twice the last."""
+    """Upper bound of the first, random pause; it doubles with each attempt."""
     pause_seconds_max: float = 5.0
 
 
 def retry(attempt: Callable[[], T], bounds: RetryBounds) -> T:
-    """Call `attempt` until it does not raise Unavailable, or the bounds are reached.
+    """Call `attempt` until it does not raise Unavailable, within `bounds`.
 
     Raises:
-        Unavailable: From the last attempt.
+        Unavailable: The last attempt failed.
     """
     ends_at = time.monotonic() + bounds.seconds_max
     pause_max = bounds.pause_seconds
