@@ -43,7 +43,7 @@ def test_transactions_that_are_gone_with_the_log_of_metadata_are_found(tmp_path:
         problems = check_directory(path).problems
     found = [(each.partition, each.start_offset, each.end_offset) for each in problems]
     assert found == [('"a"', 2, 2), ('"c"', 0, 1)]
-    assert all("NOTES speak of them" in str(each) for each in problems)
+    assert all("in NOTES, but not in metadata" in str(each) for each in problems)
 
 
 def test_notes_of_a_topic_that_was_deleted_are_none_of_the_next_one(tmp_path: Path) -> None:

@@ -462,14 +462,14 @@ def test_files_end_with_the_hour_day_month_or_year(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("day(n)", "day is of __timestamp"),
-        ("bucket(16, v)", "of the topic's partition key"),
-        ("bucket(n)", "have a width"),
-        ("bucket(0, n)", "the width is from 1"),
+        ("day(n)", "day applies to __timestamp"),
+        ("bucket(16, v)", "applies to the partition key"),
+        ("bucket(n)", "take a width"),
+        ("bucket(0, n)", "the width must be from 1"),
         ("identity(n), bucket(4, n)", "transforms a column twice"),
         ("weekly(n)", "is no transform"),
-        ("", "is none of"),
-        ("day(__timestamp),", "is none of"),
+        ("", "is no transform such as"),
+        ("day(__timestamp),", "is no transform such as"),
     ],
 )
 def test_what_a_table_cannot_be_partitioned_by_is_refused(

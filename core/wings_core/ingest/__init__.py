@@ -1,1 +1,1 @@
-"""Ingest: from pushed batches to durable, committed pages."""
+"""Ingest: turns pushed batches into durable, committed pages."""

@@ -1,8 +1,9 @@
-"""One flush: its pages go to storage, and one metadata transaction assigns their offsets.
+"""A flush: writes pages to storage, then assigns their offsets in one metadata transaction.
 
-Pages are durable when `FolioStore.write` returns. A crash between the two leaves bytes that nothing
-refers to, and no acknowledgement. The pages of a small flush are kept by that transaction itself,
-until they are drained.
+Pages are durable when `FolioStore.write` returns. A crash between the two steps leaves unreferenced
+bytes, and no acknowledgement. The pages of a small flush are stored in that transaction itself,
+until
+they are drained.
 """
 
 from collections.abc import Sequence
@@ -25,37 +26,37 @@ from wings_core.storage.interfaces import EncodedPage, FolioStore
 
 
 class InlineWriter(Protocol):
-    """Says which flushes are kept by metadata itself; see `maintain.drain.Drain`."""
+    """Chooses the flushes whose pages are stored in metadata; see `maintain.drain.Drain`."""
 
     def has_room(self, size: int) -> bool:
-        """Tell whether a flush of so many bytes may be kept."""
+        """Return whether a flush of `size` bytes may be stored inline."""
         ...
 
     def begin(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio, list[PageAddress]] | None:
-        """Return a folio of the pages of a flush, and where each lies; None: to storage.
+        """Return an inline folio of a flush's pages, and their addresses; None to use storage.
 
         Raises:
-            ResourceExhausted: Neither takes them.
+            ResourceExhausted: Neither metadata nor storage accepts them.
         """
         ...
 
     def note(self, inline: InlineFolio) -> None:
-        """Say that a folio was committed."""
+        """Record that a folio was committed."""
         ...
 
     def forget(self, inline: InlineFolio) -> None:
-        """Say that the commit of a folio failed."""
+        """Record that the commit of a folio failed."""
         ...
 
 
 class FlushWriter:
-    """Writes the batches of a flush; one thread at a time does.
+    """A writer of flushes, used by one thread at a time.
 
     Args:
-        store: Where pages go.
-        registry: Where offsets come from.
-        inline: Says which flushes are kept by metadata; None: none are.
-        latest: Is given the rows of small commits to partitions that are followed.
+        store: Store of the pages.
+        registry: Assigns offsets.
+        inline: Chooses the flushes that metadata stores; None for none.
+        latest: Receives the rows of small commits to followed partitions.
     """
 
     def __init__(
@@ -72,13 +73,13 @@ class FlushWriter:
         self._packer = Packer()
 
     def write(self, live: Sequence[Pending]) -> list[tuple[CommitResult, ...]]:
-        """Write the pages and commit them; returns once both are durable.
+        """Write the pages and commit them; blocks until both are durable.
 
         Returns:
-            Of each batch, as of `Pending.outcomes`.
+            The results of each batch; see `Pending.outcomes`.
 
         Raises:
-            WingsError: Nothing was committed, or it is in doubt.
+            WingsError: Nothing was committed, or the outcome is unknown.
         """
         if not live:
             return []
@@ -93,7 +94,7 @@ class FlushWriter:
         return list(map(_of_each, self._commit(batches, inline)))
 
     def _commit_only(self, pending: Pending, page: EncodedPage) -> tuple[CommitResult, ...]:
-        """Commit a flush that is one page of one partition, as most are."""
+        """Commit a flush of one page of one partition, the usual case."""
         batch = pending.batch
         inline, (address,) = self._place((page,))
         ((partition, rows),) = batch.runs
@@ -108,7 +109,7 @@ class FlushWriter:
         return _of_each(result)
 
     def _place(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio | None, list[PageAddress]]:
-        """Return the folio that metadata is to keep, if any, and where each page lies."""
+        """Place pages inline or in storage; returns the inline folio, if any, and the addresses."""
         if not pages:
             return None, []
         begun = None if self._inline is None else self._inline.begin(pages)

@@ -1,14 +1,14 @@
 """Group commit: many producers share one flush.
 
-A producer that finds no flush running flushes at once; batches that come during a flush go into the
-next. So one producer waits for one sync, and a thousand producers share one. See `flush` for what
-each does.
+A producer flushes at once if no flush is running; batches submitted during a flush go into the
+next.
+So a single producer waits for one sync, and a thousand producers share one. See `flush`.
 
-A flush runs on the thread of a producer that waits for its outcome, since passing a small push to
-another thread would cost it a fifth of its time. What comes to a stream during a small flush of it
-is left to the thread that answers the stream: it returns once it has, and more has come by then.
-The flusher, a thread of its own, takes what is left, also by a thread that is late: what was
-received is committed whatever its producer's client does.
+A flush runs on the thread of a producer that waits for its outcome, since handing a small push to
+another thread would add a fifth to its time. Batches that a stream submits during a small flush of
+its own are left to the thread that answers the stream, which returns for them with more gathered.
+The flusher, a thread of its own, takes all other batches, and those whose answering thread is late:
+received batches are committed whatever the producer's client does.
 """
 
 import logging
@@ -33,22 +33,22 @@ from wings_core.partitions import Partition
 from wings_core.storage.interfaces import FolioStore
 
 ROOM_WAIT_SECONDS_MAX = 30.0
-"""How long a push waits for room among the pending bytes before it is refused."""
+"""Longest time that a push waits for room among the pending bytes before it is rejected."""
 
 RETURNING_BYTES_MAX = 256 * 1024
-"""After a flush of more bytes the flusher begins the next at once: what threads that answer would
-save by coming back for it, a few switches, is nothing beside it."""
+"""Largest flush after which answering threads take the next one. After a larger flush the flusher
+starts at once, as saving a few thread switches is insignificant then."""
 
 LATE_SECONDS = 0.01
-"""How long a batch waits for the thread that answers its stream: one whose client does not read is
-held up, and the flusher takes the batch."""
+"""Longest time that a batch waits for the thread that answers its stream, which a client that does
+not read can block; then the flusher takes the batch."""
 
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
+@dataclass(slots=True)  # Not frozen: construction would take three times as long.
 class FlushReport:
-    """What one flush did, for metrics."""
+    """Figures of one flush, for metrics."""
 
     batches: int
     bytes: int
@@ -57,20 +57,20 @@ class FlushReport:
 
 
 class GroupCommit:
-    """Takes prepared batches and commits them in flushes, one flush at a time.
+    """The queue of prepared batches, committed in one flush at a time.
 
     Args:
-        store: Where pages go.
-        registry: Where offsets come from.
+        store: Store of the pages.
+        registry: Assigns offsets.
         limits: Bounds on pending bytes and on the size of a flush.
         on_flush: Called after each flush, on the thread that ran it.
-        lingers: Whether each flush costs so much that batches are gathered for it, as long as
-            `limits.object_flush_seconds` and as many as `limits.object_flush_bytes`. The flusher
-            runs all of them then. Not those that are kept inline.
-        inline: Says which flushes are kept by metadata; None: none are.
-        check_room: Raises `ResourceExhausted` while pushes are refused; None: none are.
-        on_room: Called after each flush, once less is pending.
-        latest: Is given the rows of small commits to partitions that are followed.
+        lingers: Whether flushes are costly, so that batches are gathered for up to
+            `limits.object_flush_seconds` or `limits.object_flush_bytes`. The flusher then runs all
+            flushes but those stored inline.
+        inline: Chooses the flushes that metadata stores; None for none.
+        check_room: Raises `ResourceExhausted` while pushes are rejected; None if they never are.
+        on_room: Called after each flush, when fewer bytes are pending.
+        latest: Receives the rows of small commits to followed partitions.
     """
 
     def __init__(
@@ -94,29 +94,29 @@ class GroupCommit:
         self._limits = limits
         self._on_flush = on_flush
         self.recent = tracing.RecentPushes()
-        """Which spans the last messages were pushed in, while traces are on."""
+        """Spans of recent pushes, while tracing is on."""
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
-        """The flusher waits for it."""
+        """Condition that the flusher waits for."""
         self._room = threading.Condition(self._lock)
         self._pending: deque[Pending] = deque()
         self._pending_bytes = 0
         self._waiting_for_room = 0
-        """How many callers are."""
+        """Number of callers waiting for room."""
         self._flushing = False
         self._flushing_bytes = 0
-        """Those of `_pending_bytes` that are in the flush that is running."""
+        """Bytes of `_pending_bytes` in the running flush."""
         self._left = False
-        """Whether what is pending is left to the flusher."""
+        """Whether the pending batches are left to the flusher."""
         self._watches = False
-        """Whether the flusher looks from time to time whether a thread that answers is late."""
+        """Whether the flusher checks repeatedly for late answering threads."""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="wings-flusher", daemon=True)
         self._thread.start()
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes received and not yet committed or refused."""
+        """Bytes received and not yet committed or rejected."""
         return self._pending_bytes
 
     def submit(
@@ -127,23 +127,25 @@ class GroupCommit:
         awaited: bool,
         uses_reserve: bool = False,
     ) -> Pending:
-        """Put a batch into the next flush, joined with the last of its stream where that can be.
+        """Queue a batch for the next flush, joined with the last one of its stream if possible.
 
-        Blocks while the pending bytes are at their bound, at most `ROOM_WAIT_SECONDS_MAX`, so that
-        a fast producer is slowed to the disk's speed.
+        Blocks while the pending bytes are at their bound, for at most `ROOM_WAIT_SECONDS_MAX`, so
+        that a fast producer is slowed to the disk's speed.
 
         Args:
             stream: The batch's stream.
-            batch: Ready to be written.
-            awaited: Whether the caller calls `Pending.outcome` right now, whatever else happens; if
-                not, the flusher is told.
-            uses_reserve: Whether it is taken also while pushes are refused.
+            batch: The batch, ready to be written.
+            awaited: Whether the caller calls `Pending.outcome` immediately in any case; if not, the
+                flusher is notified.
+            uses_reserve: Whether to accept it even while pushes are rejected for lack of disk
+                space.
 
         Returns:
-            What it is part of: where it was joined, the same that the last call returned.
+            The pending batch that it is part of; if it was joined, the one that the last call
+            returned.
 
         Raises:
-            ResourceExhausted: No room came free in time, or the disk has none.
+            ResourceExhausted: No room became free in time, or the disk is full.
             Unavailable: The log is closing.
         """
         if self._check_room is not None and not uses_reserve:
@@ -159,11 +161,11 @@ class GroupCommit:
             if last is None or not joined:
                 stream.last = last = Pending(self, stream, batch)
                 self._pending.append(last)
-            # By two steps between which nothing is called: an interrupt finds none or both.
+            # No call in between, so that an interrupt finds neither or both steps done.
             self._pending_bytes += size
             last.bytes += size
-            if not awaited:  # Else `flush_now` sees to it, right now.
-                # Of one that was joined, the thread that will flush it was told before.
+            if not awaited:  # Otherwise the caller runs `flush_now`.
+                # If it was joined, the thread that will flush it was notified before.
                 if not (joined or stream.answers) or (self._linger_seconds and self._lingers()):
                     self._leave()
                 else:
@@ -179,22 +181,21 @@ class GroupCommit:
         timestamp: int | None,
         number: int | None,
     ) -> Pending | None:
-        """Join rows with the last batch of their stream, from which they differ in nothing else.
+        """Join rows with the last batch of their stream, which must match in all other respects.
 
-        The rows are those of the next batch; what `submit` does for it otherwise, at less cost.
+        A cheaper `submit` for the next batch of a stream.
 
         Args:
-            stream: Theirs.
-            rows: They have been checked, and are small.
-            size: Of them, in bytes.
-            partition: Theirs.
-            timestamp: Theirs, as in `PreparedBatch`,
-            number: and so the number in their sequence; all else that their producer says about
-                them is what it said about all of the stream.
+            stream: The rows' stream.
+            rows: Checked rows of a small batch.
+            size: Size of the rows in bytes.
+            partition: Partition of the rows.
+            timestamp: Timestamp of the rows, as in `PreparedBatch`.
+            number: Number of their sequence, as in `PreparedBatch`.
 
         Returns:
-            What they are part of; None where they must be submitted: a flush has taken the last
-            batch, it takes no more, or there is no room.
+            The pending batch that they are part of; None if they must be submitted, because a flush
+            has taken the last batch, it cannot take more, or there is no room.
         """
         size_pending = size + PENDING_BYTES
         with self._lock:
@@ -217,17 +218,17 @@ class GroupCommit:
                 stream.answers = False
                 stream.waits = stream.returns
                 if self._flushing or not self._pending:
-                    # It is in the flush that is running, or in the one after it, which the thread
-                    # of this one leaves to the flusher.
+                    # In the running flush, or in the next one, which the thread of the running
+                    # one leaves to the flusher.
                     return
                 if self._linger_seconds and self._lingers():
-                    self._leave()  # It may not have been lingered for when it was submitted.
+                    self._leave()  # The flusher may not have lingered for it when it was submitted.
                     return
                 flush = self._begin()
             self._finish(flush)
 
     def close(self) -> None:
-        """Commit what is pending, then stop; blocks until done. Later pushes are refused."""
+        """Commit the pending batches, then stop; blocks until done. Later pushes are rejected."""
         with self._lock:
             self._closing = True
             self._work.notify_all()
@@ -235,7 +236,7 @@ class GroupCommit:
         self._thread.join()
 
     def _has_room(self, batch_bytes: int) -> bool:
-        # One batch larger than the whole bound may still go alone.
+        # A single batch larger than the bound is still accepted alone.
         fits = self._pending_bytes + batch_bytes <= self._limits.pending_bytes_max
         return fits or self._pending_bytes == 0 or self._closing
 
@@ -251,42 +252,42 @@ class GroupCommit:
         if not came_free:
             raise ResourceExhausted(
                 f"{self._pending_bytes} bytes wait to be committed, the limit is "
-                f"{self._limits.pending_bytes_max}; no room came free in "
+                f"{self._limits.pending_bytes_max}; no room became free in "
                 f"{ROOM_WAIT_SECONDS_MAX:.0f} s"
             )
 
     def _watch(self) -> None:
-        """Have the flusher look whether a thread that answers is late; with the lock held."""
+        """Have the flusher watch for late answering threads; called with the lock held."""
         if not self._watches:
             self._watches = True
             self._work.notify()
 
     def _leave(self) -> None:
-        """Leave what is pending to the flusher; with the lock held."""
+        """Leave the pending batches to the flusher; called with the lock held."""
         self._left = True
         if not self._flushing:
             self._work.notify()
 
     def _run(self) -> None:
-        """Flush what is left to the flusher, and everything once the log is closing."""
+        """Flush the batches left to the flusher, and all batches once the log is closing."""
         while True:
             with self._lock:
                 self._await_work()
                 self._linger()
                 if self._flushing:
-                    continue  # A producer's thread began meanwhile.
+                    continue  # A producer's thread started a flush meanwhile.
                 if not self._pending:
                     if self._closing:
                         return
-                    continue  # And has ended.
+                    continue  # A producer's thread flushed them meanwhile.
                 flush = self._begin()
             try:
                 self._finish(flush)
-            except BaseException:  # No other thread flushes what is left to it.
-                _logger.exception("a flush ended with a fault of ours")
+            except BaseException:  # No other thread would flush its batches.
+                _logger.exception("a flush failed unexpectedly")
 
     def _await_work(self) -> None:
-        """Wait until there is a flush for the flusher, or the log closes; with the lock held."""
+        """Wait for a flush to run, or the log's close; called with the lock held."""
         while self._flushing or not (self._closing or (self._left and self._pending)):
             if self._work.wait(LATE_SECONDS if self._watches else None):
                 continue
@@ -298,13 +299,13 @@ class GroupCommit:
                 self._left = True
 
     def _lingers(self) -> bool:
-        """Tell whether batches are gathered for the next flush; with the lock held."""
+        """Return whether batches are gathered for the next flush; called with the lock held."""
         if not self._linger_seconds:
             return False
         return self._inline is None or not self._inline.has_room(self._pending_bytes)
 
     def _linger(self) -> None:
-        """Wait until a flush is due; with the lock held, released while it waits."""
+        """Wait until a flush is due; called with the lock held, which is released while waiting."""
         while self._lingers() and self._pending and not self._closing:
             left = self._pending[0].since + self._linger_seconds - time.monotonic()
             if left <= 0 or self._pending_bytes >= self._limits.object_flush_bytes:
@@ -312,7 +313,7 @@ class GroupCommit:
             self._work.wait(left)
 
     def _begin(self) -> list[Pending]:
-        """Begin a flush of the oldest pending batches, at least one; with the lock held."""
+        """Begin a flush of the oldest pending batches, at least one; called with the lock held."""
         self._flushing = True
         flush: list[Pending] = []
         size = 0
@@ -322,16 +323,16 @@ class GroupCommit:
                 break
             self._pending.popleft()
             if taken.stream.last is taken:
-                taken.stream.last = None  # Nothing is joined with it from here on.
+                taken.stream.last = None  # No batch is joined with it from here on.
             flush.append(taken)
             size += taken.bytes
         self._flushing_bytes = size
         return flush
 
     def _finish(self, flush: list[Pending]) -> None:
-        """Run a flush that was begun; what came meanwhile is left to the flusher.
+        """Run a flush that was begun, then leave batches submitted meanwhile to the flusher.
 
-        Or to the threads that answer its streams, where that is true of all of it.
+        If all of them belong to streams with an answering thread, they are left to those threads.
         """
         try:
             self._flush(flush)
@@ -355,7 +356,7 @@ class GroupCommit:
     def _flush(self, flush: list[Pending]) -> None:
         started = time.monotonic()
         live: list[Pending] = []
-        late: list[Pending] = []  # Of streams refused in an earlier flush.
+        late: list[Pending] = []  # Batches of streams rejected in an earlier flush.
         for pending in flush:
             (live if pending.stream.refused is None else late).append(pending)
         for pending in late:
@@ -366,16 +367,17 @@ class GroupCommit:
             results = [(Rejected(error),)] * len(live)
         except (KeyboardInterrupt, SystemExit):
             raise  # On a producer's thread; `_finish` rejects the other batches.
-        except BaseException as error:  # noqa: BLE001 - a panic of Rust code is no `Exception`
+        except BaseException as error:  # noqa: BLE001 - a panic in Rust is not an `Exception`
             failure = Rejected(Internal(f"the flush failed: {error!r:.200}"))
             results = [(failure,)] * len(live)
         failed = False
         count = size = 0
-        # All streams are marked before any producer hears: none can slip a later batch in between.
+        # All streams are marked before any producer is answered, so that none can commit a later
+        # batch.
         for pending, each in zip(live, results, strict=True):
             count += len(pending.batch.parts)
             size += pending.batch.bytes
-            last = each[-1]  # If any of them is refused, all after it are.
+            last = each[-1]  # After a rejected one, all later ones are rejected.
             if isinstance(last, Rejected):
                 failed = True
                 if pending.stream.refused is None:
@@ -391,12 +393,12 @@ class GroupCommit:
     def _tell(
         self, live: list[Pending], results: Sequence[tuple[CommitResult, ...]], *, returning: bool
     ) -> None:
-        """Make the outcomes known, and keep for a while in which spans the batches were pushed.
+        """Set the outcomes of batches, and record the spans of their pushes.
 
         Args:
             live: The batches.
-            results: Of each, as of `Pending.outcomes`.
-            returning: Whether what comes meanwhile may be left to threads that answer them.
+            results: Results of each batch, as in `Pending.outcomes`.
+            returning: Whether batches submitted meanwhile may be left to answering threads.
         """
         for pending, each in zip(live, results, strict=True):
             if pending.span is not None:
@@ -411,7 +413,7 @@ class GroupCommit:
 
 
 def _reject_unresolved(flush: list[Pending]) -> None:
-    """Reject what has no outcome, where a flush was interrupted, so that no producer waits on."""
+    """Reject batches without an outcome after an interrupted flush, so that no producer hangs."""
     unknown = [pending for pending in flush if not pending.done]
     for pending in unknown:
         if pending.stream.refused is None:

@@ -1,9 +1,10 @@
-"""Pack the batches of a flush into pages: the small ones of a topic share one.
+"""Packs the batches of a flush into pages: small batches of a topic share one.
 
-A page costs some 20 microseconds to frame, and as much to find and verify again, however few rows
-it has; to copy a row costs less than one. So the small batches of a topic in one flush become one
-page, and the rows that a batch has for a partition a slice of it. Neighbouring slices of a
-partition with one timestamp become one location (`metadata.judge`).
+Framing a page takes some 20 microseconds, and so does locating and verifying it, however few rows
+it
+has; copying a row takes less than one. So the small batches of a topic in a flush become one page,
+and the rows of a batch in one partition become a slice of it. Neighbouring slices of a partition
+with one timestamp become one location (`metadata.judge`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,19 +19,19 @@ from wings_core.storage.codecs import PUSHES, PushEncoder
 from wings_core.storage.interfaces import EncodedPage
 
 ENCODERS_KEPT_MAX = 1_024
-"""Topics whose encoder is kept for their next flush."""
+"""Topics whose encoder is cached."""
 
 
 _Span = tuple[int, int, int, int]
-"""Where neighbouring runs of a batch are that share a page: the page's number in the flush, the
-first row in it (0-based), how many bytes of its runs come before, and how many runs these are."""
+"""Position of neighbouring runs of a batch that share a page: index of the page in the flush, first
+row in it (0-based), bytes of the runs before, and the number of runs."""
 
 
 class PackedFlush:
-    """The pages of a flush, and where in them the runs of its batches are.
+    """The pages of a flush, and the positions of the batches' runs in them.
 
     Attributes:
-        pages: In the order in which they are written.
+        pages: Pages, in the order of writing.
     """
 
     def __init__(self, batches: Sequence[PreparedBatch]) -> None:
@@ -38,10 +39,10 @@ class PackedFlush:
         self._batches = batches
         self._spans: list[list[_Span]] = [[] for _ in batches]
         self._sizes: list[int] = []
-        """About how many bytes the runs of each page have together."""
+        """Approximate bytes of all runs in each page."""
 
     def add_encoded(self, index: int) -> None:
-        """Add the pages of batch `index`, which was encoded before."""
+        """Add the pages of batch `index`, which is encoded already."""
         batch = self._batches[index]
         first = 0
         for page, runs in zip(batch.pages, batch.page_runs, strict=True):
@@ -50,7 +51,7 @@ class PackedFlush:
             first += runs
 
     def add_packed(self, page: EncodedPage, indices: Iterable[int]) -> None:
-        """Add a page that holds the rows of these batches, one after another."""
+        """Add a page that holds the rows of the batches `indices`, in order."""
         self._begin(page)
         first_row = 0
         for index in indices:
@@ -59,7 +60,7 @@ class PackedFlush:
             first_row += batch.num_rows
 
     def stored(self, addresses: Sequence[PageAddress]) -> Iterator[tuple[StoredPage, ...]]:
-        """Yield what is stored of each batch, in order, now that its pages have addresses."""
+        """Yield the stored pages of each batch, in order, given the pages' addresses."""
         pages = [
             (address, page.rows, size)
             for address, page, size in zip(addresses, self.pages, self._sizes, strict=True)
@@ -80,7 +81,7 @@ class PackedFlush:
                     if rows == page_rows:
                         stored.append(StoredPage(partition, rows, address, None, None, version))
                         continue
-                    # By where it begins and ends, so that the slices of a page add up to it.
+                    # From the rounded start and end, so that the slices add up to the page.
                     end += run_bytes
                     begin, cut = cut, length * end // size
                     stored.append(
@@ -90,7 +91,7 @@ class PackedFlush:
             yield tuple(stored)
 
     def _place(self, index: int, first_row: int, run_bytes: Sequence[int]) -> None:
-        """Note where the next runs of a batch are: in the last page, from a row on."""
+        """Record the position of a batch's next runs: the last page, from `first_row` on."""
         self._spans[index].append((len(self.pages) - 1, first_row, self._sizes[-1], len(run_bytes)))
         self._sizes[-1] += sum(run_bytes)
 
@@ -100,7 +101,7 @@ class PackedFlush:
 
 
 class Packer:
-    """Packs the batches of one flush after another; used by one thread at a time."""
+    """A packer of batches into pages, used by one thread at a time."""
 
     def __init__(self) -> None:
         self._encoders: BySchema[PushEncoder] = BySchema(
@@ -108,13 +109,13 @@ class Packer:
         )
 
     def only_page(self, batch: PreparedBatch) -> EncodedPage | None:
-        """Return the page of a flush of one batch; None where it is not one page of one run."""
+        """Return the page of a flush of one batch; None unless it is one page of one run."""
         if batch.pages or len(batch.runs) != 1:
             return None
         return self._encoders.get(batch.topic).encode(_merged(batch.parts))
 
     def pack(self, batches: Sequence[PreparedBatch]) -> PackedFlush:
-        """Return the pages of a flush of these batches."""
+        """Return the pages of a flush of `batches`."""
         packed = PackedFlush(batches)
         for index, batch in enumerate(batches):
             if batch.pages:
@@ -138,7 +139,7 @@ def _merged(rows: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _packed_together(batches: Sequence[PreparedBatch]) -> Iterator[list[int]]:
-    """Yield the small batches that become one page: of one topic and schema, by partition."""
+    """Yield groups of small batches of one topic and schema that share pages, by partition."""
     groups: dict[tuple[str, int], list[list[int]]] = {}
     for index, batch in enumerate(batches):
         if batch.pages or not batch.runs:
@@ -146,7 +147,7 @@ def _packed_together(batches: Sequence[PreparedBatch]) -> Iterator[list[int]]:
         key = batch.topic.uuid, batch.topic.schema_version
         same_topic = groups.setdefault(key, [])
         for group in same_topic:
-            # Names inside lists and nullability may differ between producers.
+            # Names inside lists, and nullability, may differ between producers.
             if batches[group[0]].parts[0].schema.equals(batch.parts[0].schema):
                 group.append(index)
                 break
@@ -158,7 +159,7 @@ def _packed_together(batches: Sequence[PreparedBatch]) -> Iterator[list[int]]:
 
 
 def _page_by_page(batches: Sequence[PreparedBatch], indices: list[int]) -> Iterator[list[int]]:
-    """Yield the batches that share a page, of about `SHARED_PAGE_BYTES` and `SHARED_PAGE_ROWS`."""
+    """Yield the batches of each page, of about `SHARED_PAGE_BYTES` and `SHARED_PAGE_ROWS`."""
     page: list[int] = []
     size = rows = 0
     for index in indices:
@@ -174,9 +175,9 @@ def _page_by_page(batches: Sequence[PreparedBatch], indices: list[int]) -> Itera
 
 
 def _by_partition(batches: Sequence[PreparedBatch], indices: list[int]) -> list[int]:
-    """Order batches so that those of one partition are neighbours, in the order in which they came.
+    """Order batches by partition, keeping the order within a partition.
 
-    A batch of several partitions stays where the first of them is.
+    A batch of several partitions is placed with its first one.
     """
     ranks: dict[Partition, int] = {}
     for index in indices:

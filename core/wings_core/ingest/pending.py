@@ -1,4 +1,4 @@
-"""A batch on its way into a flush, and the stream that it came by."""
+"""Pending batches, and the streams that they arrive on."""
 
 import itertools
 import threading
@@ -12,11 +12,11 @@ from wings_core.model import Accepted, CommitResult, Rejected
 
 
 class PushStream:
-    """Batches that are committed in order, and none after one that was refused.
+    """A sequence of batches committed in order; after a rejected one, all are rejected.
 
     Args:
-        returns: Whether one thread answers its batches in order, and calls `Pending.outcome` of the
-            next each time it has; what comes meanwhile is left to it, not to the flusher.
+        returns: Whether one thread answers its batches in order, calling `Pending.outcome` of one
+            after another; batches submitted meanwhile are left to it, not to the flusher.
     """
 
     _numbers = itertools.count()
@@ -25,17 +25,17 @@ class PushStream:
         self.number = next(self._numbers)
         self.returns = returns
         self.waits = False
-        """Whether that thread waits for an outcome, or runs the flush that brings it;"""
+        """Whether the answering thread waits for an outcome, or runs its flush."""
         self.answers = False
-        """or was told one a moment ago, and will be back for the next."""
+        """Whether the answering thread has an outcome, and will return for the next."""
         self.refused: WingsError | None = None
-        """Set by the flush, and by the stream's reader; later batches are refused with it too."""
+        """Error of the first rejected batch; all later batches get it."""
         self.last: Pending | None = None
-        """The last that was submitted, if no flush has taken it yet."""
+        """The last submitted batch, until a flush takes it."""
 
 
 class FlushesNow(Protocol):
-    """What has batches in its flushes: the group commit."""
+    """The part of the group commit that a pending batch calls."""
 
     def flush_now(self, wanted: "Pending") -> None:
         """Flush until the batch's outcome is known, unless a flush is running already."""
@@ -43,10 +43,7 @@ class FlushesNow(Protocol):
 
 
 class Pending:
-    """A batch on its way into a flush; its outcome is known once that flush is over.
-
-    Or several small ones of a stream, which were joined.
-    """
+    """A submitted batch, or several joined small ones of a stream, until the end of its flush."""
 
     __slots__ = ("_group", "_known", "batch", "bytes", "results", "since", "span", "stream")
 
@@ -54,23 +51,23 @@ class Pending:
         self.stream = stream
         self.batch = batch
         self.bytes = 0
-        """What it takes in memory, as the group commit counts it."""
+        """Memory in bytes, as counted by the group commit."""
         self.since = time.monotonic()
         self.span = tracing.present()
         self._group = group
         self.results: tuple[CommitResult, ...] = ()
-        """As of `outcomes`; none until they are known."""
-        # Held until the outcome is known; a bare lock is the cheapest thing to wait for.
+        """Results as in `outcomes`; empty until they are known."""
+        # Held until the outcome is known; a bare lock is the cheapest primitive to wait for.
         self._known = threading.Lock()
         self._known.acquire()
 
     def outcomes(self) -> tuple[CommitResult, ...]:
-        """Return the results of the batches that were joined; blocks until they are known.
+        """Return the results of the joined batches; blocks until they are known.
 
-        Runs the flush on the caller's thread where none is running.
+        Runs the flush on the caller's thread if none is running.
 
         Returns:
-            One result for each of them, or one that all of them have in common.
+            A result for each batch, or a single one that applies to all of them.
         """
         if not self.flush():
             with self._known:
@@ -79,26 +76,26 @@ class Pending:
         return self.results
 
     def flush(self) -> bool:
-        """Flush on the caller's thread where no flush is running; returns whether it is `done`."""
+        """Flush on the caller's thread if no flush is running; returns `done`."""
         if not self.results:
             self._group.flush_now(self)
         return bool(self.results)
 
     def outcome(self) -> CommitResult:
-        """Return whether a batch was accepted with which none was joined; blocks as `outcomes`."""
+        """Return the result of a batch that no other was joined with; blocks as `outcomes` does."""
         (result,) = self.outcomes()
         return result
 
     def accepted(self) -> Accepted:
-        """Return what was committed; blocks as `outcome`.
+        """Return the committed ranges; blocks as `outcome` does.
 
         Raises:
-            WingsError: What the batch was refused with.
+            WingsError: The batch was rejected.
         """
         result = self.outcome()
         if isinstance(result, Rejected):
             raise result.error
-        assert isinstance(result, Accepted), "a staged batch has an outcome, and no offsets"
+        assert isinstance(result, Accepted), "a staged batch has no offsets"
         return result
 
     @property
@@ -107,6 +104,6 @@ class Pending:
         return bool(self.results)
 
     def set_results(self, results: tuple[CommitResult, ...]) -> None:
-        """Make the outcome known, as of `outcomes`; the thread that flushes calls it once."""
+        """Set the results, as in `outcomes`; called once, by the flushing thread."""
         self.results = results
         self._known.release()

@@ -1,4 +1,4 @@
-"""Prepare a pushed batch for the flush: check it, route it, encode its pages if it is large."""
+"""Prepares a pushed batch for the flush: checks it, routes it, encodes its pages if it is large."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,91 +24,91 @@ from wings_core.storage.codecs import PUSHES, PushEncoder
 from wings_core.storage.interfaces import EncodedPage
 
 
-@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
+@dataclass(slots=True)  # Not frozen: construction would take three times as long.
 class PushOptions:
-    """What a producer says about one batch."""
+    """A producer's options for one batch."""
 
     partition: Partition | None = None
-    """The partition of all rows; None: by the key column."""
+    """Partition of all rows; None to route by the key column."""
     sequence: Sequence | None = None
     expected_offset: int | None = None
     timestamp: int | None = None
-    """Microseconds since the epoch; None: the time of commit."""
+    """Timestamp in microseconds since the epoch; None for the time of commit."""
     stage: StageEntry | None = None
-    """None: visible at once."""
+    """Stage of the batch; None to make it visible at once."""
 
 
 SMALL_BYTES_MAX = 64 * 1024
-"""Batches of at most so many bytes are packed into a page with others of their flush: copying their
-rows costs less than a page of their own does."""
+"""Most bytes of a small batch, which shares a page with others of its flush: copying its rows costs
+less than a page of its own."""
 
 SMALL_ROWS_MAX = 64 * 1024
-"""And at most so many rows, which may have no bytes: once drained, each has a timestamp."""
+"""Most rows of a small batch; rows may have no bytes, but get a timestamp each when drained."""
 
 RUN_BYTES_MIN = 64 * 1024
-"""Runs of a large batch that are larger on average get a page each, which needs no copy; smaller
-ones share pages."""
+"""Average size from which the runs of a large batch get a page each, without a copy; smaller runs
+share pages."""
 
 SHARED_PAGE_BYTES = 256 * 1024
-"""About so many bytes are in a page that partitions share. A reader of one of them verifies all of
-its page, and out of an object store fetches all of it."""
+"""Approximate bytes of a page that partitions share. A reader of one partition verifies the whole
+page, and fetches all of it from an object store."""
 
 SHARED_PAGE_ROWS = 256 * 1024
-"""And about so many rows."""
+"""Approximate rows of a page that partitions share."""
 
 PENDING_BYTES = 1_536
-"""What a batch takes in memory beside its rows, until its flush has ended."""
+"""Memory of a pending batch in addition to its rows, in bytes."""
 
 JOINED_BATCHES_MAX = 1_024
-"""Small batches of a stream that are joined, at most, and up to `SHARED_PAGE_BYTES` of them, and
+"""Most small batches of a stream that are joined; also bounded by `SHARED_PAGE_BYTES` and
 `SHARED_PAGE_ROWS`."""
 
 
-@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
+@dataclass(slots=True)  # Not frozen: construction would take three times as long.
 class PreparedBatch:
-    """A checked batch, ready for a flush; or several of a stream that were joined."""
+    """A checked batch, or several joined ones of a stream, ready for a flush."""
 
     topic: Topic
     parts: list[pa.RecordBatch]
-    """The rows of each batch that is joined here; one after another, in the order of `runs`."""
+    """Rows of each joined batch; concatenated, they are in the order of `runs`."""
     runs: tuple[Run, ...]
-    """By first row of each partition; none for an empty batch."""
+    """Runs in order of rows; empty for an empty batch."""
     run_bytes: tuple[int, ...]
-    """About how many bytes each run has, one at least."""
+    """Approximate bytes of each run, at least 1."""
     pages: tuple[EncodedPage, ...]
-    """Of the runs, one after another, each run in one of them; none where the batch is small, and
-    the flush packs it with others."""
+    """Pages of the runs, in order, each run within one page; empty for a small batch, which the
+    flush packs with others."""
     page_runs: tuple[int, ...]
-    """How many runs each page has."""
+    """Number of runs in each page."""
     bytes: int
-    """Of its rows."""
+    """Bytes of the rows."""
     sequence: Sequence | None
-    """Of the first batch; those that are joined with it have the next ones."""
+    """Sequence of the first batch; joined ones have consecutive numbers."""
     expected: ExpectedOffset | None
     timestamp: int | None
     stage: StageEntry | None
     joinable: bool
-    """Whether it is small, of one partition, and expects no offset."""
+    """Whether the batch is small, has one partition, and expects no offset."""
 
     @property
     def num_rows(self) -> int:
-        """Of all of them."""
+        """Rows of all joined batches."""
         return sum([rows for _, rows in self.runs])
 
     @property
     def pending_bytes(self) -> int:
-        """What it takes in memory until its flush has ended."""
+        """Memory until the end of its flush, in bytes."""
         return self.bytes + PENDING_BYTES * len(self.parts)
 
     def join(self, batch: "PreparedBatch") -> bool:
-        """Take in the next batch of the stream, if the two can share a page and a range of offsets.
+        """Append the next batch of the stream, if both can share a page and a range of offsets.
 
-        So both are small, of one partition, one time and one stage, and expect no offset. Without a
-        sequence what refuses one refuses the other too: one decision does for all. With sequences,
-        which follow each other, they are a series; see `CommitBatch.series`.
+        Both must be small, have the same partition, timestamp and stage, and expect no offset.
+        Without sequences they are accepted or rejected together. With consecutive sequences they
+        form a series; see `CommitBatch.series`.
 
         Returns:
-            Whether it was taken in.
+            Whether `batch` was appended.
         """
         if not (self.joinable and batch.joinable) or self.topic is not batch.topic:
             return False
@@ -128,11 +128,11 @@ class PreparedBatch:
         )
 
     def to_commit(self, stream: int, pages: tuple[StoredPage, ...]) -> CommitBatch:
-        """Return what the registry is asked to commit.
+        """Return the request to the registry.
 
         Args:
-            stream: The number of its stream.
-            pages: What is stored of it.
+            stream: Number of its stream.
+            pages: Its stored pages.
         """
         series = ()
         if self.sequence is not None and len(self.parts) > 1:
@@ -150,7 +150,7 @@ class PreparedBatch:
 
     @property
     def producer_id(self) -> str | None:
-        """The producer that numbers its batches; None: they have no sequence."""
+        """Id of the producer; None without a sequence."""
         return None if self.sequence is None else self.sequence.producer_id
 
     def take(
@@ -161,18 +161,17 @@ class PreparedBatch:
         timestamp: int | None,
         number: int | None,
     ) -> bool:
-        """Take in the rows of the next batch of the stream, if that can be; see `join`.
+        """Append the rows of the next batch of the stream, if possible; see `join`.
 
         Args:
-            rows: They have been checked.
-            size: Of them, in bytes.
-            partition: Theirs.
-            timestamp: Theirs, as in `PushOptions`.
-            number: The producer's number for them; None: they have none. The stage and the producer
-                are those of this batch.
+            rows: Checked rows, of the same stage and producer.
+            size: Size of the rows in bytes.
+            partition: Partition of the rows.
+            timestamp: Timestamp of the rows, as in `PushOptions`.
+            number: Number of their sequence; None without one.
 
         Returns:
-            Whether they were taken in.
+            Whether the rows were appended.
         """
         size += self.bytes
         joined = len(self.parts)
@@ -193,20 +192,20 @@ class PreparedBatch:
 
 
 CHECKS_KEPT_MAX = 1_024
-"""Topics whose check is kept for their next stream."""
+"""Topics whose `BatchCheck` is cached."""
 
 _checks: BySchema[BatchCheck] = BySchema(lambda topic: BatchCheck(topic.schema), CHECKS_KEPT_MAX)
-"""To make one takes a third of the steps of a short stream."""
+"""Cached checks: constructing one takes a third of the time of a short stream."""
 
 
 class Preparer:
-    """Checks and routes the batches of one topic, one after another, in their producer's thread.
+    """A checker and router of one topic's batches, in their producer's thread.
 
-    Made once for a stream, since what only depends on the schema is then looked at once.
+    Constructed once for a stream, so that work on the schema is done once.
 
     Args:
-        topic: Where the batches go.
-        limits: Bounds on bytes and partitions.
+        topic: Topic of the batches.
+        limits: Limits of bytes and partitions.
     """
 
     def __init__(self, topic: Topic, limits: Limits) -> None:
@@ -223,23 +222,23 @@ class Preparer:
         if topic.partition_key is not None:
             self._key_index = topic.schema.get_field_index(topic.partition_key)
         self._keys: pa.Array[Any] | None = None
-        """Those of the last small batch of one partition, if the topic has a key."""
+        """Keys of the last small batch of one partition, if the topic has a key."""
         self._partition = UNPARTITIONED
-        """And which that is."""
+        """Partition of that batch."""
 
     def check_small(self, batch: pa.RecordBatch, size: int) -> Partition | None:
-        """Check a batch as `prepare` does, and tell at once where it belongs, if that can be told.
+        """Check a batch as `prepare` does; returns its partition if that is known without routing.
 
         Args:
-            batch: As of `prepare`.
-            size: The bytes of its buffers.
+            batch: The batch; see `prepare`.
+            size: Bytes of its buffers.
 
         Returns:
-            The partition of its rows; None where it has none, is not small, or has not the keys of
-            the last small batch that was prepared: its partition is `prepare`'s to find.
+            The partition of the rows; None if the batch is empty, not small, or has other keys than
+            the last small batch, so that `prepare` must route it.
 
         Raises:
-            SchemaMismatch: Invalid data, or nulls where none may be.
+            SchemaMismatch: Invalid data, or nulls in a non-nullable column.
         """
         self._check.check(batch)
         if size > self._small_bytes_max or not 0 < batch.num_rows <= self._small_rows_max:
@@ -253,20 +252,21 @@ class Preparer:
     def prepare(
         self, batch: pa.RecordBatch, options: PushOptions, *, checked: bool = False
     ) -> PreparedBatch:
-        """Check a batch and route it; encode it where it is large.
+        """Check and route a batch, and encode it if it is large.
 
         Args:
-            batch: Its schema has passed `batches.check_stream_schema`. Its buffers must not change
-                until its flush has ended.
-            options: What the producer said about it.
-            checked: Whether `check_small` has been called with it.
+            batch: A batch whose schema has passed `batches.check_stream_schema`. Its buffers must
+                not
+                change until the end of its flush.
+            options: The producer's options.
+            checked: Whether `check_small` was called with it.
 
         Raises:
-            BatchTooLarge: Over the bytes, rows or partitions allowed.
-            SchemaMismatch: Invalid data, or nulls where none may be.
+            BatchTooLarge: The batch exceeds the limits of bytes, rows or partitions.
+            SchemaMismatch: Invalid data, or nulls in a non-nullable column.
             PartitionRequired: A null in the key column.
-            InvalidArgument: A row of another partition than the one named, or an expected offset
-                for rows that are not of exactly one partition.
+            InvalidArgument: A row does not belong to the given partition, or an expected offset is
+                given for rows of several partitions.
         """
         if batch.num_rows > self._rows_max:
             raise BatchTooLarge(
@@ -275,11 +275,11 @@ class Preparer:
                 rows_max=self._rows_max,
             )
         if not checked:
-            # Before its bytes are counted: that reads beyond the buffers of one with bad offsets.
+            # Before its bytes are counted, which would read past the buffers if offsets are bad.
             self._check.check(batch)
-        # Whole buffers are counted faster than the part of them that a slice refers to.
+        # Counting whole buffers is faster than counting a slice's parts of them.
         size = batch.get_total_buffer_size()
-        # A small part of large buffers is copied into a page at once: it would keep all of them.
+        # A small slice of large buffers is copied into a page now, as it would keep all of them.
         small = size <= SMALL_BYTES_MAX and batch.num_rows <= SMALL_ROWS_MAX
         if size > self._small_bytes_max:
             size = batch.nbytes
@@ -296,7 +296,7 @@ class Preparer:
                 check_single_partition(self._topic, batch, options.partition)
             count = batch.num_rows
             rows, runs = batch, ((options.partition, count),) if count else ()
-        # Rows of nulls alone may have no bytes.
+        # Rows of type null may have no bytes.
         run_bytes = (size or 1,) if len(runs) == 1 else bytes_of_runs(rows, runs)
         pages, page_runs = ((), ()) if small else self._encode(rows, runs, run_bytes)
         expected = None
@@ -324,10 +324,10 @@ class Preparer:
     def _encode(
         self, rows: pa.RecordBatch, runs: tuple[Run, ...], run_bytes: tuple[int, ...]
     ) -> tuple[tuple[EncodedPage, ...], tuple[int, ...]]:
-        """Encode a large batch: a page for each run where these are large, else shared ones.
+        """Encode a large batch: a page for each run if runs are large, otherwise shared pages.
 
         Returns:
-            The pages, and how many runs each of them has.
+            The pages, and the number of runs in each.
         """
         if self._encoder is None:
             self._encoder = PUSHES.encoder(self._topic.uuid, self._topic.schema)
@@ -354,7 +354,7 @@ class Preparer:
 def _expected(
     topic: Topic, partition: Partition | None, offset: int, runs: tuple[Run, ...]
 ) -> ExpectedOffset:
-    """Say which partition an expected offset is about."""
+    """Return an expected offset with its partition."""
     if partition is not None:
         return ExpectedOffset(partition, offset)
     if topic.partition_key is None:

@@ -1,4 +1,4 @@
-"""Route the rows of a pushed batch to their partitions."""
+"""Routing of a pushed batch's rows to their partitions."""
 
 from itertools import repeat
 from typing import Any, cast
@@ -11,7 +11,7 @@ from wings_core.model import Topic
 from wings_core.partitions import UNPARTITIONED, Partition, partition_value, partitions_of_keys
 
 Run = tuple[Partition, int]
-"""Neighbouring rows of one partition, and how many there are, one at least."""
+"""Consecutive rows of one partition: the partition and the number of rows, at least 1."""
 
 
 def route(
@@ -19,16 +19,16 @@ def route(
 ) -> tuple[pa.RecordBatch, tuple[Run, ...]]:
     """Order a batch's rows by partition, by the topic's key column.
 
-    Rows of one partition keep their order; partitions come in the order of their first rows. A
+    Rows of one partition keep their order; partitions are in the order of their first rows. A
     batch of one partition is returned without a copy.
 
     Args:
-        topic: The topic; without a key, all rows belong to its one partition.
-        batch: Checked against the topic's schema.
-        partitions_max: Most partitions allowed, one at least.
+        topic: The topic; without a key it has a single partition.
+        batch: A batch checked against the topic's schema.
+        partitions_max: Most partitions allowed, at least 1.
 
     Returns:
-        The rows, ordered, and the run of each partition; no run for an empty batch.
+        The ordered rows, and a run for each partition; no run for an empty batch.
 
     Raises:
         PartitionRequired: A null in the key column.
@@ -42,7 +42,7 @@ def route(
     if batch.num_rows == 1:
         return batch, ((partitions_of_keys(column)[0], 1),)
     encoded = column.dictionary_encode()
-    # Counted before they are looked at: each costs far more than its row.
+    # Counted before they are processed: each costs far more than its row.
     partitions = len(encoded.dictionary)
     if partitions > partitions_max:
         raise BatchTooLarge(
@@ -53,7 +53,7 @@ def route(
     keys = partitions_of_keys(encoded.dictionary)
     if len(keys) == 1:
         return batch, ((keys[0], batch.num_rows),)
-    if partitions == batch.num_rows:  # Of each one row: they are in order.
+    if partitions == batch.num_rows:  # One row each, in order already.
         return batch, tuple(zip(keys, repeat(1)))
     # The sort is stable, so rows of one partition keep their order, and dictionary codes count up
     # by first appearance, so partitions do too.

@@ -1,4 +1,4 @@
-"""How many bytes the rows of a batch have, run by run, without looking at each row."""
+"""Sizes of the runs of a batch in bytes, computed without visiting each row."""
 
 from collections.abc import Sequence
 from itertools import accumulate, islice
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def bytes_of_runs(rows: pa.RecordBatch, runs: Sequence[Run]) -> tuple[int, ...]:
-    """Return about how many bytes each run has in Arrow buffers; each at least 1.
+    """Return the approximate bytes of each run in Arrow buffers, at least 1.
 
-    Exact for columns of fixed width, of text and of binary, and for lists and structs of these;
-    of others, such as maps, each row counts for the average.
+    Exact for fixed-width, string and binary columns, and lists and structs of these; in other
+    columns, such as maps, each row counts as the average.
 
     Args:
-        rows: In the order of `runs`, and sound.
-        runs: Of all rows.
+        rows: Valid rows, in the order of `runs`.
+        runs: Runs that cover all rows.
     """
     if not runs:
         return ()
@@ -36,7 +36,7 @@ def bytes_of_runs(rows: pa.RecordBatch, runs: Sequence[Run]) -> tuple[int, ...]:
 
 
 def _bytes_before(array: "ArrowArray", borders: Sequence[int]) -> Sequence[float]:
-    """Return how many bytes of an array lie before each of its rows in `borders`, ascending."""
+    """Return the bytes of an array before each of the rows `borders`, which are ascending."""
     data_type = array.type
     nested = cast("Any", array)
     if _has_offsets(data_type):
@@ -60,12 +60,12 @@ def _bytes_before(array: "ArrowArray", borders: Sequence[int]) -> Sequence[float
 
 
 def _fixed_width(data_type: pa.DataType) -> float | None:
-    """Return the bytes of each value, None where they differ."""
+    """Return the bytes per value of a type; None if it varies."""
     try:
         bits = data_type.bit_width
     except ValueError:
         return None
-    return bits / 8 if bits % 8 else bits // 8  # Integers are quicker to add.
+    return bits / 8 if bits % 8 else bits // 8  # Integers add faster.
 
 
 def _has_offsets(data_type: pa.DataType) -> bool:
@@ -77,7 +77,7 @@ def _has_offsets(data_type: pa.DataType) -> bool:
 
 
 def _offsets(array: Any) -> "memoryview[int]":
-    """Return where each row's values begin, and where the last one's end."""
+    """Return the start of each row's values, and the end of the last one's."""
     data_type = array.type
     large = (
         pa.types.is_large_string(data_type)
@@ -86,7 +86,7 @@ def _offsets(array: Any) -> "memoryview[int]":
     )
     width = 8 if large else 4
     buffer = array.buffers()[1]
-    if buffer is None or buffer.size == 0:  # An array of no rows may have none.
+    if buffer is None or buffer.size == 0:  # An empty array may have no buffer.
         return memoryview(bytes(width)).cast("q" if large else "i")
     start = array.offset * width
     data = memoryview(buffer)[start : start + (len(array) + 1) * width]

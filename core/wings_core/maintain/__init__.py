@@ -1,4 +1,4 @@
-"""Maintenance: old messages move to the remote store, and go when their time is over."""
+"""Maintenance: drains small pushes, tiers old messages, deletes expired ones."""
 
 from wings_core.maintain.maintainer import Maintainer, TableCommits
 from wings_core.maintain.tiering import Tiering

@@ -1,16 +1,17 @@
-"""The drain: what small flushes left in metadata is gathered into pages of the hot store.
+"""The drain: gathers the inline pages of small flushes into pages of the hot store.
 
-    find what is inline ─▶ read, gather by partition ─▶ write the pages ─▶ swap, one transaction
+    find inline pages ─▶ read, gather by partition ─▶ write the pages ─▶ swap, one transaction
 
-A small flush is durable in the transaction that assigns its offsets (`InlineFolios`): one sync, not
-two. Within about a second its rows move to where all others are, those of a partition from many
-flushes together, with the timestamp of each row. Until the swap nothing has happened: pages that
-nothing refers to are deleted some time. The swap looks whether all pages are still there just as
-they were, and the transaction that takes the last page out of a folio deletes its bytes. So it may
-end anywhere; what is left is found again, after a crash too, by an index of metadata.
+A small flush is durable in the transaction that assigns its offsets (`InlineFolios`): one sync
+instead of two. Within about a second its rows move to the hot store, those of a partition from many
+flushes together, with the timestamp of each row. The swap is the only visible step: unreferenced
+pages are deleted later. It checks that all pages are unchanged, and the transaction that removes
+the last page of a folio deletes its bytes. A drain may therefore stop at any point; an index of
+metadata finds the remaining pages, after a crash too.
 
-One node at a time drains, the holder of a lease, and drains what all nodes left. The idea is that
-of a write-ahead log that is moved into tables of a log-structured merge tree (O'Neil et al. 1996).
+One node at a time, the holder of a lease, drains the pages of all nodes. The idea is that of a
+write-ahead log whose entries move to the tables of a log-structured merge tree (O'Neil et al.
+1996).
 """
 
 import logging
@@ -53,67 +54,67 @@ from wings_core.storage.interfaces import EncodedPage, FolioStore
 from wings_core.storage.lru import Lru
 
 FLUSH_BYTES_MAX = 64 * 1024
-"""A flush of more bytes goes to storage, where a second sync costs less than to write them twice
-(0.82 ms against 2.07 of one disk at this size)."""
+"""Largest inline flush; for larger ones a second sync costs less than writing the bytes twice
+(0.82 ms against 2.07 on one disk at this size)."""
 
 LINGERING_FLUSH_BYTES_MAX = 256 * 1024
-"""The same where storage is an object store, whose PUT gathers batches for a while."""
+"""Largest inline flush if storage is an object store, for whose PUT batches are gathered."""
 
 INLINE_ROWS_MAX = SHARED_PAGE_ROWS
-"""A flush of more rows goes to storage too."""
+"""Most rows of an inline flush."""
 
 DRAIN_BYTES = 1024 * 1024
-"""Inline bytes of this process at which a drain begins."""
+"""Inline bytes of this process that start a drain."""
 
 DRAIN_SECONDS = 0.75
-"""How long after a flush one begins at the latest, so that it is over within a second."""
+"""Longest delay from a flush to its drain, so that it ends within a second."""
 
 IDLE_SECONDS = 10.0
-"""How often it looks without being told: another node may have ended before its drain."""
+"""Interval of unprompted checks, since another node may have stopped before its drain."""
 
 RETRY_SECONDS = 1.0
-"""Between two tries where storage or metadata cannot be used."""
+"""Pause after a failure of storage or metadata."""
 
 LEASE = "inline folios"
-"""The name of the lease of the node that drains."""
+"""Name of the drain's lease."""
 
 LEASE_SECONDS = 15.0
 
 LEASE_SAFE_SECONDS = 5.0
-"""A drain begins with at least so much of its lease left, and prolongs it before."""
+"""Remaining time of the lease below which it is prolonged before a round."""
 
 LEASE_IDLE_SECONDS = 2.0
-"""How long the lease is kept for the next drain: to take and release it for each would be two
-transactions more, each of them synced."""
+"""Time that an idle lease is kept for the next drain; acquiring and releasing it each time adds
+two synced transactions."""
 
 ROUND_PAGES = 4_096
-"""Pages that are looked for at a time."""
+"""Most pages listed per round."""
 
 ROUND_BYTES = 8 * 1024 * 1024
-"""Bytes of them that are read at a time, about."""
+"""Approximate bytes of pages read per round."""
 
 ROUND_ROWS = 1024 * 1024
-"""Rows of them, about: each gets a timestamp, and may have no bytes else."""
+"""Approximate rows read per round: each gets a timestamp, and may have no other bytes."""
 
 SWAPPED_PAGES = 1_000
-"""Pages whose place is taken in one transaction, about, so that pushes never wait long for it."""
+"""Approximate pages replaced per transaction, so that pushes never wait long for it."""
 
 DAMAGED_MAX = 65_536
-"""Damaged pages that are remembered, and stay where they are."""
+"""Most damaged pages remembered; they are not moved."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Drain:
-    """Drains in the background, on a thread of its own, and says what may still come inline.
+    """The background drain, on a thread of its own, and the admission of inline flushes.
 
     Args:
-        metadata: Where the folios are.
-        folios: Reads them.
-        store: Where pages go, and all are read.
-        backlog_bytes_max: Inline bytes beyond which nothing more is taken; 0: nothing is.
-        flush_bytes_max: The largest flush that is kept inline.
-        holder: Of the lease; unique among the processes that share the metadata.
+        metadata: The log's metadata, which stores inline folios.
+        folios: Reads inline folios.
+        store: Store that pages are written to and read from.
+        backlog_bytes_max: Most inline bytes; 0 disables inline flushes.
+        flush_bytes_max: Largest inline flush in bytes.
+        holder: Holder of the lease; unique among the processes that share the metadata.
     """
 
     def __init__(
@@ -134,50 +135,50 @@ class Drain:
         self.flush_bytes_max = flush_bytes_max
         self._holder = holder or uuid.uuid4().hex
         self._lock = threading.Lock()
-        """Guards the fields below; nothing else is locked under it."""
+        """Guards the fields below; a leaf lock."""
         self._changed = threading.Condition(self._lock)
         self._noted_bytes = 0
-        """Bytes flushed since the last look."""
+        """Bytes flushed since the last listing."""
         self._noted_at: float | None = time.monotonic()
-        """When the first of them came; at the start what a crash left may be there."""
+        """Monotonic time of the first of them; initially the start, for pages left by a crash."""
         self._known_bytes = 0
-        """Bytes at the last look, less those moved since."""
+        """Bytes at the last listing, minus those moved since."""
         self.failure: WingsError | None = None
-        """Why the last drain failed; None: it did not."""
+        """Error of the last drain, or None."""
         self.pages_drained = 0
-        """Since the start."""
+        """Pages drained since the start."""
         self._closing = False
         self._lease: Lease | None = None
-        """Kept from one drain to the next,"""
+        """The lease, kept between drains."""
         self._leased_at = 0.0
-        """and when it was last prolonged."""
+        """Monotonic time of its last prolongation."""
         self._damaged: Lru[PageAddress, bool] = Lru(DAMAGED_MAX)
         self._draining = threading.Lock()
-        """Nothing else is locked before it."""
+        """Held during a drain; always taken first."""
         self._thread = threading.Thread(target=self._run, name="wings-drain", daemon=True)
         self._thread.start()
 
     @property
     def backlog_bytes(self) -> int:
-        """Bytes in inline folios, about: those of other nodes as of the last look."""
+        """Approximate bytes in inline folios; those of other nodes as of the last listing."""
         return self._known_bytes + self._noted_bytes
 
     def has_room(self, size: int) -> bool:
-        """Tell whether a flush of so many bytes may be kept inline."""
+        """Return whether a flush of `size` bytes may be stored inline."""
         backlog = self._known_bytes + self._noted_bytes
         return size <= self.flush_bytes_max and backlog + size <= self._backlog_bytes_max
 
     def begin(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio, list[PageAddress]] | None:
-        """Begin an inline folio; `note` or `forget` ends it.
+        """Begin an inline folio; the caller ends it with `note` or `forget`.
 
         Args:
-            pages: Of a flush, one at least.
+            pages: Pages of a flush, at least one.
 
         Returns:
-            The folio and where each page lies in it; None where they go to storage.
+            The folio and the address of each page; None if they go to storage.
 
         Raises:
-            ResourceExhausted: There is no room, and storage does not take what is drained.
+            ResourceExhausted: The backlog is full, and draining to storage fails.
         """
         rows = size = 0
         for page in pages:
@@ -190,15 +191,15 @@ class Drain:
         failure = self.failure
         if failure is not None and self._backlog_bytes_max and size <= self.flush_bytes_max:
             raise ResourceExhausted(
-                f"{self.backlog_bytes} bytes of small pushes wait in metadata to be moved to "
-                f"storage, the limit is {self._backlog_bytes_max}; storage does not take them: "
+                f"{self.backlog_bytes} bytes of small pushes in metadata wait to be moved to "
+                f"storage, the limit is {self._backlog_bytes_max}; storage fails: "
                 f"{failure.message}"
             ) from failure
         return None
 
     def note(self, inline: InlineFolio) -> None:
-        """Say that a folio was committed."""
-        with self._lock:  # Entered by C alone, where the condition takes two steps of Python.
+        """Record that a folio was committed."""
+        with self._lock:  # Faster than entering the condition, which takes two Python calls.
             self._noted_bytes += len(inline.data)
             if self._noted_at is None:
                 self._noted_at = time.monotonic()
@@ -207,23 +208,23 @@ class Drain:
                 self._changed.notify()
 
     def forget(self, inline: InlineFolio) -> None:
-        """Say that the commit of a folio failed."""
+        """Record that the commit of a folio failed."""
         self._folios.forget(inline.name)
 
     def run(self) -> bool:
-        """Drain all that is inline and visible when it is called; blocks until done.
+        """Drain all pages that are inline and visible at the call; blocks until done.
 
         Returns:
-            False where another node drains, or some pages were changed meanwhile.
+            False if another node drains, or some pages changed meanwhile.
 
         Raises:
-            WingsError: Storage or metadata cannot be used; what is left is done later.
+            WingsError: Storage or metadata fails; the remaining pages are drained later.
         """
         with self._draining:
             return self._drain()
 
     def close(self) -> None:
-        """Stop after the step under way; what is left is done at the next start."""
+        """Stop after the current step; remaining pages are drained after the next start."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -243,15 +244,15 @@ class Drain:
                     _logger.warning("could not move small pushes to storage: %s", error)
                 self.failure = error
                 pause = RETRY_SECONDS
-            except BaseException:  # Of any fault, a panic of Rust code too, only the round is lost.
+            except BaseException:  # Any fault, even a panic in Rust, only costs this round.
                 _logger.exception("could not move small pushes to storage")
                 pause = RETRY_SECONDS
 
     def _wait(self, pause: float) -> bool:
-        """Wait until a drain is due; False: the log closes.
+        """Wait until a drain is due; returns False if the log closes.
 
         Args:
-            pause: It was not done the last time, and is tried again after so many seconds.
+            pause: Seconds to wait before retrying an unfinished drain.
         """
         began = time.monotonic()
         with self._changed:
@@ -292,11 +293,11 @@ class Drain:
                 return False
             self._known_bytes -= sum(page.location.bytes for page in pages)
             if len(pages) == len(sound) and len(backlog.pages) < ROUND_PAGES:
-                return True  # What came since is gathered for the next drain.
+                return True  # Later flushes are gathered for the next drain.
         return False
 
     def _take_lease(self) -> Lease | None:
-        """Return the lease, with enough of it left for a round; None where another node has it."""
+        """Return the lease with enough time for a round; None if another node holds it."""
         now = time.monotonic()
         if self._lease is None or now > self._leased_at + LEASE_SECONDS - LEASE_SAFE_SECONDS:
             self._lease = None
@@ -305,23 +306,23 @@ class Drain:
                 return None
             self._lease, self._leased_at = Lease(LEASE, self._holder, token), now
             with self._changed:
-                self._changed.notify()  # To release it, should it be idle: others wait for it.
+                self._changed.notify()  # To release it once idle, as others wait for it.
         return self._lease
 
     def _release(self) -> None:
-        """Let another node drain."""
+        """Release the lease."""
         if self._lease is not None:
             self._lease = None
             try:
                 self._maintenance.release_lease(LEASE, self._holder)
-            except WingsError as error:  # It ends by itself.
+            except WingsError as error:  # It will expire.
                 _logger.info("could not release the lease of the drain: %s", error)
 
     def _is_sound(self, page: InlinePage) -> bool:
         return page.location.address not in self._damaged
 
     def _move(self, pages: Sequence[InlinePage], lease: Lease) -> bool:
-        """Move pages to storage; tell whether all of those that are sound were."""
+        """Move pages to storage; returns whether all sound ones were moved."""
         runs: list[_Run] = []
         gathered: list[_Gathered] = []
         for _, some in groupby(pages, lambda page: page.topic_uuid):
@@ -333,7 +334,7 @@ class Drain:
                 runs += self._runs(topic, of_topic)
                 gathered += _pages_of(runs[first:], DRAINS.encoder(topic))
         if not gathered:
-            return False  # The next look may find the same pages: not at once.
+            return False  # The next listing may return the same pages: retry later.
         addresses = self._store.write([page.encoded for page in gathered])
         for page, address in zip(gathered, addresses, strict=True):
             page.place(address)
@@ -347,7 +348,7 @@ class Drain:
         return done
 
     def _topic(self, page: InlinePage) -> Topic | None:
-        """Return the topic of a page, None where it was deleted meanwhile."""
+        """Return the topic of a page; None if it was deleted meanwhile."""
         try:
             topic = self._admin.get_topic(page.topic)
         except NotFound:
@@ -355,7 +356,7 @@ class Drain:
         return topic if topic.uuid == page.topic_uuid else None
 
     def _runs(self, topic: Topic, pages: Sequence[InlinePage]) -> "Iterator[_Run]":
-        """Yield the rows of pages that follow one another in a partition."""
+        """Yield runs of rows from consecutive pages of a partition."""
         for partition, some in groupby(pages, lambda page: page.partition):
             run: list[tuple[Location, PageRows]] = []
             for location, rows in self._read(topic, [page.location for page in some]):
@@ -369,7 +370,7 @@ class Drain:
     def _read(
         self, topic: Topic, locations: Sequence[Location]
     ) -> Iterator[tuple[Location, PageRows]]:
-        """Yield the rows of pages; those that cannot be read are left out, and remembered."""
+        """Yield the rows of pages; unreadable pages are skipped and remembered."""
         wanted = Wanted(timestamps=True)
         try:
             rows = list(read_pages(self._store, topic, locations, wanted))
@@ -378,7 +379,7 @@ class Drain:
                 try:
                     (alone,) = read_pages(self._store, topic, [location], wanted)
                 except StorageCorrupt as error:
-                    if not error.facts.get("missing"):  # Else it was deleted, or drained.
+                    if not error.facts.get("missing"):  # Otherwise it was deleted or drained.
                         self._damaged.put(location.address, True)
                         _logger.warning("a page of %s stays in metadata: %s", topic.name, error)
                 else:
@@ -389,16 +390,16 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Rows of neighbouring pages of a partition, with their timestamps."""
+    """Rows of consecutive pages of a partition, with their timestamps."""
 
     topic_uuid: str
     partition: Partition
     old: tuple[Location, ...]
     rows: pa.RecordBatch
-    """Rows by `TimedCodec.schema`."""
+    """Rows in the schema `TimedCodec.schema`."""
     schema_version: int
     new: list[Location] = field(default_factory=list[Location])
-    """Where they are in storage."""
+    """Their locations in storage."""
 
 
 def _run(topic: Topic, partition: Partition, pages: Sequence[tuple[Location, PageRows]]) -> _Run:
@@ -408,19 +409,19 @@ def _run(topic: Topic, partition: Partition, pages: Sequence[tuple[Location, Pag
 
 
 class _Part(NamedTuple):
-    """Rows of a run that are in one page."""
+    """Rows of a run in one page."""
 
     run: _Run
     first: int
-    """Index in the run of its first row."""
+    """Index of the first row in the run."""
     rows: pa.RecordBatch
     size: int
-    """In bytes, decoded."""
+    """Decoded size in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Gathered:
-    """A page to be written, and whose rows it has."""
+    """A page to write, and the parts of runs in it."""
 
     encoded: EncodedPage
     parts: Sequence[_Part]
@@ -433,13 +434,13 @@ class _Gathered:
         return cls(encoder.encode(merged), parts)
 
     def place(self, address: PageAddress) -> None:
-        """Tell each run where its rows are, now that the page has a place."""
+        """Add the locations of each run's rows, given the page's address."""
         alone = len(self.parts) == 1
         first_row = start = 0
         total = sum(part.size for part in self.parts) or 1
         for run, first, rows, size in self.parts:
             end = start + size
-            # By where it begins and ends, so that the slices of a page add up to it.
+            # From the rounded start and end, so that the slices add up to the page.
             share = address.length * end // total - address.length * start // total
             times = rows.column(rows.num_columns - 1).cast(pa.int64())
             start_offset = run.old[0].start_offset + first
@@ -461,7 +462,7 @@ class _Gathered:
 
 
 def _pages_of(runs: Iterable[_Run], encoder: PushEncoder) -> Iterator[_Gathered]:
-    """Yield the pages that runs of one topic become: of its own for a large one, else shared."""
+    """Yield the pages of one topic's runs: large runs get their own, small ones share."""
     shared: list[_Part] = []
     shared_bytes = 0
     for run in runs:
@@ -481,7 +482,7 @@ def _pages_of(runs: Iterable[_Run], encoder: PushEncoder) -> Iterator[_Gathered]
 
 
 def _first_bytes(pages: Iterable[InlinePage]) -> Iterator[InlinePage]:
-    """Yield the first pages, of `ROUND_BYTES` or `ROUND_ROWS` together and at least one."""
+    """Yield the first pages, up to `ROUND_BYTES` or `ROUND_ROWS`, at least one."""
     size = rows = 0
     for page in pages:
         yield page
@@ -492,7 +493,7 @@ def _first_bytes(pages: Iterable[InlinePage]) -> Iterator[InlinePage]:
 
 
 def _transactions(runs: Iterable[_Run]) -> Iterator[list[Replacement]]:
-    """Yield what is replaced in one transaction: `SWAPPED_PAGES`, or one run of more."""
+    """Yield the replacements of each transaction: up to `SWAPPED_PAGES`, or one longer run."""
     some: list[Replacement] = []
     pages = 0
     for run in runs:

@@ -1,4 +1,4 @@
-"""Leases that last as long as the work under them, and end soon after a node that is gone."""
+"""Leases that last as long as the work under them, and expire soon after their node vanishes."""
 
 import logging
 import threading
@@ -11,19 +11,19 @@ from wings_core.errors import WingsError
 from wings_core.metadata.maintenance import Lease, Maintenance
 
 LEASE_SECONDS = 60.0
-"""How long a node that vanished keeps the others from a partition."""
+"""Duration of a lease, after which another node can take over from a vanished one."""
 
 PROLONGATIONS = 3
-"""How often a lease is prolonged in the time that it lasts, so that one may fail."""
+"""Prolongations per duration of a lease, so that one of them may fail."""
 
 STEP_SECONDS_MAX = 600.0
-"""A lease ends though its holder is there, where a single step of the work takes longer."""
+"""Longest step of the work, beyond which a lease is no longer prolonged."""
 
 _logger = logging.getLogger(__name__)
 
 
 class HeldLease:
-    """A lease during the work under it; for the thread that works."""
+    """A held lease, for the thread that works under it."""
 
     def __init__(self, lease: Lease, is_closing: Callable[[], bool]) -> None:
         self.lease = lease
@@ -33,20 +33,22 @@ class HeldLease:
         self.released = False
 
     def proceed(self) -> bool:
-        """Say that a step was done; False where the work should end: the lease was lost, or all.
+        """Record a finished step; returns False if the work should stop.
 
-        What the work changes is fenced by the lease in any case; this saves what would be in vain.
+        The work should stop when the lease was lost, or all leases are closed. Changes are fenced
+        by
+        the lease in any case; this avoids useless work.
         """
         self.stepped_at = time.monotonic()
         return not (self.lost or self._is_closing())
 
 
 class LeaseKeeper:
-    """Takes leases, and prolongs them in the background, on a thread of its own.
+    """Acquires leases, and prolongs them on a background thread.
 
     Args:
-        maintenance: Knows whose a lease is.
-        seconds: How long one lasts without being prolonged.
+        maintenance: Grants leases.
+        seconds: Duration of a lease without prolongation.
     """
 
     def __init__(self, maintenance: Maintenance, seconds: float) -> None:
@@ -54,19 +56,19 @@ class LeaseKeeper:
         self._seconds = seconds
         self._held: set[HeldLease] = set()
         self._lock = threading.Lock()
-        """Guards the set; nothing else is locked under it."""
+        """Guards the set; a leaf lock."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wings-lease-keeper", daemon=True)
         self._thread.start()
 
     @contextmanager
     def hold(self, name: str) -> Generator[HeldLease | None]:
-        """Hold a lease during the block, which gets it; None: another holder has it.
+        """Hold a lease during the block; yields None if another holder has it.
 
-        Each time by another holder, so that this keeps threads of one process apart as well.
+        Each call is a new holder, so leases also exclude other threads of this process.
 
         Args:
-            name: Of what is leased.
+            name: Name of the leased resource.
         """
         holder = uuid.uuid4().hex
         token = self._maintenance.acquire_lease(name, holder, self._seconds)
@@ -81,12 +83,12 @@ class LeaseKeeper:
         finally:
             with self._lock:
                 self._held.discard(held)
-            # Set first: a prolongation under way then releases the lease itself.
+            # Set first, so that a prolongation in progress releases the lease itself.
             held.released = True
             self._maintenance.release_lease(name, holder)
 
     def close(self) -> None:
-        """Let the work under all leases end at its next step, and prolong none any more."""
+        """Stop the work under all leases at its next step, and prolong no lease."""
         self._closing.set()
         self._thread.join()
 
@@ -107,5 +109,5 @@ class LeaseKeeper:
                 self._maintenance.release_lease(lease.name, lease.holder)
         except WingsError as error:
             _logger.warning("could not prolong the lease of %.120s: %s", lease.name, error)
-        except BaseException:  # The others must be prolonged all the same.
+        except BaseException:  # The others must still be prolonged.
             _logger.exception("could not prolong the lease of %.120s", lease.name)

@@ -1,10 +1,11 @@
-"""The maintainer: goes through the partitions from time to time, and works where something is due.
+"""The maintainer: periodic passes over all partitions, with retention, tiering and table commits.
 
-One node at a time works on a partition: the holder of its lease. The lease of a node that stops
-expires, and every step is one transaction that is right whatever other nodes did meanwhile.
+One node at a time, the holder of its lease, works on a partition. The lease of a stopped node
+expires, and every step is one transaction that is correct whatever other nodes did meanwhile.
 
-A few partitions are worked on at the same time, each by tasks of bounded length. So neither one
-with much to do nor one whose store is slow keeps the others from being maintained.
+A few partitions are processed at a time, in tasks of bounded length, so that neither a large
+backlog
+nor a slow store of one partition blocks the others.
 """
 
 import logging
@@ -28,37 +29,38 @@ from wings_core.storage.parquet_file import is_table_file
 from wings_core.times import now_us
 
 TURN_SECONDS = 60.0
-"""A partition begins nothing more after this; what is left is due again after the others."""
+"""Time after which a task begins no further step; the rest is due again after other partitions."""
 
 PASS_SECONDS_MAX = 600.0
-"""How long a pass that was asked for waits for a partition that another pass works on."""
+"""Longest time that a requested pass waits for a partition that another pass processes."""
 
 DRAIN_SECONDS_MAX = 4.0
-"""How long maintenance on demand waits for another node's drain: that one drains within a second,
-or lets go in two, where it has nothing to do."""
+"""Longest time that a requested pass waits for another node's drain, which ends within a second, or
+releases its lease after two idle ones."""
 
 DRAIN_PAUSE_SECONDS = 0.1
-"""Between two looks whether it has."""
+"""Interval between checks of another node's drain."""
 
 _logger = logging.getLogger(__name__)
 
 
 class TableCommits(Protocol):
-    """Commits of segments to the tables of topics, as maintenance asks for them."""
+    """Commits of segments to the tables of topics, as used by maintenance."""
 
     def is_due(self, topic: Topic) -> bool:
-        """Tell whether the last commit of this process to a topic's table is long enough ago."""
+        """Return whether this process's last commit is at least `table_commit_ms` old."""
         ...
 
     def commit(self, topic: Topic, *, at_once: bool = True) -> bool:
-        """Bring the table of a topic up to the segments of the log.
+        """Commit the log's segments of a topic to its table.
 
         Args:
-            topic: As metadata has it.
-            at_once: Commit also where the table's last snapshot is younger than `table_commit_ms`.
+            topic: The topic, as read from metadata.
+            at_once: Commit even if the last snapshot, of any node, is younger than
+                `table_commit_ms`.
 
         Returns:
-            False where another node commits, or it has lost its lease, or the topic is another.
+            False if another node holds the lease, the lease was lost, or the topic was replaced.
 
         Raises:
             Unavailable: The catalog or the storage cannot be reached.
@@ -66,7 +68,7 @@ class TableCommits(Protocol):
         ...
 
     def release(self, topic: Topic, folios: Collection[str]) -> bool:
-        """Take segments out of a table, before retention drops them; tell whether they are out.
+        """Remove segments from a table before retention deletes them; returns whether all are gone.
 
         Raises:
             Unavailable: The catalog or the storage cannot be reached.
@@ -74,7 +76,7 @@ class TableCommits(Protocol):
         ...
 
     def forget_deleted(self) -> None:
-        """Drop the tables of topics that were deleted, or are tables no longer.
+        """Drop the tables of topics that were deleted or no longer have a table.
 
         Raises:
             Unavailable: The catalog cannot be reached.
@@ -82,30 +84,30 @@ class TableCommits(Protocol):
         ...
 
     def ask_again(self) -> None:
-        """Ask the catalog again, even if it could not be reached a moment ago."""
+        """Try the catalog again on the next call, even if it was unreachable a moment ago."""
         ...
 
     def close(self) -> None:
-        """Let commits under way end, and make no more."""
+        """Wait for commits in progress, and make no more."""
         ...
 
 
 class Maintainer:
-    """Drops messages that retention keeps no longer, and moves old ones to the remote store.
+    """Deletes expired messages, and moves old ones to the remote store.
 
-    Works from time to time on a thread of its own, and whenever asked.
+    Runs periodically on a thread of its own, and on request.
 
     Args:
-        metadata: Of the log.
-        seconds: Between two passes.
-        reclaim: Called when pages may have gone, so that their disk space is freed.
-        tiering: Moves old messages; None: all stay where they are.
-        clock: Microseconds since the epoch, of this node.
-        drain: Moves what is inline to storage, before a pass that is asked for; None: nothing is.
-        finished: Returns what all share groups of a topic have finished, by partition; None: share
-            groups are not asked.
-        tables: Commits segments to the tables of topics, closed with the maintainer; None: topics
-            are no tables.
+        metadata: The log's metadata.
+        seconds: Interval between passes.
+        reclaim: Called when pages may have been deleted, to free their disk space.
+        tiering: Moves old messages; None to move none.
+        clock: Returns this node's time in microseconds since the epoch.
+        drain: Moves inline pages to storage before a requested pass; None without inline pages.
+        finished: Returns the messages that all share groups of a topic have finished, by partition;
+            None to
+            ignore share groups.
+        tables: Commits segments to tables, and is closed with the maintainer; None without tables.
     """
 
     def __init__(
@@ -130,11 +132,11 @@ class Maintainer:
         self._tiering = tiering
         self._clock = clock
         self.total = MaintenanceReport()
-        """Sums of all passes since the start."""
+        """Totals of all passes since the start."""
         self._working: set[str] = set()
-        """Names of the partitions that are worked on."""
+        """Names of the partitions being processed."""
         self._changed = threading.Condition()
-        """Guards the two; nothing else is locked under it."""
+        """Guards the two attributes above; a leaf lock."""
         self._closing = threading.Event()
         self._leases = LeaseKeeper(metadata.maintenance, leases.LEASE_SECONDS)
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="wings-maintainer-worker")
@@ -146,16 +148,16 @@ class Maintainer:
         topic: Topic | None = None,
         progress: Callable[[MaintenanceReport], None] | None = None,
     ) -> MaintenanceReport:
-        """Do what is due now, in all topics or in one; blocks until it is done.
+        """Do all due maintenance, of one topic or all; blocks until done.
 
         Args:
-            topic: The one; None for all.
-            progress: Called after each partition's task with what was done so far.
+            topic: The topic; None for all.
+            progress: Called after each task with the totals so far.
 
         Raises:
-            Unavailable: Metadata cannot be reached; or the server is stopping.
+            Unavailable: Metadata cannot be reached, or the server is stopping.
         """
-        self._drain_all()  # Until then it is not due.
+        self._drain_all()  # Inline pages are never due.
         if self._tables is not None:
             self._tables.ask_again()
         report = self._pass(
@@ -166,7 +168,7 @@ class Maintainer:
         return report
 
     def _drain_all(self) -> None:
-        """Move small pushes to storage, or wait for the node that is at it, for a bounded time."""
+        """Drain inline pages, or wait a bounded time for the node that drains."""
         until = time.monotonic() + DRAIN_SECONDS_MAX
         try:
             while self._drain is not None and not self._drain():
@@ -177,14 +179,13 @@ class Maintainer:
             _logger.warning("could not move small pushes to storage: %s", error)
 
     def close(self) -> None:
-        """Stop after the steps under way; what is left is done after the next start."""
+        """Stop after the current steps; the rest is done after the next start."""
         self._closing.set()
         with self._changed:
             self._changed.notify_all()
         self._leases.close()
         self._thread.join()
-        # Queued tasks are not cancelled, as their waiters would not be told: each ends at once by
-        # itself.
+        # Queued tasks are not cancelled, as their waiters would not be notified; each ends at once.
         self._workers.shutdown(wait=True)
         if self._tables is not None:
             self._tables.close()
@@ -198,7 +199,7 @@ class Maintainer:
             except WingsError as error:
                 if not self._closing.is_set():
                     _logger.warning("could not look for what to maintain: %s", error)
-            except BaseException:  # Of any fault, a panic of Rust code too, only the round is lost.
+            except BaseException:  # Any fault, even a panic in Rust, only costs this round.
                 _logger.exception("could not look for what to maintain")
 
     def _pass(
@@ -208,7 +209,7 @@ class Maintainer:
         *,
         patient: bool,
     ) -> MaintenanceReport:
-        """Maintain each partition for one task; where patient, for as many as it takes."""
+        """Run one task for each partition; if `patient`, as many as are needed."""
         pool = TaskPool(self._workers, self._run_task, progress, patient=patient)
         began = time.monotonic()
         failures = 0
@@ -221,9 +222,9 @@ class Maintainer:
                 if topic.config.retention_on_acceptance and not failures:
                     try:
                         finished = self._finished_of(topic)
-                    except WingsError as error:  # Others would wait for the same replicas.
+                    except WingsError as error:  # Other topics would wait for the same replicas.
                         failures += 1
-                        _logger.warning("kept what groups of %s finished: %s", topic.name, error)
+                        _logger.warning("kept finished messages of %s: %s", topic.name, error)
                 for state in self._states(topic, finished):
                     own = finished.get(state.partition)
                     pool.begin(PartitionTask(topic, state, patient, own))
@@ -241,10 +242,10 @@ class Maintainer:
         return report
 
     def _finished_of(self, topic: Topic) -> Mapping[Partition, Finished]:
-        """Return what all groups of a topic have finished, by partition; blocks for the replicas.
+        """Return the messages that all groups of a topic have finished; blocks for the replicas.
 
         Raises:
-            WingsError: It cannot be told now.
+            WingsError: A majority of replicas cannot be read.
         """
         try:
             return {} if self._finished is None else self._finished(topic)
@@ -254,7 +255,7 @@ class Maintainer:
     def _states(
         self, topic: Topic, finished: Mapping[Partition, Finished]
     ) -> Iterator[PartitionState]:
-        """Yield the partitions of a topic, where its messages go or move some time."""
+        """Yield the partitions of a topic whose messages expire or move."""
         config = topic.config
         expires = config.retention_ms is not None or config.retention_bytes is not None
         if not expires and not finished and self._tiering_of(topic) is None:
@@ -273,7 +274,7 @@ class Maintainer:
         return None if tiering is None or tiering.after_ms(topic) is None else tiering
 
     def _run_task(self, task: PartitionTask) -> MaintenanceReport:
-        """Do what is due in a partition, for a bounded time; on a worker's thread.
+        """Do due maintenance of a partition for a bounded time, on a worker's thread.
 
         Raises:
             Unavailable: The server is stopping.
@@ -301,11 +302,11 @@ class Maintainer:
             finally:
                 self._unclaim(name)
         except (NotFound, OffsetOutOfRange):
-            pass  # Deleted meanwhile, or another node has dropped pages: the next pass looks again.
+            pass  # Deleted meanwhile, or pages changed by another node: the next pass checks again.
         except WingsError as error:
             report.failures += 1
             _logger.warning("could not maintain partition %.80s of %s: %s", *task.names, error)
-        except Exception:  # One partition must not keep all others from being maintained.
+        except Exception:  # The other partitions must still be maintained.
             report.failures += 1
             _logger.exception("could not maintain partition %.80s of %s", *task.names)
         return report
@@ -319,7 +320,7 @@ class Maintainer:
     def _work(self, task: PartitionTask, held: HeldLease) -> None:
         until = time.monotonic() + TURN_SECONDS
         topic, partition = task.topic, task.state.partition
-        # Looked at again: the lease's last holder may have done it.
+        # Read again: the lease's last holder may have done the work.
         state = self._registry.partition_state(topic.uuid, partition)
         if is_due(self._registry, topic, state, self._clock(), task.finished):
             if topic.config.table is None:
@@ -334,7 +335,7 @@ class Maintainer:
     def _retain_table(
         self, tables: TableCommits, task: PartitionTask, state: PartitionState
     ) -> None:
-        """Drop what a partition of a table keeps no longer: whole files, once out of the table."""
+        """Delete expired files of a partition with a table, after removing them from the table."""
         topic = task.topic
         found = self._registry.locate(
             topic.uuid, state.partition, state.log_start_offset, EXPIRE_PAGES
@@ -350,12 +351,12 @@ class Maintainer:
     def _commit_tables(
         self, topics: Sequence[Topic], report: MaintenanceReport, *, every: bool
     ) -> None:
-        """Commit segments to the tables of topics; a table that fails keeps no other from it.
+        """Commit segments to the tables of topics; a failing table does not affect the others.
 
         Args:
-            topics: Some are tables.
-            report: Failures are counted to it.
-            every: Whether also to those that were committed to lately.
+            topics: Topics, with or without tables.
+            report: Receives the failures.
+            every: Whether to commit even if the last commit is recent.
         """
         tables = self._tables
         for topic in topics if tables is not None else ():
@@ -373,11 +374,11 @@ class Maintainer:
                 _logger.exception("could not commit to the table of %s", topic.name)
 
     def _claim(self, name: str, patient: bool) -> bool:
-        """Take a partition for this thread; False where another works on it.
+        """Claim a partition for this thread; returns False if another thread processes it.
 
         Args:
-            name: Of the partition.
-            patient: Whether to wait for that one, within bounds.
+            name: Name of the partition.
+            patient: Whether to wait for the other thread, within bounds.
         """
         with self._changed:
             if patient:

@@ -1,8 +1,8 @@
-"""Which pages of a partition move to the remote store, and which of them become one page there.
+"""Planning of tiering: which pages move to the remote store, and which are merged into one.
 
-Small merged pages are merged again with what comes after them, but each time only into a page of a
-higher level, so that a row is rewritten as often as there are levels, and no more. The idea is that
-of log-structured merge trees (O'Neil et al. 1996), with the fan-in of size-tiered compaction.
+Small merged pages are merged again with the pages after them, but each time into a page of a higher
+level, so that the number of levels bounds the rewrites of a row. The idea is that of log-structured
+merge trees (O'Neil et al. 1996), with the fan-in of size-tiered compaction.
 """
 
 from bisect import bisect_right
@@ -16,36 +16,36 @@ from wings_core.model import Location, PageAddress, PageFormat
 from wings_core.storage.table_layout import TableLayout
 
 MERGED_ROWS = 65_536
-"""Rows of a merged page, about: those of a batch on the wire."""
+"""Approximate rows of a merged page: those of a batch on the wire."""
 
 MERGED_BYTES = 16 * 1024 * 1024
-"""Bytes of a merged page, decoded, about: those of a batch on the wire."""
+"""Approximate decoded bytes of a merged page: those of a batch on the wire."""
 
 FAN_IN = 32
-"""So many pages of one level become one of the next, about."""
+"""Approximate number of pages of one level that become one page of the next."""
 
 LEVEL_ROWS = tuple(MERGED_ROWS // 2 // FAN_IN**level for level in (2, 1, 0))
-"""Rows that a page of level 1, 2 and 3 has at least: 32, 1,024 and 32,768. One of the last level is
-never merged again."""
+"""Least rows of a page of level 1, 2 and 3: 32, 1,024 and 32,768. Pages of the last level are never
+merged again."""
 
 SEGMENT_BYTES_MAX = 1024 * 1024 * 1024
-"""Stored bytes of the pages that become one segment, about, at most: it is made in memory."""
+"""Approximate bound of the stored bytes of pages that become one segment, built in memory."""
 
 SEGMENT_PAGES_MAX = 100_000
-"""Pages that become one segment, at most, beside those that were merged before."""
+"""Most pages that become one segment, apart from previously merged ones."""
 
 TABLE_PAGES_MAX = 10_000
-"""The same for a table, whose segments replace all their pages at once."""
+"""Most pages that become one segment of a table, which replaces all of them at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The pages that move next in a partition."""
+    """The pages of a partition to move next."""
 
     pages: tuple[Location, ...]
-    """Neighbours, in order; none where nothing is due."""
+    """Consecutive pages; empty if nothing is due."""
     final_offset: int
-    """Nothing before it will ever move again."""
+    """Offset before which no page will ever move again."""
 
 
 def find_due(
@@ -58,27 +58,27 @@ def find_due(
     *,
     table: TableLayout | None = None,
 ) -> Due:
-    """Return the next pages of a partition that become a segment.
+    """Find the next pages of a partition to become a segment.
 
-    Pages move when their last message is older than `after_us`: as soon as there are enough of them
-    for a segment, or the oldest is twice as old. Merged pages that are small are merged again with
-    those that follow them, where that makes one of a higher level. Damaged pages stay where they
-    are: what is before one and what is after it moves by itself. What is inline is drained first.
+    Pages whose last message is older than `after_us` move as soon as they are enough for a segment,
+    or the oldest is twice that old. Small merged pages are merged again with the following ones if
+    that makes a page of a higher level. Damaged pages stay; the pages before and after one move
+    separately. Inline pages are drained first.
 
     Args:
-        locations: Of the partition, from an offset on.
-        offset: Where they begin.
-        now: Microseconds since the epoch.
-        after_us: In microseconds.
-        segment_bytes: Enough for a segment, in stored bytes; `SEGMENT_BYTES_MAX` always are.
-        damaged: Where pages lie that cannot be read.
-        table: Where segments are files of a table. Others are written anew, and those move as
-            wholes and end with the layout's period.
+        locations: Pages of the partition, from `offset` on.
+        offset: First offset of `locations`.
+        now: Current time in microseconds since the epoch.
+        after_us: Age in microseconds at which messages move.
+        segment_bytes: Stored bytes that are enough for a segment, capped at `SEGMENT_BYTES_MAX`.
+        damaged: Addresses of unreadable pages.
+        table: Layout of the topic's table, if any. Segments without its mark are rewritten; new
+            ones are replaced as a whole, and end with the layout's period.
     """
     looked = _Looked(offset, min(segment_bytes, SEGMENT_BYTES_MAX), damaged, table)
     enough = False
     for location, following in pairwise(chain(locations, (None,))):
-        assert location is not None, "only the last is followed by none"
+        assert location is not None, "only the last has no successor"
         if location.timestamp > now - after_us or location.format is PageFormat.INLINE:
             break
         enough = looked.add(location, following)
@@ -92,7 +92,7 @@ def find_due(
 
 
 class _Looked:
-    """The pages that were looked at, in order; the arguments are those of `find_due`."""
+    """The pages examined so far, in order; arguments as in `find_due`."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class _Looked:
     ) -> None:
         self.small = _SmallPages(offset, min(MERGED_BYTES, segment_bytes))
         self.fresh: list[Location] = []
-        """Pages that move, whatever comes after them."""
+        """Pages that move whatever follows them."""
         self._segment_bytes = segment_bytes
         self._damaged = damaged
         self._table = table
@@ -111,7 +111,7 @@ class _Looked:
         self._last: Location | None = None
 
     def add(self, page: Location, following: Location | None) -> bool:
-        """Look at a page; tell whether those that move are a segment without what comes later."""
+        """Examine a page; returns whether the pages to move form a segment without later ones."""
         last, self._last = self._last, page
         table = self._table
         if table is not None and last is not None and table.ends_between(last, page):
@@ -138,15 +138,15 @@ class _Looked:
 
 
 def is_final(location: Location, following: Location | None, segment_bytes: int) -> bool:
-    """Tell whether a merged page will never move again.
+    """Return whether a merged page will never move again.
 
-    It is half as large as can be, or larger; or it is not the last of its segment, so that it was
-    as large as could be when that was made.
+    A page is final if it has at least half of the greatest size, or is not the last of its segment,
+    in which case it had the greatest size when the segment was made.
 
     Args:
         location: The page.
-        following: The one after it, if there is one.
-        segment_bytes: Enough for a segment, in stored bytes.
+        following: The page after it, if any.
+        segment_bytes: Stored bytes that are enough for a segment.
     """
     bytes_max = min(MERGED_BYTES, segment_bytes)
     return (
@@ -161,16 +161,16 @@ def _share_file(one: Location | None, other: Location) -> bool:
 
 
 class _SmallPages:
-    """Merged pages at the end of those, that may be merged again with what follows them.
+    """The last merged pages examined, which may be merged again with the pages after them.
 
     Args:
-        offset: Of the first page.
-        bytes_max: Most stored bytes of them; those before stay as they are.
+        offset: Offset of the first page.
+        bytes_max: Most stored bytes of them; earlier pages stay as they are.
     """
 
     def __init__(self, offset: int, bytes_max: int) -> None:
         self.offset = offset
-        """Nothing before it will ever move again."""
+        """Offset before which no page will ever move again."""
         self._bytes_max = bytes_max
         self._pages: deque[Location] = deque()
         self._rows = 0
@@ -187,16 +187,16 @@ class _SmallPages:
             self.offset = first.end_offset + 1
 
     def keep(self, page: Location) -> None:
-        """Let all pages up to this one stay as they are."""
+        """Exclude all pages up to `page` from further merging."""
         self._pages.clear()
         self._rows = self._bytes = 0
         self.offset = page.end_offset + 1
 
     def worth_merging(self, rows: int) -> Sequence[Location]:
-        """Return the last of the pages, so many that each comes to a higher level.
+        """Return as many of the last pages as rise to a higher level when merged.
 
         Args:
-            rows: Those after the pages, which become one with them.
+            rows: Rows of the following pages that they are merged with.
         """
         level = -1
         worth = 0
@@ -214,38 +214,38 @@ def _level(rows: int) -> int:
 
 @dataclass(slots=True)
 class Group:
-    """Neighbouring pages that become one, where they are not too large for it by themselves."""
+    """Consecutive pages to merge into one, or a single large page."""
 
     pages: list[Location] = field(default_factory=list[Location])
     rows: int = 0
     bytes: int = 0
-    """Decoded."""
+    """Decoded size in bytes."""
 
     def takes(self, page: Location, size: int) -> bool:
-        """Tell whether another page fits; an empty group takes any.
+        """Return whether another page fits; an empty group accepts any.
 
         Args:
-            page: The next one.
-            size: Of its rows, decoded, in bytes.
+            page: The next page.
+            size: Decoded size of its rows in bytes.
         """
         fits = self.rows + page.rows <= MERGED_ROWS and self.bytes + size <= MERGED_BYTES
         return not self.pages or (fits and len(self.pages) < REPLACED_MAX)
 
     def add(self, page: Location, size: int) -> None:
-        """Append a page to the group; `size` is of its decoded rows, in bytes."""
+        """Append a page, whose decoded rows have `size` bytes."""
         self.pages.append(page)
         self.rows += page.rows
         self.bytes += size
 
 
 def parts_of_rows(rows: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the pages that rows become: where each begins among them, and its rows.
+    """Split rows into pages; yields the first row and the number of rows of each.
 
-    They are about as large as one another, and no larger than one page should be.
+    Pages are of about equal size, none larger than a page should be.
 
     Args:
-        rows: One at least.
-        size: Of all of them, decoded, in bytes.
+        rows: Number of rows, at least 1.
+        size: Decoded size of all rows in bytes.
     """
     count = min(rows, max(-(-rows // MERGED_ROWS), -(-size // MERGED_BYTES)))
     for number in range(max(1, count)):

@@ -1,4 +1,4 @@
-"""Retention: messages go by whole pages that are too old, too many, or finished by all groups."""
+"""Retention: deletes whole pages that are too old, too many, or finished by all share groups."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,7 @@ from wings_core.metadata.maintenance import Finished, Maintenance
 from wings_core.model import Location, PartitionState, Topic
 
 EXPIRE_PAGES = 1_000
-"""Pages dropped in one metadata transaction, so that pushes never wait long for it."""
+"""Most pages deleted per metadata transaction, so that pushes never wait long for it."""
 
 
 def is_due(
@@ -19,14 +19,15 @@ def is_due(
     now: int,
     finished: Finished | None,
 ) -> bool:
-    """Tell whether a partition's first page may be kept no longer; a look, without any lock.
+    """Return whether a partition's first page has expired; takes no lock.
 
     Args:
-        registry: Where the first page is found.
-        topic: With its configuration.
-        state: Of the partition.
-        now: Microseconds since the epoch, by this node's clock.
-        finished: By the topic's groups, where that may go; else None.
+        registry: Locates the first page.
+        topic: The topic with its configuration.
+        state: State of the partition.
+        now: This node's time in microseconds since the epoch.
+        finished: Messages finished by all groups, if the topic's configuration deletes them; None
+            otherwise.
     """
     config = topic.config
     if state.log_start_offset == state.next_offset:
@@ -47,7 +48,7 @@ def due_pages(
     now: int,
     finished: Finished | None,
 ) -> int:
-    """Return how many of a partition's first pages may be kept no longer; see `is_due`."""
+    """Return the number of a partition's first pages that have expired; see `is_due`."""
     config = topic.config
     return expired_pages(
         [(page.timestamp, page.end_offset, page.bytes) for page in pages],
@@ -66,15 +67,16 @@ def retain(
     report: MaintenanceReport,
     proceed: Callable[[], bool],
 ) -> None:
-    """Drop what a partition keeps no longer, a bounded number of pages at a time.
+    """Delete the expired pages of a partition, a bounded number at a time.
 
     Args:
-        maintenance: Drops them.
-        topic: With its configuration.
-        state: Of the partition.
-        finished: By the topic's groups, where that may go; else None.
-        report: What was dropped is counted to it.
-        proceed: Asked before each further step.
+        maintenance: Deletes the pages.
+        topic: The topic with its configuration.
+        state: State of the partition.
+        finished: Messages finished by all groups, if the topic's configuration deletes them; None
+            otherwise.
+        report: Receives the counts of deletions.
+        proceed: Returns whether to continue; called before each further step.
     """
     while expire(maintenance, topic, state, finished, report, EXPIRE_PAGES) == EXPIRE_PAGES:
         if not proceed():
@@ -89,7 +91,7 @@ def expire(
     report: MaintenanceReport,
     pages_max: int,
 ) -> int:
-    """Drop the first pages that a partition keeps no longer; return how many; see `retain`."""
+    """Delete up to `pages_max` expired pages; returns how many were deleted. See `retain`."""
     age_ms = topic.config.retention_ms
     expired = maintenance.expire(
         topic.uuid,

@@ -1,13 +1,13 @@
-"""Tiering: a partition's old pages are merged into segments in the remote store.
+"""Tiering: merges a partition's old pages into segments in the remote store.
 
     find due ─▶ read, merge, compress ─▶ put the segment ─▶ replace the pages, group by group
 
-Until the segment is put, nothing has happened. After that it is an object that nothing refers to,
-which the reclaimer deletes some time if it stays so. Each replacement is one transaction, which
-looks whether all the pages are still there just as they were, and whether the lease under which
-they were read is still held. So it may end anywhere, and another node may have worked meanwhile:
-each message is in one place, and the pages that are left are due again. A page that is damaged
-stays where it is, and the others are moved around it.
+A segment that was put is an unreferenced object at first, which the reclaimer deletes if it stays
+so. Each replacement is one transaction, which checks that all pages are unchanged and that the
+lease
+under which they were read is still held. Tiering may therefore stop at any point, and other nodes
+may work meanwhile: each message is in one place, and the remaining pages are due again. A damaged
+page stays in place, and the others are moved around it.
 """
 
 import logging
@@ -39,56 +39,55 @@ from wings_core.storage.table_layout import layout_of, runs_of
 from wings_core.times import now_us
 
 FINAL_OFFSETS_MAX = 65_536
-"""Partitions of which it is remembered how far nothing will move any more."""
+"""Most partitions whose final offsets are cached."""
 
 DAMAGED_MAX = 65_536
-"""Damaged pages that are remembered; the others are found again."""
+"""Most damaged pages remembered; others are detected again."""
 
 DAMAGED_PER_TURN_MAX = 100
-"""Damaged pages that are passed over in one turn of a partition; the next one ends it."""
+"""Most damaged pages skipped in one task of a partition; one more ends the task."""
 
 TABLE_AFTER_MS = 3_600_000
-"""The age at which messages of a table move, where their topic does not say, in milliseconds."""
+"""Default age in milliseconds at which messages of a topic with a table move."""
 
 COMMIT_SECONDS_MAX = 600.0
-"""A segment that was begun longer ago is abandoned: the reclaimer may delete it soon."""
+"""Age at which an uncommitted segment is abandoned, as the reclaimer may delete it soon."""
 
 REPLACED_PAGES = 1_000
-"""Pages replaced in one metadata transaction, about, so that pushes never wait long for it."""
+"""Approximate pages replaced per metadata transaction, so that pushes never wait long for it."""
 
 MERGING_BYTES_MAX = SEGMENT_BYTES_MAX
-"""Stored bytes of the pages that become segments at the same time, about: those are made in memory.
-One segment is always made."""
+"""Approximate bound of the stored bytes of pages being merged by all threads, in memory; a single
+segment may exceed it."""
 
 
 class _Segment(NamedTuple):
-    """A segment that is being made in memory."""
+    """A segment being built in memory."""
 
     name: str
     writer: MergedFile
 
 
 _Replacement = tuple[list[Location], list[Location]]
-"""Pages, and those that take their place."""
+"""Old pages, and their replacements."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Tiering:
-    """Moves pages, one partition in a thread at a time; may be used by several threads.
+    """Moves pages of partitions; several threads may work on different partitions.
 
-    They compress in turn, so that all together take about one core from readers and writers.
+    Threads compress in turn, so that together they take about one core from readers and writers.
 
     Args:
-        registry: Where pages are found.
-        maintenance: Replaces them.
-        store: Where they are read.
-        remote: Where segments go.
-        after_ms_default: Of topics that do not say when their messages move; None: never.
-        clock: Microseconds since the epoch.
-        has_room: Whether segments may be written now.
-        versions: Finds versions of schemas that came after a topic was looked up; None: topics
-            have one each.
+        registry: Locates pages.
+        maintenance: Replaces pages.
+        store: Store that pages are read from.
+        remote: Store that segments are written to.
+        after_ms_default: Default age at which messages move; None for never.
+        clock: Returns the time in microseconds since the epoch.
+        has_room: Returns whether segments may be written now.
+        versions: Finds schema versions newer than a topic's look-up; None if topics have one each.
     """
 
     def __init__(
@@ -112,22 +111,22 @@ class Tiering:
         self._versions = versions
         self._final_offsets: Lru[tuple[str, Partition, str | None], int] = Lru(FINAL_OFFSETS_MAX)
         self._damaged: Lru[PageAddress, bool] = Lru(DAMAGED_MAX)
-        """Pages that could not be read; they stay where they are until the next start."""
+        """Unreadable pages, which are not moved until the next start."""
         self._compressing = threading.Lock()
-        """Nothing else is locked under it."""
+        """A leaf lock."""
         self._merging_bytes = 0
         self._merging_changed = threading.Condition()
-        """Nothing else is locked under it."""
+        """A leaf lock."""
 
     def after_ms(self, topic: Topic) -> int | None:
-        """Return the age at which a topic's messages move, in milliseconds; None: never."""
+        """Return the age in milliseconds at which a topic's messages move; None for never."""
         configured = topic.config.tier_after_ms
         if configured is None and topic.config.table is not None:
             return TABLE_AFTER_MS
         return self._after_ms_default if configured is None else configured
 
     def due(self, topic: Topic, state: PartitionState) -> tuple[Location, ...]:
-        """Return the pages of a partition that become the next segment; none where none are due."""
+        """Return the pages of a partition that become the next segment; empty if none are due."""
         after_ms = self.after_ms(topic)
         if after_ms is None or not self._has_room():
             return ()
@@ -154,14 +153,14 @@ class Tiering:
         report: MaintenanceReport,
         until: float,
     ) -> bool:
-        """Move what is due in a partition, a segment at a time.
+        """Move the due pages of a partition, a segment at a time.
 
         Args:
-            topic: With its configuration.
-            state: Of the partition.
+            topic: The topic with its configuration.
+            state: State of the partition.
             held: The partition's lease.
-            report: What was moved is counted to it.
-            until: After this no further segment is begun, by `time.monotonic`.
+            report: Receives the counts.
+            until: Time by `time.monotonic` after which no further segment is begun.
 
         Returns:
             Whether more may be due.
@@ -178,7 +177,7 @@ class Tiering:
                     if not self._move(topic, state.partition, pages, held, report):
                         return False
                 except StorageCorrupt as error:
-                    # Nothing was moved yet. What is before the page and after it moves without it.
+                    # Nothing was moved yet. The pages before and after it move separately.
                     damaged += 1
                     if damaged > DAMAGED_PER_TURN_MAX or not self._remember(pages, error):
                         raise
@@ -189,9 +188,9 @@ class Tiering:
         return False
 
     def _remember(self, pages: Sequence[Location], error: StorageCorrupt) -> bool:
-        """Remember the damaged page that an error names; False where it is none of these.
+        """Remember the damaged page that an error names; returns False if it is not in `pages`.
 
-        One whose file is missing is not remembered: a directory may be there again later.
+        A page whose file is missing is not remembered: a directory may be mounted again later.
         """
         if error.facts.get("missing"):
             return False
@@ -204,10 +203,10 @@ class Tiering:
 
     @contextmanager
     def _room(self, size: int) -> Generator[bool]:
-        """Take part in what all segments under way may hold; False where there is no room for long.
+        """Reserve a share of `MERGING_BYTES_MAX`; yields False if there is no room for long.
 
         Args:
-            size: Of the pages, in stored bytes.
+            size: Stored bytes of the pages.
         """
 
         def has_room() -> bool:
@@ -232,7 +231,7 @@ class Tiering:
         held: HeldLease,
         report: MaintenanceReport,
     ) -> bool:
-        """Write one segment and put it into the place of pages; tell whether to go on."""
+        """Write one segment and replace pages by it; returns whether to continue."""
         until = time.monotonic() + COMMIT_SECONDS_MAX
         if self._versions is not None:
             topic = self._versions.newest(topic, pages)
@@ -241,10 +240,10 @@ class Tiering:
         except (InvalidSchema, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             if topic.config.merged_format is PageFormat.SEGMENT:
                 raise
-            _logger.warning("a segment of %s is no Parquet file: %s", topic.name, error)
+            _logger.warning("a segment of %s cannot be a Parquet file: %s", topic.name, error)
             segment = self._merge(topic, partition, pages, held, PageFormat.SEGMENT)
             for page in () if segment is None else chain(*(new for _, new in segment[1])):
-                self._damaged.put(page.address, True)  # Nor written anew for a table.
+                self._damaged.put(page.address, True)  # Do not try to rewrite it for a table again.
         if segment is None:
             return False
         files, written = segment
@@ -272,10 +271,10 @@ class Tiering:
         held: HeldLease,
         format_: PageFormat,
     ) -> tuple[list[_Segment], list[_Replacement]] | None:
-        """Make a segment in memory, of a table one for each period of its layout.
+        """Build a segment in memory; for a table, one for each period of its layout.
 
         Returns:
-            The segments, and what their pages replace; None where the lease was lost.
+            The segments and the replacements; None if the lease was lost.
 
         Raises:
             InvalidSchema: The format has no type for a column.
@@ -311,7 +310,7 @@ class Tiering:
     def _groups(
         self, topic: Topic, pages: Sequence[Location], schema: pa.Schema
     ) -> "Iterator[tuple[list[Location], pa.RecordBatch]]":
-        """Read pages, and yield those that become one, with their rows as one batch."""
+        """Read pages, and yield each group that becomes one page, with its rows as one batch."""
         group = Group()
         parts: list[tuple[pa.RecordBatch, int | pa.Array[Any]]] = []
         read = read_pages(self._store, topic, pages, Wanted(timestamps=True))
@@ -330,7 +329,7 @@ class Tiering:
         start_offset: int,
         segment: _Segment,
     ) -> Iterator[Location]:
-        """Write rows to a segment, and yield where they are then."""
+        """Write rows to a segment, and yield their new locations."""
         for first, count in parts_of_rows(rows.num_rows, rows.nbytes):
             part = rows.slice(first, count)
             with self._compressing:
@@ -348,7 +347,7 @@ class Tiering:
     def _locations(
         self, topic: Topic, partition: Partition, offset: int, end_offset: int
     ) -> Iterator[Location]:
-        """Yield a partition's pages from an offset on, in steps of one `locate` each."""
+        """Yield a partition's pages from an offset on, one `locate` at a time."""
         while offset < end_offset:
             found = self._registry.locate(
                 topic.uuid, partition, offset, end_offset - offset
@@ -364,7 +363,7 @@ def _times(rows: pa.RecordBatch) -> "pa.Array[Any]":
 
 
 def _about(topic: Topic, partition: Partition, start_offset: int) -> dict[str, str]:
-    """Return what is said of a segment to those who read the file."""
+    """Return the metadata of a segment's file, for other programs."""
     return {
         "wings.topic": str(topic.name),
         "wings.topic_uuid": topic.uuid,
@@ -375,7 +374,7 @@ def _about(topic: Topic, partition: Partition, start_offset: int) -> dict[str, s
 
 
 def _whole(written: "Sequence[_Replacement]") -> "Iterator[_Replacement]":
-    """Yield what is replaced where all of a segment, or nothing, is to be the log's."""
+    """Yield a single replacement, so that a segment is adopted as a whole or not at all."""
     yield (
         [page for old, _ in written for page in old],
         [page for _, new in written for page in new],
@@ -383,7 +382,7 @@ def _whole(written: "Sequence[_Replacement]") -> "Iterator[_Replacement]":
 
 
 def _transactions(written: "Sequence[_Replacement]") -> "Iterator[_Replacement]":
-    """Yield what is replaced in one transaction: `REPLACED_PAGES`, or one group of more."""
+    """Yield the replacements of each transaction: up to `REPLACED_PAGES`, or one larger group."""
     old: list[Location] = []
     new: list[Location] = []
     for some_old, some_new in written:
@@ -398,12 +397,13 @@ def _transactions(written: "Sequence[_Replacement]") -> "Iterator[_Replacement]"
 def joined(
     parts: "Sequence[tuple[pa.RecordBatch, int | pa.Array[Any]]]", schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Return rows, each part with its timestamps, as one batch.
+    """Concatenate parts, each with its timestamps, into one batch.
 
     Args:
-        parts: Batches of a topic's columns, and their timestamps: one for all rows, or one for
-            each, in microseconds since the epoch.
-        schema: The topic's columns, and the timestamps as the last.
+        parts: Batches of a topic's columns, and their timestamps in microseconds since the epoch:
+            one
+            for all rows, or one for each.
+        schema: The topic's columns, then the timestamp.
     """
     batches = [rows for rows, _ in parts]
     merged = pa.concat_batches(batches) if len(batches) > 1 else batches[0]  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs

@@ -1,4 +1,4 @@
-"""The worker pool: a few partitions are maintained at once, each by a task of bounded length."""
+"""The worker pool: maintains a few partitions at once, in tasks of bounded length."""
 
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -9,7 +9,7 @@ from wings_core.metadata.maintenance import Finished
 from wings_core.model import PartitionState, Topic
 
 WORKERS = 4
-"""Partitions that are worked on at the same time, by all passes together."""
+"""Partitions maintained at a time, by all passes together."""
 
 
 @dataclass(slots=True)
@@ -18,61 +18,61 @@ class MaintenanceReport:
 
     passes: int = 0
     seconds: float = 0.0
-    """Seconds that they took."""
+    """Duration in seconds."""
     partitions: int = 0
-    """Partitions that something was due in."""
+    """Partitions with due maintenance."""
     partitions_busy: int = 0
-    """Partitions of them that were left to another node; a table counts as one."""
+    """Due partitions left to another node; a table counts as one."""
     failures: int = 0
-    """Partitions of them whose maintenance failed; the next pass tries again."""
+    """Due partitions whose maintenance failed; the next pass retries."""
     pages_expired: int = 0
     rows_expired: int = 0
     bytes_expired: int = 0
     segments: int = 0
     """Segments written to the remote store."""
     segment_bytes: int = 0
-    """Their bytes, as stored."""
+    """Stored bytes of these segments."""
     pages_merged: int = 0
     rows_merged: int = 0
     bytes_merged: int = 0
-    """Bytes of the pages that segments took the place of, as they were stored."""
+    """Stored bytes of the pages that segments replaced."""
 
     def add(self, other: "MaintenanceReport") -> None:
-        """Add another report's counts to these."""
+        """Add another report's counts to this one's."""
         for name in MaintenanceReport.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass(slots=True)
 class PartitionTask:
-    """A bounded time of maintenance of a partition, and what it did."""
+    """A task of bounded time on one partition."""
 
     topic: Topic
     state: PartitionState
-    """The state of the partition, at some time before."""
+    """State of the partition when the task was planned."""
     patient: bool
     finished: Finished | None = None
-    """The messages that the topic's groups have finished, where these may go."""
+    """Messages finished by all groups, if the topic's configuration deletes them."""
     is_first: bool = True
-    """Whether it is the first task of the partition in its pass."""
+    """Whether this is the partition's first task in its pass."""
     report: MaintenanceReport = field(default_factory=MaintenanceReport)
     unfinished: bool = False
-    """Whether it ended because it was long."""
+    """Whether the task ended because its time was over."""
 
     @property
     def names(self) -> tuple[str, str]:
-        """The partition and its topic, for a person."""
+        """Partition and topic, for messages."""
         return self.state.partition, str(self.topic.name)
 
 
 class TaskPool:
-    """The tasks of one pass, as many at once as there are workers; for one thread.
+    """The tasks of one pass, run on shared workers; for one thread.
 
     Args:
-        workers: Those of all passes.
-        run_task: Carries out a task on a worker's thread; returns what was done.
-        progress: Called after each task with what was done so far.
-        patient: Whether a partition that is not finished gets another task.
+        workers: Workers of all passes.
+        run_task: Runs a task on a worker's thread, and returns its report.
+        progress: Called after each task with the totals so far.
+        patient: Whether an unfinished partition gets further tasks.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class TaskPool:
         self._report = MaintenanceReport()
 
     def begin(self, task: PartitionTask) -> None:
-        """Begin a task, once there is a worker for it.
+        """Start a task; blocks until a worker is free.
 
         Raises:
             Unavailable: The server is stopping.
@@ -108,7 +108,7 @@ class TaskPool:
         self._finish(0)
 
     def collect(self) -> MaintenanceReport:
-        """Wait for what is still under way, also where one task has failed; say what was done."""
+        """Wait for all tasks, even if one failed; returns the totals."""
         for future in wait(self._running).done:
             if future.exception() is None:
                 self._report.add(future.result())

@@ -1,4 +1,4 @@
-"""The nouns of the log: topics, pages, locations, and what a commit says of them.
+"""The nouns of the log: topics, partitions, pages, locations, commits, share groups.
 
 Offsets are per partition, start at 0 and have no gaps. In results `end_offset` is inclusive;
 `next_offset` and `log_end_offset` are exclusive ends.

@@ -1,4 +1,4 @@
-"""Commits: what the registry is asked to commit, and what it answers."""
+"""Commits: requests to the registry, and their results."""
 
 from dataclasses import dataclass
 
@@ -24,27 +24,27 @@ class ExpectedOffset:
     offset: int
 
 
-@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
+@dataclass(slots=True)  # Not frozen: construction would take three times as long.
 class CommitBatch:
-    """One pushed batch, its pages durable, as the registry is asked to commit it.
+    """A request to commit one pushed batch, whose pages are durable.
 
     Conditions are checked in this order: sequence, then expected offset.
     """
 
     stream: int
-    """Batches of one stream share it; a refused batch refuses the later ones of its stream."""
+    """Number of the stream; after a rejected batch all later ones of its stream are rejected."""
     topic_uuid: str
     pages: tuple[StoredPage, ...]
-    """By first row of each partition; none for an empty batch."""
+    """Pages, by first row of each partition; empty for an empty batch."""
     sequence: Sequence | None = None
     expected: ExpectedOffset | None = None
     timestamp: int | None = None
-    """Given by the producer, in microseconds since the epoch; None: the time of commit."""
+    """Producer's timestamp in microseconds since the epoch; None for the time of commit."""
     stage: StageEntry | None = None
-    """None: visible at once. A batch with a stage has neither sequence nor expected offset."""
+    """Stage; None to be visible at once. A staged batch has no sequence and no expected offset."""
     series: tuple[int, ...] = ()
-    """Of a series, the rows of each of its batches: they have one page, and sequences that count up
-    from this one. Empty: it is one batch."""
+    """Rows of each batch of a series; its batches share a page and have consecutive sequences from
+    `sequence` on. Empty for a single batch."""
 
     def each(self) -> list["CommitBatch"]:
         """Return the batches of a series, each with its slice of the page."""
@@ -56,7 +56,7 @@ class CommitBatch:
         before = cut = 0
         for number, rows in enumerate(self.series, sequence.sequence):
             after = before + rows
-            # By where it begins and ends, so that the slices add up to the page.
+            # From the rounded start and end, so that the slices add up to the page.
             begin, cut = cut, size * after // total
             slice_ = StoredPage(
                 page.partition,
@@ -76,30 +76,30 @@ class CommitBatch:
 
 @dataclass(frozen=True, slots=True)
 class FlushId:
-    """Names a flush, so that a commit whose answer was lost can be asked for again."""
+    """Id of a flush, by which the outcome of a commit can be asked if its response was lost."""
 
     writer: str
-    """Unique for the process that flushes, from its start to its end."""
+    """Unique id of one run of the flushing process."""
     number: int
-    """Counts up; the writer's next flush begins only when it will not ask for this one again."""
+    """Increasing number; the writer begins its next flush when it has this one's outcome."""
 
 
-@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
+@dataclass(slots=True)  # Not frozen: construction would take three times as long.
 class CommittedRange:
-    """Offsets `[start_offset, end_offset]` that a batch got in one partition."""
+    """Offsets `[start_offset, end_offset]` assigned to a batch in one partition."""
 
     partition: Partition
     start_offset: int
     end_offset: int
     timestamp: int
-    """The timestamp that its rows bear, in microseconds since the epoch."""
+    """Timestamp of the rows, in microseconds since the epoch."""
 
 
-@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
+@dataclass(slots=True)  # Not frozen: construction would take three times as long.
 class Accepted:
-    """The batch is committed; of a repeat, the ranges of its first commit.
+    """Result of a committed batch; for a duplicate, the ranges of its first commit.
 
-    Of a series, the range that its batches share, in their order.
+    For a series, the range that its batches share, in order.
     """
 
     committed: tuple[CommittedRange, ...]
@@ -108,24 +108,24 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The batch is durable in a stage, and invisible."""
+    """Result of a staged batch: durable, but not visible yet."""
 
     stage: str
     rows: int
     bytes: int
-    """Of its pages."""
+    """Stored bytes of its pages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The batch is not committed and never will be."""
+    """Result of a batch that is not committed and never will be."""
 
     error: WingsError
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesResults:
-    """The batches of a series have not one outcome but these."""
+    """Result of a series whose batches have different results."""
 
     each: "tuple[CommitResult, ...]"
 

@@ -1,22 +1,22 @@
-"""Nodes, and where their clients reach them."""
+"""Nodes, and their addresses for clients."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A Flight node of several, and where its clients reach it."""
+    """A Flight node of a deployment, and its addresses for clients."""
 
     id: str
-    """Unique for the process, from its start to its end."""
+    """Unique id of one run of the process."""
     address: str
-    """Of Flight: `HOST:PORT`, an IPv6 host in brackets."""
+    """Flight address `HOST:PORT`, with an IPv6 host in brackets."""
     http: str = ""
-    """URL of HTTP; empty where an earlier version registered it."""
+    """HTTP URL; empty if an earlier version registered the node."""
     since: int = 0
-    """When it started, in microseconds since the epoch by its clock; 0 as above."""
+    """Start time in microseconds since the epoch by its clock; 0 from an earlier version."""
 
     @property
     def flight(self) -> str:
-        """URL of Flight: with TLS where HTTP has it, as both listeners of a server do."""
+        """Flight URL; uses TLS if HTTP does, as a server configures both alike."""
         return f"{'grpc+tls' if self.http.startswith('https:') else 'grpc'}://{self.address}"

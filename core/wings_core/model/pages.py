@@ -1,4 +1,4 @@
-"""Pages: where they lie, how their bytes hold rows, and which offsets those have."""
+"""Pages: their addresses, formats, and offsets."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -9,25 +9,25 @@ from wings_core.names import TopicName
 from wings_core.partitions import Partition
 
 INLINE_SUFFIX = ".inline"
-"""Of the names of folios that metadata keeps itself."""
+"""Suffix of inline folios, which metadata stores."""
 
 INLINE_FOLIOS_MAX = 32
-"""So many of them are read at once."""
+"""Most inline folios per read."""
 
 LOST_FOLIO = "lost"
-"""The file that pages lie in, as metadata says after a repair, of which nothing is left."""
+"""Folio name that a repair gives to lost pages."""
 
 
 StoreRole = Literal["hot", "remote"]
-"""What an object store of a log is for."""
+"""Role of an object store of a log."""
 
 
 STORE_MESSAGES: dict[StoreRole, str] = {"hot": "new", "remote": "old"}
-"""Which messages it has."""
+"""Word for the messages in the store of each role."""
 
 
 class PageAddress(NamedTuple):
-    """Where a page lies: bytes `[position, position + length)` of a folio or segment file."""
+    """Address of a page: bytes `[position, position + length)` of a folio or segment file."""
 
     folio: str
     position: int
@@ -35,71 +35,70 @@ class PageAddress(NamedTuple):
 
     @property
     def pushed_format(self) -> "PageFormat":
-        """The format of a page that was pushed to this place."""
+        """Format of a pushed page at this address."""
         return PageFormat.INLINE if self.folio.endswith(INLINE_SUFFIX) else PageFormat.PLAIN
 
 
 @dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class InlineFolio:
-    """The pages of a small flush, kept by metadata in the transaction that assigns offsets."""
+    """The pages of a small flush, stored by the metadata transaction that assigns their offsets."""
 
     name: str
-    """Ends in `INLINE_SUFFIX`."""
+    """Name, with the suffix `INLINE_SUFFIX`."""
     data: bytes
-    """All of its pages, one after another."""
+    """All of its pages, concatenated."""
 
 
 class PageFormat(IntEnum):
-    """How a page's bytes hold its rows; metadata stores the number, which never changes."""
+    """Formats of pages; metadata stores the numbers, which never change."""
 
     PLAIN = 1
-    """As pushed: one Arrow IPC message, uncompressed; all rows have the page's timestamp."""
+    """Rows as pushed: one uncompressed Arrow IPC message, with one timestamp for the page."""
     SEGMENT = 2
     """Merged from other pages: one compressed Arrow IPC message in a segment file, with a timestamp
     for each row in a last column of its own."""
     INLINE = 3
-    """As PLAIN, in a folio that metadata keeps until it is drained."""
+    """PLAIN in an inline folio, which metadata stores until it is drained."""
     DRAINED = 4
-    """Gathered from pages that were inline: as PLAIN, with a timestamp for each row in a last
-    column of its own."""
+    """Gathered from inline pages: PLAIN with a last column for the timestamp of each row."""
     PARQUET = 5
-    """As SEGMENT, but a row group of a Parquet file."""
+    """Merged from other pages: a row group of a Parquet file."""
 
     @property
     def is_merged(self) -> bool:
-        """Whether maintenance wrote such pages, into the remote store, out of others."""
+        """Whether tiering writes such pages to the remote store."""
         return self in {PageFormat.SEGMENT, PageFormat.PARQUET}
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
-        raise Internal(f"a page has format {value}, which only a later version of Wings reads")
+        raise Internal(f"a page has format {value}, which needs a later version of Wings")
 
 
 _FORMATS = {int(each): each for each in PageFormat}
 
 
 def page_format(number: int) -> PageFormat:
-    """Return the format of a number out of metadata; quicker than the enumeration's own look-up.
+    """Return the format of a number in metadata; faster than the enumeration's own look-up.
 
     Raises:
-        Internal: Only a later version knows it.
+        Internal: The format belongs to a later version.
     """
     return _FORMATS.get(number) or PageFormat(number)
 
 
 @dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class StoredPage:
-    """Rows of one partition that are durable and wait for their offsets."""
+    """Durable rows of one partition that have no offsets yet."""
 
     partition: Partition
     rows: int
     address: PageAddress
     first_row: int | None = None
-    """Where they begin in the page (0-based), if they are a slice of it; None: all of it."""
+    """First row of a slice of the page (0-based); None for the whole page."""
     slice_bytes: int | None = None
-    """The slice's share of the page's bytes; None: all of it."""
+    """The slice's share of the page's bytes; None for the whole page."""
     schema_version: int = 1
-    """Of the topic's schema, in which the page is written."""
+    """Version of the topic's schema that the page is written in."""
 
     @property
     def bytes(self) -> int:
@@ -107,7 +106,7 @@ class StoredPage:
         return self.address.length if self.slice_bytes is None else self.slice_bytes
 
     def joined(self, page: "StoredPage") -> "StoredPage | None":
-        """Return these rows and those of the slice that follows, None where `page` is not that."""
+        """Return these rows joined with those of `page`; None unless it is the following slice."""
         if self.first_row is None or page.first_row != self.first_row + self.rows:
             return None
         if page.address != self.address or page.partition != self.partition:
@@ -124,22 +123,22 @@ class StoredPage:
 
 
 class Location(NamedTuple):
-    """The offsets `[start_offset, end_offset]`, and where their rows lie: a page or a slice."""
+    """Offsets `[start_offset, end_offset]`, and the page or slice that holds their rows."""
 
     start_offset: int
     end_offset: int
     timestamp: int
-    """Of the last row of the page, in microseconds since the epoch; never before the others'."""
+    """Timestamp of the last row, the latest of the page, in microseconds since the epoch."""
     address: PageAddress
     first_timestamp: int | None = None
-    """Of the first row; None: every row has `timestamp`."""
+    """Timestamp of the first row; None if every row has `timestamp`."""
     format: PageFormat = PageFormat.PLAIN
     first_row: int | None = None
-    """Where the rows begin in the page (0-based), if they are a slice of it; None: all of it."""
+    """First row of a slice of the page (0-based); None for the whole page."""
     slice_bytes: int | None = None
-    """The slice's share of the page's bytes; None: all of it."""
+    """The slice's share of the page's bytes; None for the whole page."""
     schema_version: int = 1
-    """Of the topic's schema, in which the page is written."""
+    """Version of the topic's schema that the page is written in."""
 
     @property
     def rows(self) -> int:
@@ -153,13 +152,13 @@ class Location(NamedTuple):
 
     @property
     def earliest_timestamp(self) -> int:
-        """The timestamp of its first row, in microseconds since the epoch."""
+        """Timestamp of the first row, in microseconds since the epoch."""
         return self.timestamp if self.first_timestamp is None else self.first_timestamp
 
 
 @dataclass(frozen=True, slots=True)
 class InlinePage:
-    """A page that is to be drained, and whose it is."""
+    """A page to drain, with its topic and partition."""
 
     topic: TopicName
     topic_uuid: str
@@ -169,17 +168,17 @@ class InlinePage:
 
 @dataclass(frozen=True, slots=True)
 class InlineBacklog:
-    """What metadata keeps inline."""
+    """The inline pages of metadata."""
 
     pages: tuple[InlinePage, ...]
-    """The first of those that are visible, by partition and offset."""
+    """First visible pages, ordered by partition and offset."""
     bytes: int
-    """Of all inline folios, in stages too."""
+    """Bytes of all inline folios, staged ones included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Pages of a partition, and those of the same offsets that take their place."""
+    """Pages of a partition, and the pages of the same offsets that replace them."""
 
     topic_uuid: str
     partition: Partition

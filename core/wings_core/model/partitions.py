@@ -1,4 +1,4 @@
-"""Partitions: where they stand, what was found in them, and sums over them."""
+"""Partitions: their states, located pages, and totals."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -9,42 +9,42 @@ from wings_core.partitions import Partition
 
 
 class PartitionState(NamedTuple):
-    """Where a partition stands."""
+    """State of a partition."""
 
     partition: Partition
     log_start_offset: int
     next_offset: int
     bytes: int
-    """Stored bytes of all its pages."""
+    """Stored bytes of all pages."""
     last_timestamp: int | None
-    """Microseconds since the epoch; None before the first message."""
+    """Timestamp of the last message in microseconds since the epoch; None before the first one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """What `OffsetRegistry.locate` found at one moment."""
+    """Result of `OffsetRegistry.locate`, consistent at one moment."""
 
     locations: tuple[Location, ...]
-    """In order of offset, without gaps; the first holds the offset asked for. Empty at the end."""
+    """Consecutive locations; the first contains the offset asked for. Empty at the log's end."""
     log_start_offset: int
     log_end_offset: int
     asked_at: float | None = field(default=None, compare=False)
-    """When the look began, by the monotonic clock, if that may be before the caller asked: it then
-    may have missed what was committed since. None: it began after. Minus infinity: metadata could
-    not be asked, and this is what was last heard."""
+    """Monotonic time of the look-up's start if it may precede the call, so that it may lack later
+    commits. None if it started after the call; minus infinity for a cached result while metadata
+    cannot be reached."""
 
 
 class LocatedPartition(NamedTuple):
-    """What `OffsetRegistry.locate_many` found of one partition."""
+    """Result of `OffsetRegistry.locate_many` for one partition."""
 
     state: PartitionState
     locations: tuple[Location, ...]
-    """As of `Located`: of an offset below the log's start, from the first message that is kept."""
+    """Locations as in `Located`; for an offset below the log's start, from the start on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a partition that a reader waits at."""
+    """An offset in a partition that a reader waits at."""
 
     topic_uuid: str
     partition: Partition
@@ -53,21 +53,21 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What retention took from a partition at one moment."""
+    """Result of one retention step in a partition."""
 
     log_start_offset: int
-    """Where the log starts now."""
+    """New start offset of the log."""
     pages: int
     rows: int
     bytes: int
 
 
 class TierState(NamedTuple):
-    """What a partition has in one tier."""
+    """Totals of a partition in one tier."""
 
     partition: Partition
     remote: bool
-    """Merged pages, in the remote store; else as they were written."""
+    """Whether this is the tier of merged pages, in the remote store."""
     pages: int
     rows: int
     bytes: int
@@ -75,12 +75,12 @@ class TierState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionSums:
-    """Sums over partitions."""
+    """Totals over partitions."""
 
     partitions: int = 0
-    """How many were written to."""
+    """Partitions that were written to."""
     messages: int = 0
-    """Of their next offsets."""
+    """Sum of their next offsets."""
     pages: int = 0
     rows: int = 0
     bytes: int = 0
@@ -91,7 +91,7 @@ class PartitionSums:
 
 @dataclass(frozen=True, slots=True)
 class TopicSums:
-    """A topic, and the sums over its partitions."""
+    """A topic, and the totals over its partitions."""
 
     topic: TopicName
     topic_uuid: str
@@ -100,32 +100,32 @@ class TopicSums:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """What `Maintenance.topic_state` found at one moment."""
+    """Result of `Maintenance.topic_state`, consistent at one moment."""
 
     sums: PartitionSums
     last_timestamp: int | None
-    """Of the last message, in microseconds since the epoch; None where none was ever written."""
+    """Timestamp of the last message in microseconds since the epoch; None before the first one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LargestTopics:
-    """What `Maintenance.largest_topics` found at one moment."""
+    """Result of `Maintenance.largest_topics`, consistent at one moment."""
 
     topics: tuple[TopicSums, ...]
-    """Those with most stored bytes, by them, the largest first."""
+    """Topics with the most stored bytes, in descending order of bytes."""
     others: int
-    """How many topics there are besides."""
+    """Number of other topics."""
     of_others: PartitionSums
     grouped: tuple[TopicName, ...]
-    """Topics that have share groups, those with most bytes."""
+    """Topics with share groups, those with the most bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffset:
-    """A named consumer's place in a partition: `offset` is the next one to read."""
+    """A named consumer's position in a partition; `offset` is the next one to read."""
 
     topic: TopicName
     partition: Partition
     offset: int
     committed_at: int
-    """Microseconds since the epoch."""
+    """Time of the commit in microseconds since the epoch."""

@@ -1,86 +1,86 @@
-"""Shards: how far something was read into the log once, and by whom."""
+"""Shards: the progress and ownership of exactly-once ingestion."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class ShardState(StrEnum):
-    """What is to come of a shard."""
+    """State of a shard."""
 
     OPEN = "open"
-    """There may be more of it."""
+    """More may be published."""
     FINISHED = "finished"
-    """All of it is in the log."""
+    """Everything is in the log."""
     DEAD = "dead"
-    """It is not retried any more; its last error says why."""
+    """Retries have ended; its last error says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """How far something that is read into the log once, such as a file, was read, and by whom."""
+    """Progress and owner of something ingested exactly once, such as a file."""
 
     source: str
-    """Whose shard it is: shards of two sources have nothing to do with each other."""
+    """Name of the source; shards of different sources are independent."""
     shard: str
-    """Its id, such as a file's URI."""
+    """Id of the shard, such as a file's URI."""
     token: str
-    """Of its owner, the only one who may publish it; empty: it has none."""
+    """Token of the owner, which alone may publish; empty without an owner."""
     position: int
-    """How much of it was published; its source says in which unit."""
+    """Published amount, in a unit of the source's choice."""
     state: ShardState
     failures: int
-    """Tries that failed since the last progress."""
+    """Failed attempts since the last progress."""
     error: str | None
-    """Of the last failure."""
+    """Error of the last failure."""
     opened_at: int
-    """Microseconds since the epoch."""
+    """Creation time in microseconds since the epoch."""
     updated_at: int
-    """When its owner was last heard of, in microseconds since the epoch; 0: never."""
+    """Time of the owner's last request, in microseconds since the epoch; 0 for never."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardProgress:
-    """What a publish does to a shard, in its own transaction."""
+    """Change of a shard in the transaction of a publish."""
 
     source: str
     shard: str
     token: str
-    """Has to be the owner's."""
+    """Token, which must be the owner's."""
     position: int
-    """Has to be where the shard stands."""
+    """Expected position of the shard."""
     next_position: int
-    """Where it stands then."""
+    """New position."""
     state: ShardState = ShardState.OPEN
-    """What it is then."""
+    """New state."""
     error: str | None = None
-    """Why a try failed; counts as one failure. None: it did not."""
+    """Error of a failed attempt, counted as one failure; None for progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardClaim:
-    """Asks for a shard that another one owns."""
+    """Request to take over a shard from its owner."""
 
     shard: str
     token: str
-    """Of the owner that is to be replaced, or one's own, to stay its owner."""
+    """Token of the owner to replace, or one's own to keep ownership."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardCounts:
-    """How many shards a source has."""
+    """Counts of a source's shards."""
 
     open: int
     finished: int
     dead: int
     position: int
-    """The sum of all positions, told as 2^63 - 1 where it is more."""
+    """Sum of all positions, at most 2^63 - 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardsPruned:
-    """What a pruning did."""
+    """Result of a pruning."""
 
     shards: int
-    """How many were forgotten."""
+    """Number of shards removed."""
     debounced: bool
-    """Whether nothing was looked at, as another pruning was not long ago."""
+    """Whether nothing was done, because another pruning was recent."""

@@ -1,4 +1,4 @@
-"""Share groups: their configuration, their state, and what their members hold."""
+"""Share groups: configuration, state, leases and held ranges."""
 
 import hashlib
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ Ordering = Literal["none", "partition"]
 
 _MEMBER_TAG_BYTES = 6
 _MEMBER_TAGS_MAX = 1_024
-"""Most tags cached: each lease and each acknowledgement asks for one."""
+"""Most cached tags: each lease and each acknowledgement needs one."""
 
 
 def _start(value: object, handler: ValidatorFunctionWrapHandler) -> object:
-    """Raise one sentence where pydantic would report an error for each alternative.
+    """Validate a start, raising one error where pydantic would raise one for each alternative.
 
-    A time is stored in UTC, whatever its zone was.
+    Times are converted to UTC.
     """
     if isinstance(value, dict):
         moment = TimestampOffset.model_validate(value).timestamp_us
@@ -56,7 +56,7 @@ def _full_name(text: str) -> str:
 
 
 Start = Annotated[Literal["latest", "earliest"] | TimestampOffset, WrapValidator(_start)]
-"""The place where a group begins: an end of the log, or the first message at or after a time."""
+"""Start of a group: an end of the log, or the first message at or after a time."""
 
 
 class ShareConfig(BaseModel):
@@ -68,75 +68,75 @@ class ShareConfig(BaseModel):
         default=30_000,
         ge=1_000,
         le=12 * 3_600_000,
-        description="How long a worker holds what it was given, and what `renew` begins anew.",
+        description="How long a worker holds delivered messages; `renew` starts it again.",
     )
     delivery_limit: int = Field(
         default=5,
         ge=1,
         le=100,
-        description="How often a message is delivered before it becomes a dead letter.",
+        description="Deliveries of a message before it becomes a dead letter.",
     )
     in_flight_max: int = Field(
         default=2_000, ge=1, le=1_000_000, description="Most messages held of one partition."
     )
     start: Start = Field(
         default="latest",
-        description="Where the group begins in partitions that are there when it is created; it "
-        "begins at 0 in those born later. A change later has no effect.",
+        description="Where the group starts in partitions that exist when it is created; it starts "
+        "at 0 in later ones. Changing it later has no effect.",
     )
     dlq_topic: Annotated[str, AfterValidator(_full_name)] | None = Field(
         default=None,
-        description="The topic of its dead letters, a bare id in the default namespace; null: they "
-        "are dropped.",
+        description="Topic for dead letters; a bare id is one of the default namespace. Null: dead "
+        "letters are dropped.",
     )
     dlq_copy_payload: bool = Field(
         default=True, description="Whether a dead letter carries the row itself."
     )
     acquire_mode: AcquireMode = Field(
         default="record_limit",
-        description="`record_limit`: never more messages than asked for. `batch_optimized`: whole "
-        "batches as they were pushed, the last of which may exceed what was asked for.",
+        description="`record_limit`: never more messages than requested. `batch_optimized`: whole "
+        "batches as pushed, the last of which may exceed the requested number.",
     )
     ordering: Ordering = Field(
         default="none",
-        description="`none`: messages of a partition are worked on side by side. `partition`: one "
-        "lease of a partition at a time, in order of offset, so that a message that is delayed or "
-        "fails holds back its partition alone.",
+        description="`none`: messages of a partition are processed concurrently. `partition`: one "
+        "lease of a partition at a time, in order of offset, so that a delayed or failing message "
+        "blocks only its partition.",
     )
 
     deliver_at_column: str | None = Field(
         default=None,
         min_length=1,
-        description="A timestamp column of the topic: a message is not delivered before that time, "
-        "which is UTC where the column has no zone; null: at once.",
+        description="Timestamp column with the earliest delivery time of each message, in UTC if "
+        "the column has no zone. Null: at once.",
     )
 
     @property
     def is_ordered(self) -> bool:
-        """Whether a partition has one lease at a time, in order of offset."""
+        """Whether each partition has one lease at a time, in order of offset."""
         return self.ordering == "partition"
 
     @property
     def window(self) -> int:
-        """Messages in flight of a partition at which no more of it are leased."""
+        """Messages in flight of a partition above which no more are leased."""
         return 1 if self.is_ordered else self.in_flight_max
 
     @property
     def dlq(self) -> TopicName | None:
-        """The name of the topic of dead letters."""
+        """Name of the topic for dead letters."""
         return None if self.dlq_topic is None else TopicName.parse(self.dlq_topic)
 
     def changed_by(self, changes: "ShareConfig") -> Self:
-        """Return the configuration with the keys replaced that were given in `changes`."""
+        """Return the configuration with the keys that are set in `changes` replaced."""
         given = {key: getattr(changes, key) for key in changes.model_fields_set}
         return self.model_copy(update=given)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Parse a stored configuration; keys that this version does not know are ignored.
+        """Parse a stored configuration; unknown keys are ignored.
 
         Raises:
-            InvalidArgument: It is no configuration.
+            InvalidArgument: The text is not a configuration.
         """
         try:
             return cls.model_validate_json(text, extra="ignore")
@@ -146,7 +146,7 @@ class ShareConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ShareGroup:
-    """A group of workers that share one topic; its UUID differs from that of any other group."""
+    """A group of workers that share one topic; its UUID is unique."""
 
     name: str
     uuid: str
@@ -160,11 +160,11 @@ class SharePartitionState:
 
     partition: Partition
     start_offset: int
-    """All messages before it are finished."""
+    """Offset before which all messages are finished."""
     in_flight: int
-    """Messages held now."""
+    """Messages currently held by members."""
     lag: int
-    """Messages not finished, the held ones included."""
+    """Unfinished messages, held ones included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +172,10 @@ class Lease:
     """The right to acknowledge the messages leased with it, until it expires or is taken over.
 
     Attributes:
-        coordinator: The id of the coordinator that gave it; unique for each start of one.
-        number: Counts up within the coordinator.
-        member_tag: A hash of the member's name, by which any node checks that an acknowledgement
-            is the member's.
+        coordinator: Unique id of one run of the coordinator that granted it.
+        number: Increasing number within the coordinator.
+        member_tag: Hash of the member's name, by which any node checks that an acknowledgement
+            comes from the member.
     """
 
     coordinator: str
@@ -210,22 +210,22 @@ def member_tag(member: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LeasedRange:
-    """Messages `[start_offset, end_offset]` of a partition, leased to a member for a while."""
+    """Messages `[start_offset, end_offset]` of a partition, leased to a member."""
 
     partition: Partition
     start_offset: int
     end_offset: int
     lease: str
     delivery_count: int
-    """Deliveries made, this one included: 1 at the first."""
+    """Number of deliveries, this one included; 1 for the first."""
     lock_duration_ms: int
-    """Counted from the coordinator's request; a little of it is over when they arrive."""
+    """Lock duration from the coordinator's request on; a little of it has passed on arrival."""
     in_order: bool = False
-    """Whether no other lease of the partition is given meanwhile."""
+    """Whether no other lease of the partition is granted meanwhile."""
 
     @property
     def messages(self) -> int:
-        """How many messages it has."""
+        """Number of messages."""
         return self.end_offset - self.start_offset + 1
 
 
@@ -237,20 +237,20 @@ class HeldRange:
     last: int
     lease: Lease
     member: str
-    """The member's name; empty where its coordinator does not tell it."""
+    """Name of the member; empty if the coordinator does not report it."""
     count: int
-    """Deliveries made, this one included."""
+    """Number of deliveries, this one included."""
     held_ms: int
     """Milliseconds since it was leased."""
     left_ms: int
-    """Milliseconds until its lock ends."""
+    """Milliseconds until its lock expires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Oldest:
-    """The message that a group has left unfinished for longest."""
+    """The oldest unfinished message of a group."""
 
     partition: Partition
     offset: int
     timestamp: int
-    """Microseconds since the epoch; its page's first where rows of the page have different ones."""
+    """Timestamp in microseconds since the epoch; that of the page's first row if they differ."""

@@ -1,4 +1,4 @@
-"""Stages, and what a publish or an abort did to them."""
+"""Stages, and the results of publishing or aborting them."""
 
 from dataclasses import dataclass
 
@@ -8,19 +8,19 @@ from wings_core.partitions import Partition
 
 @dataclass(frozen=True, slots=True)
 class StageEntry:
-    """Says that a batch is to be staged: durable, and invisible until its stage is published."""
+    """Option to stage a batch: durable, and invisible until its stage is published."""
 
     stage: str
-    """The stage's id."""
+    """Id of the stage."""
     writing: str
-    """Unique for the stream that writes the stage; no other stream adds to it."""
+    """Unique id of the stream that writes the stage; no other stream can add to it."""
     first: bool
-    """Whether it is the stream's first batch, which begins the stage."""
+    """Whether this is the stream's first batch, which begins the stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What was staged under one id and is not published yet."""
+    """An unpublished stage."""
 
     stage: str
     topic_uuid: str
@@ -28,12 +28,12 @@ class Stage:
     bytes: int
     pages: int
     changed_at: int
-    """When its last batch came, in microseconds since the epoch."""
+    """Time of its last batch, in microseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedRange:
-    """Offsets `[start_offset, end_offset]` that a publish got in one partition of a topic."""
+    """Offsets `[start_offset, end_offset]` assigned by a publish in one partition of a topic."""
 
     topic: TopicName
     partition: Partition
@@ -43,7 +43,7 @@ class PublishedRange:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a publish made visible; of a repeat, what the first one did."""
+    """Result of a publish; for a repeated publish, that of the first."""
 
     committed: tuple[PublishedRange, ...]
     replayed: bool = False
@@ -51,10 +51,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """What an abort deleted."""
+    """Result of an abort."""
 
     stages: tuple[str, ...]
-    """Those that were there, in the order asked."""
+    """Deleted stages, in the order requested."""
     published: bool | None
-    """Whether the batch that was named had been published before; None where none was named, or it
-    is too old to be remembered."""
+    """Whether the given publish had taken place before; None if none was given, or it is too old to
+    be remembered."""

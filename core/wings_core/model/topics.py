@@ -11,7 +11,7 @@ from wings_core.names import NamespaceName, TopicName
 
 
 class TopicConfig(BaseModel):
-    """What a topic's owner may set, at creation and later; null is a key's default."""
+    """Configuration of a topic, set at creation or later; null selects a key's default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -19,7 +19,7 @@ class TopicConfig(BaseModel):
         default=None,
         ge=1,
         description="Largest batch accepted, in bytes of Arrow buffers; the server's limit applies "
-        "as well. Null: the server's alone.",
+        "as well. Null: only the server's limit.",
     )
     retention_ms: int | None = Field(
         default=None,
@@ -29,47 +29,46 @@ class TopicConfig(BaseModel):
     retention_bytes: int | None = Field(
         default=None,
         ge=1,
-        description="Stored bytes that each partition keeps at least, of its newest messages. "
-        "Null: all.",
+        description="Least stored bytes of newest messages that each partition keeps. Null: all.",
     )
     retention_on_acceptance: bool = Field(
         default=False,
-        description="Whether messages may go that every share group of the topic has finished. "
-        "Nothing goes while it has no group, nor what one of them has still to finish.",
+        description="Whether to delete messages that every share group of the topic has finished. "
+        "Nothing is deleted while the topic has no group, or a group has not finished it.",
     )
     tier_after_ms: int | None = Field(
         default=None,
         ge=0,
-        description="Milliseconds after their timestamp that messages move to the remote store, "
-        "small pages merged into large compressed segments. Null: an hour where the server has a "
-        "remote store of its own, else never.",
+        description="Milliseconds from their timestamp until messages move to the remote store, "
+        "small pages merged into large compressed segments. Null: an hour if the server has a "
+        "remote store of its own, otherwise never.",
     )
     segment_bytes: int = Field(
         default=64 * 1024 * 1024,
         ge=1,
-        description="Stored bytes of pages that are merged into one segment, about.",
+        description="Approximate stored bytes of the pages that are merged into one segment.",
     )
     segment_format: Literal["arrow", "parquet"] = Field(
         default="arrow",
-        description="What segments are from now on: Arrow IPC files, or Parquet files, for topics "
-        "whose types Parquet has.",
+        description="Format of new segments: Arrow IPC files, or Parquet files for topics whose "
+        "types Parquet supports.",
     )
     table: Literal["iceberg"] | None = Field(
         default=None,
-        description="Whether the topic's segments, as Parquet files, are an Iceberg table too. "
-        "Null: they are not; a table that there was is dropped from its catalog by the next "
-        "maintenance, and its rows stay in the log.",
+        description="Whether the topic's segments, as Parquet files, also form an Iceberg table. "
+        "Null: they do not; the next maintenance drops an existing table from its catalog, and its "
+        "rows stay in the log.",
     )
     table_partition_by: str | None = Field(
         default=None,
         max_length=1_000,
-        description="What the table is partitioned by: transforms of the partition key and of "
-        "`__timestamp`, like `bucket(16, key), day(__timestamp)`. Null: nothing.",
+        description="Partitioning of the table: transforms of the partition key and of "
+        "`__timestamp`, like `bucket(16, key), day(__timestamp)`. Null: unpartitioned.",
     )
     table_commit_ms: int = Field(
         default=60_000,
         ge=0,
-        description="Milliseconds between two snapshots of the table, at least.",
+        description="Least milliseconds between two snapshots of the table.",
     )
 
     @model_validator(mode="before")
@@ -84,20 +83,20 @@ class TopicConfig(BaseModel):
         }
 
     def changed(self, change: "TopicConfig") -> "TopicConfig":
-        """Return the configuration with the keys that a change was given."""
+        """Return the configuration with the keys that are set in `change` replaced."""
         given = {key: getattr(change, key) for key in change.model_fields_set}
         return self.model_copy(update=given)
 
     @property
     def merged_format(self) -> "PageFormat":
-        """The format of pages that are merged."""
+        """Format of merged pages."""
         is_parquet = self.segment_format == "parquet" or self.table is not None
         return PageFormat.PARQUET if is_parquet else PageFormat.SEGMENT
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic. Its UUID tells it from one of the same name before or after it."""
+    """A topic; its UUID distinguishes it from earlier and later topics of the same name."""
 
     name: TopicName
     uuid: str
@@ -105,31 +104,31 @@ class Topic:
     partition_key: str | None
     config: TopicConfig
     created_at: int
-    """Microseconds since the epoch."""
+    """Creation time in microseconds since the epoch."""
     earlier_schemas: tuple[pa.Schema, ...] = ()
-    """The schemas of the versions before that of `schema`, from version 1 on."""
+    """Schemas of the versions before that of `schema`, from version 1 on."""
     later_schemas: tuple[pa.Schema, ...] = ()
-    """Those of the versions after it: some where a reader or writer uses an earlier version."""
+    """Schemas of later versions than `schema`, if a reader or writer uses an earlier one."""
 
     @property
     def schema_version(self) -> int:
-        """The version of `schema`, from 1 on."""
+        """Version of `schema`, from 1."""
         return len(self.earlier_schemas) + 1
 
     @property
     def schema_versions(self) -> int:
-        """The last version that is known here."""
+        """Latest known version."""
         return len(self.earlier_schemas) + 1 + len(self.later_schemas)
 
     @property
     def schemas(self) -> tuple[pa.Schema, ...]:
-        """The schemas of all versions that are known here, from version 1 on."""
+        """Schemas of all known versions, from version 1 on."""
         return (*self.earlier_schemas, self.schema, *self.later_schemas)
 
     def at(self, version: int) -> "Topic":
-        """Return the topic with the schema of a version, from 1 to `schema_versions`.
+        """Return the topic with the schema of `version`, from 1 to `schema_versions`.
 
-        The schema is the same object each time, since much is cached by its identity.
+        The schema is the same object each time, as caches use its identity.
         """
         if version == self.schema_version:
             return self
@@ -144,15 +143,15 @@ class Topic:
 
     @property
     def key_type(self) -> pa.DataType | None:
-        """The type of the partition key's column, None for a topic without a key."""
+        """Type of the partition key's column; None for a topic without a key."""
         return None if self.partition_key is None else self.schema.field(self.partition_key).type
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A namespace and when it came into being (microseconds since the epoch).
+    """A namespace and its creation time (microseconds since the epoch).
 
-    Its UUID tells it from one of the same name before or after it.
+    Its UUID distinguishes it from earlier and later namespaces of the same name.
     """
 
     name: NamespaceName

@@ -165,7 +165,7 @@ class MessageWriter:
         self._writer.write_batch(empty_batch(schema))
 
     def message(self, batch: pa.RecordBatch) -> tuple[memoryview, list[memoryview]]:
-        """Serialize a batch as `RecordBatch.serialize` does; returns metadata and parts of the body.
+        """Serialize a batch as `RecordBatch.serialize` does; returns metadata and the body.
 
         The parts are the batch's own buffers where they can be written unchanged, and padding.
         """

@@ -32,7 +32,7 @@ _PREFIX = "segments"
 
 
 def store_suffix(folio: str) -> str:
-    """Return the suffix of a folio's name that selects its store: the last, or last but one for Parquet.
+    """Return the suffix of a folio's name that selects its store (not a final `.parquet`).
 
     Other programs thus recognise Parquet files by their last suffix.
     """
