@@ -7,7 +7,7 @@ key to nothing. So its result is compared with the input.
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from numbers import Real
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, cast
@@ -365,7 +365,16 @@ def _same(given: Any, back: Any) -> bool:
         return _same_items(given, cast("Sequence[Any]", back))
     if back is None:
         return given is None or _is_nan(given)
-    return _equal(given, back) or (_is_nan(given) and _is_nan(back))
+    return _equal(given, back) or _is_same_moment(given, back) or (_is_nan(given) and _is_nan(back))
+
+
+def _is_same_moment(given: Any, back: Any) -> bool:
+    """Return whether two times are one; to Python, a time in a fold or a gap equals no other."""
+    times = [each for each in (given, back) if isinstance(each, datetime) and each.tzinfo]
+    try:
+        return len(times) == 2 and times[0].astimezone(UTC) == times[1].astimezone(UTC)
+    except OverflowError:
+        return False
 
 
 def _is_nan(value: Any) -> bool:

@@ -179,3 +179,20 @@ def test_times_of_several_zones_are_the_moments_that_they_name() -> None:
     schema = pa.schema([("x", arrow.timestamp("us", "UTC"))])
     found = batch_of_rows([{"x": noon}, {"x": east}], schema)
     assert found.column(0).to_pylist() == [noon, noon]
+
+
+def test_times_in_folds_and_gaps_of_their_zone_are_the_moments_that_they_name() -> None:
+    # Of which Python says that they equal no time of another zone.
+    zone = ZoneInfo("America/New_York")
+    fold = [datetime(2022, 11, 6, 1, 6, 58, tzinfo=zone, fold=fold) for fold in (0, 1)]
+    values = [*fold, datetime(2022, 3, 13, 2, 30, tzinfo=zone)]
+    moments = [value.astimezone(UTC) for value in values]
+    for column in ("UTC", "Europe/Berlin"):
+        at = arrow.timestamp("us", column)
+        schema = arrow.schema([("x", at), ("y", arrow.list_(arrow.struct([("at", at)])))])
+        rows = [{"x": value, "y": [{"at": value}]} for value in values]
+        columns = {name: [row[name] for row in rows] for name in schema.names}
+        for found in (batch_of_rows(rows, schema), batch_of_columns(columns, schema)):
+            for row, moment in zip(found.to_pylist(), moments, strict=True):
+                read = (row["x"], row["y"][0]["at"])
+                assert [each.astimezone(UTC) for each in read] == [moment, moment]
