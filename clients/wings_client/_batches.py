@@ -12,6 +12,7 @@ from wings_client._pandas import frame_table, is_pandas
 from wings_client._rows import Row, batch_of_columns, batch_of_rows, mapping_of_object
 from wings_client.arrow import RecordBatch
 from wings_core.cast import Caster
+from wings_core.contracts.messages import shortened
 from wings_core.errors import InvalidArgument
 
 BATCH_ROWS = 65_536
@@ -107,7 +108,9 @@ def _opened(data: Any, argument: str) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_stream(data)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         if "Cannot import schema" not in str(error):
-            raise
+            raise InvalidArgument(
+                shortened(f"{argument}: cannot push this {type(data).__name__}: {error}")
+            ) from None
         raise InvalidArgument(  # A column of pandas, Polars or Arrow.
             f"{argument}: cannot push a {type(data).__name__}, which has no columns: expected a "
             "table or a data frame, or a mapping of the column's name to it"

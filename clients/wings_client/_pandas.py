@@ -5,7 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from wings_core.errors import SchemaMismatch
+from wings_core.contracts.messages import shortened
+from wings_core.errors import InvalidArgument, SchemaMismatch
 
 
 def is_pandas(data: object, name: str) -> bool:
@@ -27,11 +28,12 @@ def frame_table(frame: Any, schema: pa.Schema | None = None) -> pa.Table:
 
     Raises:
         SchemaMismatch: The topic has no column of the name of the index, or the frame has one.
+        InvalidArgument: Arrow has no such columns.
     """
     names: list[object] = list(frame.index.names)
     named = [str(name) for name in names if name is not None]
     if not named:
-        return pa.Table.from_pandas(frame, preserve_index=False)
+        return _table(frame, preserve_index=False)
     columns = set(map(str, frame.columns))
     for name in named:
         problem = "is a column too" if name in columns else "is not a column of the topic"
@@ -40,9 +42,19 @@ def frame_table(frame: Any, schema: pa.Schema | None = None) -> pa.Table:
                 f"the index {name!r:.80} {problem}: frame.reset_index(drop=True) is without it",
                 column=name,
             )
-    table = pa.Table.from_pandas(frame, preserve_index=True)
+    table = _table(frame, preserve_index=True)
     unnamed = [f"__index_level_{level}__" for level, name in enumerate(names) if name is None]
     return table.drop_columns(unnamed)
+
+
+def _table(frame: Any, *, preserve_index: bool) -> pa.Table:
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=preserve_index)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        problem = ", ".join(map(str, error.args))
+        raise InvalidArgument(
+            shortened(f"the data frame cannot become a table of Arrow: {problem}")
+        ) from None
 
 
 def series_values(series: Any) -> Any:

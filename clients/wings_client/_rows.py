@@ -176,7 +176,11 @@ def batch_of_columns(columns: Mapping[str, Iterable[Any]], schema: pa.Schema) ->
     for field in fields:
         if field.name not in columns:
             raise _mismatch(f"column {field.name!r:.80} is missing", field.name)
-        values = _arrow_or_python(columns[field.name])
+        try:
+            values = _arrow_or_python(columns[field.name])
+        except pa.ArrowException as error:
+            problem = f"column {field.name!r:.80} cannot become one of Arrow: {error!s:.200}"
+            raise _mismatch(problem, field.name) from None
         as_arrow = isinstance(values, pa.Array)
         arrays.append(_cast(values, field) if as_arrow else _column(values, field, 0))
         if len(arrays[-1]) != len(arrays[0]):

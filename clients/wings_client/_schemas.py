@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from wings_client._pandas import frame_table, is_pandas
 from wings_core.arrow_types import fields_of
+from wings_core.contracts.messages import shortened
 from wings_core.errors import InvalidArgument, InvalidSchema
 from wings_core.plain_types import plain_schema
 from wings_core.type_names import parse_type
@@ -85,7 +86,13 @@ def schema_of(given: SchemaLike, argument: str = "schema") -> pa.Schema:
         InvalidSchema: A field is of no type that a column can have; fact `column`.
         InvalidArgument: No schema can be made of it.
     """
-    found = _arrow_schema(given)
+    try:
+        found = _arrow_schema(given)
+    except pa.ArrowException as error:
+        name = type(given).__name__
+        raise InvalidArgument(
+            shortened(f"{argument}: cannot make a schema of this {name}: {error}")
+        ) from None
     if found is None and isinstance(given, Mapping):
         columns = cast("Mapping[str, object]", given).items()
         found = pa.schema([_named(str(name), each) for name, each in columns])
@@ -124,7 +131,7 @@ def _frame_schema(given: Any) -> pa.Schema | None:
         return _pandas_schema(given)
     if is_pandas(given, "Series"):  # The dtypes of a data frame.
         return pa.schema([_named(str(name), each) for name, each in given.items()])
-    if polars is not None and isinstance(given, polars.LazyFrame):
+    if polars is not None and isinstance(given, (polars.DataFrame, polars.LazyFrame)):
         return _polars_schema(given.collect_schema())
     if polars is not None and isinstance(given, polars.Schema):
         return _polars_schema(given)
@@ -143,6 +150,9 @@ def _pandas_schema(frame: Any) -> pa.Schema:
 def _polars_schema(schema: object) -> pa.Schema:
     import polars as pl  # It is there: the schema is one of its.
 
+    for name, data_type in cast("Mapping[str, object]", schema).items():
+        if data_type == pl.Object:  # To Arrow it gives where they are in memory.
+            raise _unsupported(name, "a column of objects of Python")
     with pa.RecordBatchReader.from_stream(pl.DataFrame(schema=cast("Any", schema))) as reader:
         return reader.schema
 

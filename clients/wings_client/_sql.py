@@ -179,7 +179,7 @@ def _stream(name: str, table: Any) -> str:
         elif isinstance(table, list):
             table = pa.Table.from_pylist(cast("Any", table))
         reader = RecordBatchReader.from_stream(table)
-    except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
+    except (InvalidArgument, pa.ArrowException, AttributeError, TypeError, ValueError) as error:
         raise InvalidArgument(f"tables: {name!r:.80} is no table: {error!s:.200}") from None
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")

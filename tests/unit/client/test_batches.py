@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any, cast
 
+import pandas  # pyright: ignore[reportMissingTypeStubs]
+import polars
 import pyarrow as pa
 import pytest
 from arrow_strategies import arrow
@@ -12,7 +14,7 @@ from tables import each
 from wings_client._batches import BATCH_PARTITIONS_MAX, Cut, to_batches
 from wings_client._model import Topic
 from wings_client._schemas import schema_of
-from wings_core.errors import InvalidArgument, SchemaMismatch
+from wings_core.errors import InvalidArgument, InvalidSchema, SchemaMismatch
 
 SCHEMA = pa.schema([("key", pa.string()), ("n", pa.int64())])
 ROWS = [{"key": "a", "n": 1}, {"key": "b", "n": 2}, {"key": "a", "n": 3}]
@@ -40,11 +42,11 @@ def whole() -> Any:
 
 
 def pandas_frame() -> Any:
-    return pytest.importorskip("pandas").DataFrame(ROWS, index=[7, 8, 9])
+    return pandas.DataFrame(ROWS, index=[7, 8, 9])
 
 
 def polars_frame() -> Any:
-    return pytest.importorskip("polars").DataFrame(ROWS)
+    return polars.DataFrame(ROWS)
 
 
 FORMS: dict[str, Callable[[], Any]] = {
@@ -65,9 +67,7 @@ FORMS: dict[str, Callable[[], Any]] = {
     "pandas with a named index": lambda: pandas_frame().set_index("key"),
     "pandas categories": lambda: pandas_frame().astype({"key": "category"}),
     "polars": polars_frame,
-    "polars categories": lambda: polars_frame().cast(
-        {"key": pytest.importorskip("polars").Categorical}
-    ),
+    "polars categories": lambda: polars_frame().cast({"key": polars.Categorical}),
     "an Arrow array": OneArray,
 }
 
@@ -87,7 +87,6 @@ def test_columns_of_arrow_are_cast_where_no_value_changes() -> None:
 
 
 def test_levels_of_an_index_that_have_a_name_are_columns() -> None:
-    pandas = pytest.importorskip("pandas")
     summed = pandas.DataFrame(ROWS).groupby("key").sum()
     assert rows_of(summed) == [{"key": "a", "n": 4}, {"key": "b", "n": 2}]
     levels = pandas.MultiIndex.from_arrays([["a"], [0]], names=["key", None])
@@ -101,7 +100,6 @@ def test_levels_of_an_index_that_have_a_name_are_columns() -> None:
 
 
 def test_missing_values_of_pandas_are_nulls() -> None:
-    pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"key": ["a", None], "n": [1, float("nan")]})
     assert frame.dtypes["n"] == "float64"
     assert rows_of(frame) == [{"key": "a", "n": 1}, {"key": None, "n": None}]
@@ -197,3 +195,28 @@ def test_a_topics_own_bound_on_bytes_counts() -> None:
     assert topic.id == "t"
     assert Cut.of(topic, 10, routed=True) == Cut(rows_max=10, bytes_max=100, key="key")
     assert Cut.of(topic, 10, routed=False).key is None
+
+
+@each(
+    ("make", "problem"),
+    [
+        (lambda: pandas.DataFrame([["a", "b"]], columns=["key", "key"]), "Duplicate column names"),
+        (lambda: pandas.DataFrame({"key": ["a", 1]}), "column key"),
+        (lambda: pandas.DataFrame({"n": [1j]}), "column n"),
+        (lambda: pandas.DataFrame({"n": pandas.arrays.SparseArray([0])}), "column n"),
+        (lambda: pandas.DataFrame({"n": [1 << 64]}), "too large"),
+        (lambda: polars.DataFrame({"n": polars.Series([1], dtype=polars.Int128)}), "_pli128"),
+        (lambda: polars.DataFrame({"n": polars.Series([object()])}), "'n'"),
+    ],
+)
+def test_a_data_frame_that_arrow_has_no_types_for_is_refused(
+    make: Callable[[], Any], problem: str
+) -> None:
+    frame = make()
+    with pytest.raises(InvalidArgument, match=problem):
+        rows_of(frame)
+    with pytest.raises((InvalidArgument, InvalidSchema), match=problem):
+        schema_of(frame)
+    if "n" in frame:
+        with pytest.raises(SchemaMismatch, match="column 'n'"):
+            rows_of({"n": frame["n"]})
