@@ -1,8 +1,8 @@
-"""Tune the C library's allocator for a process that receives large messages again and again.
+"""Tuning of the C library's allocator for processes that receive many large messages.
 
-By default glibc maps memory for each large message anew and gives it back after: the kernel then
-clears every page of it again, which took a third of the time of a large push, and of what it
-takes to receive batches (measured). A process may keep some freed memory instead.
+By default glibc maps memory for each large message and unmaps it afterwards, so that the kernel
+clears every page again: a third of the time of a large push, and of receiving batches (measured).
+A process can keep some freed memory instead.
 """
 
 import ctypes
@@ -11,24 +11,22 @@ from contextlib import suppress
 import pyarrow as pa
 
 MAPPED_BYTES_MIN = 32 * 1024 * 1024
-"""Only allocations above this are mapped one by one; glibc allows no more."""
+"""Size above which allocations are mapped individually; glibc's greatest value."""
 
 FREE_BYTES_KEPT_MAX = 64 * 1024 * 1024
-"""Freed memory that an arena keeps at its end."""
+"""Freed memory that an arena keeps at its top."""
 
 PURGED_BYTES = 1024 * 1024
-"""Arrow's allocator gives back what other threads freed only when it is next asked for so much."""
+"""Size of an allocation that makes Arrow's allocator release memory freed by other threads."""
 
-# Of malloc.h.
+# From malloc.h.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 
 
 def keep_freed_memory(arenas_max: int | None = None) -> bool:
-    """Set the bounds for this process; return whether that was possible.
-
-    Another C library than glibc is left alone.
+    """Set the bounds for this process; returns False with another C library than glibc.
 
     Args:
         arenas_max: How many arenas threads share, if this is called before there are more; None:
@@ -46,7 +44,7 @@ def keep_freed_memory(arenas_max: int | None = None) -> bool:
 
 
 def release_unused() -> None:
-    """Give freed memory back to the system; may take some milliseconds for each gigabyte."""
+    """Return freed memory to the system; takes some milliseconds per gigabyte."""
     pool = pa.default_memory_pool()
     pa.allocate_buffer(PURGED_BYTES)
     pool.release_unused()

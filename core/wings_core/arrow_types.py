@@ -1,6 +1,6 @@
-"""Arrow types as trees: what lies inside a nested type, and how to build one of the same kind.
+"""Arrow types as trees: the children of a nested type, and construction of similar types.
 
-Walks over types go through here, so that the kinds of nesting that Wings knows stand in one place.
+All traversals of types use this module, which alone lists the supported kinds of nesting.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ def fields_of(schema: pa.Schema) -> "list[ArrowField]":
 
 
 def is_list(data_type: pa.DataType) -> bool:
-    """Tell whether a type is a list of one of the three kinds: list, large, fixed size."""
+    """Return whether a type is a list: of the kind list, large list or fixed-size list."""
     return (
         pa.types.is_list(data_type)
         or pa.types.is_large_list(data_type)
@@ -29,7 +29,7 @@ def is_list(data_type: pa.DataType) -> bool:
 
 
 def is_supported_nesting(data_type: pa.DataType) -> bool:
-    """Tell whether a type is nested in a way that topics may be: list, struct or map."""
+    """Return whether a type is nested in a supported way: list, struct or map."""
     return is_list(data_type) or pa.types.is_struct(data_type) or pa.types.is_map(data_type)
 
 
@@ -39,7 +39,7 @@ def children(data_type: pa.DataType) -> "list[ArrowField]":
     Empty for every other type.
 
     Raises:
-        UnicodeDecodeError: Never here, but by the `name` of a field from a hostile schema.
+        UnicodeDecodeError: Not raised here, but by the `name` of a field from a hostile schema.
     """
     nested = cast("Any", data_type)
     if pa.types.is_map(data_type):
@@ -50,7 +50,7 @@ def children(data_type: pa.DataType) -> "list[ArrowField]":
 
 
 def shape(data_type: pa.DataType) -> tuple[int, ...]:
-    """Return what a nested type is besides its kind and its children's types."""
+    """Return the parameters of a nested type apart from its kind and children."""
     nested = cast("Any", data_type)
     if pa.types.is_fixed_size_list(data_type):
         return (int(nested.list_size),)
@@ -60,9 +60,9 @@ def shape(data_type: pa.DataType) -> tuple[int, ...]:
 
 
 def map_entries(array: "ArrowArray") -> Any:
-    """Return the maps of an array as lists of structs of key and value, without a copy.
+    """Convert an array of maps to lists of structs of key and value, without a copy.
 
-    A cast does the same, but refuses values with nulls under a null struct that may have none.
+    A cast does the same, but rejects nulls in a non-nullable field under a null struct.
     """
     maps = cast("Any", array)
     validity, offsets = maps.buffers()[:2]
@@ -74,7 +74,7 @@ def map_entries(array: "ArrowArray") -> Any:
 
 
 def leaves(column: Any) -> Iterator[Any]:
-    """Yield the columns of values inside a column, at every depth; one that is flat, itself."""
+    """Yield the leaf columns of a nested column; a flat column yields itself."""
     waiting: list[Any] = list(column.chunks) if isinstance(column, pa.ChunkedArray) else [column]
     while waiting:
         array = waiting.pop()
@@ -89,12 +89,12 @@ def leaves(column: Any) -> Iterator[Any]:
 
 
 def with_children(data_type: pa.DataType, fields: "Sequence[ArrowField]") -> pa.DataType:
-    """Return a type of the same kind and shape around other fields; a flat type as it is."""
+    """Return a type of the same kind and shape with other fields; a flat type is returned as is."""
     build = cast("Any", pa)
     if pa.types.is_struct(data_type):
         return build.struct(list(fields))
     if pa.types.is_map(data_type):
-        # Arrow's IPC forgets other names of a map's parts, so they are not kept here either.
+        # Arrow IPC drops other names of a map's parts, so they are dropped here, too.
         key, value = fields[0].with_name("key"), fields[1].with_name("value")
         return build.map_(key, value, bool(shape(data_type)[0]))
     if pa.types.is_fixed_size_list(data_type):

@@ -1,4 +1,4 @@
-"""Batches that come in: do they fit their topic, and are they sound?"""
+"""Validation of incoming batches: schema and data."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -22,18 +22,18 @@ _IN_COLUMN = re.compile(r"In column (\d+): (?:Invalid: )?")
 _Column = tuple[str, pa.DataType]
 
 _TYPE_SHOWN_MAX = 200
-"""Characters of a type in an error; a nested one can be long."""
+"""Most characters of a type shown in an error."""
 
 
 def check_stream_schema(topic_schema: pa.Schema, schema: pa.Schema) -> None:
     """Check that a stream's columns are the topic's: names, order and types.
 
-    Metadata and nullability are ignored, also nested, as are the names of list items and of a
-    map's key and value; whether a batch has nulls where none may be is `check_batch`'s.
+    Metadata and nullability are ignored, also in nested fields, as are the names of list items and
+    of a map's key and value; `check_batch` checks for nulls.
 
     Raises:
-        SchemaMismatch: Names the first column that differs, is missing or is not the topic's, in
-            the facts `column`, `expected` and `actual` (types; None where there is no such column).
+        SchemaMismatch: A column differs, is missing or superfluous. Facts `column`, `expected` and
+            `actual` describe the first one (types; None without such a column).
     """
     if topic_schema.equals(schema):
         return
@@ -59,12 +59,13 @@ def check_stream_schema(topic_schema: pa.Schema, schema: pa.Schema) -> None:
 
 
 def version_of_stream(topic: Topic, schema: pa.Schema) -> Topic:
-    """Return a topic with the last version of its schema that has the columns of a stream.
+    """Return a topic with its latest schema version that has the columns of a stream.
 
-    Versions that differ in what may be null alone have the same columns.
+    Versions that differ only in nullability have the same columns.
 
     Raises:
-        SchemaMismatch: None has; says what differs from the last. See `check_stream_schema`.
+        SchemaMismatch: No version matches; describes the difference from the latest. See
+            `check_stream_schema`.
     """
     error: SchemaMismatch | None = None
     for version in range(topic.schema_versions, 0, -1):
@@ -80,12 +81,12 @@ def version_of_stream(topic: Topic, schema: pa.Schema) -> Topic:
 
 
 class BatchCheck:
-    """Checks the batches of one topic; made once for many batches, as it looks at the types.
+    """A check of one topic's batches, constructed once for many batches.
 
     Args:
-        topic_schema: The topic's.
-        stored: Whether they are in the log already, where earlier versions put maps with a key
-            twice, and decimals of too many digits: then those are let pass.
+        topic_schema: The topic's schema.
+        stored: Whether the batches come from the log, where earlier versions stored maps with
+            duplicate keys and decimals with too many digits, which are then accepted.
     """
 
     def __init__(self, topic_schema: pa.Schema, *, stored: bool = False) -> None:
@@ -107,21 +108,23 @@ class BatchCheck:
         ]
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Check a batch's data in full: nulls only where they may be, and no key twice in a map.
+        """Check all data of a batch: validity, nullability, and unique keys of maps.
 
-        A null in a struct's field counts only where the struct itself is not null, one in a list or
-        map only where a row's list or map holds it. Reads every buffer once.
+        A null in a struct's field counts only if the struct itself is not null, one in a list or
+        map
+        only if a row's list or map contains it. Reads every buffer once.
 
         Args:
-            batch: Its schema has passed `check_stream_schema`; its buffers may hold anything.
+            batch: A batch whose schema has passed `check_stream_schema`; its buffers are not
+                trusted.
 
         Raises:
-            SchemaMismatch: Fact `column` names the column, with dots down to a nested field.
+            SchemaMismatch: The data is invalid; fact `column` is the dotted path of the field.
         """
         try:
             batch.validate(full=True)
         except MemoryError:
-            raise  # Which is one of Arrow's exceptions too.
+            raise  # SchemaMismatch is also an Arrow exception.
         except (pa.ArrowException, ValueError) as error:
             raise _invalid(self._schema, str(error)) from None
         for index, field in self._required:
@@ -141,7 +144,7 @@ def check_batch(topic_schema: pa.Schema, batch: pa.RecordBatch, *, stored: bool 
 def _different_names(
     expected: Sequence[_Column], found: Sequence[_Column], index: int
 ) -> SchemaMismatch:
-    """Say what is wrong at a position where the topic has another column, or the stream none."""
+    """Return the error for a position where the columns of topic and stream differ."""
     name, data_type = expected[index]
     if all(other != name for other, _ in found):
         return _mismatch(f"column {name!r:.80} is missing", name, data_type, None)
@@ -150,7 +153,7 @@ def _different_names(
         return _extra(other, actual, expected)
     message = (
         f"column {index} is {other!r:.80}, the topic's is {name!r:.80}: columns must come in the "
-        "topic's order, each once"
+        "topic's order, without duplicates"
     )
     return _mismatch(message, name, data_type, actual)
 
@@ -180,7 +183,7 @@ def _shown(data_type: pa.DataType) -> str:
 
 
 def _is_same_type(expected: pa.DataType, actual: pa.DataType) -> bool:
-    """Compare types but for nullability and metadata; goes as deep as the expected one."""
+    """Compare types without nullability and metadata; the recursion is as deep as `expected`."""
     if expected.equals(actual):
         return True
     fields = children(expected)
@@ -207,13 +210,13 @@ def _invalid(topic_schema: pa.Schema, problem: str) -> SchemaMismatch:
 
 
 def _check_nulls(field: "ArrowField", array: "ArrowArray", path: str, allowed: int) -> None:
-    """Refuse nulls in `array` where `field`, or a field nested in it, may not be null.
+    """Reject nulls in `array` if `field`, or a field nested in it, is not nullable.
 
     Args:
-        field: The topic's.
-        array: Its rows; null also where an enclosing struct is null.
-        path: The field's name, with dots from the column down.
-        allowed: How many of the nulls are an enclosing struct's.
+        field: The topic's field.
+        array: Values; also null where an enclosing struct is null.
+        path: Dotted path of the field.
+        allowed: Number of nulls that come from an enclosing struct.
     """
     if not field.nullable and array.null_count > allowed:
         nulls = array.null_count - allowed
@@ -229,16 +232,16 @@ def _check_nulls(field: "ArrowField", array: "ArrowArray", path: str, allowed: i
 
 
 def _check_keys(data_type: pa.DataType, array: "ArrowArray", path: str) -> None:
-    """Refuse maps with a key twice in an array, or nested in it."""
+    """Reject maps with duplicate keys in an array, or nested in it."""
     if pa.types.is_map(data_type) and has_key_twice(array):
-        raise SchemaMismatch(f"column {path!r:.80}: a map has a key twice", column=path)
+        raise SchemaMismatch(f"column {path!r:.80}: a map has a duplicate key", column=path)
     for child, values, _ in _inside(data_type, array):
         if has_map(child.type):
             _check_keys(child.type, values, f"{path}.{child.name}")
 
 
 def _check_digits(data_type: pa.DataType, array: "ArrowArray", path: str) -> None:
-    """Refuse decimals of too many digits that Arrow lets pass, in an array or nested in it."""
+    """Reject decimals with too many digits that Arrow accepts, in an array or nested in it."""
     if pa.types.is_decimal(data_type) and has_least(array):
         raise SchemaMismatch(
             f"column {path!r:.80}: a decimal has more digits than {data_type} holds", column=path
@@ -251,10 +254,10 @@ def _check_digits(data_type: pa.DataType, array: "ArrowArray", path: str) -> Non
 def _inside(
     data_type: pa.DataType, array: "ArrowArray"
 ) -> "Iterator[tuple[ArrowField, ArrowArray, int]]":
-    """Yield what a nested array holds: field, values, and nulls that are the array's own.
+    """Yield the children of a nested array: field, values, and the nulls of the array itself.
 
-    `flatten` of a struct makes its fields null where it is; that of a list leaves out what lies
-    under a null. Both respect slices, which `keys` and `items` of a map do not.
+    `flatten` of a struct makes its fields null where it is null; that of a list skips values under
+    nulls. Both respect slices, unlike `keys` and `items` of a map.
     """
     fields = children(data_type)
     nested = cast("Any", array)
@@ -270,7 +273,7 @@ def _inside(
 
 
 def _has_required(data_type: pa.DataType) -> bool:
-    """Tell whether a field somewhere inside a type may not be null; a map's keys never may."""
+    """Return whether a type contains a non-nullable field; a map's keys always are."""
     fields = children(data_type)
     if pa.types.is_map(data_type):
         key, value = fields
@@ -279,7 +282,7 @@ def _has_required(data_type: pa.DataType) -> bool:
 
 
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch of no rows."""
-    # Not from Python lists: with the first of these pyarrow imports pandas, if it is installed.
+    """Return a batch without rows."""
+    # Not from Python lists: on the first one pyarrow imports pandas, if it is installed.
     columns = [pa.nulls(0, cast("Any", data_type)) for data_type in schema.types]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

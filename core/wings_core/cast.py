@@ -1,17 +1,17 @@
-"""Casts columns to a topic's types; a conversion that would lose a value is refused.
+"""Casts of columns to a topic's types; a conversion that would lose a value is rejected.
 
-Arrow's own safe cast refuses what overflows or would be cut off, with exceptions: it rounds doubles
-to floats, cuts times off dates, and reads numbers from text. So conversions are allowed by kind,
-and those that Arrow does not check are converted back and compared.
+Arrow's own safe cast rejects overflow and truncation, with exceptions: it rounds doubles to floats,
+drops the time of dates, and parses numbers from text. So conversions are allowed by kind, and those
+that Arrow does not check are converted back and compared.
 
-    text, binary        string, large, view (and fixed size for binary) among each other
-    integer, float      where every value stays what it is
+    text, binary        among string, large and view types (and fixed size for binary)
+    integer, float      values unchanged
     decimal             from integers and decimals, to integers and decimals, values unchanged
     timestamp           other units and zones, values unchanged; never between with and without zone
     date                from and to timestamps without zone, at midnight
     time, duration      other units, values unchanged
-    list, struct, map   of these, but for those that Arrow's cast alone does not do
-    dictionary, run-end, extension: what they stand for; null: any
+    list, struct, map   of these, if Arrow's cast alone does the conversion
+    dictionary, run-end, extension: as their value types; null: to any type
 """
 
 from collections.abc import Iterable
@@ -33,28 +33,28 @@ _types = pa.types
 
 
 class Conversion(IntEnum):
-    """How one type can be converted to another; a higher value is worse."""
+    """Kinds of conversion between two types; a higher value is worse."""
 
     SAFE = 0
-    """By a cast that Arrow checks completely."""
+    """A cast that Arrow checks completely."""
     CHECKED = 1
-    """By a cast whose result is converted back and compared."""
+    """A cast whose result is converted back and compared."""
     NONE = 2
-    """Not at all: another kind, or inherently lossy."""
+    """No conversion: another kind, or inherently lossy."""
 
 
 class Caster:
-    """Casts batches of one schema to a topic's, columns found by name.
+    """A cast of batches of one schema to a topic's schema, matching columns by name.
 
-    A column that may be null may be missing, and becomes null: a producer that knows an earlier
-    version of the schema pushes without the later ones.
+    A missing nullable column becomes null, so that a producer with an earlier version of the schema
+    can push.
 
     Args:
         source: The schema of the batches.
         target: The topic's schema.
 
     Raises:
-        SchemaMismatch: A column is missing, duplicate, not the topic's, or of a type that cannot be
+        SchemaMismatch: A column is missing, duplicate or superfluous, or its type cannot be
             converted to the topic's. Facts `column`, `expected`, `actual`.
     """
 
@@ -62,7 +62,7 @@ class Caster:
         self._target = target
         self._as_is = source.equals(target)
         if self._as_is:
-            return  # Of a topic, so each name is there once.
+            return  # A topic's schema, whose names are unique.
         wanted = {field.name: field for field in wanted_fields(source.names, target)}
         indices = {name: _find(source, field) for name, field in wanted.items()}
         for name in source.names:
@@ -89,10 +89,10 @@ class Caster:
 
 
 def wanted_fields(names: Iterable[str], target: pa.Schema) -> "list[ArrowField]":
-    """Return a topic's columns that are there, or must be: at least one.
+    """Return the topic's columns that are present or required, at least one.
 
     Args:
-        names: Of the columns that are there.
+        names: Names of the present columns.
         target: The topic's schema.
     """
     fields, there = fields_of(target), set(names)
@@ -100,7 +100,7 @@ def wanted_fields(names: Iterable[str], target: pa.Schema) -> "list[ArrowField]"
 
 
 def cast_column(array: "ArrowArray", field: "ArrowField") -> "ArrowArray":
-    """Return a column with the type of a topic's field.
+    """Cast a column to the type of a topic's field.
 
     Raises:
         SchemaMismatch: A value would be lost; fact `column`.
@@ -118,7 +118,7 @@ def cast_column(array: "ArrowArray", field: "ArrowField") -> "ArrowArray":
 
 
 def conversion(source: pa.DataType, target: pa.DataType) -> Conversion:
-    """Return how a type can be converted to another."""
+    """Return the kind of conversion from `source` to `target`."""
     source = _meant(source)
     if source.equals(target) or _types.is_null(source):
         return Conversion.SAFE
@@ -137,15 +137,15 @@ def _find(source: pa.Schema, field: "ArrowField") -> int:
         hint = suggested(field.name, source.names)
         raise _mismatch(f"column {field.name!r:.80} is missing{hint}", field.name, field.type)
     if len(indices) > 1:
-        raise _mismatch(f"column {field.name!r:.80} is there twice", field.name, field.type)
-    actual = source.field(indices[0]).type  # `types` makes a list of all, for each column.
+        raise _mismatch(f"column {field.name!r:.80} is duplicate", field.name, field.type)
+    actual = source.field(indices[0]).type  # `types` would build a list for each column.
     if conversion(actual, field.type) is Conversion.NONE:
         hint = ""
         if _types.is_timestamp(actual) and _types.is_timestamp(field.type):
             hint = ": one has a time zone and the other has none"
         raise _mismatch(
-            f"column {field.name!r:.80} is of type {_shown(actual)}, which cannot become "
-            f"{_shown(field.type)} without loss or guess{hint}",
+            f"column {field.name!r:.80} has type {_shown(actual)}, which cannot become "
+            f"{_shown(field.type)} without loss or guessing{hint}",
             field.name,
             field.type,
             actual,
@@ -167,26 +167,26 @@ def _convert(array: "ArrowArray", target: pa.DataType) -> "ArrowArray":
     if _is_list_view(source):
         return _convert(_listed(found), target)
     if _types.is_integer(source) and _types.is_decimal(target):
-        # Arrow requires room for every integer of the type, whatever the values are.
+        # Arrow requires digits for every integer of the type, whatever the values are.
         found = found.cast(pa.decimal256(76, max(0, cast("Any", target).scale)))
     if _types.is_time32(source):
-        found.validate(full=True)  # Seconds that no day has may overflow as milliseconds.
+        found.validate(full=True)  # Invalid seconds of a day may overflow as milliseconds.
     casted = found.cast(target)
     if conversion(source, target) is Conversion.CHECKED:
-        # With the wide decimal of an integer: back as an unsigned one, -1 would be the greatest.
+        # Compared as wide decimals: cast back to an unsigned integer, -1 would be the greatest.
         _check_unchanged(found, casted)
     return casted
 
 
 def _functions() -> Any:
-    """Return `pyarrow.compute`, which takes half as long to import as `pyarrow.flight`."""
+    """Return `pyarrow.compute`, imported on use, as it takes half as long as `pyarrow.flight`."""
     import pyarrow.compute
 
     return pyarrow.compute
 
 
 def _listed(views: Any) -> "ArrowArray":
-    """Return list views as lists; Arrow's own cast produces invalid offsets."""
+    """Convert list views to lists; Arrow's own cast produces invalid offsets."""
     pc = _functions()
     lengths = pc.list_value_length(views).fill_null(0)
     offsets = pa.concat_arrays([pa.nulls(1, lengths.type).fill_null(0), pc.cumulative_sum(lengths)])
@@ -208,7 +208,7 @@ def _check_unchanged(array: "ArrowArray", casted: "ArrowArray") -> None:
 
 
 def _text(array: "ArrowArray", index: int) -> str:
-    """Return a value as text, also of a time that Python has none for."""
+    """Return a value as text, even if Python has no value for the time."""
     try:
         return str(array[index])
     except (ValueError, OverflowError):
@@ -216,7 +216,7 @@ def _text(array: "ArrowArray", index: int) -> str:
 
 
 def _meant(data_type: pa.DataType) -> pa.DataType:
-    """Return the type of the values that an encoding stands for."""
+    """Return the value type of an encoded type."""
     found = cast("Any", data_type)
     if isinstance(data_type, pa.BaseExtensionType):
         return _meant(found.storage_type)
@@ -247,7 +247,7 @@ def _decimal_conversion(source: pa.DataType, target: Any) -> Conversion:
     widens = target.precision - target.scale >= digits
     if widens and target.scale >= (known.scale if decimal else 0):
         return Conversion.SAFE
-    # Where the digits are not all there, Arrow's cast may overflow without an error.
+    # With fewer digits, Arrow's cast may overflow without an error.
     return Conversion.CHECKED
 
 
@@ -276,7 +276,7 @@ def _nested_conversion(source: pa.DataType, target: pa.DataType) -> Conversion:
         pairs = [(found[name], wanted[name]) for name in wanted]
     else:
         return Conversion.NONE
-    # A conversion that takes more than Arrow's cast is made for top-level columns alone.
+    # Conversions beyond Arrow's cast are only supported for top-level columns.
     safe = all(
         conversion(one.type, other.type) is Conversion.SAFE and not _is_list_view(one.type)
         for one, other in pairs
@@ -310,7 +310,7 @@ def _is_number(data_type: pa.DataType) -> bool:
 
 
 def _is_day(data_type: pa.DataType) -> bool:
-    """Return whether a type is a date, or a timestamp without zone, which may stand for one."""
+    """Return whether a type is a date, or a timestamp without zone, which can represent one."""
     if _types.is_timestamp(data_type):
         return cast("Any", data_type).tz is None
     return _types.is_date(data_type)

@@ -1,4 +1,4 @@
-"""CSV of batches, with a head; types that CSV lacks are written as in JSON, nulls are empty."""
+"""CSV of batches with a header line; values without a CSV form are JSON, nulls are empty."""
 
 from typing import Any, cast
 
@@ -12,8 +12,8 @@ pc: Any = pyarrow.compute
 
 
 def csv_head(schema: pa.Schema) -> bytes:
-    """Return the line of the columns' names."""
-    # Not from Python lists: with the first of these pyarrow imports pandas, if it is installed.
+    """Return the header line."""
+    # Not from Python lists: on the first one pyarrow imports pandas, if it is installed.
     nothing: list[Any] = [pa.nulls(0, pa.string()) for _ in schema.names]
     return _encoded(pa.RecordBatch.from_arrays(nothing, names=schema.names), head=True)
 

@@ -1,21 +1,22 @@
-"""The data directory of an embedded server: its layout, and the lock that keeps it to one.
+"""The data directory of an embedded server: its layout, and its locks.
 
     DIRECTORY/
-      FORMAT            the version of this layout, written last when the directory is made
+      FORMAT            the version of this layout, written last when the directory is created
       LOCK              held with flock by the server that has it open; holds its process id
-      METADATA.LOCK     the same, for the metadata alone
+      METADATA.LOCK     the same, for the metadata only
       STORE             the id of the metadata that the pages belong to
-      HOT               where new pages go, if not into segments/: the URL of an object store
-      metadata.sqlite   names and the index of offsets
-      RESERVE           room that is released when the disk is full
-      NOTES             where pages lie, a copy for a repair
+      HOT               the URL of the object store for new pages, if not segments/
+      metadata.sqlite   topics and the index of offsets
+      RESERVE           space that is released when the disk is full
+      NOTES             a copy of pages' locations, for a repair
       segments/         the pages
 
-An embedded server holds both locks. A metadata service holds that of the metadata, and nodes on one
-machine that share a directory hold LOCK together: so a directory of an embedded server can be taken
-over by a service and nodes, and never be used by both.
+An embedded server holds both locks. A metadata service holds METADATA.LOCK, and nodes on one
+machine
+that share a directory hold LOCK together. So a service and nodes can take over the directory of an
+embedded server, but never use it at the same time.
 
-The locks go with the process, however it ends, so a stale file never bars a start.
+The locks end with the process, so a stale file never prevents a start.
 """
 
 import errno
@@ -33,13 +34,13 @@ from wings_core.model import STORE_MESSAGES, StoreRole
 from wings_core.storage.files import make_directory, sync_directory
 
 FORMAT_VERSION = 1
-"""The layout that this version of Wings writes, and the newest that it reads."""
+"""Layout that this version of Wings writes, and the latest that it reads."""
 
 NAMES_SHOWN_MAX = 3
-"""How many entries of a foreign directory an error names."""
+"""Most entries of a foreign directory that an error names."""
 
 RESTORING = "RESTORING"
-"""In a directory that a restore has begun to fill, and not finished: it has no FORMAT yet."""
+"""Name of the file that marks a directory with an unfinished restore, without FORMAT."""
 
 _FORMAT = "FORMAT"
 _FORMAT_NEW = re.compile(r"FORMAT\.(?:[0-9a-f]+\.)?new", re.ASCII)
@@ -47,15 +48,15 @@ _LOCK = "LOCK"
 _METADATA_LOCK = "METADATA.LOCK"
 _STORE = "STORE"
 _STORES: dict[StoreRole, str] = {"hot": "HOT", "remote": "REMOTE"}
-"""The files that say where pages go, if that is not the directory itself."""
+"""Files with the URLs of object stores, by role."""
 
 _FORMAT_TEXT = re.compile(r"wings data directory, format (\d{1,9})\n", re.ASCII)
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
-"""How a file system says that it has no hard links."""
+"""Errors of file systems without hard links."""
 
 _NOT_OURS_BUT_HARMLESS = {"lost+found"}
-"""A volume mounted as the data directory begins with this entry."""
+"""Entries of an empty volume, which may be mounted as the data directory."""
 
 
 Use = Literal["all", "metadata", "pages"]
@@ -66,12 +67,12 @@ class DataDirectory:
 
     Attributes:
         path: The directory, absolute.
-        metadata: The file of the metadata store.
-        segments: The directory of the segment files.
-        holds: The file of a replica of share groups' holds.
-        reserve: Room for deletes on a full disk; see `storage.disk`.
-        iceberg: The file of the SQL catalog of tables.
-        notes: The file of notes of where pages lie; see `metadata.sqlite.notes`.
+        metadata: File of the metadata store.
+        segments: Directory of the segment files.
+        holds: File of a replica of share groups' state.
+        reserve: File that reserves space for deletes on a full disk; see `storage.disk`.
+        iceberg: File of the SQL catalog of tables.
+        notes: File of notes of pages' locations; see `metadata.sqlite.notes`.
     """
 
     def __init__(self, path: Path, locks: Sequence[int] = ()) -> None:
@@ -86,32 +87,31 @@ class DataDirectory:
 
     @classmethod
     def open(cls, path: Path | str, use: Use = "all") -> Self:
-        """Open a directory for writing, and make it where it is missing or empty.
+        """Open a directory for writing, creating it if it is missing or empty.
 
-        Directories are made with mode 0700 and are durable when this returns. Never waits for the
-        lock.
+        Directories are created durably with mode 0700. Never waits for the lock.
 
         Args:
             path: The directory.
-            use: What of it: an embedded server uses all, a metadata service the metadata, and a
-                node the pages, together with others.
+            use: The part to use: all by an embedded server, the metadata by a metadata service, the
+                pages, shared with others, by a node.
 
         Raises:
-            Unavailable: Another server has the directory open (fact `pid`, if it is known), or the
-                file system refuses.
-            InvalidArgument: It is something else, or of a format that this version cannot read.
+            Unavailable: Another server has the directory open (fact `pid`, if known), or the file
+                system fails.
+            InvalidArgument: The path is not a data directory, or has a later format.
         """
         path = Path(path).absolute()
         with _file_system_errors(path):
             make_directory(path)
-            # Looked at before the lock is made as well, so that nothing is put into a directory
-            # that is something else.
+            # Also checked before the lock is created, so that nothing is written to a foreign
+            # directory.
             _read_format(path)
             directory = cls(path, _take_locks(path, use))
             try:
-                sync_directory(path)  # The start before this one may have failed to.
+                sync_directory(path)  # The previous start may have failed here.
                 if _read_format(path) is None:
-                    with suppress(PermissionError):  # Of another's directory above.
+                    with suppress(PermissionError):  # The parent may belong to another user.
                         sync_directory(path.parent)
                     _write_format(path)
                 make_directory(directory.segments)
@@ -122,12 +122,13 @@ class DataDirectory:
 
     @classmethod
     def open_read_only(cls, path: Path | str) -> Self:
-        """Open a directory to read it; takes no lock, so a server may be writing to it meanwhile.
+        """Open a directory for reading, without a lock; a server may be writing to it meanwhile.
 
         Raises:
-            InvalidArgument: There is no such directory, it is something else, or it is of a format
-                that this version cannot read.
-            Unavailable: The file system refuses.
+            InvalidArgument: There is no such directory, it is not a data directory, or it has a
+                later
+                format.
+            Unavailable: The file system fails.
         """
         path = Path(path).absolute()
         with _file_system_errors(path):
@@ -139,10 +140,10 @@ class DataDirectory:
 
     @staticmethod
     def complete(path: Path) -> None:
-        """Mark a directory that another program filled as one of Wings, durably.
+        """Mark a directory that a restore or repair has filled as complete, durably.
 
         Raises:
-            Unavailable: The file system refuses.
+            Unavailable: The file system fails.
         """
         with _file_system_errors(path):
             make_directory(path / "segments")
@@ -150,49 +151,49 @@ class DataDirectory:
             _write_format(path)
 
     def bind(self, store_id: str, *, own: bool = False) -> None:
-        """Make sure that the pages here belong to a metadata store, and to no other from now on.
+        """Check that the pages here belong to a metadata store, or bind them to it.
 
-        Otherwise the space of every page that the metadata does not know would be freed.
+        Otherwise pages unknown to the metadata would be deleted.
 
         Args:
-            store_id: The store's.
-            own: Whether it lies in this directory: pages without an owner are its own then.
+            store_id: Id of the metadata store.
+            own: Whether the metadata is in this directory: unbound pages then belong to it.
 
         Raises:
-            InvalidArgument: They belong to another.
-            Unavailable: The file system refuses.
+            InvalidArgument: The pages belong to another metadata store.
+            Unavailable: The file system fails.
         """
         with _file_system_errors(self.path):
             bound = self.bound_to
             if bound is None:
                 if not own and any(self.segments.iterdir()):
                     raise InvalidArgument(
-                        f"{self.path} holds messages, and nothing says whose: start nodes on an "
+                        f"{self.path} holds messages of unknown origin: start nodes on an "
                         "empty directory"
                     )
                 _create_durably(self.path, _STORE, f"{store_id}\n")
                 bound = self.bound_to  # Another node may have been quicker.
         if bound != store_id:
             raise InvalidArgument(
-                f"the messages in {self.path} belong to metadata {bound}, not to {store_id}, which "
-                "this service holds"
+                f"the messages in {self.path} belong to metadata {bound}, not to {store_id} of "
+                "this service"
             )
 
     def object_store(self, role: StoreRole, wanted: str | None) -> str | None:
-        """Return where pages go: what is wanted, or what the directory was used with before.
+        """Return the object store for a role: `wanted`, or the one recorded.
 
-        Pages in an object store stay there, so a directory keeps to the one it was first used with.
+        Pages in an object store stay there, so a directory keeps its first one.
 
         Args:
-            role: Which pages.
-            wanted: The URL of an object store; None for that of before.
+            role: Role of the object store.
+            wanted: URL of an object store; None for the one recorded.
 
         Returns:
-            None where they stay in the directory.
+            The URL; None if pages stay in the directory.
 
         Raises:
-            InvalidArgument: It was used with another.
-            Unavailable: The file system refuses.
+            InvalidArgument: Another URL is recorded.
+            Unavailable: The file system fails.
         """
         with _file_system_errors(self.path):
             before = _read_line(self.path / _STORES[role])
@@ -204,19 +205,19 @@ class DataDirectory:
         return wanted or before
 
     def keep_object_store(self, role: StoreRole, url: str) -> None:
-        """Note where pages go, durably, before the first of them does.
+        """Record an object store durably, before the first page is written there.
 
         Raises:
-            InvalidArgument: Another node has just noted another place.
-            Unavailable: The file system refuses.
+            InvalidArgument: Another node has just recorded another URL.
+            Unavailable: The file system fails.
         """
         with _file_system_errors(self.path):
             _create_durably(self.path, _STORES[role], f"{url}\n")
-        self.object_store(role, url)  # Another node may have been quicker, with another one.
+        self.object_store(role, url)  # Another node may have recorded another URL.
 
     @property
     def merged(self) -> Path:
-        """Where old pages go that have no object store to go to."""
+        """Directory for merged pages without an object store."""
         return self.path / "merged"
 
     @property
@@ -233,7 +234,7 @@ class DataDirectory:
         """Tell whether no process uses the pages here; False where this object was opened to.
 
         Raises:
-            Unavailable: The file system refuses.
+            Unavailable: The file system fails.
         """
         with _file_system_errors(self.path):
             try:
@@ -243,7 +244,7 @@ class DataDirectory:
         return True
 
     def close(self) -> None:
-        """Give the locks back; does nothing the second time."""
+        """Release the locks. Idempotent."""
         locks, self._locks = self._locks, ()
         for lock in locks:
             os.close(lock)
@@ -268,17 +269,17 @@ def _file_system_errors(path: Path) -> Generator[None]:
 
 
 def _read_format(path: Path) -> int | None:
-    """Return the directory's format, or None where it is empty or its making was cut short.
+    """Return the directory's format; None if it is empty or was created only partly.
 
     Raises:
-        InvalidArgument: It is something else, or too new.
+        InvalidArgument: The path is not a data directory, or has a later format.
     """
     text = _read_format_text(path)
     if text is None:
         found = _foreign(path)
         if not found:
             return None
-        # Another node may have made it since: the format comes before all else that is ours.
+        # Another node may have created it since; it writes the format before all else.
         text = _read_format_text(path)
         if text is None:
             if RESTORING in found:
@@ -313,7 +314,7 @@ def _read_format_text(path: Path) -> str | None:
 
 
 def _foreign(path: Path) -> list[str]:
-    """Return the names of what the making of a data directory does not put there first."""
+    """Return the names of entries that the creation of a data directory does not make first."""
     ours = {_LOCK, _METADATA_LOCK} | _NOT_OURS_BUT_HARMLESS
     return sorted(
         name
@@ -323,7 +324,7 @@ def _foreign(path: Path) -> list[str]:
 
 
 def _write_format(path: Path) -> None:
-    """Mark the directory as ours, atomically, so that a crash leaves it unmarked or whole."""
+    """Write the format atomically, so that a crash leaves the directory unmarked or complete."""
     _create_durably(path, _FORMAT, f"wings data directory, format {FORMAT_VERSION}\n")
 
 
@@ -335,7 +336,7 @@ def _read_line(file: Path) -> str | None:
 
 
 def open_private(path: Path) -> TextIO:
-    """Open a file to write it anew, readable by its owner alone."""
+    """Open a file for writing, truncated, readable only by its owner."""
 
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags, 0o600)
@@ -344,7 +345,7 @@ def open_private(path: Path) -> TextIO:
 
 
 def _create_durably(path: Path, name: str, text: str) -> None:
-    """Write a file whole, unless it is there: of several who do at once, one has its way."""
+    """Create a file atomically unless it exists; one of several concurrent callers succeeds."""
     if (path / name).exists():
         return
     new = path / f"{name}.{secrets.token_hex(8)}.new"
@@ -360,7 +361,7 @@ def _create_durably(path: Path, name: str, text: str) -> None:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            new.replace(path / name)  # Of several at once, the last has its way there.
+            new.replace(path / name)  # Here the last of several concurrent callers succeeds.
     finally:
         new.unlink(missing_ok=True)
     sync_directory(path)
@@ -386,7 +387,7 @@ def _take_lock(path: Path, name: str, kind: int) -> int:
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         if kind == fcntl.LOCK_EX:
-            with suppress(OSError):  # A full disk is no reason not to start.
+            with suppress(OSError):  # A full disk must not prevent a start.
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The least integer of a decimal's bits, which Arrow validates as a value of any precision.
+"""Detection of the least integer of a decimal's bits, which Arrow accepts at any precision.
 
-Its check of digits takes the absolute value, which overflows there: as decimal128(5, 2), -2^127
-passes.
+Arrow's check of digits takes the absolute value, which overflows: -2^127 passes as decimal128(5,
+2).
 """
 
 from functools import lru_cache
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def has_wide_decimal(data_type: pa.DataType) -> bool:
-    """Tell whether a type is a decimal of 128 or 256 bits, or one is nested in it."""
+    """Return whether a type is, or contains, a decimal of 128 or 256 bits."""
     return _is_wide(data_type) or any(has_wide_decimal(each.type) for each in children(data_type))
 
 
 def has_least(values: "ArrowArray") -> bool:
-    """Tell whether an array of wide decimals has a value that is the least integer of its bits."""
+    """Return whether an array of wide decimals contains the least integer of its bits."""
     compute: Any = import_module("pyarrow.compute")
-    # Arrow compares no decimals of a negative scale: the scale does not matter here.
+    # Arrow cannot compare decimals of a negative scale; the scale does not matter here.
     plain: Any = pa.decimal128(38) if pa.types.is_decimal128(values.type) else pa.decimal256(76)
     bits = cast("Any", pa.Array).from_buffers(
         plain, len(values), cast("Any", values).buffers(), offset=cast("Any", values).offset

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from wings_core.metadata.remote import RemoteMetadata
 
 JOIN_SECONDS_MAX = 30.0
-"""How long a node waits at its start for the metadata service."""
+"""Longest time that a starting node waits for the metadata service."""
 
 SHARED_GRACE_SECONDS = 300.0
-"""Age that a segment reaches before nodes that share a directory delete it, so that the commit of a
-node that has ended is not refused in vain. A later one is; see `OffsetRegistry.retire`."""
+"""Least age of a segment before nodes that share a directory delete it, so that the commit of a
+node that has ended can finish. A later commit is rejected; see `OffsetRegistry.retire`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,18 @@ class Parts:
     metadata: Metadata
     storage: Storage
     open_coordinator: OpenCoordinator | None = None
-    """Opens the coordinator of share groups; None: share groups are refused."""
+    """Opens the coordinator of share groups; None if they are not supported."""
     disk: DiskGuard | None = None
-    """Watches the data directory's disk; None: no disk is watched."""
+    """Watches the data directory's disk; None without one."""
     drain_holder: str | None = None
-    """The name by which this process takes the drain's lease again after a crash, at once. None:
-    the process is one of several, and waits until the lease of the crashed one expires."""
+    """Holder of the drain's lease, the same after a restart, which regains it at once. None for
+    one of several processes, which waits until the lease of a crashed one expires."""
 
     def close(self) -> None:
-        """Close storage, metadata and the watch of the disk.
+        """Close storage, metadata and the disk guard.
 
         Raises:
-            Internal: The disk failed. All are closed, and what was acknowledged is durable.
+            Internal: The disk failed. Everything is closed, and acknowledged messages are durable.
         """
         with ExitStack() as closed:
             if self.disk is not None:
@@ -59,7 +59,7 @@ class Parts:
 
 
 class Deployment(Protocol):
-    """A place that a log is opened at."""
+    """A way of deploying a log."""
 
     def open(self, limits: Limits) -> Parts:
         """Open the parts of a log.
@@ -67,7 +67,7 @@ class Deployment(Protocol):
         Raises:
             Internal: The metadata cannot be opened.
             Unavailable: PostgreSQL, the metadata service or the object store cannot be reached.
-            PermissionDenied: The object store does not take the credentials.
+            PermissionDenied: The object store rejects the credentials.
             InvalidArgument: The metadata or the pages belong to another log; see `open_metadata`,
                 `open_storage` and `open_shared_storage`.
         """
@@ -79,19 +79,19 @@ class OneDirectory:
     """A data directory."""
 
     directory: DataDirectory
-    """Locked by the caller; of a node, opened for its pages."""
+    """The directory, opened by the caller; by a node, for its pages."""
     metadata: "RemoteMetadata | str | None" = field(default=None, repr=False)
-    """A metadata service, whose node this process is then, or the URL of PostgreSQL; None: the
-    directory's own file. The log closes the service's connection."""
+    """A metadata service, if this process is a node of it, or the URL of PostgreSQL; None for the
+    directory's own file. The log closes the connection."""
     hot: str | None = None
-    """The URL of the object store that new pages go to, the same for all nodes; None: that of
-    before, at first segments in the directory."""
+    """URL of the object store for new pages, the same for all nodes; None for the recorded one,
+    initially segments in the directory."""
     remote: str | None = None
-    """The URL of the object store that old pages go to; None: that of before, at first that of new
+    """URL of the object store for old pages; None for the recorded one, initially that of new
     pages."""
     open_coordinator: OpenCoordinator | None = None
-    """Opens the coordinator of share groups. None: its only replica is in the directory, and a node
-    refuses share groups."""
+    """Opens the coordinator of share groups. None for one whose only replica is in the directory,
+    or, on a node, for no share groups."""
 
     def open(self, limits: Limits) -> Parts:
         """See `Deployment.open`; a node waits up to `JOIN_SECONDS_MAX` for its service."""
@@ -102,12 +102,12 @@ class OneDirectory:
     def _open_alone(self, limits: Limits, url: str | None) -> Parts:
         directory = self.directory
         with ExitStack() as opened:
-            # First: on a full disk its reserve is what the others open with.
+            # First: on a full disk, the other parts need its reserve to open.
             disk = DiskGuard(directory.path, limits.disk_free_bytes_min, directory.reserve)
             opened.callback(disk.close)
             metadata = open_metadata(directory, url)
             opened.callback(metadata.close)
-            # The metadata is in this directory or bound to it, and so are the pages.
+            # The metadata is in this directory or bound to it, as are the pages.
             directory.bind(metadata.store_id, own=True)
             storage = self._storage(limits, metadata, lambda: metadata.store_id, grace_seconds=0.0)
             opened.pop_all()
@@ -119,7 +119,7 @@ class OneDirectory:
         store_id = metadata.store_id(JOIN_SECONDS_MAX)
         self.directory.bind(store_id)
         storage = self._storage(limits, metadata, lambda: store_id, SHARED_GRACE_SECONDS)
-        # Without the reserve, which nodes do not share: deletes are the metadata service's.
+        # Without a reserve, which nodes do not share: the metadata service runs deletes.
         disk = DiskGuard(
             self.directory.path,
             limits.disk_free_bytes_min,
@@ -148,19 +148,19 @@ class OneDirectory:
 
 @dataclass(frozen=True, slots=True)
 class PostgresAndObjects:
-    """PostgreSQL and an object store, which any number of nodes share."""
+    """PostgreSQL and an object store, shared by any number of nodes."""
 
     metadata: "PostgresMetadata"
-    """Closed with the log."""
+    """The metadata, closed with the log."""
     store_id: str
     """The id that `claim_for_nodes` returned."""
     hot: str | None = None
-    """The URL of the object store that new pages go to; None: that of the other nodes."""
+    """URL of the object store for new pages; None for that of the other nodes."""
     remote: str | None = None
-    """The URL of the object store that old pages go to; None: that of the other nodes, at first
-    that of new pages."""
+    """URL of the object store for old pages; None for that of the other nodes, initially that of
+    new pages."""
     open_coordinator: OpenCoordinator | None = None
-    """Opens the coordinator of share groups; None: share groups are refused."""
+    """Opens the coordinator of share groups; None if they are not supported."""
 
     def open(self, limits: Limits) -> Parts:
         """See `Deployment.open`."""

@@ -33,9 +33,9 @@
     ├── StorageCorrupt              STORAGE_CORRUPT
     └── Internal                    INTERNAL
 
-An error is a message, a stable `code`, and `facts`: what a program needs to act on it (the actual
-offset, the column). Facts travel on the wire beside code and message and read as attributes, so
-`error.next_offset` is the same on the server and in a client.
+An error has a message, a stable `code`, and `facts` for programs (the actual offset, the column).
+Facts are sent on the wire beside code and message and read as attributes, so `error.next_offset` is
+the same on the server and in a client.
 """
 
 # ruff: noqa: N818 - classes are named after their codes, which are part of the contract.
@@ -49,7 +49,7 @@ class WingsError(Exception):
     """The root of all errors of Wings.
 
     Args:
-        message: What was wrong, for a person; it names the value and what was expected.
+        message: The problem, for a person; names the value and the expected one.
         facts: JSON values for a program, readable as attributes of the error.
     """
 
@@ -94,19 +94,19 @@ def _rebuild(cls: type[WingsError], message: str, facts: dict[str, Any]) -> Wing
 
 
 class InvalidArgument(WingsError):
-    """A request that can never succeed as it stands."""
+    """An invalid request, which can never succeed."""
 
     code = "INVALID_ARGUMENT"
 
 
 class InvalidName(InvalidArgument):
-    """A name that is not of the form `tenants/T/namespaces/N/topics/X`, or a bad id in it."""
+    """A malformed name of a tenant, namespace or topic, or a bad id in it."""
 
     code = "INVALID_NAME"
 
 
 class InvalidTicket(InvalidArgument):
-    """A DoGet ticket with an unknown key, a bad value, or one out of range."""
+    """A DoGet ticket with an unknown key or a bad value."""
 
     code = "INVALID_TICKET"
 
@@ -118,7 +118,7 @@ class InvalidSchema(InvalidArgument):
 
 
 class SchemaMismatch(InvalidArgument):
-    """Rows that do not fit the topic's schema; fact `column` names where."""
+    """Rows that do not fit the topic's schema; fact `column` names the column."""
 
     code = "SCHEMA_MISMATCH"
 
@@ -148,7 +148,7 @@ class InvalidFilter(InvalidArgument):
 
 
 class InvalidSql(InvalidArgument):
-    """A statement that cannot be run; fact `position`, from 1 on, is the character it is about."""
+    """A statement that cannot be run; fact `position` is the offending character, from 1."""
 
     code = "INVALID_SQL"
 
@@ -188,11 +188,11 @@ class TokenNotFound(NotFound):
 
 
 class Conflict(WingsError):
-    """The request contradicts the present state; it may be right in another."""
+    """A request that conflicts with the current state."""
 
 
 class AlreadyExists(Conflict):
-    """The thing to create is there already."""
+    """The object to create exists already."""
 
     code = "ALREADY_EXISTS"
 
@@ -204,7 +204,7 @@ class NamespaceNotEmpty(Conflict):
 
 
 class OffsetMismatch(Conflict):
-    """Compare-and-append failed; fact `next_offset` is the actual one."""
+    """Compare-and-append failed; fact `next_offset` is the actual next offset."""
 
     code = "OFFSET_MISMATCH"
 
@@ -228,7 +228,7 @@ class InvalidRecordState(Conflict):
 
 
 class OffsetOutOfRange(WingsError):
-    """An offset below the log's start; fact `log_start_offset` is the first kept."""
+    """An offset below the log's start, which fact `log_start_offset` holds."""
 
     code = "OFFSET_OUT_OF_RANGE"
 
@@ -240,7 +240,7 @@ class BatchTooLarge(WingsError):
 
 
 class Unauthenticated(WingsError):
-    """The caller did not say who it is."""
+    """The caller is not authenticated."""
 
     code = "UNAUTHENTICATED"
 
@@ -252,19 +252,19 @@ class PermissionDenied(WingsError):
 
 
 class ResourceExhausted(WingsError):
-    """A named bound of the server is reached; try again later."""
+    """A limit of the server is reached; retry later."""
 
     code = "RESOURCE_EXHAUSTED"
 
 
 class Unavailable(WingsError):
-    """The server is stopping, or something it needs is out of reach; try again."""
+    """The server is stopping, or cannot reach something it needs; retry."""
 
     code = "UNAVAILABLE"
 
 
 class StorageCorrupt(WingsError):
-    """A page whose checksum fails or that is cut off; facts `folio` and `position` name it."""
+    """A damaged, truncated or missing page; facts `folio` and `position` locate it."""
 
     code = "STORAGE_CORRUPT"
 
@@ -286,10 +286,10 @@ ERRORS_BY_CODE: Mapping[str, type[WingsError]] = _concrete(WingsError)
 
 
 def error_from_json(body: Mapping[str, Any]) -> WingsError:
-    """Rebuild the error that `WingsError.to_json` wrote; an unknown code becomes `Internal`.
+    """Rebuild an error from `WingsError.to_json`; an unknown code becomes `Internal`.
 
     Args:
-        body: An object with `code`, `message` and the facts.
+        body: Object with `code`, `message` and the facts.
     """
     facts = {name: value for name, value in body.items() if name not in {"code", "message"}}
     code = str(body.get("code", "INTERNAL"))

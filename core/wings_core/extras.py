@@ -1,4 +1,4 @@
-"""Libraries of the distribution's extras, which an installation may lack."""
+"""Import of optional libraries, which belong to the distribution's extras."""
 
 import importlib
 from typing import Any
@@ -11,13 +11,13 @@ OBSTORE_NEEDED = "files in object stores need obstore"
 def import_extra(
     module: str, needed: str, extra: str, error: type[Exception] = InvalidArgument
 ) -> Any:
-    """Return a module that is imported where it is used.
+    """Import a module of an extra.
 
     Args:
-        module: Its full name.
-        needed: Says what needs which library.
-        extra: That brings the library.
-        error: Raised where it is not installed, with the command that installs it.
+        module: Full name of the module.
+        needed: Beginning of the message, which names the feature and the library.
+        extra: The extra that installs the library.
+        error: Class of the error if it is not installed; the message has the command to install it.
     """
     try:
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Find the first bad row of many by halving."""
+"""Search for the first bad row by bisection."""
 
 from collections.abc import Callable
 
@@ -7,9 +7,10 @@ def first_bad(count: int, is_bad: Callable[[int, int], bool]) -> int:
     """Return the index of the first bad row, in about log2(count) calls.
 
     Args:
-        count: The number of rows, at least 1, of which at least one is bad.
-        is_bad: Whether one of the rows `[low, high)` is bad, of which there is at least one. Rows
-            before `low` are known to be good.
+        count: Number of rows, at least one of which is bad.
+        is_bad: Returns whether one of the rows `[low, high)`, never empty, is bad. Rows before
+            `low` are
+            known to be good.
     """
     low, high = 0, count
     while high - low > 1:

@@ -1,4 +1,4 @@
-"""The bounds of one process, all of them settings."""
+"""The limits of one process, which are settings."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -6,7 +6,7 @@ MIB = 1024 * 1024
 
 
 class Limits(BaseModel):
-    """Named bounds on what a process runs, keeps and lets wait; beyond them it refuses."""
+    """Bounds of a process's work, memory and queues; requests beyond them are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -27,7 +27,7 @@ class Limits(BaseModel):
     http_bytes_max: int = Field(
         default=32 * MIB,
         ge=1,
-        description="Largest HTTP answer, in bytes; fewer messages are returned, at least one.",
+        description="Largest HTTP response, in bytes; fewer messages are returned, at least one.",
     )
     http_body_bytes_max: int = Field(
         default=64 * MIB, ge=1, description="Largest body of an HTTP push, in bytes."
@@ -35,15 +35,15 @@ class Limits(BaseModel):
     http_pending_bytes_max: int = Field(
         default=256 * MIB,
         ge=1,
-        description="Bytes of HTTP bodies in memory, requests and answers each (one may exceed it "
-        "alone).",
+        description="Bytes of HTTP bodies in memory, of requests and of responses each "
+        "(a single one may exceed it).",
     )
     batch_rows_max: int = Field(default=16 * MIB, ge=1, description="Most rows of a pushed batch.")
     memory_bytes_max: int = Field(
         default=0,
         ge=0,
-        description="Bytes of pushes that are being read or wait to be committed, and of HTTP "
-        "bodies; pushes wait for room. 0: a quarter of the machine's memory, or of the cgroup's.",
+        description="Bytes of pushes being read or waiting to be committed, and of HTTP bodies; "
+        "pushes wait for room. 0: a quarter of the machine's memory, or of the cgroup's.",
     )
     pending_bytes_max: int = Field(
         default=256 * MIB,
@@ -58,102 +58,100 @@ class Limits(BaseModel):
     inline_bytes_max: int = Field(
         default=64 * MIB,
         ge=0,
-        description="Bytes of small pushes that metadata keeps until they are moved to storage; "
-        "beyond it they go to storage at once, and are refused while that takes nothing. 0: none.",
+        description="Bytes of small pushes that metadata stores until they move to storage; beyond "
+        "it pushes go to storage directly, and are rejected while storage fails. 0: none.",
     )
     object_flush_seconds: float = Field(
         default=0.25,
         ge=0,
         le=60,
         allow_inf_nan=False,
-        description="How long a group commit gathers batches where each is an object of its own, "
-        "in seconds.",
+        description="Seconds for which a group commit gathers batches, "
+        "if each commit is an object.",
     )
     object_flush_bytes: int = Field(
         default=8 * MIB,
         ge=1,
-        description="Bytes at which it is written before that time has passed.",
+        description="Bytes at which such a group commit is written before that time.",
     )
     object_retry_seconds_max: float = Field(
         default=60.0,
         ge=0,
         allow_inf_nan=False,
-        description="How long a request to an object store is tried again, in seconds.",
+        description="Seconds for which a failed request to an object store is retried.",
     )
     object_attempt_seconds_max: float = Field(
         default=30.0,
         gt=0,
         allow_inf_nan=False,
-        description="How long one attempt may take, in seconds.",
+        description="Timeout of one attempt, in seconds.",
     )
     page_cache_bytes_max: int = Field(
         default=256 * MIB,
         ge=1,
-        description="Bytes of pages of object stores kept in memory for their next readers.",
+        description="Bytes of pages of object stores cached in memory.",
     )
     segment_bytes_max: int = Field(
         default=256 * MIB,
         ge=1,
-        description="Size at which a segment file is closed and the next begun.",
+        description="Size in bytes at which a segment file is closed and the next one begun.",
     )
     disk_free_bytes_min: int = Field(
         default=128 * MIB,
         ge=0,
-        description="Free bytes of the data directory's disk below which pushes are refused, and "
-        "nothing is merged there. 0: never.",
+        description="Free bytes of the data directory's disk below which pushes are rejected and "
+        "merging pauses. 0: never.",
     )
     calls_running_max: int = Field(
         default=16_384,
         ge=1,
-        description="Most calls of Flight, and as many of HTTP, at once, those that wait included.",
+        description="Most concurrent Flight calls, and as many HTTP calls, waiting ones included.",
     )
     http_connections_max: int = Field(
         default=16_384,
         ge=1,
-        description="Most connections of HTTP at once, and a quarter of the files that the process "
-        "may open; beyond it the ones without a request make room.",
+        description="Most concurrent HTTP connections, at most a quarter of the process's file "
+        "limit; beyond it idle ones are closed.",
     )
     flight_connections_max: int = Field(
         default=16_384,
         ge=1,
-        description="Most connections of Flight at once, and half of the files that the process "
-        "may open; beyond it the least used are closed.",
+        description="Most concurrent Flight connections, at most half of the process's file limit; "
+        "beyond it the least recently used are closed.",
     )
-    calls_waiting_max: int = Field(
-        default=8_192, ge=1, description="Most long polls waiting at once."
-    )
+    calls_waiting_max: int = Field(default=8_192, ge=1, description="Most concurrent long polls.")
     sql_queries_max: int = Field(
-        default=8, ge=1, le=256, description="Most SQL queries that run at once."
+        default=8, ge=1, le=256, description="Most concurrent SQL queries."
     )
     sql_seconds_max: float = Field(
         default=300.0,
         gt=0,
         allow_inf_nan=False,
-        description="Longest run of a SQL query, its results being read included, in seconds.",
+        description="Longest run of a SQL query in seconds, reading its results included.",
     )
     sql_rows_max: int = Field(default=100_000_000, ge=1, description="Most rows of a SQL result.")
     sql_memory_bytes_max: int = Field(
         default=512 * MIB,
         ge=32 * MIB,
-        description="Bytes of memory of a SQL query, as far as DuckDB counts them; then it spills.",
+        description="Bytes of memory of a SQL query, as counted by DuckDB, beyond which it spills.",
     )
     sql_spill_bytes_max: int = Field(
         default=4096 * MIB,
         ge=0,
-        description="Bytes that a SQL query may spill to the directory of temporary files.",
+        description="Most bytes that a SQL query may spill to the directory of temporary files.",
     )
     sql_threads_max: int = Field(
-        default=0, ge=0, le=256, description="Threads of a SQL query. 0: one for each core."
+        default=0, ge=0, le=256, description="Threads of a SQL query. 0: one per core."
     )
     stage_seconds_max: float = Field(
         default=86_400.0,
         ge=1,
         allow_inf_nan=False,
-        description="Seconds after its last batch that a stage is kept without being published.",
+        description="Seconds for which an unpublished stage is kept after its last batch.",
     )
     maintenance_seconds: float = Field(
         default=60.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds between two looks for messages that are kept no longer.",
+        description="Seconds between two checks for expired messages.",
     )

@@ -1,4 +1,4 @@
-"""The log: metadata, storage, ingest, fetch, maintenance and share groups put together."""
+"""The log: combines metadata, storage, ingest, fetch, maintenance and share groups."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -41,44 +41,44 @@ from wings_core.storage.interfaces import FolioStore
 from wings_core.traffic import Traffic
 
 TIER_AFTER_MS = 3_600_000
-"""The age at which messages move to a remote store, where their topic does not say, in ms."""
+"""Default age in milliseconds at which messages move to a remote store of its own."""
 
 
 class Log:
     """All parts of a log, opened and closed together.
 
     Args:
-        parts: The parts that depend on its deployment; closed with the log, also where the
-            constructor raises.
+        parts: The parts that depend on the deployment; closed with the log, also if the constructor
+            raises.
         limits: The bounds in force.
         on_flush: Called after each group commit, on the thread that ran it.
-        tables: Commits segments to the tables of topics, closed with the log; None: topics that are
-            tables wait.
+        tables: Commits segments to the tables of topics, closed with the log; with None, tables are
+            not committed to.
 
     Attributes:
-        metadata: The metadata, whose parts are attributes too.
+        metadata: The metadata; its parts are attributes as well.
         admin: Namespaces and topics.
         registry: The index of offsets.
-        stages: Rows that are durable and not visible yet.
-        shards: The progress of files and other sources that are read into the log once.
-        nodes: The Flight nodes, where several share the metadata.
-        tokens: The secrets that principals present.
-        maintenance: The states of pages that maintenance moves and drops.
-        store: The pages.
-        storage: The stores of pages, for metrics.
-        disk: Watches the data directory's disk; None: no disk is watched.
-        drain: Moves small flushes from metadata to the store; None: metadata keeps none.
-        memory: The budget of memory for pushes.
-        group_commit: The way in.
-        versions: Finds versions of schemas that came after a reader or writer.
-        latest: The last messages pushed here.
-        fetcher: The way out.
-        many: The way out of many partitions as one stream.
+        stages: Durable rows that are not visible yet.
+        shards: The progress of exactly-once ingestion from files and other sources.
+        nodes: The Flight nodes that share the metadata.
+        tokens: The tokens of principals.
+        maintenance: The operations of maintenance on metadata.
+        store: The store of pages.
+        storage: All stores of pages, for metrics.
+        disk: Watches the data directory's disk; None without one.
+        drain: Moves inline pages from metadata to the store; None if there are none.
+        memory: The memory budget of pushes.
+        group_commit: The queue that commits pushes.
+        versions: Finds schema versions newer than a reader's or writer's topic.
+        latest: The rows of the last small commits, for followers.
+        fetcher: Reads one partition.
+        many: Reads many partitions as one stream.
         shares: Share groups.
         limits: The bounds in force.
-        maintainer: Moves old messages, and drops those whose time is over.
+        maintainer: Moves old messages, and deletes expired ones.
         reclaimer: Frees the disk space of unreferenced folios.
-        alone: The address of the log's only process; None: the process is one of the nodes.
+        alone: Address of the log's only process; None for one of several nodes.
     """
 
     def __init__(
@@ -148,16 +148,16 @@ class Log:
         limits: Limits | None = None,
         on_flush: Callable[[FlushReport], None] | None = None,
     ) -> Self:
-        """Open the log of a deployment; topics that are tables wait.
+        """Open the log of a deployment, without commits to tables.
 
         Raises:
-            WingsError: As `Deployment.open`.
+            WingsError: The errors of `Deployment.open`.
         """
         limits = limits or Limits()
         return cls(deployment.open(limits), limits, on_flush)
 
     def _open_drain(self, holder: str | None) -> Drain | None:
-        """Open what moves small flushes to the store; None where metadata keeps none."""
+        """Return the drain of inline pages; None if there are none."""
         if self.storage.inline is None:
             return None
         return Drain(
@@ -203,9 +203,9 @@ class Log:
     def pushed_in(
         self, topic: Topic, partition: Partition, first: int, last: int
     ) -> Sequence[Mapping[str, str]]:
-        """Return the headers of the spans that pushed messages.
+        """Return the trace headers of the spans that pushed messages.
 
-        Only late pushes to this process are known, while traces are on; see
+        Only recent pushes to this process are known, while tracing is on; see
         `tracing.RecentPushes`.
         """
         if not tracing.is_on():
@@ -220,7 +220,7 @@ class Log:
         """Delete a topic; its disk space is freed in the background.
 
         Raises:
-            TopicNotFound: There is none of this name.
+            TopicNotFound: There is no topic of this name.
         """
         groups = self.shares.of_topic(name)
         topic = self.admin.delete_topic(name)
@@ -240,7 +240,7 @@ class Log:
         See `Stages.abort`.
 
         Raises:
-            InvalidArgument: A writer or batch that cannot be.
+            InvalidArgument: The writer or batch is invalid.
         """
         aborted = self.stages.abort(writer, stages, batch, prefix)
         if aborted.stages:
@@ -251,7 +251,7 @@ class Log:
         """Commit the received batches, then close every part; readers must have ended.
 
         Raises:
-            Internal: The disk failed. All are closed, and what was acknowledged is durable.
+            Internal: The disk failed. Everything is closed, and acknowledged messages are durable.
         """
         with ExitStack() as closed:
             closed.callback(self._close_parts)

@@ -1,4 +1,4 @@
-"""Keys of maps: a map that has one twice is none, and no filter can read its column."""
+"""Detection of duplicate keys in maps, which are invalid, and unreadable for filters."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class _Kernels:
-    """The functions of pyarrow.compute, which takes long to import, when one is first called."""
+    """The functions of pyarrow.compute, imported on the first call, as the import is slow."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(import_module("pyarrow.compute"), name)
@@ -22,15 +22,15 @@ pc: Any = _Kernels()
 
 
 def has_map(data_type: pa.DataType) -> bool:
-    """Tell whether a type is a map, or one is nested in it."""
+    """Return whether a type is, or contains, a map."""
     return pa.types.is_map(data_type) or any(has_map(each.type) for each in children(data_type))
 
 
 def has_key_twice(maps: "ArrowArray") -> bool:
-    """Tell whether a map of an array has a key twice; as in SQL, NaN is NaN and 0.0 is -0.0.
+    """Return whether a map in an array has a duplicate key; as in SQL, NaN = NaN and 0.0 = -0.0.
 
     Args:
-        maps: Valid maps of any key; what lies under nulls does not count.
+        maps: Valid maps with keys of any type; values under nulls are ignored.
     """
     entries = map_entries(maps)
     lengths = pc.fill_null(pc.list_value_length(entries), 0)
@@ -42,7 +42,7 @@ def has_key_twice(maps: "ArrowArray") -> bool:
 
 
 def _lists(lengths: Any, values: Any) -> Any:
-    """Return all of `values` as lists of these lengths."""
+    """Return `values` split into lists of `lengths`."""
     ends = pc.cumulative_sum(pc.cast(lengths, pa.int64()))
     offsets = pa.concat_arrays([pa.nulls(1, pa.int64()).fill_null(0), ends])
     return cast("Any", pa.LargeListArray).from_arrays(offsets, values)
@@ -54,12 +54,12 @@ def _has_pair_twice(high: Any, low: Any) -> bool:
 
 
 def _paired(high: Any, low: Any) -> Any:
-    """Return one number for each pair of numbers of at least 0, equal for equal pairs alone."""
+    """Return a number for each pair of non-negative numbers, equal only for equal pairs."""
     return pc.add(pc.multiply(high, (pc.max(low).as_py() or 0) + 1), low)
 
 
 def _ids(values: Any) -> Any:
-    """Return a number below the length for each value, equal for equal values alone."""
+    """Return a number below the length for each value, equal only for equal values."""
     data_type = values.type
     if pa.types.is_struct(data_type):
         ids = pc.cast(values.is_valid(), pa.int64())

@@ -1,10 +1,10 @@
-"""The process's budget of memory for what comes in, taken before it is read.
+"""The process's memory budget for incoming data, reserved before it is read.
 
-A stream takes room before each read, as much as its last batches needed, and gives it back when it
-ends. What was read and is not durable yet counts by itself (`MemoryBudget.count`), and so do bodies
-of HTTP. Nothing tells how large a message is before it has been read, so the room of a read is a
-guess: of a first one it is generous, and what turns out larger than its guess is counted at once,
-which holds up every other read until it is durable or refused.
+A stream reserves room before each read, as much as its last batches needed, and returns it at its
+end. Data that was read and is not durable yet is counted separately (`MemoryBudget.count`), as are
+HTTP bodies. The size of a message is unknown before it is read, so the room of a read is an
+estimate, generous for the first one. A larger message is counted immediately, which blocks all
+other reads until it is durable or rejected.
 """
 
 import os
@@ -18,37 +18,37 @@ from wings_core.errors import ResourceExhausted, WingsError
 from wings_core.limits import MIB
 
 WAIT_SECONDS_MAX = 30.0
-"""How long a stream waits for room before it is refused."""
+"""Longest time that a stream waits for room before it is rejected."""
 
 LOOK_SECONDS = 0.25
-"""How often a waiting stream looks whether others are idle."""
+"""Interval at which a waiting stream checks whether others are idle."""
 
 IDLE_SECONDS = 1.0
-"""A read that takes so long, while no other ends and nothing becomes durable, is idle: its room is
-lent to those that wait."""
+"""Duration after which a read is idle, if no other read ends and nothing becomes durable meanwhile;
+its room is then lent to waiting streams."""
 
 IDLE_SECONDS_MAX = 5.0
-"""As long, whatever happens elsewhere."""
+"""Duration after which a read is idle in any case."""
 
 FIRST_BYTES = 8 * MIB
-"""The size that the first batch of a stream is taken to have; with a large budget, a 64th of it."""
+"""Estimated size of the first batch of a stream; with a large budget, a 64th of it."""
 
 READ_BYTES_MIN = 128 * 1024
-"""The size that later ones are taken to have at least."""
+"""Least estimated size of later batches."""
 
 COPIES = 2
-"""While a message is read it is in memory in pieces and as a whole."""
+"""Copies of a message during a read: in pieces, and as a whole."""
 
 WAITING_BYTES = 16 * MIB
-"""gRPC receives 4 MiB or more of a stream that is not read yet (measured), also of refused ones: as
-many streams as the budget has of these may wait whatever they send."""
+"""Budget per waiting stream, which bounds how many may always wait: gRPC receives 4 MiB or more
+of a stream that is not read yet, or is rejected (measured)."""
 
 CROWD_MAX = 4_096
-"""More may wait as long as the process has at most a quarter of the budget more than at first:
-most producers send little, and what others send comes until they are refused."""
+"""Most waiting streams. More than `WAITING_BYTES` allows may wait while the process's memory grew
+by at most a quarter of the budget: most producers send little."""
 
 CROWD_LOOK_SECONDS = 0.05
-"""How often that is looked at; those that wait are refused then, too."""
+"""Interval of checks of the process's memory, which also reject waiting streams."""
 
 _STATM = Path("/proc/self/statm")
 _CGROUPS = (
@@ -58,8 +58,8 @@ _CGROUPS = (
 
 
 def machine_bytes() -> int:
-    """Return the memory of the machine, or of the process's cgroup where that is less, in bytes."""
-    found = [4096 * MIB]  # Where nothing can be told, such as not on Linux.
+    """Return the memory of the machine, or of the process's cgroup if less, in bytes."""
+    found = [4096 * MIB]  # If unknown, for example on other systems than Linux.
     try:
         words = Path("/proc/meminfo").read_text(encoding="ascii").split()
         found = [int(words[words.index("MemTotal:") + 1]) * 1024]
@@ -68,13 +68,13 @@ def machine_bytes() -> int:
     for path in _CGROUPS:
         try:
             found.append(int(path.read_text(encoding="ascii")))
-        except (OSError, ValueError):  # There is none, or it has no bound: "max".
+        except (OSError, ValueError):  # No cgroup, or no bound: "max".
             continue
     return min(found)
 
 
 def own_bytes() -> int:
-    """Return the bytes that the process has for itself in memory; 0 where that cannot be told."""
+    """Return the process's private memory in bytes; 0 if unknown."""
     try:
         words = _STATM.read_text(encoding="ascii").split()
     except OSError:
@@ -83,18 +83,19 @@ def own_bytes() -> int:
 
 
 class MemoryBudget:
-    """Room for what is read, lent to streams in the order in which they ask.
+    """Room for incoming data, lent to streams in the order of their requests.
 
     Args:
-        bytes_max: All of it, in bytes; 0: a quarter of the machine's memory. A stream that finds
-            none lent may read all that it needs.
-        batch_bytes_max: The largest batch that is taken.
+        bytes_max: Total in bytes; 0 for a quarter of the machine's memory. If nothing is lent, a
+            stream
+            may read as much as it needs.
+        batch_bytes_max: Largest accepted batch in bytes.
     """
 
     def __init__(self, bytes_max: int, batch_bytes_max: int) -> None:
         self.bytes_max = bytes_max or machine_bytes() // 4
         first = max(FIRST_BYTES, self.bytes_max // 64)
-        # At least two streams have room, also in a small budget.
+        # At least two streams fit, even in a small budget.
         self.first_bytes = max(1, min(batch_bytes_max, first, self.bytes_max // (2 * COPIES)))
         self.waiting_max = max(1, self.bytes_max // WAITING_BYTES)
         self._counted: list[Callable[[], int]] = []
@@ -102,37 +103,37 @@ class MemoryBudget:
         self._lent = 0
         self._waiting: deque[_Waiter] = deque()
         self._lenders: dict[ReadRoom, None] = {}
-        """Those that hold room."""
+        """Streams that hold room."""
         self.progress_at = 0.0
-        """When a read ended, or what is counted became less."""
+        """Monotonic time of the last end of a read, or decrease of counted bytes."""
         self._stopped: WingsError | None = None
         self._base = own_bytes()
         self._looked_at = 0.0
         self._full = False
 
     def count(self, used: Callable[[], int]) -> None:
-        """Count what a part of the process holds: `used` returns its bytes, and takes no lock."""
+        """Count a part of the process; `used` returns its bytes without taking a lock."""
         self._counted.append(used)
 
     @property
     def held(self) -> int:
-        """The bytes that are lent, or counted, now."""
+        """Bytes currently lent or counted."""
         return self._lent + sum(used() for used in self._counted)
 
     @property
     def waiting(self) -> int:
-        """How many streams wait for room."""
+        """Number of streams that wait for room."""
         return len(self._waiting)
 
     def has_room(self, size: int) -> bool:
-        """Tell whether so many bytes more are within the budget."""
+        """Return whether `size` more bytes are within the budget."""
         held = self.held
         return held == 0 or held + size <= self.bytes_max
 
     def make_room(self, size: int) -> bool:
-        """Tell whether so many bytes more are within the budget, once idle streams lend theirs.
+        """Return whether `size` more bytes are within the budget, if idle streams lend theirs.
 
-        For what does not wait in line: where no stream waits, none else takes room from idle ones.
+        For callers that do not wait in line: if no stream waits, nothing else reclaims idle room.
         """
         if self.has_room(size):
             return True
@@ -141,21 +142,21 @@ class MemoryBudget:
             return self.has_room(size)
 
     def room(self) -> "ReadRoom":
-        """Return the room of one stream, which holds none yet."""
+        """Return an empty room for one stream."""
         return ReadRoom(self)
 
     def came_free(self) -> None:
-        """Lend what is free to those that wait; called where what is counted became less."""
+        """Lend free room to waiting streams; called when counted bytes have decreased."""
         self.progress_at = time.monotonic()
         if self._waiting:
             with self._lock:
                 self._lend()
 
     def take(self, room: "ReadRoom", size: int) -> None:
-        """Lend bytes to a stream; waits for them, at most `WAIT_SECONDS_MAX`.
+        """Lend bytes to a stream; blocks for at most `WAIT_SECONDS_MAX`.
 
         Raises:
-            ResourceExhausted: None came free in time, or too many wait already.
+            ResourceExhausted: No room became free in time, or too many streams wait.
             WingsError: The error that `stop` was called with.
         """
         with self._lock:
@@ -178,7 +179,7 @@ class MemoryBudget:
                     return
                 why = None
                 if time.monotonic() > end:
-                    why = f"no room came free in {WAIT_SECONDS_MAX:.0f} s"
+                    why = f"no room became free in {WAIT_SECONDS_MAX:.0f} s"
                 elif is_crowd:
                     is_crowd = len(self._waiting) > self.waiting_max
                     if is_crowd and self._is_full():
@@ -188,12 +189,12 @@ class MemoryBudget:
                     raise self._stopped or self._exhausted(why or "")
 
     def add(self, room: "ReadRoom", size: int) -> None:
-        """Lend bytes that are in memory already."""
+        """Record bytes that are in memory already as lent."""
         with self._lock:
             self._hand(room, size)
 
     def give(self, room: "ReadRoom", size: int) -> None:
-        """Take back bytes of a stream, as far as it holds them, and lend them to others."""
+        """Take back up to `size` bytes of a stream, and lend them to others."""
         with self._lock:
             size = min(size, room.held)
             room.held -= size
@@ -204,7 +205,7 @@ class MemoryBudget:
             self._lend()
 
     def stop(self, error: WingsError) -> None:
-        """Refuse all that wait, soon, and all that come, with an error."""
+        """Reject all waiting and future requests with `error`."""
         self._stopped = error
 
     def _hand(self, room: "ReadRoom", size: int) -> None:
@@ -229,7 +230,7 @@ class MemoryBudget:
                 self._lenders.pop(room)
 
     def _is_full(self) -> bool:
-        """Tell whether the process has so much memory that no crowd may wait."""
+        """Return whether the process uses too much memory for a crowd to wait."""
         now = time.monotonic()
         if now - self._looked_at >= CROWD_LOOK_SECONDS:
             self._looked_at = now
@@ -238,17 +239,17 @@ class MemoryBudget:
 
     def _exhausted(self, why: str) -> ResourceExhausted:
         return ResourceExhausted(
-            f"{self.held} bytes are being read or wait to be committed, the limit is "
+            f"{self.held} bytes are being read or waiting to be committed, the limit is "
             f"{self.bytes_max}; {why}"
         )
 
 
 class ReadRoom:
-    """The room of one stream; used by its own thread, which reads one batch after another.
+    """The room of one stream, for its reading thread.
 
     Attributes:
-        held: Bytes that are lent to it.
-        reading_since: When the read under way began; None: none is.
+        held: Bytes lent to it.
+        reading_since: Monotonic start of the current read; None without one.
     """
 
     __slots__ = ("_budget", "_wanted", "held", "reading_since")
@@ -260,21 +261,21 @@ class ReadRoom:
         self.reading_since: float | None = None
 
     def begin(self) -> None:
-        """Take the room of the next read, unless it is held already; may wait.
+        """Reserve the room of the next read, unless it is held already; may block.
 
         Raises:
-            ResourceExhausted: There is none.
+            ResourceExhausted: There is no room.
         """
         if self.held < self._wanted:
             self._budget.take(self, self._wanted - self.held)
         self.reading_since = time.monotonic()
 
     def end(self, size: int) -> None:
-        """Say how large what was read is, in bytes; later reads take room for as much."""
+        """Record the size of the batch read, in bytes; later reads reserve as much."""
         self.reading_since = None
         self._budget.progress_at = time.monotonic()
         needed = COPIES * max(size, READ_BYTES_MIN)
-        # Batches of a stream are of much the same size; one that is not is not soon forgotten.
+        # Batches of a stream have similar sizes; the effect of a large one decays slowly.
         self._wanted = min(max(needed, self._wanted // 2), COPIES * self._budget.first_bytes)
         if size > self.held:
             self._budget.add(self, size - self.held)
@@ -282,14 +283,14 @@ class ReadRoom:
             self._budget.give(self, self.held - max(self._wanted, size))
 
     def close(self) -> None:
-        """Give back all; may be called again."""
+        """Return all room. Idempotent."""
         self.reading_since = None
         if self.held:
             self._budget.give(self, self.held)
 
 
 class _Waiter:
-    """A stream that waits for bytes."""
+    """A stream waiting for bytes."""
 
     __slots__ = ("room", "served", "size")
 

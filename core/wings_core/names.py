@@ -1,7 +1,7 @@
 """Names of tenants, namespaces and topics.
 
-A topic's full name is `tenants/T/namespaces/N/topics/X`. Wherever a topic is asked for, a bare id
-means that topic in the default namespace (or in a namespace that the request gives).
+A topic's full name is `tenants/T/namespaces/N/topics/X`. A bare id names a topic of the default
+namespace, or of a namespace given by the request.
 """
 
 import re
@@ -18,14 +18,14 @@ _TOPIC = re.compile(rf"tenants/({ID_PATTERN})/namespaces/({ID_PATTERN})/topics/(
 
 
 NAMES_KEPT_MAX = 4_096
-"""Names of topics that are parsed once for all requests."""
+"""Most parsed names of topics cached."""
 
 STAGE_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}"
 _STAGE = re.compile(STAGE_PATTERN)
 
 
 def _shown(text: object) -> str:
-    """Quote what was given, cut to a length that fits an error message."""
+    """Quote a value, truncated for an error message."""
     quoted = repr(text)
     return quoted if len(quoted) <= 120 else quoted[:117] + "..."
 
@@ -79,7 +79,7 @@ class TopicName:
 
     @classmethod
     def parse(cls, text: str, namespace: NamespaceName = DEFAULT_NAMESPACE) -> "TopicName":
-        """Parse a full topic name, or a bare id, which is looked for in `namespace`.
+        """Parse a full topic name, or a bare id of `namespace`.
 
         Raises:
             InvalidName: The text is neither.
@@ -107,15 +107,15 @@ class TopicName:
 
 @lru_cache(NAMES_KEPT_MAX)
 def _parse_topic(text: str) -> TopicName:
-    """Return the name as `TopicName.parse`, the same object each time: most are asked for often."""
+    """Return `TopicName.parse(text)`, cached."""
     return TopicName._parse(text, DEFAULT_NAMESPACE)  # pyright: ignore[reportPrivateUsage] - of this module
 
 
 def check_stage_id(text: str) -> str:
-    """Return the id of a stage as it is, if it is one: 1 to 128 letters, digits and `._:-`.
+    """Return a stage id after validating it: 1 to 128 letters, digits and `._:-`.
 
     Raises:
-        InvalidArgument: It is none.
+        InvalidArgument: The text is not a stage id.
     """
     if _STAGE.fullmatch(text) is None:
         raise InvalidArgument(f"{_shown(text)} is not a stage id: expected {STAGE_PATTERN}")

@@ -1,4 +1,4 @@
-"""Maintenance of a data directory that no server has open, on demand."""
+"""Offline maintenance of a data directory that no server has open."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
@@ -23,25 +23,25 @@ from wings_core.storage.segment_objects import (
 )
 
 _NEVER_SECONDS = 1e6
-"""Between two looks by itself."""
+"""Interval of unprompted maintenance: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfflineLog:
-    """The log of a directory, opened for maintenance alone.
+    """The log of a directory, opened for maintenance only.
 
     Args:
-        log: Opened.
+        log: The open log.
     """
 
     log: Log
 
     def topics(self, names: Sequence[str] = ()) -> list[Topic]:
-        """Return the topics of these names, bare ids or full; none: all of the default namespace.
+        """Return topics by bare id or full name; without names, all of the default namespace.
 
         Raises:
-            InvalidName: One is no name.
-            TopicNotFound: One is not there.
+            InvalidName: A name is malformed.
+            TopicNotFound: A topic does not exist.
         """
         admin = self.log.admin
         if not names:
@@ -51,19 +51,19 @@ class OfflineLog:
     def maintain(
         self, topic: Topic, progress: Callable[[MaintenanceReport], None] | None = None
     ) -> MaintenanceReport:
-        """Do what is due in a topic; blocks until it is done.
+        """Do all due maintenance of a topic; blocks until done.
 
         Args:
             topic: One of `topics`.
-            progress: Called after each partition with what this pass did so far.
+            progress: Called after each partition with the totals of this pass so far.
         """
         return self.log.maintainer.run(topic, progress)
 
     def reclaim(self) -> int:
-        """Delete files and objects that nothing refers to; return how many were, since the start.
+        """Delete unreferenced files and objects; returns the number deleted since the start.
 
         Raises:
-            WingsError: Metadata or storage cannot be used; what is left is done later.
+            WingsError: Metadata or storage fails; the rest is deleted later.
         """
         self.log.reclaimer.run()
         return self.log.reclaimer.folios_deleted
@@ -71,25 +71,25 @@ class OfflineLog:
 
 @contextmanager
 def open_offline(path: Path, metadata_url: str | None) -> Generator[OfflineLog]:
-    """Open a directory that an embedded server was started on, for as long as the `with` lasts.
+    """Open the directory of a stopped embedded server during the block.
 
-    No server can be started on it meanwhile.
+    No server can open it meanwhile.
 
     Args:
-        path: The data directory; it is not made.
-        metadata_url: Where PostgreSQL is, if metadata is there.
+        path: The data directory, which must exist.
+        metadata_url: URL of PostgreSQL, if it stores the metadata.
 
     Raises:
-        Unavailable: A server has the directory open; fact `pid`, if it is known.
-        InvalidArgument: It is no data directory, or has only a part of a log: that of a metadata
+        Unavailable: A server has the directory open; fact `pid`, if known.
+        InvalidArgument: The path is not a data directory, or has only the part of a metadata
             service, or of its nodes.
-        WingsError: As `Log.open`.
+        WingsError: The errors of `Log.open`.
     """
-    # A look, so that nothing is made where nothing was.
+    # Read-only first, so that nothing is created if there is no directory.
     with DataDirectory.open_read_only(path) as looked_at:
         if not has_metadata(looked_at):
             raise InvalidArgument(
-                f"{path} has no metadata: it is of nodes, whose metadata service has it, and which "
+                f"{path} has no metadata: it belongs to nodes of a metadata service, which "
                 "maintain it while they run"
             )
     limits = Limits(maintenance_seconds=_NEVER_SECONDS)
@@ -102,7 +102,7 @@ def open_offline(path: Path, metadata_url: str | None) -> Generator[OfflineLog]:
 
 
 def _check_whole(directory: DataDirectory, log: Log) -> None:
-    """Make sure that all messages are where this directory says that they are."""
+    """Check that all files with messages exist."""
     suffixes = {LOCAL_SEGMENT_SUFFIX, INLINE_SUFFIX}
     if "hot" in log.storage.objects:
         suffixes |= {FOLIO_SUFFIX, HOT_SEGMENT_SUFFIX}
@@ -116,6 +116,6 @@ def _check_whole(directory: DataDirectory, log: Log) -> None:
     if lacking:
         raise InvalidArgument(
             f"{directory.path} lacks {len(lacking):,} files with messages, such as {lacking[0]}: "
-            "where it is of a metadata service, its nodes have them, and maintain them while they "
-            "run"
+            "if it belongs to a metadata service, its nodes have them, and maintain them while "
+            "they run"
         )

@@ -1,8 +1,9 @@
 """Partition values: the JSON scalar that names a partition of a topic.
 
-On the wire a partition is a JSON value of the key column's kind. Inside it is that value's
-canonical JSON text (`Partition`): one hashable string that metadata stores, caches are keyed by and
-the column `__partition` shows. A topic without a key has the one partition `null`.
+On the wire a partition is a JSON value of the key column's kind. Internally it is that value's
+canonical JSON text (`Partition`), a hashable string: metadata stores it, caches use it as a key,
+and
+the column `__partition` contains it. A topic without a key has the single partition `null`.
 """
 
 import base64
@@ -32,19 +33,19 @@ UNPARTITIONED = Partition("null")
 JsonScalar = str | int | float | bool | None
 
 _decode = json.JSONDecoder().raw_decode
-"""Half the time of `json.loads`, which looks for white space around the value."""
+"""Decoder in half the time of `json.loads`, which skips white space around the value."""
 
 VALUE_BYTES_MAX = 64 * 1024
-"""A partition value longer than this, as JSON text in UTF-8, is refused."""
+"""Longest partition value, in bytes of JSON text in UTF-8."""
 
 _PLAIN = r'[^"\\\x00-\x1f\ud800-\udfff]*'
 _ESCAPE = r'\\(?:["\\bfnrt]|u00(?:0[0-7bef]|1[0-9a-f]))'
 _CANONICAL = re.compile(rf'null|true|false|0|-?[1-9][0-9]{{0,19}}|"{_PLAIN}(?:{_ESCAPE}{_PLAIN})*"')
-"""What `json.dumps` writes of null, a boolean, an integer of 64 bits and a string."""
+"""Pattern of what `json.dumps` writes for null, booleans, 64-bit integers and strings."""
 
 
 def is_partition_key_type(data_type: pa.DataType) -> bool:
-    """Tell whether a column of this type can be a partition key."""
+    """Return whether a column of this type can be a partition key."""
     return (
         pa.types.is_integer(data_type)
         or _is_text(data_type)
@@ -54,17 +55,17 @@ def is_partition_key_type(data_type: pa.DataType) -> bool:
 
 
 def partition_of(value: object, key_type: pa.DataType | None) -> Partition:
-    """Turn a value from outside into a partition.
+    """Validate a value and convert it to a partition.
 
     Args:
-        value: Any JSON value; None stands for an absent one.
+        value: Any JSON value; None for an absent one.
         key_type: The type of the topic's key column, None for a topic without a key.
 
     Raises:
         PartitionNotAllowed: A value for a topic without a key.
         PartitionRequired: No value for a topic with a key.
-        PartitionTypeMismatch: A value that is not of the key's kind (an object, a list or a number
-            with a fraction never is); nothing is converted.
+        PartitionTypeMismatch: The value is not of the key's kind (objects, lists and fractions
+            never are); values are not converted.
     """
     if key_type is None:
         if value is not None:
@@ -81,14 +82,14 @@ def partition_of(value: object, key_type: pa.DataType | None) -> Partition:
 
 
 def partitions_of(values: Sequence[object], key_type: pa.DataType | None) -> list[Partition]:
-    """Turn values from outside into partitions, as `partition_of` does one by one.
+    """Validate values and convert them to partitions; `partition_of` in bulk.
 
-    Raises: as `partition_of`, of the first value that is none.
+    Raises: The errors of `partition_of`, for the first invalid value.
     """
     kinds = set(map(type, values))
     if key_type is not None and kinds == {int} and pa.types.is_integer(key_type):
         numbers = cast("Sequence[int]", values)
-        # What holds of the least and the greatest holds of all.
+        # If the least and the greatest are valid, all are.
         if _problem(min(numbers), key_type) is None and _problem(max(numbers), key_type) is None:
             return cast("list[Partition]", list(map(str, numbers)))
     if key_type is not None and kinds == {str} and _is_text(key_type):
@@ -99,7 +100,7 @@ def partitions_of(values: Sequence[object], key_type: pa.DataType | None) -> lis
 
 
 def any_partition_value(key_type: pa.DataType | None) -> JsonScalar:
-    """Return some value of a key, for a question about the topic that asks for a partition."""
+    """Return an arbitrary valid value of a key, for requests about the topic as a whole."""
     if key_type is None:
         return None
     if pa.types.is_boolean(key_type):
@@ -111,15 +112,15 @@ def any_partition_value(key_type: pa.DataType | None) -> JsonScalar:
 
 
 def partition_of_value(value: JsonScalar) -> Partition:
-    """Return the partition of a value that is known to be one, like one in an answer."""
+    """Return the partition of a value known to be valid, for example from a response."""
     return _canonical(value)
 
 
 def canonical_partition(text: str) -> Partition:
-    """Return the partition whose canonical JSON text came from another process.
+    """Validate canonical JSON text from another process and return its partition.
 
     Raises:
-        InvalidArgument: `text` is not the canonical JSON of a partition value, or is longer than
+        InvalidArgument: `text` is not canonical JSON of a partition value, or longer than
             `VALUE_BYTES_MAX`.
     """
     if _CANONICAL.fullmatch(text) is None:
@@ -131,20 +132,18 @@ def canonical_partition(text: str) -> Partition:
 
 
 def partition_value(partition: Partition) -> JsonScalar:
-    """Return the JSON scalar that a partition stands for (binary as base64)."""
+    """Return the JSON scalar of a partition (binary as base64)."""
     return _decode(partition)[0]
 
 
 def partition_key_value(partition: Partition, key_type: pa.DataType) -> JsonScalar | bytes:
-    """Return the value that a partition's key column has in each of its rows."""
+    """Return the value of the key column in a partition's rows."""
     value = partition_value(partition)
     return base64.b64decode(str(value)) if _is_binary(key_type) else value
 
 
 def partitions_of_keys(keys: "pa.Array[Any]") -> list[Partition]:
-    """Return the partition of each value of a key column, which has no nulls.
-
-    In bulk, as `partition_of` would one by one.
+    """Return the partition of each value of a key column without nulls; `partition_of` in bulk.
 
     Raises:
         PartitionTypeMismatch: A value is too long to name a partition.
@@ -162,7 +161,7 @@ def partitions_of_keys(keys: "pa.Array[Any]") -> list[Partition]:
 def partition_sort_key(partition: Partition) -> tuple[bool, int | str | bytes]:
     """Return a key that sorts the partitions of one topic by value."""
     if partition[0] in "-0123456789":
-        return (True, int(partition))  # Most keys are integers, and those are their own texts.
+        return (True, int(partition))  # Most keys are integers, whose JSON `int` parses.
     value = partition_value(partition)
     if isinstance(value, (bool, int)):
         return (True, int(value))
@@ -170,7 +169,7 @@ def partition_sort_key(partition: Partition) -> tuple[bool, int | str | bytes]:
 
 
 def sorted_by_partition(items: Sequence[T], partitions: Iterable[Partition]) -> list[T]:
-    """Return items in the order of their partitions, which are of one topic, by value."""
+    """Return items sorted by the values of their partitions, which belong to one topic."""
     known = list(partitions)
     try:
         keys: Sequence[Any] = list(map(int, known))
@@ -180,7 +179,7 @@ def sorted_by_partition(items: Sequence[T], partitions: Iterable[Partition]) -> 
 
 
 def _canonical(value: object) -> Partition:
-    # As below, which makes an encoder for each value; reads name 10,000 at once.
+    # A faster equivalent of the code below, which constructs an encoder for each value.
     if type(value) is int:
         return Partition(str(value))
     if type(value) is str:
@@ -189,8 +188,8 @@ def _canonical(value: object) -> Partition:
 
 
 def is_longer(partition: Partition, bytes_max: int) -> bool:
-    """Tell whether a partition value has more bytes than these, as JSON in UTF-8."""
-    # Most are far shorter than any bound, and need not be encoded to see it.
+    """Return whether a partition value has more than `bytes_max` bytes as JSON in UTF-8."""
+    # Most are far shorter than any bound, so that encoding them is not needed.
     return len(partition) * 4 > bytes_max and len(partition.encode()) > bytes_max
 
 
@@ -215,7 +214,7 @@ def _is_binary(data_type: pa.DataType) -> bool:
 
 
 def _problem(value: object, key_type: pa.DataType) -> str | None:
-    """Say why a value is not of the key's kind, or None where it is."""
+    """Return why a value is not of the key's kind; None if it is."""
     if pa.types.is_boolean(key_type):
         return None if isinstance(value, bool) else "expected true or false"
     if pa.types.is_integer(key_type):

@@ -1,4 +1,4 @@
-"""Plain types: the types of a topic's columns for Arrow types that only encode others."""
+"""Plain types: the equivalents of Arrow types that only encode other types."""
 
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +19,7 @@ _WITH_OFFSETS = (
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Return a schema without metadata, and without types that only encode others.
+    """Return a schema without metadata and encodings.
 
     Dictionary and run-end encodings become their value types, extension types their storage types,
     views and list views the types with offsets.
@@ -33,7 +33,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def plain_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the plain type for a type, at every depth."""
+    """Return the plain equivalent of a type, nested types included."""
     found = cast("Any", data_type)
     if isinstance(data_type, pa.BaseExtensionType):
         return plain_type(found.storage_type)
@@ -51,10 +51,9 @@ def plain_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def plain_bytes(array: "ArrowArray") -> int:
-    """Return about how many bytes a valid array takes once it is of its plain type, at most.
+    """Return an approximate upper bound of the bytes of a valid array in its plain type.
 
-    Nothing is unfolded for it: each value of a dictionary, of a run and of a view may stand for
-    many rows.
+    Encodings, in which a value may stand for many rows, are not expanded for this.
     """
     found, data_type = cast("Any", array), array.type
     if isinstance(array, pa.ExtensionArray):
@@ -80,7 +79,7 @@ def plain_bytes(array: "ArrowArray") -> int:
 
 
 def _pc() -> Any:
-    import pyarrow.compute  # Few arrays are encoded, and it is slow to import.
+    import pyarrow.compute  # Slow to import, and few arrays are encoded.
 
     return pyarrow.compute
 
@@ -90,10 +89,10 @@ def _total(values: Any) -> int:
 
 
 def _value_bytes(array: "ArrowArray") -> Any:
-    """Return how many bytes each value takes once it is plain, as doubles."""
+    """Return the bytes of each value in the plain type, as doubles."""
     data_type = array.type
     if _is_view(data_type):
-        # A view is of 16 bytes, which begin with the length; nulls may have any.
+        # A view has 16 bytes, beginning with the length, which is arbitrary for nulls.
         rows = array.offset + len(array)
         words = pa.Array.from_buffers(pa.int32(), 4 * rows, [None, array.buffers()[1]])
         views = cast("Any", pa.FixedSizeListArray).from_arrays(words, 4)
@@ -101,11 +100,11 @@ def _value_bytes(array: "ArrowArray") -> Any:
         lengths = _pc().if_else(array.is_valid(), lengths, 0)
     elif any(is_kind(data_type) for is_kind in _WITH_OFFSETS):
         lengths = _pc().binary_length(array)
-    else:  # Of nested types, as many as all of them.
+    else:  # Nested types: the bytes of all values.
         is_flat = data_type.num_fields == 0
         most = data_type.bit_width / 8 if is_flat else float(plain_bytes(array))
         return cast("Any", pa).repeat(most, len(array))
-    return _pc().add(lengths.fill_null(0).cast(pa.float64()), 8.0)  # And its offset.
+    return _pc().add(lengths.fill_null(0).cast(pa.float64()), 8.0)  # Plus an offset.
 
 
 def _is_view(data_type: pa.DataType) -> bool:

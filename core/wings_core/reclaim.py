@@ -1,4 +1,4 @@
-"""Free the disk space of deleted topics, of stages never published, of flushes that failed."""
+"""Frees the space of deleted topics, of abandoned stages, and of failed flushes."""
 
 import logging
 import threading
@@ -9,34 +9,34 @@ from wings_core.metadata.interfaces import RETIRE_MAX, OffsetRegistry, Stages
 from wings_core.storage.interfaces import FolioStore
 
 PURGE_PAGES = 1_000
-"""Pages forgotten in one metadata transaction, so that pushes never wait long for it."""
+"""Most pages deleted per metadata transaction, so that pushes never wait long for it."""
 
 RECLAIM_SECONDS = 3_600.0
-"""How often it looks, at least, without being woken: stages and results grow old by themselves."""
+"""Longest interval of unprompted checks, since stages and results expire."""
 
 SWEEPS_PER_LIFE = 4
-"""How often it looks during the time that a stage is kept, so that none lives much longer."""
+"""Checks per lifetime of a stage, so that none is kept much longer."""
 
 SWEEP_STAGES = 1_000
-"""Stages deleted in one metadata transaction."""
+"""Most stages deleted per metadata transaction."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Reclaimer:
-    """Forgets pages of deleted topics and stages, then deletes the folios that no page refers to.
+    """Deletes the pages of deleted topics and stages from metadata, then unreferenced folios.
 
-    Each is retired before it is deleted, so that a commit that is late cannot refer to it.
+    A folio is retired before it is deleted, so that a late commit cannot refer to it.
 
-    Works at the start, which also finishes what a crash interrupted, whenever woken, and from time
-    to time. The folio being written to is left alone, so a page not yet committed is never deleted:
-    flushes are committed before the next flush can begin another folio.
+    Runs at the start, which also finishes work that a crash interrupted, when woken, and
+    periodically. The folio being written is skipped, so an uncommitted page is never deleted: a
+    flush is committed before the next flush can begin another folio.
 
     Args:
-        registry: Told to forget.
-        stages: Told to delete what is older than `stage_seconds_max`.
-        stores: Where the folios are. Where one of them fails, the others are looked after still.
-        stage_seconds_max: How long a stage is kept after its last batch.
+        registry: Deletes pages.
+        stages: Deletes stages older than `stage_seconds_max`.
+        stores: Stores of folios; a failing one does not affect the others.
+        stage_seconds_max: Time for which a stage is kept after its last batch.
     """
 
     def __init__(
@@ -51,31 +51,31 @@ class Reclaimer:
         self._stores = stores
         self._stage_seconds_max = stage_seconds_max
         self.folios_deleted = 0
-        """Since the start."""
+        """Folios deleted since the start."""
         self._pause = min(RECLAIM_SECONDS, stage_seconds_max / SWEEPS_PER_LIFE)
         self._wake = threading.Event()
         self._wake.set()
         self._closing = False
         self._running = threading.Lock()
-        """Nothing else is locked before it."""
+        """Held during a run; always taken first."""
         self._thread = threading.Thread(target=self._run, name="wings-reclaimer", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """Look for something to free, soon, in the background."""
+        """Start a run soon, in the background."""
         self._wake.set()
 
     def run(self) -> None:
-        """Free now what can be; blocks until that is done.
+        """Free all possible space now; blocks until done.
 
         Raises:
-            WingsError: Metadata or storage cannot be used; what is left is done later.
+            WingsError: Metadata or storage fails; the rest is done later.
         """
         with self._running:
             self._reclaim()
 
     def close(self) -> None:
-        """Stop after the step under way; what is left is done at the next start."""
+        """Stop after the current step; the rest is done at the next start."""
         self._closing = True
         self._wake.set()
         self._thread.join()
@@ -90,7 +90,7 @@ class Reclaimer:
                 self.run()
             except (WingsError, OSError) as error:
                 _logger.warning("could not free disk space: %s", error)
-            except BaseException:  # Of any fault, a panic of Rust code too, only the step is lost.
+            except BaseException:  # Any fault, even a panic in Rust, only costs this step.
                 _logger.exception("could not free disk space")
 
     def _reclaim(self) -> None:
@@ -112,21 +112,21 @@ class Reclaimer:
         try:
             return store.folios()
         except (WingsError, OSError) as error:
-            _logger.warning("could not list what a store has: %s", error)
+            _logger.warning("could not list the files of a store: %s", error)
             return set()
 
     def _delete(self, store: FolioStore, unused: Sequence[str]) -> None:
-        """Delete folios that no page refers to."""
+        """Delete unreferenced folios."""
         for first in range(0, len(unused), RETIRE_MAX):
             if self._closing:
                 return
-            # One that is committed to in between is kept; a commit that comes later is refused.
-            # While a backup is taken, all are kept.
+            # A folio referenced meanwhile is kept; a later commit is rejected. During a backup,
+            # all are kept.
             retired = self._registry.retire(unused[first : first + RETIRE_MAX])
             try:
                 for folio in retired:
                     store.delete(folio)
                     self.folios_deleted += 1
             except (WingsError, OSError) as error:
-                _logger.warning("could not delete what nothing refers to: %s", error)
-                return  # The next look finds the rest of them again.
+                _logger.warning("could not delete unreferenced files: %s", error)
+                return  # The next run finds the rest again.

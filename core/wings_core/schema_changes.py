@@ -1,7 +1,7 @@
-"""Schemas that grow: columns are added at the end, widened, or allowed to be null.
+"""Changes of schemas: columns are added at the end, widened, or made nullable.
 
-So every version of a topic's schema has the columns of those before it, at the same places, and
-each of a type that holds all of the earlier one's values.
+So every schema version has the columns of the versions before it, in the same positions, with types
+that hold all values of the earlier ones.
 """
 
 from dataclasses import dataclass
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
 
 SCHEMA_VERSIONS_MAX = 1_000
-"""Versions of one topic's schema; pages of each stay readable, so all are kept."""
+"""Most versions of one topic's schema, all of which are kept, as their pages stay readable."""
 
 VERSIONS_BYTES_MAX = 32 << 20
-"""Bytes of the versions before the last: they come with the topic wherever that is looked up."""
+"""Most bytes of earlier versions, which are read with every look-up of the topic."""
 
 NO_COLUMNS = pa.schema([])
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """What is to change in a topic's schema; what is so already does not."""
+    """A change of a topic's schema; changes already in effect are ignored."""
 
     add: pa.Schema = NO_COLUMNS
     """Columns to add at the end, in this order."""
     widen: pa.Schema = NO_COLUMNS
-    """Columns that are there, with wider types."""
+    """Existing columns with wider types."""
     nullable: tuple[str, ...] = ()
-    """Columns that may be null from now on."""
+    """Columns to make nullable."""
 
 
 def changed_schema(topic: Topic, change: SchemaChange) -> pa.Schema:
-    """Return a topic's schema after a change; the same object where nothing is left to change.
+    """Return a topic's schema after a change; the same object if nothing changes.
 
     Raises:
-        InvalidSchema: What is not adding, widening or allowing nulls, in the fact `column`; a
-            change of the key column; or too many versions or columns.
+        InvalidSchema: The change does not add, widen or make nullable (fact `column`), changes the
+            key column, or leads to too many versions or columns.
     """
     columns = {field.name: field for field in fields_of(topic.schema)}
     before = dict(columns)
@@ -106,7 +106,7 @@ def _check_there(topic: Topic, before: dict[str, "ArrowField"], name: str) -> No
 
 
 def is_wider(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    """Tell whether a column of one type may become one of another, which holds all its values."""
+    """Return whether a column may be widened from one type to another."""
     for is_kind in (
         pa.types.is_signed_integer,
         pa.types.is_unsigned_integer,

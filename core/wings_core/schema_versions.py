@@ -1,4 +1,4 @@
-"""Versions of schemas that came after a reader looked its topic up."""
+"""Look-up of schema versions newer than a reader's topic."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,29 +9,29 @@ from wings_core.model import Location, Topic
 from wings_core.storage.lru import Lru
 
 TOPICS_REMEMBERED_MAX = 1_024
-"""Topics whose schema changed while they were read or written."""
+"""Most topics cached whose schema changed while they were read or written."""
 
 
 class SchemaVersions:
-    """Looks topics up again where a page is of a later version; all methods from any thread.
+    """Topics looked up again when a page has a later schema version. Thread-safe.
 
-    A page of a version is committed only after the version is, so that one look is enough.
+    A version is committed before its first page, so one look-up is enough.
 
     Args:
-        admin: Where topics are.
+        admin: Looks up topics.
     """
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
         self._newest: Lru[str, Topic] = Lru(TOPICS_REMEMBERED_MAX)
-        """By UUID; the same objects for all readers: much is cached by a schema's identity."""
+        """Topics by UUID; shared by all readers, as caches use a schema's identity."""
 
     def covering(self, topic: Topic, locations: Iterable[Location]) -> Topic:
-        """Return a topic with its own schema that knows the versions of all pages.
+        """Return a topic at its present version that knows the versions of all pages.
 
         Raises:
-            TopicNotFound: It was deleted.
-            StorageCorrupt: A page is of a version that the topic never had.
+            TopicNotFound: The topic was deleted.
+            StorageCorrupt: A page has a version that the topic never had.
         """
         known = topic.schema_versions
         last = max((location.schema_version for location in locations), default=1)
@@ -41,33 +41,33 @@ class SchemaVersions:
         return replace(topic, later_schemas=newest.schemas[topic.schema_version :])
 
     def newest(self, topic: Topic, locations: Iterable[Location]) -> Topic:
-        """Return a topic with a schema no earlier than that of any of the pages.
+        """Return a topic at a version no earlier than those of the pages.
 
-        Raises: as `covering`.
+        Raises: The errors of `covering`.
         """
         last = max((location.schema_version for location in locations), default=1)
         return topic if last <= topic.schema_version else self.at_least(topic, last)
 
     def at_least(self, topic: Topic, version: int) -> Topic:
-        """Return a topic as it is by now, with a version of its schema.
+        """Return a topic, read afresh if needed, that has at least schema `version`.
 
-        Raises: as `covering`.
+        Raises: The errors of `covering`.
         """
         newest = self._newest.get(topic.uuid)
         if newest is None or newest.schema_version < version:
             newest = self.look_again(topic)
         if newest.schema_version < version:
             raise StorageCorrupt(
-                f"a page of {topic.name} is of version {version} of its schema, which has "
+                f"a page of {topic.name} has version {version} of the schema, which has "
                 f"{newest.schema_version}"
             )
         return newest
 
     def look_again(self, topic: Topic) -> Topic:
-        """Return a topic as it is now, with its last schema.
+        """Read a topic afresh, at its latest schema version.
 
         Raises:
-            TopicNotFound: It was deleted.
+            TopicNotFound: The topic was deleted.
         """
         newest = self._admin.get_topic(topic.name, fresh=True)
         if newest.uuid != topic.uuid:

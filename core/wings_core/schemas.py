@@ -1,4 +1,4 @@
-"""Schemas of topics: how they come in, what they may hold, how they are described."""
+"""Schemas of topics: parsing, validation, and their JSON form."""
 
 import base64
 import binascii
@@ -40,16 +40,16 @@ __all__ = [
 ]
 
 COLUMN_NAME_BYTES_MAX = 1024
-"""Bytes of one column's or nested field's name, in UTF-8."""
+"""Longest name of a column or nested field, in bytes of UTF-8."""
 
 FIELDS_MAX = 10_000
-"""Fields of one schema, nested ones counted."""
+"""Most fields of a schema, nested ones included."""
 
 FIXED_SIZE_MAX = 1 << 20
-"""Bytes or items that fixed sizes may demand of one row, even of a null; nested ones multiply."""
+"""Most bytes or items of fixed-size types in a row, even a null one; nested sizes multiply."""
 
 RESERVED_PREFIX = "__"
-"""Names of system columns begin with it, and no others."""
+"""Prefix of the names of system columns, reserved for them."""
 
 _FLAT_IDS = {data_type.id for data_type in FLAT_TYPES.values()} | {
     data_type.id
@@ -72,7 +72,7 @@ class FieldSpec(BaseModel):
     nullable: bool = True
     id: int | None = Field(
         default=None,
-        description="In a description: never changes, from 1 on. A new topic's columns get theirs.",
+        description="In descriptions: the column's permanent number, from 1. Ignored in requests.",
     )
 
 
@@ -80,13 +80,13 @@ def check_topic_schema(schema: pa.Schema, partition_key: str | None) -> None:
     """Check that a topic may have this schema.
 
     Args:
-        schema: Of the topic to create; metadata plays no part.
+        schema: Schema of the topic; its metadata is ignored.
         partition_key: The name of the key column, None for none.
 
     Raises:
-        InvalidSchema: No columns or too many; a name that is empty, reserved, too long or there
-            twice (in a struct too); an unsupported type at any depth; a key that is not a column
-            or not of a key's type. Fact `column` names where, with dots, if it is one column.
+        InvalidSchema: No columns, or too many; an empty, reserved, too long or duplicate name, also
+            in a struct; an unsupported type at any depth; a key that is not a column, or of an
+            unsuitable type. Fact `column` is the dotted path, if a column is at fault.
     """
     if len(schema) == 0:
         raise InvalidSchema("a topic needs at least one column")
@@ -98,7 +98,7 @@ def check_topic_schema(schema: pa.Schema, partition_key: str | None) -> None:
                 "reserved for system columns",
                 column=field.name,
             )
-    # Checks depth as it goes, so the recursion below it is bounded.
+    # Checks the depth on the way, which bounds its recursion.
     count = sum(_checked_fields(field, field.name, 1, 1) for field in fields_of(schema))
     if count > FIELDS_MAX:
         raise InvalidSchema(f"the schema has {count} fields, nested ones counted: > {FIELDS_MAX}")
@@ -107,10 +107,10 @@ def check_topic_schema(schema: pa.Schema, partition_key: str | None) -> None:
 
 
 def schema_from_fields(fields: Iterable[FieldSpec]) -> pa.Schema:
-    """Build a schema from its JSON form; `check_topic_schema` is still to be asked.
+    """Build a schema from its JSON form; callers validate it with `check_topic_schema`.
 
     Raises:
-        InvalidSchema: A type that cannot be parsed; fact `column` names the column.
+        InvalidSchema: A type cannot be parsed; fact `column` names the column.
     """
     built: list[ArrowField] = []
     for spec in fields:
@@ -128,7 +128,7 @@ def schema_from_fields(fields: Iterable[FieldSpec]) -> pa.Schema:
 
 
 def schema_to_fields(schema: pa.Schema) -> tuple[FieldSpec, ...]:
-    """Return a schema's JSON form, from which `schema_from_fields` builds an equal one."""
+    """Return a schema's JSON form, the inverse of `schema_from_fields`."""
     return tuple(
         FieldSpec(name=field.name, type=type_name(field.type), nullable=field.nullable)
         for field in fields_of(schema)
@@ -136,11 +136,11 @@ def schema_to_fields(schema: pa.Schema) -> tuple[FieldSpec, ...]:
 
 
 def schema_from_ipc(text: str) -> pa.Schema:
-    """Read a schema from base64 of its Arrow IPC message; all metadata is dropped.
+    """Decode a schema from base64 of its Arrow IPC message, without metadata.
 
     Raises:
-        InvalidSchema: Not base64, not a schema, or with an extension type, which would be lost
-            with the metadata.
+        InvalidSchema: The text is not base64, not a schema, or has an extension type, which would
+            be lost with the metadata.
     """
     try:
         raw = base64.b64decode(text, validate=True)
@@ -154,16 +154,16 @@ def schema_from_ipc(text: str) -> pa.Schema:
 
 
 def schema_to_ipc(schema: pa.Schema) -> str:
-    """Return base64 of a schema's Arrow IPC message."""
+    """Encode a schema's Arrow IPC message as base64."""
     return base64.b64encode(schema.serialize()).decode("ascii")
 
 
 def bare_schema(schema: pa.Schema) -> pa.Schema:
-    """Return a schema without any metadata, its own, its fields' and nested fields'.
+    """Return a schema without metadata, at all levels.
 
     Raises:
-        InvalidSchema: Nested too deeply, a name that is not UTF-8, or an extension type: one that
-            this process does not know is a plain type whose metadata tells.
+        InvalidSchema: Nesting is too deep, a name is not UTF-8, or there is an extension type; one
+            unknown to this process is recognised by its field's metadata.
     """
     try:
         return pa.schema([_bare_field(field, 1) for field in fields_of(schema)])
@@ -202,18 +202,18 @@ def _check_names(fields: "Iterable[ArrowField]", parent: str) -> None:
         if "\0" in name:
             raise InvalidSchema(f"column {name!r:.80}{inside} has a NUL in its name", column=name)
         if name in seen:
-            raise InvalidSchema(f"column {name!r:.80} is there twice{inside}", column=name)
+            raise InvalidSchema(f"column {name!r:.80} is duplicate{inside}", column=name)
         seen.add(name)
 
 
 def _checked_fields(field: "ArrowField", path: str, depth: int, width: int) -> int:
-    """Check a field's type; return how many fields it has, itself counted.
+    """Check a field's type; returns the number of fields, itself included.
 
     Args:
         field: A column, or a field of a nested type.
-        path: The column's name and the names down to here, joined by dots.
-        depth: 1 for a column.
-        width: The product of the fixed list sizes above.
+        path: Dotted path of the field.
+        depth: Level of nesting; 1 for a column.
+        width: Product of the fixed list sizes of the levels above.
     """
     data_type = field.type
     if depth > DEPTH_MAX:
@@ -238,10 +238,10 @@ def _checked_fields(field: "ArrowField", path: str, depth: int, width: int) -> i
         _check_names(fields, path)
     count = 1
     for child in fields:
-        # Such a name could not be told from the type after it in the text of the type.
+        # Such a name would be ambiguous in the text of the type.
         if ": " in child.name or child.name.startswith(">"):
             raise InvalidSchema(
-                f"column {path!r:.80}: the nested name {child.name!r:.80} may not hold ': ', nor "
+                f"column {path!r:.80}: the nested name {child.name!r:.80} may not contain ': ' or "
                 "begin with '>'",
                 column=path,
             )
@@ -258,7 +258,7 @@ def _fixed_size(data_type: pa.DataType) -> int:
 
 
 def _never_filled(path: str) -> InvalidSchema:
-    # pyarrow itself refuses to build such a field, but reads one from an IPC message.
+    # pyarrow cannot build such a field, but reads one from an IPC message.
     return InvalidSchema(
         f"column {path!r:.80} is of type null, so it must be nullable", column=path
     )

@@ -1,34 +1,34 @@
-"""Suggestions: what an error about an unknown name adds to it."""
+"""Suggestions of known names in errors about unknown ones."""
 
 import difflib
 from collections.abc import Iterable
 
 NEAR_MAX = 3
-"""The most names that are suggested."""
+"""Most names suggested."""
 
 LISTED_CHARACTERS_MAX = 350
-"""A longer list of all names is left out: messages are short."""
+"""Longest list of all names in a message, in characters."""
 
 
 def nearest(asked: str, known: Iterable[str]) -> list[str]:
-    """Return the names most similar to one, whatever their case, the most similar first."""
+    """Return the most similar known names, ignoring case, the best first."""
     by_lower = {name.lower(): name for name in reversed(list(known))}
     near = difflib.get_close_matches(asked[:LISTED_CHARACTERS_MAX].lower(), by_lower, NEAR_MAX)
     return [by_lower[name] for name in near]
 
 
 def did_you_mean(asked: str, known: Iterable[str]) -> str:
-    """Return the names most similar to one as the end of a sentence; empty where none is."""
+    """Return the most similar known names as the end of a sentence; empty without any."""
     near = nearest(asked, known)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def suggested(asked: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence that says that a name is unknown.
+    """Return the end of a message about an unknown name: similar names, or all names.
 
     Args:
-        asked: The name.
-        known: All that there are, in the order in which they are listed.
+        asked: The unknown name.
+        known: All known names, in the order to list them.
     """
     names = list(known)
     end = did_you_mean(asked, names)

@@ -1,8 +1,9 @@
 """Times: timestamps of messages, and deadlines of waits.
 
 A timestamp is an int of microseconds since 1970-01-01T00:00:00Z. On the wire it is RFC 3339 in UTC
-with six digits of fraction. A deadline is a point on the monotonic clock, taken once on arrival, so
-a wall clock that is set during a wait does no harm.
+with six digits of fraction. A deadline is a time of the monotonic clock, computed once on arrival,
+so
+that setting the wall clock does not affect waits.
 """
 
 import re
@@ -23,10 +24,10 @@ _RFC3339 = re.compile(
 
 TIMESTAMP_MIN = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 TIMESTAMP_MAX = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-"""RFC 3339 has the years 0001 to 9999, also after conversion to UTC."""
+"""Latest timestamp: RFC 3339 has the years 0001 to 9999, also after conversion to UTC."""
 
 WAIT_SECONDS_MAX = 10 * 366 * 86_400.0
-"""A deadline further away counts as this far; the system's waits refuse very long ones."""
+"""Longest wait, to which later deadlines are cut: system calls reject very long timeouts."""
 
 
 def now_us() -> int:
@@ -38,12 +39,12 @@ def parse_timestamp(text: str, *, up: bool = False) -> int:
     """Parse an RFC 3339 time with a zone into microseconds since the epoch.
 
     Args:
-        text: May have any number of digits of fraction.
-        up: Digits beyond microseconds make it the next one, so that nothing before the time is at
-            or after the result. Else they are cut off.
+        text: The time, with any number of fractional digits.
+        up: Round up to the next microsecond, so that no earlier time is at or after the result.
+            Otherwise further digits are truncated.
 
     Raises:
-        InvalidArgument: Not RFC 3339, or without a zone.
+        InvalidArgument: The text is not RFC 3339, or has no zone.
     """
     match = _RFC3339.fullmatch(text)
     if match is not None:
@@ -63,27 +64,27 @@ def parse_timestamp(text: str, *, up: bool = False) -> int:
     )
 
 
-@lru_cache(256)  # All that a flush commits bears one timestamp.
+@lru_cache(256)  # All messages of a flush have the same timestamp.
 def format_timestamp(timestamp: int) -> str:
     """Format microseconds since the epoch as RFC 3339: `2026-11-20T12:00:00.000000Z`."""
     second, microsecond = divmod(timestamp, 1_000_000)
     return f"{_format_second(second)}.{microsecond:06}Z"
 
 
-@lru_cache(16)  # Most are of the last few seconds.
+@lru_cache(16)  # Most are from the last few seconds.
 def _format_second(second: int) -> str:
     return (_EPOCH + timedelta(seconds=second)).isoformat().removesuffix("+00:00")
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A point on this process's monotonic clock, in seconds; `at` is None for never."""
+    """A time of this process's monotonic clock, in seconds; `at` is None for never."""
 
     at: float | None
 
     @classmethod
     def after(cls, seconds: float) -> Self:
-        """Return the deadline that many seconds from now; a negative number is in the past."""
+        """Return the deadline `seconds` from now, which may be negative."""
         return cls(time.monotonic() + min(seconds, WAIT_SECONDS_MAX))
 
     @classmethod
@@ -97,7 +98,7 @@ class Deadline:
         return _NEVER
 
     def remaining(self) -> float | None:
-        """Return the seconds left, at least 0, or None where there is no end."""
+        """Return the seconds left, at least 0; None without an end."""
         if self.at is None:
             return None
         return max(0.0, self.at - time.monotonic())

@@ -1,4 +1,4 @@
-"""Traffic: what this process took in and sent out since its start, in all and by topic."""
+"""Traffic: rows and bytes received and sent by this process, in total and by topic."""
 
 import threading
 from collections import OrderedDict
@@ -9,54 +9,54 @@ from wings_core.names import TopicName
 from wings_core.times import now_us
 
 TOPICS_MAX = 10_000
-"""Topics that are counted by themselves; beyond that the one that was quiet for longest is not."""
+"""Most topics with counts of their own; the longest idle one is dropped beyond it."""
 
 
 @dataclass(slots=True)
 class TrafficCounts:
-    """Rows and bytes: in by pushes, out by reads; bytes are of Arrow data, or of JSON sent."""
+    """Rows and bytes pushed and delivered; bytes are those of Arrow data, or of JSON sent."""
 
     rows_in: int = 0
     bytes_in: int = 0
     rows_out: int = 0
     bytes_out: int = 0
     since: int = 0
-    """When the counting began, in microseconds since the epoch."""
+    """Start of the counting, in microseconds since the epoch."""
 
     def copy(self) -> "TrafficCounts":
-        """Return equal counts that no longer change."""
+        """Return a snapshot of the counts."""
         return replace(self)
 
 
 class Traffic:
-    """Counts rows and bytes; all methods may be called from any thread, and none blocks."""
+    """Counts of rows and bytes. Thread-safe, never blocks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._topics: OrderedDict[TopicName, TrafficCounts] = OrderedDict()
         self._all = TrafficCounts(since=now_us())
         self._last_name: TopicName | None = None
-        """The last of `_topics`,"""
+        """The topic counted last."""
         self._last = self._all
-        """and its counts."""
+        """The counts of that topic."""
 
     def pushed(self, topic: TopicName, rows: int, size: int) -> None:
-        """Count rows that a push committed, of so many bytes."""
+        """Count `rows` of `size` bytes committed by a push."""
         with self._lock:
             for counts in (self._all, self._of(topic)):
                 counts.rows_in += rows
                 counts.bytes_in += size
 
     def delivered(self, topic: TopicName, rows: int, size: int) -> None:
-        """Count rows that a read sent, of so many bytes."""
+        """Count `rows` of `size` bytes sent by a read."""
         with self._lock:
             for counts in (self._all, self._of(topic)):
                 counts.rows_out += rows
                 counts.bytes_out += size
 
     def _of(self, topic: TopicName) -> TrafficCounts:
-        """Return the counts of a topic that something happens to now; under the lock."""
-        if topic is self._last_name:  # To hash a name takes longer than all else here.
+        """Return the counts of a topic for an event now; called with the lock held."""
+        if topic is self._last_name:  # Hashing a name takes longer than everything else here.
             return self._last
         found = self._topics.get(topic)
         if found is None:
@@ -74,17 +74,17 @@ class Traffic:
             return self._all.copy()
 
     def of(self, topic: TopicName) -> TrafficCounts:
-        """Return a topic's counts, zeros where none are known."""
+        """Return a topic's counts, zeros if there are none."""
         with self._lock:
             found = self._topics.get(topic)
             return TrafficCounts(since=self._all.since) if found is None else found.copy()
 
     def latest(self, topics_max: int) -> list[TopicName]:
-        """Return the topics of the last events, the last first."""
+        """Return the topics of the last events, the latest first."""
         with self._lock:
             return list(islice(reversed(self._topics), topics_max))
 
     def topics(self) -> int:
-        """Return how many topics have counts."""
+        """Return the number of topics with counts."""
         with self._lock:
             return len(self._topics)

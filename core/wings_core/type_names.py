@@ -1,15 +1,17 @@
-"""Type names: Arrow's own text for a type, nested ones too, and back.
+"""Type names: conversion of types to Arrow's text and back, nested types included.
 
 `type_name` and `parse_type` are exact inverses for every type that a topic may have. The text is
-what `str(type)` gives, with one addition: Arrow's text of a map does not say that its values may
-not be null, ours does (`map<string, int64 not null>`).
+that of `str(type)`, with one addition: Arrow's text of a map omits that its values are not
+nullable,
+ours does not (`map<string, int64 not null>`).
 
     type    = word | word[args] | word(args) | list<field> | large_list<field>
             | fixed_size_list<field>[size] | struct<field, …> | map<type, value, keys_sorted?>
     field   = name: type | name: type not null
 
-A name in a nested type ends at the first `: `. Other names than `key` and `value` that Arrow's text
-gives for the parts of a map are read and dropped, as Arrow's own IPC does.
+A name in a nested type ends at the first `: `. Other names than `key` and `value` for the parts of
+a
+map are parsed and dropped, as in Arrow IPC.
 """
 
 import re
@@ -26,10 +28,10 @@ if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
 
 DEPTH_MAX = 32
-"""Levels of nesting in one type; Arrow's own readers stop at 64."""
+"""Most levels of nesting in a type; Arrow's own readers stop at 64."""
 
 TYPE_NAME_LENGTH_MAX = 64 * 1024
-"""Characters of one type's text, which bounds its fields too."""
+"""Longest text of a type in characters, which also bounds its fields."""
 
 TIME_ZONE = re.compile(r"[A-Za-z0-9_+\-:/.]{1,64}")
 
@@ -94,7 +96,7 @@ _WORDS = (
     *(*_DECIMALS, *_WITH_UNIT),
     *("fixed_size_binary", "list", "large_list", "fixed_size_list", "struct", "map"),
 )
-"""Those with which a type's name begins, but for aliases."""
+"""First words of types' names, without aliases."""
 
 _WORD = re.compile(r"[a-z][a-z0-9_]*")
 _INTEGER = re.compile(r"-?[0-9]{1,10}")
@@ -104,11 +106,11 @@ def parse_type(text: str) -> pa.DataType:
     """Parse the text of a type, like `list<item: timestamp[us, tz=UTC]>`.
 
     Args:
-        text: Arrow's name; also `int`, `float64`, `utf8` and other usual aliases of flat types.
+        text: Arrow's name, or a usual alias of a flat type such as `int`, `float64` or `utf8`.
 
     Raises:
-        InvalidSchema: Not the name of a supported type; the message says where, and what was
-            expected there (fact `position`, counted in characters from 0).
+        InvalidSchema: The text does not name a supported type; fact `position` is the offending
+            character, from 0.
     """
     if len(text) > TYPE_NAME_LENGTH_MAX:
         raise InvalidSchema(f"a type's name is longer than {TYPE_NAME_LENGTH_MAX} characters")
@@ -116,7 +118,7 @@ def parse_type(text: str) -> pa.DataType:
 
 
 def type_name(data_type: pa.DataType) -> str:
-    """Return the text of a type that `parse_type` reads back."""
+    """Return the text of a type, the inverse of `parse_type`."""
     fields = children(data_type)
     if pa.types.is_map(data_type):
         return _map_name(data_type, fields)
@@ -143,7 +145,7 @@ def _map_name(data_type: pa.DataType, fields: "list[ArrowField]") -> str:
 
 
 class _Parser:
-    """A recursive descent over one text; each method reads one thing and moves on."""
+    """A recursive descent parser of one text; each method consumes one element."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -256,7 +258,7 @@ class _Parser:
 
     def _nullable(self, data_type: pa.DataType) -> bool:
         if pa.types.is_null(data_type) and self._next_is(" not null"):
-            raise self._error("what is of type null is always null")
+            raise self._error("a field of type null must be nullable")
         return not self._skip(" not null")
 
     def _map(self, depth: int) -> pa.DataType:

@@ -1,14 +1,15 @@
-"""Processes of Wings do without pandas, where it is installed.
+"""Hides an installed pandas from processes that run only Wings.
 
-pyarrow.dataset imports it, which takes longer than all the rest and some 50 MB; nothing here uses
-it.
+pyarrow.dataset imports pandas, which takes longer than all other imports, and some 50 MB; Wings
+does
+not use it.
 """
 
 import sys
 
 
 class _WithoutPandas:
-    """The first of `sys.meta_path`: to all that imports it, pandas is not installed."""
+    """A finder, first in `sys.meta_path`, for which pandas does not exist."""
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
@@ -17,6 +18,6 @@ class _WithoutPandas:
 
 
 def hide_pandas() -> None:
-    """Have this process find no pandas; for processes that run nothing but Wings."""
+    """Hide pandas from this process; only for processes that run nothing but Wings."""
     if _WithoutPandas not in sys.meta_path:
         sys.meta_path.insert(0, _WithoutPandas)

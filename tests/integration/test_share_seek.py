@@ -95,7 +95,7 @@ def test_one_partition_is_moved_and_the_others_stay_as_they_are(
 
 
 def test_start_cannot_be_altered(client: flight.FlightClient, topic: str) -> None:
-    with pytest.raises(flight.FlightError, match="share-seek moves it") as error:
+    with pytest.raises(flight.FlightError, match="use share-seek to move it") as error:
         act(client, "share-alter", group="billing", topic=topic, config={"start": "earliest"})
     assert code_of(error.value) == "INVALID_ARGUMENT"
 

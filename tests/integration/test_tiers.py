@@ -865,5 +865,5 @@ def test_a_directory_that_cannot_be_maintained_by_itself_is_told_so(tmp_path: Pa
         push_small(client, "t", 1)
     pages, alone = (maintain_stopped(tmp_path / name) for name in ("pages", "metadata"))
     assert (pages.returncode, alone.returncode) == (1, 1)
-    assert "has no metadata: it is of nodes" in pages.stderr
+    assert "has no metadata: it belongs to nodes" in pages.stderr
     assert "lacks 1 files with messages" in alone.stderr

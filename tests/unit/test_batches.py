@@ -311,7 +311,7 @@ def test_a_map_with_a_key_twice_is_refused_by_its_path(
         batch = batch_of(data_type, [None, one, one, two, None, one])
         check_batch(schema, batch.slice(0, 3))
         check_batch(schema, batch.slice(4))
-        with pytest.raises(SchemaMismatch, match="a map has a key twice") as caught:
+        with pytest.raises(SchemaMismatch, match="a map has a duplicate key") as caught:
             check_batch(schema, batch.slice(2))
         assert caught.value.column == column
         check_batch(schema, batch, stored=True)

@@ -234,5 +234,5 @@ def test_a_column_that_the_topic_does_not_have_is_refused() -> None:
 
 
 def test_a_column_that_is_there_twice_is_refused() -> None:
-    with pytest.raises(SchemaMismatch, match="'a' is there twice"):
+    with pytest.raises(SchemaMismatch, match="'a' is duplicate"):
         Caster(schema("a", "a"), schema("a"))

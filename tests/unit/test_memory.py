@@ -156,7 +156,7 @@ def test_a_stream_is_refused_when_no_room_came_free(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(memory, "LOOK_SECONDS", 0.01)
     budget = MemoryBudget(2 * FIRST, 64 * MIB)
     budget.add(budget.room(), 2 * FIRST)
-    with pytest.raises(ResourceExhausted, match="no room came free"):
+    with pytest.raises(ResourceExhausted, match="no room became free"):
         budget.room().begin()
     assert budget.waiting == 0
 

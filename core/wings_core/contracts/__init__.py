@@ -1,1 +1,1 @@
-"""The contracts on the wire, one module for each: what comes in as frozen models, and answers."""
+"""The contracts on the wire, one per module: frozen models of requests, and responses."""

@@ -1,4 +1,4 @@
-"""DoAction: the body of each action, and the JSON of their answers."""
+"""DoAction: the bodies of actions, and the JSON of their responses."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -51,11 +51,11 @@ from wings_core.schemas import (
 from wings_core.times import format_timestamp, parse_timestamp
 
 STAGES_MAX = 10_000
-"""The most stages of one `stage-publish` or `stage-abort`."""
+"""Most stages of one `stage-publish` or `stage-abort`."""
 
 
 class ActionBody(Message):
-    """The JSON object that an action takes."""
+    """The JSON body of an action."""
 
     @classmethod
     def parse_body(cls, raw: "bytes | pa.Buffer | None") -> Self:
@@ -80,7 +80,7 @@ class CreateTopic(ActionBody):
 
     topic: str
     fields: Annotated[SchemaSpec | None, Field(alias="schema")] = None
-    """The columns as JSON; or else `schema_ipc`."""
+    """The columns as JSON, unless `schema_ipc` is given."""
     schema_ipc: str | None = None
     """Base64 of the schema as an Arrow IPC message."""
     partition_key: str | None = None
@@ -97,7 +97,7 @@ class CreateTopic(ActionBody):
         """Return the schema, checked with the partition key, without metadata.
 
         Raises:
-            InvalidSchema: A topic may not have it.
+            InvalidSchema: A topic cannot have this schema.
         """
         if self.schema_ipc is not None:
             schema = schema_from_ipc(self.schema_ipc)
@@ -125,20 +125,20 @@ Columns = Annotated[tuple[ColumnSpec, ...], Field(strict=False, max_length=FIELD
 
 
 class SchemaChangeSpec(Message):
-    """A change of a schema as JSON; what is there already, as it is, changes nothing."""
+    """A change of a schema as JSON; changes already in effect are ignored."""
 
     add: Columns = ()
-    """Columns to add at the end; they may be null, as they are in the rows before."""
+    """Columns to add at the end; they must be nullable, as earlier rows lack them."""
     widen: Columns = ()
-    """Columns that get a wider type."""
+    """Columns to widen, with their new types."""
     nullable: Annotated[tuple[str, ...], Field(strict=False, max_length=FIELDS_MAX)] = ()
-    """Columns that may be null from now on."""
+    """Columns to make nullable."""
 
     def change(self) -> SchemaChange:
         """Return the change.
 
         Raises:
-            InvalidSchema: A type that cannot be parsed, or a column that is widened twice.
+            InvalidSchema: A type cannot be parsed, or a column is widened twice.
         """
         return SchemaChange(_columns(self.add), _columns(self.widen), self.nullable)
 
@@ -148,12 +148,12 @@ def _columns(specs: Iterable[ColumnSpec]) -> pa.Schema:
 
 
 class TopicChanges(ActionBody):
-    """What `alter-topic` changes."""
+    """The changes of `alter-topic`."""
 
     config: TopicConfig | None = None
-    """The keys of the configuration to change, null for a key's default; None: it stays."""
+    """Configuration keys to change, null for a key's default; None for no change."""
     changes: Annotated[SchemaChangeSpec | None, Field(alias="schema")] = None
-    """What is to change in the schema; None: nothing."""
+    """Change of the schema; None for no change."""
 
     @model_validator(mode="after")
     def _check_some(self) -> Self:
@@ -168,12 +168,12 @@ class AlterTopic(TopicChanges):
     topic: str
 
     def to_bytes(self) -> bytes:
-        """Return the message as JSON, with the keys that were given, defaults among them."""
+        """Return the message as JSON, with the keys that are set, including to their defaults."""
         return dump(self.model_dump(mode="json", by_alias=True, exclude_unset=True))
 
 
 LIST_MAX = 10_000
-"""The largest `limit` of a list."""
+"""Greatest `limit` of a list."""
 
 Limit = Annotated[int, Field(ge=1, le=LIST_MAX)]
 Part = Annotated[str, Field(max_length=255)]
@@ -184,26 +184,26 @@ class PartitionStates(TopicBody):
     """The body of `partition-states`: all partitions by value, or some of them."""
 
     contains: Part = ""
-    """Those with this in the JSON text of their value."""
+    """Select partitions whose value's JSON text contains this."""
     order: Literal["value", "bytes", "rows", "last_timestamp"] = "value"
-    """By what: the value, else the largest, or the latest, first."""
+    """Order: ascending by value, descending by the others."""
     skip: OffsetNumber = 0
-    """Without the first so many."""
+    """Partitions to skip."""
     limit: Limit | None = None
-    """None: all."""
+    """Most partitions returned; None for all."""
 
 
 class ListTopics(ActionBody):
     """The body of `list-topics`."""
 
     namespace: str | None = None
-    """A full name; None where absent."""
+    """Full name of the namespace; None if absent."""
     contains: Part = ""
-    """Topics with this in their id."""
+    """Select topics whose id contains this."""
     after: Part = ""
-    """Topics whose id is greater."""
+    """Select topics whose id is greater."""
     limit: Limit | None = None
-    """The first so many of them; None: all."""
+    """Most topics returned; None for all."""
 
 
 class ListNodes(ActionBody):
@@ -214,7 +214,7 @@ class NamespaceBody(ActionBody):
     """The body of `create-namespace` and `delete-namespace`."""
 
     namespace: str
-    """A full name."""
+    """Full name of the namespace."""
 
 
 class ListNamespaces(ActionBody):
@@ -230,7 +230,7 @@ class OffsetForTimestamp(ActionBody):
 
     @property
     def timestamp_us(self) -> int:
-        """In microseconds since the epoch; no message before the time is at or after it."""
+        """The time in microseconds since the epoch, rounded up."""
         return parse_timestamp(self.timestamp, up=True)
 
 
@@ -239,14 +239,14 @@ class GetOffsets(ActionBody):
 
     consumer: Identifier
     topic: str | None = None
-    """None: of all topics."""
+    """Name of the topic; None for all topics."""
 
 
 class _StageBody(ActionBody):
-    """The keys that the actions on stages share."""
+    """Keys common to the actions on stages."""
 
     writer: Identifier
-    """The writer whose batches are numbered, such as a streaming query."""
+    """Writer that numbers its batches, such as a streaming query."""
     stages: Annotated[
         tuple[StageId, ...],
         Field(strict=False, max_length=STAGES_MAX),
@@ -258,32 +258,32 @@ class StagePublish(_StageBody):
     """The body of `stage-publish`."""
 
     batch: OffsetNumber
-    """The writer's number for what it publishes."""
+    """The writer's number of the published batch."""
     shards: Annotated[tuple[ShardEntry, ...], Field(strict=False, max_length=SHARDS_MAX)] = ()
-    """The changes of shards made in the same transaction."""
+    """Changes of shards in the same transaction."""
 
 
 class StageAbort(_StageBody):
     """The body of `stage-abort`."""
 
     batch: OffsetNumber | None = None
-    """None: do not report whether the writer published it."""
+    """Batch whose publication to report; None for none."""
     prefix: StageId | None = None
-    """Delete also the stages whose ids begin with this."""
+    """Also delete the stages whose ids begin with this."""
 
 
 class _ShardsBody(ActionBody):
-    """The keys that the actions on shards share."""
+    """Keys common to the actions on shards."""
 
     source: Identifier
-    """The source of the shards."""
+    """Source of the shards."""
 
 
 class ShardOpen(_ShardsBody):
     """The body of `shard-open`."""
 
     token: Identifier
-    """The token of the owner of those that are created."""
+    """Token of the owner of new shards."""
     shards: ShardIds
 
 
@@ -291,10 +291,10 @@ class ShardAcquire(_ShardsBody):
     """The body of `shard-acquire`."""
 
     token: Identifier
-    """The token of the new owner."""
+    """Token of the new owner."""
     claims: Annotated[tuple[ClaimEntry, ...], Field(strict=False, max_length=SHARDS_MAX)]
     stale_seconds: Seconds
-    """An owner whose shard did not change for so long may be replaced."""
+    """Time without a change of a shard after which its owner may be replaced."""
 
 
 class ShardNames(_ShardsBody):
@@ -307,9 +307,9 @@ class ShardList(_ShardsBody):
     """The body of `shard-list`."""
 
     state: State | None = None
-    """None: in any state."""
+    """State to select; None for any."""
     after: Annotated[str, Field(max_length=2_048)] = ""
-    """Shards with ids greater than this, in the order of their ids."""
+    """Select shards with greater ids, in the order of ids."""
     limit: Annotated[int, Field(ge=1, le=SHARDS_MAX)] = 1_000
 
 
@@ -321,22 +321,22 @@ class ShardPrune(_ShardsBody):
     """The body of `shard-prune`."""
 
     age_seconds: Seconds
-    """Finished and dead shards that have not changed for so long are deleted."""
+    """Age of the last change from which finished and dead shards are deleted."""
     count_max: OffsetNumber | None = None
-    """Of finished and dead shards, all but the newest `count_max` are deleted too."""
+    """Finished and dead shards to keep, the newest; None for no bound."""
     interval_seconds: Seconds
-    """The shortest time between two prunings of a source; within it nothing is deleted."""
+    """Least time between two prunings of a source; within it nothing is deleted."""
 
 
 class Maintain(ActionBody):
     """The body of `maintain`."""
 
     topic: str | None = None
-    """None: all of them."""
+    """Name of the topic; None for all topics."""
 
 
 def describe_published(published: Published) -> dict[str, Any]:
-    """Return the answer to `stage-publish`."""
+    """Return the response to `stage-publish`."""
     return {
         "committed": [
             {
@@ -352,12 +352,12 @@ def describe_published(published: Published) -> dict[str, Any]:
 
 
 def describe_aborted(aborted: Aborted) -> dict[str, Any]:
-    """Return the answer to `stage-abort`."""
+    """Return the response to `stage-abort`."""
     return {"deleted": list(aborted.stages), "published": aborted.published}
 
 
 def describe_node(node: Node) -> dict[str, Any]:
-    """Return where a node is reached, and since when it is there."""
+    """Return a node's addresses and start time."""
     since = format_timestamp(node.since) if node.since else None
     return {"flight": node.flight, "http": node.http or None, "since": since}
 
@@ -368,7 +368,7 @@ def describe_topic(topic: Topic) -> dict[str, Any]:
         "topic": str(topic.name),
         "uuid": topic.uuid,
         "schema": {
-            # A column keeps its place, so its number is the id that never changes.
+            # A column keeps its position, so its number is a permanent id.
             "fields": [
                 {**spec.model_dump(), "id": number}
                 for number, spec in enumerate(schema_to_fields(topic.schema), 1)
@@ -391,7 +391,7 @@ def describe_namespace(namespace: Namespace) -> dict[str, Any]:
 
 
 def describe_partition_states(states: Iterable[PartitionState]) -> list[dict[str, Any]]:
-    """Return the answer to `partition-states`, in the order given."""
+    """Return the response to `partition-states`, in the order given."""
     return [
         {
             "partition": partition_value(state.partition),
@@ -407,7 +407,7 @@ def describe_partition_states(states: Iterable[PartitionState]) -> list[dict[str
 
 
 def describe_tier_states(states: Iterable[TierState]) -> list[dict[str, Any]]:
-    """Return the answer to `tier-states`, in the order given."""
+    """Return the response to `tier-states`, in the order given."""
     return [
         {
             "partition": partition_value(state.partition),
@@ -421,7 +421,7 @@ def describe_tier_states(states: Iterable[TierState]) -> list[dict[str, Any]]:
 
 
 def describe_offsets(offsets: Iterable[ConsumerOffset]) -> dict[str, Any]:
-    """Return the answer to `get-offsets`, in the order given."""
+    """Return the response to `get-offsets`, in the order given."""
     return {
         "offsets": [
             {

@@ -1,4 +1,4 @@
-"""Backups on the wire: two actions around them, and two tickets that read what they are of."""
+"""Backups on the wire: actions to begin and end them, and tickets to read their files."""
 
 from typing import Annotated, Literal
 
@@ -14,11 +14,11 @@ FILES_SCHEMA = pa.schema(
         pa.field("bytes", pa.int64()),
     ]
 )
-"""A file that a backup needs. `bytes` from its beginning, which never change; null: all of it,
-however long it is."""
+"""Schema of the file list: the first `bytes` of a file, which never change, are in the backup; null
+for the whole file."""
 
 DATA_SCHEMA = pa.schema([pa.field("data", pa.binary(), nullable=False)])
-"""Bytes of a file, one after another."""
+"""Schema of file contents: consecutive bytes."""
 
 METADATA_FILE = "metadata.sqlite"
 HOLDS_FILE = "holds.sqlite"
@@ -37,10 +37,10 @@ class BackupEnd(ActionBody):
 
 
 class BackupTicket(Ticket):
-    """The keys of both tickets."""
+    """Keys common to both tickets."""
 
     backup: BackupId
-    """The id that `backup-begin` returned."""
+    """Id returned by `backup-begin`."""
 
 
 class BackupFiles(BackupTicket):
@@ -54,8 +54,8 @@ class BackupRead(BackupTicket):
 
     kind: Literal["backup-read"] = "backup-read"
     file: str
-    """One of those listed, or of the databases."""
+    """Name of a listed file, or of a database."""
     start: Annotated[int, Field(ge=0, le=INT64_MAX)] = 0
-    """In bytes."""
+    """First byte, 0-based."""
     end: Annotated[int, Field(ge=0, le=INT64_MAX)]
-    """Exclusive; at most to the end of the file."""
+    """End in bytes, exclusive; cut at the end of the file."""

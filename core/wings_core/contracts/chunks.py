@@ -1,6 +1,6 @@
-"""The app_metadata of DoGet chunks: the ranges that each covers, and why the stream ended.
+"""The app_metadata of DoGet chunks: the ranges of a chunk, and the end of a stream.
 
-A stream of one partition has a range in each chunk; one of many partitions has a list of them.
+Each chunk has one range in a stream of one partition, and a list of ranges in a stream of many.
 """
 
 import json
@@ -21,7 +21,7 @@ from wings_core.partitions import JsonScalar, Partition
 
 
 class EndReason(StrEnum):
-    """Why a stream ended: the first of these that holds."""
+    """Reasons for the end of a stream; the first that applies is reported."""
 
     MAX_MESSAGES = "max_messages"
     END_OFFSET = "end_offset"
@@ -30,9 +30,9 @@ class EndReason(StrEnum):
 
 
 class ChunkRange(NamedTuple):
-    """The offsets `[start_offset, end_offset]` of the log that a chunk covers.
+    """Offsets `[start_offset, end_offset]` of the log that a chunk covers.
 
-    Rows that a filter dropped are in the range and not in the chunk.
+    Rows dropped by a filter are in the range, but not in the chunk.
     """
 
     start_offset: int
@@ -41,32 +41,32 @@ class ChunkRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChunkEnd:
-    """The app_metadata of the last chunk of a stream, which is empty."""
+    """The app_metadata of the last, empty chunk of a stream."""
 
     end: EndReason
     next_offset: int
-    """The offset of the next read."""
+    """Offset of the next read."""
     log_end_offset: int
-    """The next offset to be assigned, as of the last look at the log."""
+    """Next offset to be assigned, as of the last look-up."""
 
 
 class PartitionRange(NamedTuple):
-    """The offsets `[start_offset, end_offset]` of one partition that a part of a chunk covers."""
+    """Offsets `[start_offset, end_offset]` of one partition that a part of a chunk covers."""
 
     partition: JsonScalar
     """The partition value."""
     start_offset: int
     end_offset: int
     rows: int
-    """So many rows of the chunk, after those of the ranges before it: less than the offsets where
-    a filter dropped some, and 0 where it dropped all."""
+    """Rows of the range in the chunk, after those of earlier ranges; fewer than offsets if a filter
+    dropped some, 0 if it dropped all."""
 
 
 class PartitionRanges(Sequence[PartitionRange]):
     """The ranges of a chunk of many partitions, in the order of its rows.
 
-    Kept as columns: a chunk may have thousands, and most readers ask only how far each partition
-    was read.
+    Stored as columns: a chunk may have thousands of ranges, and most readers only need the offset
+    reached in each partition.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class PartitionRanges(Sequence[PartitionRange]):
 
     @cached_property
     def reached(self) -> Mapping[JsonScalar, int]:
-        """The offset after those of each partition, by its value."""
+        """Next offset of each partition, by value."""
         partitions, _, ends, _ = self._columns
         return dict(zip(partitions, map(add, ends, repeat(1)), strict=True))
 
@@ -97,12 +97,12 @@ class PartitionRanges(Sequence[PartitionRange]):
     @overload
     def __getitem__(self, index: slice) -> "PartitionRanges": ...
     def __getitem__(self, index: int | slice) -> "PartitionRange | PartitionRanges":
-        """Return a range, or some."""
+        """Return a range, or a slice of ranges."""
         columns: list[Any] = [cast("Any", column)[index] for column in self._columns]
         return PartitionRanges(*columns) if isinstance(index, slice) else PartitionRange(*columns)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether there are the same ranges in the same order in another sequence."""
+        """Return whether another sequence has the same ranges in the same order."""
         if not isinstance(other, Sequence) or isinstance(other, str):
             return NotImplemented
         return list(self) == list(cast("Sequence[object]", other))
@@ -110,40 +110,40 @@ class PartitionRanges(Sequence[PartitionRange]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        """Return them as a list."""
+        """Return the ranges as a list."""
         return repr(list(self))
 
 
 def reached(ranges: Sequence[PartitionRange]) -> Mapping[JsonScalar, int]:
-    """Return the offset after ranges, by partition value."""
+    """Return the next offset after the ranges of each partition, by value."""
     if isinstance(ranges, PartitionRanges):
         return ranges.reached
     return {each.partition: each.end_offset + 1 for each in ranges}
 
 
 class PartitionEnd(NamedTuple):
-    """Where a stream of many partitions stands in one of them at its end."""
+    """Position of a stream of many partitions in one of them at its end."""
 
     partition: JsonScalar
     """The partition value."""
     next_offset: int
-    """The offset of the next read."""
+    """Offset of the next read."""
     log_end_offset: int
-    """The next offset to be assigned, as of the last look at the log."""
+    """Next offset to be assigned, as of the last look-up."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManyEnd:
-    """The app_metadata of the last chunk of a stream of many partitions, which is empty."""
+    """The app_metadata of the last, empty chunk of a stream of many partitions."""
 
     end: EndReason
     partitions: Sequence[PartitionEnd]
-    """Each partition that was read or named."""
+    """Positions of all partitions read or requested."""
 
 
 def chunk_metadata(start_offset: int, end_offset: int) -> bytes:
     """Return the metadata of a chunk of rows; both offsets inclusive."""
-    # Formatted by hand: this runs once for each chunk, and holds nothing but numbers.
+    # Formatted by hand for speed: it runs for each chunk, and contains only numbers.
     return b'{"start_offset": %d, "end_offset": %d}' % (start_offset, end_offset)
 
 
@@ -158,8 +158,9 @@ def ranges_metadata(ranges: Iterable[tuple[Partition, int, int, int]]) -> bytes:
     """Return the metadata of a chunk of many partitions.
 
     Args:
-        ranges: Partition, first and last offset (both inclusive) and number of rows of each, in the
-            order of the rows.
+        ranges: Partition, first and last offset (both inclusive) and number of rows of each range,
+            in
+            the order of the rows.
     """
     found = ", ".join(
         [
@@ -175,8 +176,8 @@ def many_end_metadata(end: EndReason, partitions: Iterable[tuple[Partition, int,
     """Return the metadata of the last chunk of a stream of many partitions.
 
     Args:
-        end: Why it ended.
-        partitions: Partition, next offset and log end offset of each.
+        end: Reason for the end.
+        partitions: Partition, next offset and log end offset of each partition.
     """
     found = ", ".join(
         [
@@ -189,13 +190,13 @@ def many_end_metadata(end: EndReason, partitions: Iterable[tuple[Partition, int,
 
 
 _RANGE = re.compile(rb'\{"start_offset": (\d+), "end_offset": (\d+)\}')
-"""As `chunk_metadata` writes it."""
+"""Pattern of `chunk_metadata`'s results."""
 
 
 def parse_chunk_metadata(raw: "bytes | pa.Buffer") -> ChunkRange | ChunkEnd:
-    """Read the metadata of a chunk of one partition, or of the last one, as a server wrote it."""
+    """Parse the metadata of a chunk of one partition, or of the last chunk."""
     text = to_bytes(raw)
-    # Ranges come once for each chunk; matching takes a fifth of the time of parsing.
+    # This runs for each chunk; matching takes a fifth of the time of parsing.
     usual = _RANGE.fullmatch(text)
     if usual is not None:
         return ChunkRange(int(usual[1]), int(usual[2]))
@@ -209,7 +210,7 @@ _FIRST_RANGE = re.compile(
     rb'\{"ranges": \[\{"partition": (?:[^",]+|"(?:[^"\\]|\\.)*"), '
     rb'"start_offset": \d+, "end_offset": \d+, "rows": \d+\}'
 )
-"""As `ranges_metadata` writes it."""
+"""Pattern of the beginning of `ranges_metadata`'s results."""
 
 _COLUMNS = itemgetter("partition", "start_offset", "end_offset", "rows")
 
@@ -219,15 +220,15 @@ _BETWEEN_VALUES = (
     b', "end_offset": ',
     b', "rows": ',
 )
-"""What that has between two values. None is in a string that is JSON, as each has quotes."""
+"""Separators between values in that text. No JSON string contains them, since they have quotes."""
 
 _range_of: Callable[[Iterable[object]], PartitionRange] = partial(tuple.__new__, PartitionRange)  # pyright: ignore[reportAssignmentType] - as `PartitionRange._make`, without a step of Python
 
 
 def parse_many_metadata(raw: "bytes | pa.Buffer") -> PartitionRanges | ManyEnd:
-    """Read the metadata of a chunk of many partitions, or of the last one."""
+    """Parse the metadata of a chunk of many partitions, or of the last chunk."""
     text = to_bytes(raw)
-    # A chunk may have thousands of ranges: a list of all values takes a third of the time.
+    # A chunk may have thousands of ranges: parsing a flat list takes a third of the time.
     if _FIRST_RANGE.match(text) is not None:
         values = text[len('{"ranges": [{"partition": ') : -len("}]}")]
         for between in _BETWEEN_VALUES:

@@ -1,8 +1,8 @@
-"""The body of `commit-offsets`: a commit of ten thousand offsets is columns, and one text.
+"""The body of `commit-offsets`, as columns and one text, for commits of ten thousand offsets.
 
-Our own client writes all of them for one topic and in one form. Such a text is read without an
-object for each entry: taken apart as a list of values, and known to be that form when the same text
-is written of them again. All others go through the models.
+Our own client writes them for one topic in one form. Such a text is parsed without an object for
+each entry: it is split into a list of values, and accepted if formatting them again yields the same
+text. All others go through the models.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import (
     Annotated,
     Any,
     NamedTuple,
-    NotRequired,  # Of `typing`, pydantic wants Python 3.12's.
+    NotRequired,  # pydantic does not accept that of `typing` before Python 3.12.
     Self,
     cast,
 )
@@ -34,18 +34,18 @@ from wings_core.contracts.messages import (
 from wings_core.errors import InvalidArgument
 
 OFFSETS_MAX = 10_000
-"""The most entries of one `commit-offsets`."""
+"""Most entries of one `commit-offsets`."""
 
 
 class OffsetEntry(TypedDict):
     """A consumer's position in one partition."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # pyright: ignore[reportGeneralTypeIssues] - pydantic's own way
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # pyright: ignore[reportGeneralTypeIssues] - documented by pydantic
 
     topic: str
     partition: NotRequired[JsonValue]
     offset: OffsetNumber
-    """The next offset to read."""
+    """Next offset to read."""
 
 
 _Entries = Annotated[tuple[OffsetEntry, ...], Field(strict=False, max_length=OFFSETS_MAX)]
@@ -57,13 +57,13 @@ class Offsets(NamedTuple):
     topics: Sequence[str]
     partitions: Sequence[JsonValue]
     numbers: Sequence[int]
-    """The next offsets to read."""
+    """Next offsets to read."""
     text: bytes
-    """All of them as JSON, a list."""
+    """All entries as a JSON list."""
 
     @classmethod
     def of(cls, entries: tuple[OffsetEntry, ...]) -> Self:
-        """Return entries as columns."""
+        """Convert entries to columns."""
         return cls(
             [entry["topic"] for entry in entries],
             [entry.get("partition") for entry in entries],
@@ -73,13 +73,13 @@ class Offsets(NamedTuple):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return a schema that validates a list of entries and makes this of it."""
+        """Return a schema that validates a list of entries and converts it."""
         entries = handler.generate_schema(_Entries)
         return core_schema.no_info_after_validator_function(cls.of, entries)
 
 
 class CommitOffsets(ActionBody):
-    """The body of `commit-offsets`, and its answer."""
+    """The body of `commit-offsets`, and its response."""
 
     consumer: Identifier
     offsets: Offsets
@@ -96,7 +96,7 @@ class CommitOffsets(ActionBody):
                 found = cast("list[Any]", from_json(b"[%s]" % values.replace(_OFFSET, b",")))
                 usual = cls._usual(consumer[1:-1], topic[1:-1], found[::2], found[1::2])
             except ValueError:
-                usual = None  # The models say what is wrong.
+                usual = None  # The models report the problem.
             if usual is not None and usual.to_bytes() == raw:
                 return usual
         return super().parse(raw, error, what)
@@ -105,12 +105,12 @@ class CommitOffsets(ActionBody):
     def of_topic(
         cls, consumer: str, topic: str, offsets: Mapping[Any, int]
     ) -> "CommitOffsets | None":
-        """Return offsets of partitions of a topic; None where they are to go through the models.
+        """Return offsets of a topic's partitions; None if they must go through the models.
 
         Args:
-            consumer: Its name.
-            topic: The topic's.
-            offsets: The next to read, by partition value in its wire form.
+            consumer: Name of the consumer.
+            topic: Name of the topic.
+            offsets: Next offsets to read, by partition value in its wire form.
         """
         return cls._usual(consumer, topic, list(offsets), list(offsets.values()))
 
@@ -118,7 +118,7 @@ class CommitOffsets(ActionBody):
     def _usual(
         cls, consumer: str, topic: str, partitions: list[Any], numbers: list[Any]
     ) -> Self | None:
-        """Return offsets of a topic; None where they are not valid, or of another form."""
+        """Return offsets of a topic; None if they are invalid, or have another form."""
         kinds = set(map(type, partitions))
         if (
             not 0 < len(partitions) == len(numbers) <= OFFSETS_MAX
@@ -140,16 +140,16 @@ class CommitOffsets(ActionBody):
         return cls.model_construct(consumer=consumer, offsets=offsets)
 
     def to_bytes(self) -> bytes:
-        """Return the message as JSON, from which `parse` makes an equal one."""
+        """Return the message as JSON, the inverse of `parse`."""
         return b'{"consumer": %s, "offsets": %s}' % (dump(self.consumer), self.offsets.text)
 
 
 _HEAD = re.compile(
     rb'\{"consumer": ("[^"\\]+"), "offsets": \[\{"topic": ("[^"\\]+"), "partition": '
 )
-"""Of the usual text."""
+"""Pattern of the beginning of the usual text."""
 
 _OFFSET = b', "offset": '
-"""Between two values: no text that is JSON has this in a string, as it has quotes."""
+"""Separator of the usual text. No JSON string contains it, since it has quotes."""
 
 _KINDS = ({int}, {str})

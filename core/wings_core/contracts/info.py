@@ -13,15 +13,15 @@ from wings_core.errors import InvalidArgument
 
 
 class InfoCommand(PartitionOptions):
-    """The command of GetFlightInfo, answered with `scan` tickets; its keys are as in a ticket.
+    """The command of GetFlightInfo, whose endpoints have `scan` tickets; keys are as in a ticket.
 
-    Without `partition` and `partitions`, each partition has endpoints of its own.
+    Without `partition` and `partitions`, each partition gets endpoints of its own.
     """
 
     end_offset: OffsetNumber | None = None
     splits: Annotated[int, Field(ge=1, le=INT64_MAX)] = 1
-    """Cut each partition into min(splits, rows) near-equal ranges; with `partitions`, all of them
-    together into that many endpoints."""
+    """Number of near-equal ranges per partition, at most its rows; with `partitions`, the number of
+    endpoints for all partitions together."""
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:
@@ -33,7 +33,7 @@ class Criteria(Message):
     """The criteria of ListFlights."""
 
     namespace: str | None = None
-    """A full name; None: every namespace."""
+    """Full name of the namespace; None for all namespaces."""
 
 
 def parse_info_command(raw: bytes) -> InfoCommand:
@@ -46,7 +46,7 @@ def parse_info_command(raw: bytes) -> InfoCommand:
 
 
 def info_path(path: Sequence[bytes | str]) -> InfoCommand:
-    """Return the command that a path descriptor `[topic]` stands for.
+    """Return the command equivalent to a path descriptor `[topic]`.
 
     Raises:
         InvalidArgument: Not exactly one element, or not UTF-8.
@@ -55,7 +55,7 @@ def info_path(path: Sequence[bytes | str]) -> InfoCommand:
 
 
 def parse_criteria(raw: "bytes | pa.Buffer | None") -> Criteria:
-    """Parse the criteria of ListFlights; empty ones name every topic.
+    """Parse the criteria of ListFlights; empty criteria select every topic.
 
     Raises:
         InvalidArgument: The message names the key and the problem.

@@ -1,7 +1,7 @@
-"""Messages: JSON from outside as frozen models, and one clear sentence where it is wrong.
+"""Messages: validation of external JSON into frozen models, with one clear sentence per error.
 
-JSON is taken strictly: UTF-8, an object, no key twice, no NaN or infinity, nothing converted. A
-null is a bad value, except where a model says that null means something.
+JSON is parsed strictly: UTF-8, an object, no duplicate keys, no NaN or infinity, no conversions. A
+null is invalid unless a model gives it a meaning.
 """
 
 import json
@@ -20,17 +20,17 @@ from wings_core.suggestions import suggested
 from wings_core.times import parse_timestamp
 
 MESSAGE_BYTES_MAX = 512
-"""Bytes of an error's message, in UTF-8; longer ones do not survive the transport."""
+"""Longest message of an error, in bytes of UTF-8; longer ones do not survive the transport."""
 
 JSON_BYTES_MAX = 4 * 1024 * 1024
-"""Bytes of one JSON object from outside."""
+"""Longest external JSON object, in bytes."""
 
 INT64_MAX = (1 << 63) - 1
 
 _INPUT_SHOWN_MAX = 60
 
 _OWN = "wings"
-"""The type of errors that our own validators raise, with complete messages."""
+"""Type of the errors of our own validators, whose messages are complete."""
 
 _SENTENCES: Mapping[str, str] = {
     "bool_type": "must be true or false",
@@ -51,16 +51,16 @@ _SENTENCES: Mapping[str, str] = {
     "too_short": "must not be empty",
     "tuple_type": "must be a list",
 }
-"""Our sentences for pydantic's errors, by their type; other types keep pydantic's."""
+"""Our sentences for pydantic's errors by type; other types keep pydantic's text."""
 
 
 class Message(BaseModel):
-    """A JSON object on the wire; every kind of message derives from it."""
+    """A JSON object on the wire; the base of all messages."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     nullable_keys: ClassVar[frozenset[str]] = frozenset({"partition"})
-    """Keys that may be null: a null `partition` is that of a topic without a key."""
+    """Keys that may be null; a null `partition` is that of a topic without a key."""
 
     @classmethod
     def parse(cls, raw: bytes, error: type[InvalidArgument], what: str) -> Self:
@@ -72,7 +72,7 @@ class Message(BaseModel):
             what: The kind of message, for errors: "ticket".
 
         Raises:
-            InvalidArgument: Of class `error`; the message names the key and the problem.
+            InvalidArgument: An error of class `error`; the message names the key and the problem.
         """
         return cls.parse_object(load_object(raw, error, what), raw, error, what)
 
@@ -80,26 +80,26 @@ class Message(BaseModel):
     def parse_object(
         cls, found: Mapping[str, Any], raw: bytes, error: type[InvalidArgument], what: str
     ) -> Self:
-        """Parse a message whose JSON was loaded already, by `load_object`; as `parse`."""
+        """Parse a message whose JSON was loaded by `load_object`; see `parse`."""
         for key, value in found.items():
             if value is None and key not in cls.nullable_keys and _names_field(cls, key):
                 raise error(shortened(f"{what}: key {key!r} must not be null"))
         try:
-            # From the bytes again: pydantic is stricter with JSON than with Python's objects.
+            # From the bytes again: pydantic validates JSON more strictly than Python objects.
             return cls.model_validate_json(raw)
         except ValidationError as problem:
             raise error(shortened(f"{what}: {sentence(problem, cls)}")) from None
 
     def to_bytes(self) -> bytes:
-        """Return the message as JSON, from which `parse` makes an equal one."""
+        """Return the message as JSON, the inverse of `parse`."""
         return dump(self.model_dump(mode="json", by_alias=True, exclude_defaults=True))
 
 
 class Ticket(Message):
-    """A ticket of DoGet; each model of one has a `kind`."""
+    """A DoGet ticket; each model has a `kind`."""
 
     def to_bytes(self) -> bytes:
-        """Return the ticket, from which `tickets.parse_ticket` makes an equal one."""
+        """Return the ticket's bytes, the inverse of `tickets.parse_ticket`."""
         found = self.model_dump(mode="json", exclude_defaults=True)
         return dump({"kind": type(self).model_fields["kind"].default, **found})
 
@@ -108,8 +108,8 @@ def load_object(raw: bytes, error: type[InvalidArgument], what: str) -> dict[str
     """Load a JSON object strictly.
 
     Raises:
-        InvalidArgument: Of class `error`: not UTF-8, not JSON, too long, not an object, a key
-            twice, NaN or an infinity.
+        InvalidArgument: An error of class `error`: the text is not UTF-8, not JSON, too long, not
+            an object, or has duplicate keys, NaN or infinities.
     """
     if len(raw) > JSON_BYTES_MAX:
         raise error(f"{what}: longer than {JSON_BYTES_MAX} bytes")
@@ -128,14 +128,14 @@ def load_object(raw: bytes, error: type[InvalidArgument], what: str) -> dict[str
 
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
-"""`json.dumps` would make one for each call."""
+"""Shared encoder; `json.dumps` would construct one for each call."""
 
 
 def dump(value: object) -> bytes:
     """Return a value as JSON in UTF-8.
 
     Raises:
-        InvalidArgument: A number in it is not finite, or a text is not valid Unicode: it has half a
+        InvalidArgument: A number is not finite, or a text is invalid Unicode: it has half a
             surrogate pair.
     """
     try:
@@ -151,7 +151,7 @@ def dump(value: object) -> bytes:
 
 
 def to_bytes(raw: "bytes | pa.Buffer | None") -> bytes:
-    """Return the bytes of a buffer or of bytes, as Flight delivers either; empty for None."""
+    """Convert a buffer or bytes, either of which Flight may deliver, to bytes; empty for None."""
     if raw is None:
         return b""
     return raw.to_pybytes() if isinstance(raw, pa.Buffer) else bytes(raw)
@@ -161,8 +161,10 @@ def sentence(problem: ValidationError, model: type[BaseModel] | None = None) -> 
     """Return a sentence for one error: `key 'min_messages': must be at least 1; got 0`.
 
     Args:
-        problem: Of its errors the first unknown key, which may explain the others, else the first.
-        model: What was validated: the keys that it has are listed; None: they are not.
+        problem: The errors; the first unknown key is reported, as it may explain the others, or
+            else
+            the first error.
+        model: The validated model, whose keys are suggested; None for no suggestion.
     """
     errors = problem.errors(include_url=False)
     details = min(errors, key=lambda each: each["type"] != "extra_forbidden")
@@ -180,7 +182,7 @@ def sentence(problem: ValidationError, model: type[BaseModel] | None = None) -> 
 
 
 def keys_at(model: type[Any] | None, place: Sequence[int | str]) -> list[str]:
-    """Return the keys of the model at a place within another; none where it is no model."""
+    """Return the keys of the model at a path within another; empty if it is not a model."""
     for step in place:
         if isinstance(step, str) and model is not None:
             model = _model_in(_keys_of(model).get(step))
@@ -188,7 +190,7 @@ def keys_at(model: type[Any] | None, place: Sequence[int | str]) -> list[str]:
 
 
 def _keys_of(model: type[Any]) -> dict[str, Any]:
-    """Return the types of a model's keys, or of a dataclass's."""
+    """Return the types of the keys of a model or dataclass."""
     if is_dataclass(model):
         return get_type_hints(model)
     fields: Mapping[str, FieldInfo] = model.model_fields
@@ -196,7 +198,7 @@ def _keys_of(model: type[Any]) -> dict[str, Any]:
 
 
 def _model_in(annotation: object) -> type[Any] | None:
-    """Return the first model that a type is, or is made of."""
+    """Return a type if it is a model, or the first model that it contains."""
     if isinstance(annotation, type) and (
         issubclass(annotation, BaseModel) or is_dataclass(annotation)
     ):
@@ -205,7 +207,7 @@ def _model_in(annotation: object) -> type[Any] | None:
 
 
 def shortened(text: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
-    """Return the text, cut to `bytes_max` bytes of UTF-8."""
+    """Return the text, truncated to `bytes_max` bytes of UTF-8."""
     encoded = text.encode("utf-8", "replace")
     if len(encoded) <= bytes_max:
         return encoded.decode("utf-8")
@@ -213,7 +215,7 @@ def shortened(text: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value from outside as JSON, cut to `_INPUT_SHOWN_MAX` characters for an error."""
+    """Return a value as JSON for an error, truncated to `_INPUT_SHOWN_MAX` characters."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -224,7 +226,7 @@ def shown(value: object) -> str:
 def problem_of(message: str) -> PydanticCustomError:
     """Return an error for validators to raise, with exactly this message.
 
-    Pydantic takes no half of a surrogate pair, which a text of JSON may have: it is escaped.
+    Halves of surrogate pairs, which JSON texts may have, are escaped, as pydantic rejects them.
     """
     text = message.encode("utf-8", "backslashreplace").decode("utf-8")
     return PydanticCustomError(_OWN, "{message}", {"message": text})
@@ -244,12 +246,12 @@ def accepted_by(check: Callable[[str], object]) -> Callable[[str], str]:
 
 
 def check_distinct(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Validate that a list has no string twice and none that is empty."""
+    """Validate that a list has no duplicate and no empty strings."""
     if "" in values:
-        raise problem_of("must not hold an empty string")
+        raise problem_of("must not contain an empty string")
     if len(set(values)) < len(values):
         twice = next(value for value in values if values.count(value) > 1)
-        raise problem_of(f"holds {twice!r:.80} twice")
+        raise problem_of(f"contains {twice!r:.80} twice")
     return values
 
 
@@ -262,13 +264,13 @@ StageId = Annotated[str, AfterValidator(accepted_by(check_stage_id))]
 """The id of a stage."""
 
 IDENTIFIER_CHARACTERS_MAX = 255
-"""The longest name of a producer, consumer, group or owner."""
+"""Longest name of a producer, consumer, group or owner."""
 
 Identifier = Annotated[str, Field(min_length=1, max_length=IDENTIFIER_CHARACTERS_MAX)]
 """The name of a producer, consumer, group or owner, chosen by the client."""
 
 MEMBER_CHARACTERS_MAX = 256
-"""The longest name of a member of a share group."""
+"""Longest name of a member of a share group."""
 
 MemberName = Annotated[str, Field(min_length=1, max_length=MEMBER_CHARACTERS_MAX)]
 """The name of a member of a share group, chosen by the client."""
@@ -283,7 +285,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {twice!r:.80} is there twice")
+        raise ValueError(f"duplicate key {twice!r:.80}")
     return found
 
 

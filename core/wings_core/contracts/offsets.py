@@ -1,4 +1,4 @@
-"""Where a read begins and ends: offsets as tickets and commands name them."""
+"""Offsets in tickets and commands: the start and end of reads."""
 
 from typing import Annotated, Literal
 
@@ -16,18 +16,18 @@ from wings_core.times import parse_timestamp
 
 
 class TimestampOffset(Message):
-    """The first message at or after a time, or the end of the log where there is none."""
+    """The first message at or after a time, or the end of the log if there is none."""
 
     timestamp: Timestamp
 
     @property
     def timestamp_us(self) -> int:
-        """In microseconds since the epoch; no message before the time is at or after it."""
+        """The time in microseconds since the epoch, rounded up."""
         return parse_timestamp(self.timestamp, up=True)
 
 
 def _one_sentence(value: object, handler: ValidatorFunctionWrapHandler) -> object:
-    """Raise one sentence where pydantic would report an error for each alternative."""
+    """Validate an offset, raising one error where pydantic would raise one for each alternative."""
     if isinstance(value, dict):
         return TimestampOffset.model_validate(value)
     try:
@@ -42,10 +42,10 @@ def _one_sentence(value: object, handler: ValidatorFunctionWrapHandler) -> objec
 Offset = Annotated[
     OffsetNumber | Literal["earliest", "latest"] | TimestampOffset, WrapValidator(_one_sentence)
 ]
-"""Where to begin: a number, an end of the log, or a time."""
+"""Start of a read: a number, an end of the log, or a time."""
 
 
 def check_range(offset: object, end_offset: int | None) -> None:
-    """Validate that a range of numbers does not end before it begins."""
+    """Validate that a range of offsets does not end before it begins."""
     if end_offset is not None and isinstance(offset, int) and end_offset < offset:
         raise problem_of(f"key 'end_offset': must be at least offset ({offset}); got {end_offset}")

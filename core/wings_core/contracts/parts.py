@@ -1,6 +1,6 @@
-"""Parts: the ranges of many partitions, divided into lists that are near-equal in rows.
+"""Parts: division of the ranges of many partitions into lists with near-equal numbers of rows.
 
-Each part is what one ticket reads, of an endpoint of GetFlightInfo or of a task of Spark.
+Each part is read by one ticket: an endpoint of GetFlightInfo, or a Spark task.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,40 +11,40 @@ from wings_core.contracts.reads import ENTRIES_MAX
 from wings_core.partitions import Partition
 
 TEXT_BYTES_MAX = JSON_BYTES_MAX // 2
-"""The most bytes of a part's entries in a ticket, about: what else is in it has the rest."""
+"""Approximate bound of a part's entries in a ticket, in bytes; the rest is for other keys."""
 
 ENTRY_BYTES = 100
-"""The most bytes of an entry beside its partition value."""
+"""Most bytes of an entry without its partition value."""
 
 SMALL_PARTS = 8
-"""A range of more rows than this fraction of a part may be cut where entries are short."""
+"""Divisor of a part's rows, above which a range counts as large, and may be cut."""
 
 
 class Piece(NamedTuple):
-    """A part of a range, or all of it."""
+    """A range, or a part of one."""
 
     which: int
-    """The index of the range."""
+    """Index of the range."""
     first: int
-    """Its first row, counted from the range's first."""
+    """First row, relative to the range."""
     end: int
-    """Exclusive."""
+    """End row, relative to the range, exclusive."""
 
 
 def divide(partitions: Sequence[Partition], rows: Sequence[int], parts: int) -> list[list[Piece]]:
-    """Divide ranges into parts near-equal in rows, each of which fits a ticket.
+    """Divide ranges into parts of near-equal rows, each of which fits in a ticket.
 
-    Ranges are cut where parts end, and neighbours stay together. Only where a part would have too
-    many pieces, because thousands of small ranges lie side by side, they are dealt out.
+    Ranges are cut at the ends of parts, and neighbours stay together. If a part would have too many
+    pieces, because of thousands of adjacent small ranges, the ranges are distributed instead.
 
     Args:
-        partitions: Of each range.
-        rows: Of each range.
-        parts: How many to make: fewer where there are fewer rows; more where there are more than
-            `ENTRIES_MAX` ranges for each, or the partition values are very long.
+        partitions: Partition of each range.
+        rows: Rows of each range.
+        parts: Number of parts: fewer are made of fewer rows; more if each would have more than
+            `ENTRIES_MAX` ranges, or partition values are very long.
 
     Returns:
-        The parts, none of them empty. Every range is in one of them, those without rows too.
+        The parts, none of them empty; every range is in one of them, even without rows.
     """
     if not rows:
         return []
@@ -59,7 +59,7 @@ def divide(partitions: Sequence[Partition], rows: Sequence[int], parts: int) -> 
 
 
 def _cut(rows: Sequence[int], count: int) -> list[list[Piece]]:
-    """Cut the ranges, laid end to end, at `count - 1` places."""
+    """Cut the concatenated ranges at `count - 1` positions."""
     total = sum(rows)
     found: list[list[Piece]] = [[]]
     left = total // count
@@ -77,7 +77,7 @@ def _cut(rows: Sequence[int], count: int) -> list[list[Piece]]:
 
 
 def _deal(rows: Sequence[int], count: int) -> list[list[Piece]]:
-    """Deal out the small ranges by size, and fill the parts up with the large ones."""
+    """Distribute the small ranges by size, and fill the parts up with the large ones."""
     total = sum(rows)
     small_max = max(1, total // count // SMALL_PARTS)
     small = [index for index, size in enumerate(rows) if size <= small_max]
@@ -102,7 +102,7 @@ def _share(total: int, count: int, part: int) -> int:
 
 
 def _fitting(partitions: Sequence[Partition], part: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yield a part, in several parts where its values are too long for one ticket."""
+    """Yield a part, split if its values are too long for one ticket."""
     found: list[Piece] = []
     size = 0
     for piece in part:

@@ -1,4 +1,4 @@
-"""DoPut: descriptors, the metadata of batches, and the results that answer them."""
+"""DoPut: descriptors, the metadata of batches, and their results."""
 
 import itertools
 import json
@@ -23,47 +23,46 @@ from wings_core.model import Accepted, CommitResult, CommittedRange, Rejected, S
 from wings_core.times import format_timestamp, parse_timestamp
 
 TOPIC_HEADER = "topic-uuid"
-"""The header of a DoPut with the UUID of the topic that it is meant for, whatever other has its
-name by now."""
+"""Header of a DoPut with the UUID of its topic, which rejects a later topic of the same name."""
 
 
 class _BatchValues(Message):
-    """The keys that a descriptor sets for a stream's first batch, and a batch for itself."""
+    """Keys for one batch: in a descriptor, for the first; in a batch's metadata, for that batch."""
 
     sequence: OffsetNumber | None = None
-    """The producer's number for the batch."""
+    """The producer's number of the batch."""
     expected_offset: OffsetNumber | None = None
-    """Commit only if this is the partition's next offset."""
+    """Next offset of the partition on which the commit is conditional."""
     timestamp: Timestamp | None = None
-    """None: the time of commit."""
+    """Timestamp of the rows; None for the time of commit."""
 
     @property
     def timestamp_us(self) -> int | None:
-        """In microseconds since the epoch."""
+        """Timestamp in microseconds since the epoch."""
         return None if self.timestamp is None else parse_timestamp(self.timestamp)
 
 
 class PutCommand(_BatchValues):
     """The JSON command that opens a DoPut stream.
 
-    A `producer_id` needs a sequence too, here or with every batch; `Put` checks that when it joins
-    the two.
+    A `producer_id` needs a sequence as well, here or with every batch; `Put` checks that when it
+    combines the two.
     """
 
     topic: str
-    """A full name or a bare id."""
+    """Full name or bare id of the topic."""
     partition: JsonValue = None
-    """The partition of all rows; None: by the key column."""
+    """Partition of all rows; None to route by the key column."""
     producer_id: Identifier | None = None
     stage: StageId | None = None
-    """Keep the batches invisible until the stage is published; None: visible at once."""
+    """Stage of the batches, which are invisible until it is published; None for none."""
 
     @model_validator(mode="after")
     def _check_producer(self) -> Self:
         if self.stage is not None:
             for key in ("producer_id", *_NOT_STAGED):
                 if getattr(self, key) is not None:
-                    raise problem_of(f"key {key!r} does not go with key 'stage'")
+                    raise problem_of(f"key {key!r} cannot be combined with key 'stage'")
         if self.sequence is not None and self.producer_id is None:
             raise problem_of("key 'sequence' needs key 'producer_id'")
         return self
@@ -73,18 +72,20 @@ class BatchMetadata(_BatchValues):
     """The app_metadata of one pushed batch; its keys override those of the descriptor."""
 
     def check_staged(self) -> None:
-        """Check that a staged batch has no key that only a visible one may have.
+        """Check that a staged batch has no keys that staging excludes.
 
         Raises:
-            InvalidArgument: It has one; the message names it.
+            InvalidArgument: It has such a key; the message names it.
         """
         for key in _NOT_STAGED:
             if getattr(self, key) is not None:
-                raise InvalidArgument(f"key {key!r} does not go with key 'stage' of the descriptor")
+                raise InvalidArgument(
+                    f"key {key!r} cannot be combined with key 'stage' of the descriptor"
+                )
 
 
 _NOT_STAGED = ("sequence", "expected_offset")
-"""Conditions on the log, which a staged batch is not yet in."""
+"""Keys with conditions on the log, which a staged batch is not part of yet."""
 
 
 def parse_put_command(raw: bytes) -> PutCommand:
@@ -97,7 +98,7 @@ def parse_put_command(raw: bytes) -> PutCommand:
 
 
 def put_path(path: Sequence[bytes | str]) -> PutCommand:
-    """Return the command that a path descriptor `[topic]` stands for.
+    """Return the command equivalent to a path descriptor `[topic]`.
 
     Raises:
         InvalidArgument: Not exactly one element, or not UTF-8.
@@ -106,7 +107,7 @@ def put_path(path: Sequence[bytes | str]) -> PutCommand:
 
 
 def topic_of_path(path: Sequence[bytes | str]) -> str:
-    """Return the topic that a path descriptor names, not yet parsed.
+    """Return the unparsed topic of a path descriptor.
 
     Raises:
         InvalidArgument: Not exactly one element, or not UTF-8.
@@ -135,9 +136,9 @@ _NO_METADATA = BatchMetadata()
 
 
 def result_to_json(batch: int, result: CommitResult | WingsError) -> bytes:
-    """Return the PutResult of a batch: its offsets, its stage, or its error."""
+    """Return the PutResult of a batch: offsets, stage, or error."""
     if isinstance(result, Accepted):
-        # Formatted by hand: this runs once for each batch, and a partition is JSON already.
+        # Formatted by hand for speed: it runs for each batch, and partitions are JSON already.
         ranges = [
             f'{{"partition": {each.partition}, "start_offset": {each.start_offset}, '
             f'"end_offset": {each.end_offset}, '
@@ -148,7 +149,7 @@ def result_to_json(batch: int, result: CommitResult | WingsError) -> bytes:
     if isinstance(result, Staged):
         staged = {"stage": result.stage, "rows": result.rows, "bytes": result.bytes}
         return json.dumps({"batch": batch, "staged": staged}).encode()
-    assert not isinstance(result, SeriesResults), "each batch has its own"
+    assert not isinstance(result, SeriesResults), "each batch has its own result"
     error = result.error if isinstance(result, Rejected) else result
     answer = {"batch": batch, "error": error.to_json()}
     return json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
@@ -157,13 +158,12 @@ def result_to_json(batch: int, result: CommitResult | WingsError) -> bytes:
 def results_to_json(
     batch: int, results: Sequence[CommitResult], rows: Sequence[int]
 ) -> Iterable[bytes]:
-    """Return the PutResults of neighbouring batches that were joined.
+    """Return the PutResults of consecutive joined batches.
 
     Args:
-        batch: Number of the first of them.
-        results: Of each of them; or the one that all have in common, which, where they were
-            accepted, has one range for them to share out.
-        rows: Of each.
+        batch: Number of the first batch.
+        results: Result of each batch, or a common one, which, if accepted, has one range for all.
+        rows: Rows of each batch.
     """
     if len(results) == len(rows):
         return list(map(result_to_json, itertools.count(batch), results))
@@ -188,7 +188,7 @@ def _shares_of_range(
             f'"start_offset": {start}, "end_offset": {end}, "timestamp": "{timestamp}"}}]}}'
         ).encode()
         start = end + 1
-    assert start == whole.end_offset + 1, "batches that were joined have all of its rows"
+    assert start == whole.end_offset + 1, "the joined batches have all of its rows"
 
 
 def _shares_of_stage(batch: int, whole: Staged, rows: Sequence[int]) -> Iterator[bytes]:
@@ -196,19 +196,19 @@ def _shares_of_stage(batch: int, whole: Staged, rows: Sequence[int]) -> Iterator
     before = cut = 0
     for number, count in enumerate(rows, batch):
         before += count
-        # By where each ends, so that the shares add up to the whole.
+        # From the rounded start and end, so that the shares add up to the whole.
         begin, cut = cut, whole.bytes * before // whole.rows
         yield (
             f'{{"batch": {number}, "staged": {{"stage": {stage}, "rows": {count}, '
             f'"bytes": {cut - begin}}}}}'
         ).encode()
-    assert before == whole.rows, "batches that were joined have all of its rows"
+    assert before == whole.rows, "the joined batches have all of its rows"
 
 
 def put_answer(raw: "bytes | pa.Buffer") -> dict[str, Any]:
-    """Load a PutResult that a server wrote with `result_to_json`.
+    """Parse a PutResult written by `result_to_json`.
 
     Returns:
-        Key `batch` and one of `committed` (a list of ranges), `staged` and `error`.
+        An object with `batch` and one of `committed` (a list of ranges), `staged` and `error`.
     """
     return from_json(to_bytes(raw))

@@ -1,7 +1,7 @@
-"""What a reader may say: columns, filter, version, the partitions, and where to begin in each.
+"""Options of reads: columns, filter, schema version, partitions, and starts.
 
-Tickets of DoGet and commands of GetFlightInfo have these keys, and the client, gather, the command
-line and Spark pass them on as one `ReadOptions`.
+DoGet tickets and GetFlightInfo commands have these keys; the client, gather, the command line and
+Spark pass them as one `ReadOptions`.
 """
 
 import json
@@ -41,29 +41,29 @@ Columns = Annotated[
     Field(strict=False, min_length=1, max_length=FIELDS_MAX),
     AfterValidator(check_distinct),
 ]
-"""Names of columns, in the order wanted."""
+"""Names of columns, in the order to return."""
 
 SchemaVersion = Annotated[int, Field(ge=1, le=INT64_MAX)]
-"""The number of a version of a topic's schema, from 1 on."""
+"""Version of a topic's schema, from 1."""
 
 _OFFSET: TypeAdapter[Offset] = TypeAdapter(Offset)
 
 _ENTRY_KEYS = frozenset({"partition", "offset", "end_offset"})
 
 
-class PartitionEntry(NamedTuple):  # Not a model: a list may have ten thousand.
-    """One partition of a list, and its range."""
+class PartitionEntry(NamedTuple):  # Not a model, since a list may have ten thousand.
+    """A partition of a list, with its range."""
 
     partition: JsonValue
-    """The value as it came; the handler checks it against the topic's key."""
+    """Partition value; the handler validates it against the topic's key."""
     offset: Offset | None = None
-    """Where to begin; None: the ticket's offset."""
+    """Start of the read; None for the ticket's offset."""
     end_offset: int | None = None
-    """Where a scan ends, exclusive; None: the ticket's."""
+    """End of a scan, exclusive; None for the ticket's."""
 
 
 def _parse_partitions(found: object) -> object:
-    """Return the partitions of a key: "all", or the entries of a list."""
+    """Validate the key `partitions`: "all", or a list of entries."""
     if found == ALL:
         return ALL
     if not isinstance(found, (list, tuple)):
@@ -78,7 +78,7 @@ def _parse_partitions(found: object) -> object:
     for entry in entries:
         key = _identity(entry.partition)
         if key in seen:
-            raise problem_of(f"holds the partition {shown(entry.partition)} twice")
+            raise problem_of(f"contains the partition {shown(entry.partition)} twice")
         seen.add(key)
     return entries
 
@@ -134,17 +134,17 @@ Partitions = Annotated[
     PlainValidator(_parse_partitions),
     PlainSerializer(_dump_partitions),
 ]
-"""The partitions of a read: all, or a list without repeats."""
+"""Partitions of a read: all, or a list without duplicates."""
 
 
 def _parse_positions(found: object) -> object:
-    """Return the pairs of `positions`, each partition once."""
+    """Validate the key `positions`: pairs of distinct partitions and offsets."""
     if not isinstance(found, (list, tuple)):
         raise problem_of(f"must be a list of partitions with offsets; got {shown(found)}")
     pairs = tuple(map(_pair, cast("Sequence[object]", found)))
     seen = {_identity(value) for value, _ in pairs}
     if len(seen) < len(pairs):
-        raise problem_of("holds a partition twice")
+        raise problem_of("contains a partition twice")
     return pairs
 
 
@@ -153,42 +153,42 @@ def _pair(item: object) -> tuple[JsonValue, int]:
         value, offset = pair
         if _is_number(offset):
             return value, offset
-    raise problem_of(f"must hold pairs of a partition and its next offset; got {shown(item)}")
+    raise problem_of(f"must contain pairs of a partition and its next offset; got {shown(item)}")
 
 
 def _identity(value: JsonValue) -> object:
-    """Return a key that tells values apart by type too, since Python holds True and 1 equal."""
+    """Return a key that also distinguishes types, since True equals 1 in Python."""
     return json.dumps(value) if isinstance(value, (list, dict)) else (type(value), value)
 
 
 Positions = Annotated[
     tuple[tuple[JsonValue, int], ...], PlainValidator(_parse_positions), PlainSerializer(list)
 ]
-"""Where to begin in some of all partitions: pairs of a partition value and an offset."""
+"""Starts in some of all partitions: pairs of a partition value and an offset."""
 
 
 class ReadOptions(Message):
-    """The rows and columns wanted of a topic, and where to begin: the keys of all reads."""
+    """Options common to all reads: the columns and rows wanted, and the start."""
 
     columns: Columns | None = None
-    """The columns wanted, in order; None: all."""
+    """Columns to return, in order; None for all."""
     filter: str | None = None
-    """A SQL predicate over the topic's columns."""
+    """SQL predicate over the topic's columns."""
     system_columns: bool = False
-    """Append `__offset` and `__timestamp`; of many partitions, `__partition` before them."""
+    """Whether to append `__offset` and `__timestamp`, after `__partition` for many partitions."""
     schema_version: SchemaVersion | None = None
-    """Read the columns as an earlier version of the topic's schema has them; None: the last."""
+    """Schema version of the columns; None for the latest."""
     offset: Offset | None = None
-    """Where to begin; None: `"earliest"`."""
+    """Start of the read; None for `"earliest"`."""
 
     @property
     def begin(self) -> Offset:
-        """Where to begin."""
+        """Start of the read, with its default."""
         return "earliest" if self.offset is None else self.offset
 
     @property
     def selection(self) -> dict[str, Any]:
-        """The keys that say what is wanted of each row, for another message of this reader."""
+        """The keys that select columns and rows, for another message of the same reader."""
         return {key: getattr(self, key) for key in _SELECTION if key in self.model_fields_set}
 
 
@@ -196,28 +196,28 @@ _SELECTION = ("columns", "filter", "system_columns", "schema_version")
 
 
 class PartitionOptions(ReadOptions):
-    """The keys of a read that names its topic and partitions."""
+    """Options of a read with its topic and partitions."""
 
     topic: str
     """A full name or a bare id."""
     partition: JsonValue = None
-    """The partition value; None for a topic without a key."""
+    """Partition value; None for a topic without a key."""
     partitions: Partitions | None = None
-    """Many partitions in one stream; None: `partition` alone."""
+    """Partitions to read in one stream; None for only `partition`."""
 
     def check_partitions(
         self, end_offset: int | None = None, *, has_positions: bool = False, bounded: bool = True
     ) -> None:
-        """Validate the keys that say which partitions are read, and from where.
+        """Validate the combination of keys for partitions and starts.
 
         Args:
-            end_offset: Of entries without one.
+            end_offset: End of entries without one.
             has_positions: Whether the message has the key `positions`.
             bounded: Whether reads of this kind have an end.
         """
         partitions = self.partitions
         if has_positions and partitions != ALL:
-            raise problem_of("key 'positions' needs \"all\" partitions; a list has its own offsets")
+            raise problem_of("key 'positions' needs partitions \"all\"; a list has its own offsets")
         if partitions is not None and "partition" in self.model_fields_set:
             raise problem_of("keys 'partition' and 'partitions' exclude each other")
         if partitions is None or partitions == ALL:
@@ -227,7 +227,7 @@ class PartitionOptions(ReadOptions):
             if entry.end_offset is not None and not bounded:
                 raise problem_of(
                     f"key 'partitions': key 'end_offset' of partition {shown(entry.partition)} "
-                    "belongs to scans alone"
+                    "is only for scans"
                 )
             check_range(
                 self.offset if entry.offset is None else entry.offset,

@@ -1,6 +1,6 @@
-"""DoAction on shards: entries of the bodies, the JSON of the answers, and shards in a publish.
+"""DoAction on shards: entries of bodies, the JSON of responses, and shards in a publish.
 
-The metadata store checks ids and transitions of shards.
+The metadata store validates ids and transitions of shards.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from wings_core.model import Shard, ShardClaim, ShardCounts, ShardProgress, Shar
 from wings_core.times import format_timestamp
 
 SHARDS_MAX = 10_000
-"""The most shards of one call."""
+"""Most shards of one call."""
 
 ShardId = Annotated[str, Field(min_length=1, max_length=2_048)]
 Seconds = Annotated[float, Field(ge=0, le=100 * 366 * 86_400.0, allow_inf_nan=False)]
@@ -29,17 +29,17 @@ class ShardEntry(Message):
     token: Identifier
     """The owner's token."""
     position: OffsetNumber
-    """The position before the change; the publish is refused where the shard has another."""
+    """Position before the change; the publish is rejected if the shard has another."""
     next_position: OffsetNumber
-    """The position after the change."""
+    """Position after the change."""
     state: State = ShardState.OPEN
-    """The state after the change."""
+    """State after the change."""
     error: str | None = None
-    """The error of a failed attempt; None: it did not fail."""
+    """Error of a failed attempt; None for progress."""
 
     @classmethod
     def of(cls, progress: ShardProgress) -> "ShardEntry":
-        """Return the entry of a progress."""
+        """Convert a progress to an entry."""
         return cls(
             source=progress.source,
             shard=progress.shard,
@@ -51,7 +51,7 @@ class ShardEntry(Message):
         )
 
     def progress(self) -> ShardProgress:
-        """Return the progress of the entry."""
+        """Convert the entry to a progress."""
         return ShardProgress(
             self.source,
             self.shard,
@@ -64,14 +64,14 @@ class ShardEntry(Message):
 
 
 class ClaimEntry(Message):
-    """A request for a shard that another owner has."""
+    """Request to take over a shard from its owner."""
 
     shard: ShardId
     token: Annotated[str, Field(max_length=255)]
-    """The token of the owner to be replaced; empty where there is none."""
+    """Token of the owner to replace; empty without an owner."""
 
     def claim(self) -> ShardClaim:
-        """Return the claim of the entry."""
+        """Convert the entry to a claim."""
         return ShardClaim(self.shard, self.token)
 
 
@@ -91,12 +91,12 @@ def describe_shard(shard: Shard) -> dict[str, Any]:
 
 
 def describe_shards(shards: Iterable[Shard]) -> dict[str, Any]:
-    """Return the answer of the actions that return shards, in the order given."""
+    """Return the response of actions that return shards, in the order given."""
     return {"shards": [describe_shard(shard) for shard in shards]}
 
 
 def describe_counts(counts: ShardCounts) -> dict[str, Any]:
-    """Return the answer to `shard-count`."""
+    """Return the response to `shard-count`."""
     return {
         "open": counts.open,
         "finished": counts.finished,
@@ -106,5 +106,5 @@ def describe_counts(counts: ShardCounts) -> dict[str, Any]:
 
 
 def describe_pruned(pruned: ShardsPruned) -> dict[str, Any]:
-    """Return the answer to `shard-prune`."""
+    """Return the response to `shard-prune`."""
     return {"pruned": pruned.shards, "debounced": pruned.debounced}

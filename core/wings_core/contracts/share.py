@@ -1,4 +1,4 @@
-"""Share groups on the wire: the bodies of their actions, their answers, and acquired chunks."""
+"""Share groups on the wire: bodies and responses of actions, and acquired chunks."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,22 +35,22 @@ from wings_core.partitions import JsonScalar, Partition, partition_value
 from wings_core.times import format_timestamp
 
 ACKNOWLEDGEMENTS_MAX = 10_000
-"""The most entries of one `share-acknowledge`."""
+"""Most entries of one `share-acknowledge`."""
 
 DELAY_MS_MAX = 12 * 3_600_000
-"""The longest `delay_ms` of a release."""
+"""Greatest `delay_ms` of a release."""
 
 REASON_CHARACTERS_MAX = 4_096
-"""The longest `reason` of a reject."""
+"""Longest `reason` of a reject or release."""
 
 VALUES_MAX = 1_024
-"""Partition values whose JSON is kept."""
+"""Most partition values whose JSON is cached."""
 
 HOLDS_MAX = 1_000
-"""The most held ranges that `share-members` tells of one by one."""
+"""Most held ranges that `share-members` lists individually."""
 
 REDRIVE_MESSAGES_MAX = 10_000
-"""The most dead letters that one `share-redrive` looks at."""
+"""Most dead letters that one `share-redrive` examines."""
 
 
 class GroupBody(ActionBody):
@@ -68,20 +68,20 @@ class CreateGroup(GroupBody):
 
 
 class AlterGroup(GroupBody):
-    """The body of `share-alter`: keys that are absent from `config` stay as they are."""
+    """The body of `share-alter`; keys absent from `config` do not change."""
 
     config: ShareConfig
 
     def to_bytes(self) -> bytes:
-        """Return the message as JSON, with the keys that were given, defaults among them."""
+        """Return the message as JSON, with the keys that are set, including to their defaults."""
         return dump(self.model_dump(mode="json", by_alias=True, exclude_unset=True))
 
     @model_validator(mode="after")
     def _check_start(self) -> Self:
         if "start" in self.config.model_fields_set:
             raise problem_of(
-                "key 'config': a group that is there does not begin again by 'start'; "
-                "share-seek moves it"
+                "key 'config': 'start' does not apply to an existing group; "
+                "use share-seek to move it"
             )
         return self
 
@@ -90,11 +90,11 @@ class PartitionsOfGroup(GroupBody):
     """The body of `share-purge`."""
 
     partition: JsonValue = None
-    """Absent: all."""
+    """Partition value; all partitions if absent."""
 
     @property
     def all_partitions(self) -> bool:
-        """Whether it names no partition."""
+        """Whether the partition is absent."""
         return "partition" not in self.model_fields_set
 
 
@@ -102,16 +102,16 @@ class SeekGroup(PartitionsOfGroup):
     """The body of `share-seek`."""
 
     to: Offset
-    """Where the group goes on; an offset is of one partition."""
+    """New position of the group; a number needs a partition."""
 
 
 class ListGroups(ActionBody):
     """The body of `share-list`."""
 
     topic: str | None = None
-    """None: of all topics of a namespace."""
+    """Name of the topic; None for all topics of a namespace."""
     namespace: str | None = None
-    """A full name; None where absent."""
+    """Full name of the namespace; None if absent."""
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
@@ -121,33 +121,32 @@ class ListGroups(ActionBody):
 
 
 class AcknowledgementEntry(Message):
-    """A member's acknowledgement of the messages `[first, last]` of a partition."""
+    """A member's acknowledgement of messages `[first, last]` of a partition."""
 
     partition: JsonValue = None
     first: OffsetNumber
     last: OffsetNumber
-    """Inclusive."""
+    """Last offset, inclusive."""
     lease: Identifier
     type: Literal["accept", "release", "reject", "renew"]
     delay_ms: Annotated[int, Field(ge=0, le=DELAY_MS_MAX)] | None = None
-    """Of a release: how long until the messages are available again, in milliseconds."""
+    """Milliseconds until released messages are available again."""
     reason: Annotated[str, Field(max_length=REASON_CHARACTERS_MAX)] | None = None
-    """Of a reject, or a release: a text for the dead letter, if there is one."""
+    """Text for the dead letter, if there is one; for rejects and releases."""
 
     counts: bool | None = None
-    """Of a release: false where nothing was done with the messages, so that this delivery of them
-    does not count."""
+    """Whether the delivery of released messages counts; false if they were not processed."""
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
         if self.counts is not None and self.type != "release":
-            raise problem_of(f"key 'counts' does not belong to type {self.type!r}")
+            raise problem_of(f"key 'counts' is not for type {self.type!r}")
         if self.last < self.first:
             raise problem_of(f"key 'last': must be at least first ({self.first}); got {self.last}")
         if self.delay_ms is not None and self.type != "release":
-            raise problem_of(f"key 'delay_ms' does not belong to type {self.type!r}")
+            raise problem_of(f"key 'delay_ms' is not for type {self.type!r}")
         if self.reason is not None and self.type not in {"reject", "release"}:
-            raise problem_of(f"key 'reason' does not belong to type {self.type!r}")
+            raise problem_of(f"key 'reason' is not for type {self.type!r}")
         return self
 
 
@@ -164,21 +163,21 @@ class Redrive(ActionBody):
     """The body of `share-redrive`."""
 
     dlq_topic: str
-    """The topic of dead letters."""
+    """Topic of dead letters."""
     filter: str | None = None
-    """A SQL predicate over its columns."""
+    """SQL predicate over its columns."""
     offset: OffsetNumber = 0
-    """The first offset of it that is looked at."""
+    """First offset to examine."""
     max_messages: Annotated[int, Field(ge=1, le=REDRIVE_MESSAGES_MAX)] = REDRIVE_MESSAGES_MAX
-    """The most dead letters looked at, whether or not they pass the filter."""
+    """Most dead letters to examine, whether or not they match the filter."""
     to: str | None = None
-    """The topic that they are sent to, of the same columns; None: to those they came from."""
+    """Topic to send them to, with the same columns; None for the topics they came from."""
 
 
 def describe_group(
     group: ShareGroup, states: Iterable[SharePartitionState] | None = None
 ) -> dict[str, Any]:
-    """Return a group's description; without `states`, as in a list."""
+    """Return a group's description; without `states`, the short form of lists."""
     described: dict[str, Any] = {
         "group": group.name,
         "topic": str(group.topic.name),
@@ -204,14 +203,14 @@ def describe_members(
     oldest: Oldest | None,
     now_us: int,
 ) -> dict[str, Any]:
-    """Return the answer to `share-members`; what was held first comes first.
+    """Return the response to `share-members`; the longest held ranges come first.
 
     Args:
         group: The group.
-        states: Where it stands in each partition.
-        held: What its members hold.
-        oldest: What it has left unfinished for longest.
-        now_us: In microseconds since the epoch.
+        states: Its state in each partition.
+        held: Ranges held by its members.
+        oldest: Its oldest unfinished message.
+        now_us: Current time in microseconds since the epoch.
     """
     holds = sorted(
         ((partition, each) for partition, found in held.items() for each in found),
@@ -257,7 +256,7 @@ def describe_members(
 def describe_results(
     entries: Sequence[AcknowledgementEntry], errors: Sequence[WingsError | None]
 ) -> dict[str, Any]:
-    """Return the answer to `share-acknowledge`, in the order of the entries; None is success."""
+    """Return the response to `share-acknowledge`, in the order of entries; None is success."""
     answers: list[dict[str, Any]] = []
     for entry, error in zip(entries, errors, strict=True):
         answer: dict[str, Any] = {
@@ -276,7 +275,7 @@ def describe_results(
 class AcquiredChunk:
     """The app_metadata of a chunk of leased messages `[start_offset, end_offset]`.
 
-    Messages that retention has deleted are in the range and not in the chunk.
+    Messages deleted by retention are in the range, but not in the chunk.
     """
 
     partition: JsonScalar
@@ -286,23 +285,24 @@ class AcquiredChunk:
     delivery_count: int
     lock_duration_ms: int
     in_order: bool = False
-    """Whether no other lease of the partition is given meanwhile."""
+    """Whether no other lease of the partition is granted meanwhile."""
     traces: Sequence[Mapping[str, str]] = ()
-    """W3C's `traceparent`, and more, of the spans in which its messages were pushed, those that the
-    node knows."""
+    """W3C trace headers (`traceparent` and others) of the spans that pushed its messages, if the
+    node knows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class AcquireEnd:
-    """The app_metadata of the last chunk of an acquire, which is empty."""
+    """The app_metadata of the last, empty chunk of an acquire."""
 
     end: EndReason
-    """`max_messages`: as many as requested; `min_messages`: fewer; `deadline`: none."""
+    """Reason: `max_messages` for as many messages as requested, `min_messages` for fewer,
+    `deadline` for none."""
     next_offset: int | None
-    """One past the last message delivered, of an acquire from one partition. Not the group's
-    position, which leases decide."""
+    """Offset after the last message delivered, in an acquire from one partition; not the group's
+    position, which depends on leases."""
     log_end_offset: int | None
-    """The next offset to be assigned, of an acquire from one partition."""
+    """Next offset to be assigned, in an acquire from one partition."""
 
 
 def acquired_metadata(found: LeasedRange, traces: Sequence[Mapping[str, str]] = ()) -> bytes:
@@ -316,9 +316,9 @@ def acquired_metadata(found: LeasedRange, traces: Sequence[Mapping[str, str]] = 
 
 
 class AcquiredWords(NamedTuple):
-    """What the chunks of a leased range have in common in their app_metadata.
+    """The parts of the app_metadata that the chunks of a leased range share.
 
-    There is one a message in the worst case, so it is formatted.
+    Formatted by hand for speed, as there may be a chunk for each message.
     """
 
     before: str
@@ -326,7 +326,7 @@ class AcquiredWords(NamedTuple):
 
     @classmethod
     def of(cls, found: LeasedRange) -> Self:
-        """Return those of a range."""
+        """Return the parts for a range."""
         return cls(
             f'{{"partition": {_value_words(found.partition)}, "start_offset": ',
             f', "lease": {quoted(found.lease)}, "delivery_count": {found.delivery_count}, '
@@ -359,7 +359,7 @@ def acquire_end_metadata(end: AcquireEnd) -> bytes:
 
 
 def parse_acquired_metadata(raw: "bytes | pa.Buffer") -> AcquiredChunk | AcquireEnd:
-    """Read the app_metadata of a chunk of an acquire, as a server wrote it."""
+    """Parse the app_metadata of a chunk of an acquire."""
     found = json.loads(to_bytes(raw))
     if "end" in found:
         return AcquireEnd(EndReason(found["end"]), found["next_offset"], found["log_end_offset"])
@@ -367,7 +367,7 @@ def parse_acquired_metadata(raw: "bytes | pa.Buffer") -> AcquiredChunk | Acquire
 
 
 def parse_acquired(found: Mapping[str, Any]) -> AcquiredChunk:
-    """Read the words of a chunk of leased messages."""
+    """Convert the parsed app_metadata of a chunk of leased messages."""
     return AcquiredChunk(
         partition=found["partition"],
         start_offset=found["start_offset"],

@@ -1,4 +1,4 @@
-"""The share stream on the wire: its descriptor, what a client sends, what the server answers."""
+"""The share stream on the wire: its descriptor, the client's messages, the server's messages."""
 
 import json
 from collections.abc import Sequence
@@ -28,60 +28,60 @@ from wings_core.contracts.share import (
 from wings_core.errors import InvalidArgument, WingsError
 
 CREDIT_MAX = 10_000
-"""The most messages that a stream holds at once."""
+"""Most messages that a stream holds at once."""
 
 ALIVE = b'{"alive": true}'
-"""A client's message, sent where it has sent nothing else for a third of a lock."""
+"""Client's message, sent after a third of the lock duration without another."""
 
 _LOCK_KEY = b"lock_duration_ms"
 
 
 class ShareCommand(Message):
-    """The descriptor's command: which messages, for which member."""
+    """The descriptor's command: the messages wanted, and the member."""
 
     kind: Literal["share"]
     group: Identifier
     topic: str
     member: MemberName
     credit: Annotated[int, Field(ge=1, le=CREDIT_MAX)]
-    """How many messages the stream holds at once, until the client sends another number."""
+    """Messages that the stream may hold at once, until the client changes it."""
     max_messages: Annotated[int, Field(ge=1, le=CREDIT_MAX)] = CREDIT_MAX
-    """The most of one delivery."""
+    """Most messages of one delivery."""
     partition: JsonValue = None
 
     @property
     def any_partition(self) -> bool:
-        """Whether no partition is named: messages of any are delivered."""
+        """Whether messages of any partition are delivered, as none is given."""
         return "partition" not in self.model_fields_set
 
 
 class CreditMessage(Message):
-    """A client's message that sets the credit anew; 0 pauses deliveries."""
+    """Client's message that sets the credit; 0 pauses deliveries."""
 
     credit: Annotated[int, Field(ge=0, le=CREDIT_MAX)]
 
 
 class AliveMessage(Message):
-    """A client's message that says nothing else than that its process runs."""
+    """Client's message that shows that its process is alive."""
 
     alive: Literal[True]
 
 
 class AcknowledgeMessage(Message):
-    """A client's message that acknowledges messages; as `share-acknowledge`.
+    """Client's message that acknowledges messages, like `share-acknowledge`.
 
-    A release sets the credit to 0: nothing is delivered before the next `CreditMessage`.
+    A release sets the credit to 0, which pauses deliveries until the next `CreditMessage`.
     """
 
     request: Annotated[int, Field(ge=1)]
-    """Counts up from 1 over the stream."""
+    """Number of the request, counting up from 1 in the stream."""
     acks: Annotated[
         tuple[AcknowledgementEntry, ...], Field(strict=False, max_length=ACKNOWLEDGEMENTS_MAX)
     ]
 
     @property
     def releases(self) -> bool:
-        """Whether it releases something."""
+        """Whether it releases messages."""
         return any(entry.type == "release" for entry in self.acks)
 
 
@@ -90,19 +90,19 @@ ClientMessage = CreditMessage | AliveMessage | AcknowledgeMessage
 
 @dataclass(frozen=True, slots=True)
 class ShareAnswer:
-    """A server's answer to an acknowledgement, once that is durable."""
+    """Server's response to an acknowledgement, sent when it is durable."""
 
     request: int
     results: Sequence[dict[str, Any]]
-    """As of `share-acknowledge`."""
+    """Results as in `share-acknowledge`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareEnd:
-    """The server's last message: nothing follows, and what the stream held is released."""
+    """Server's last message; the messages held by the stream are released."""
 
     code: str | None
-    """The error's; None where the server stops in order."""
+    """Code of the error; None for an orderly stop of the server."""
     message: str
 
 
@@ -129,32 +129,32 @@ def parse_client_message(raw: bytes) -> ClientMessage:
 
 
 def stream_schema(schema: pa.Schema, lock_duration_ms: int) -> pa.Schema:
-    """Return the schema that a stream begins with, which tells the group's lock in its metadata."""
+    """Return the schema that a stream begins with; its metadata has the group's lock duration."""
     return schema.with_metadata({_LOCK_KEY: str(lock_duration_ms)})
 
 
 def lock_seconds_of(schema: pa.Schema) -> float | None:
-    """Return the lock that the schema of a stream tells; None: the server knows no `ALIVE`."""
+    """Return the lock duration in a stream's schema; None if the server lacks `ALIVE`."""
     told = (schema.metadata or {}).get(_LOCK_KEY)
     return None if told is None else int(told) / 1_000
 
 
 def credit_metadata(credit: int) -> bytes:
-    """Return a client's message that sets the credit."""
+    """Return the client's message that sets the credit."""
     return b'{"credit": %d}' % credit
 
 
 def acknowledge_metadata(request: int, entries: Sequence[AcknowledgementEntry]) -> bytes:
-    """Return a client's message that acknowledges messages.
+    """Return the client's message that acknowledges messages.
 
     Raises:
-        InvalidArgument: A text in it is not valid Unicode.
+        InvalidArgument: A text is not valid Unicode.
     """
     if all(
         entry.delay_ms is None and entry.reason is None and entry.counts is None
         for entry in entries
     ):
-        # One a message in the worst case, so it is formatted.
+        # Formatted by hand for speed, as there may be an acknowledgement for each message.
         acks = ", ".join(
             f'{{{_partition(entry)}"first": {entry.first}, "last": {entry.last}, '
             f'"lease": {quoted(entry.lease)}, "type": "{entry.type}"}}'
@@ -168,9 +168,9 @@ def acknowledge_metadata(request: int, entries: Sequence[AcknowledgementEntry]) 
 def answer_metadata(
     request: int, entries: Sequence[AcknowledgementEntry], errors: Sequence[WingsError | None]
 ) -> bytes:
-    """Return the app_metadata of the answer to an acknowledgement."""
+    """Return the app_metadata of the response to an acknowledgement."""
     if not any(errors):
-        # Of each message a worker that takes one at a time gets such an answer.
+        # Formatted by hand for speed: a worker that takes one message at a time gets one for each.
         results = ", ".join(
             f'{{"partition": {_json(entry.partition)}, "first": {entry.first}, '
             f'"last": {entry.last}, "code": null}}'
@@ -195,7 +195,7 @@ def end_metadata(end: ShareEnd) -> bytes:
 
 
 def parse_server_message(raw: "bytes | pa.Buffer") -> AcquiredChunk | ShareAnswer | ShareEnd:
-    """Read the app_metadata of a batch, as a server wrote it."""
+    """Parse the app_metadata of a batch."""
     found = json.loads(to_bytes(raw))
     if "request" in found:
         return ShareAnswer(found["request"], found["results"])

@@ -1,4 +1,4 @@
-"""SQL on the wire: the body over HTTP, and the ticket over Flight."""
+"""SQL on the wire: the HTTP body, and the Flight ticket."""
 
 import base64
 from typing import Annotated, Literal
@@ -11,7 +11,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 
 TIMEOUT_MS_MAX = 86_400_000
-"""The longest `timeout_ms`; the server's bound holds besides."""
+"""Greatest `timeout_ms`; the server's own bound applies as well."""
 
 PARAMETERS_MAX = 10_000
 
@@ -21,24 +21,24 @@ Parameters = (
     Annotated[tuple[Scalar, ...], Field(strict=False, max_length=PARAMETERS_MAX)]
     | Annotated[dict[str, Scalar], Field(max_length=PARAMETERS_MAX)]
 )
-"""Values of the parameters `?` and `$1`, in order, or of `$name`, by name."""
+"""Values of parameters: of `?` and `$1` in order, or of `$name` by name."""
 
 
 TABLES_MAX = 16
-"""Tables that are sent along with a statement."""
+"""Most tables sent with a statement."""
 
 TABLE_NAME = r"[A-Za-z][A-Za-z0-9_]{0,62}"
-"""Names of such tables; one hides a topic of its name."""
+"""Pattern of the names of such tables, which hide topics of the same name."""
 
 Tables = Annotated[
     dict[Annotated[str, Field(pattern=f"^{TABLE_NAME}$")], str], Field(max_length=TABLES_MAX)
 ]
 
 SYSTEM = "system"
-"""The schema of the system tables."""
+"""Schema of the system tables."""
 
 DEAD_LETTERS = "dead_letters"
-"""The system table of dead letters; `dead_letters/TOPIC` has those of one source."""
+"""System table of dead letters; `dead_letters/TOPIC` has those of one source."""
 
 SYSTEM_TABLES = (
     "topics",
@@ -52,11 +52,11 @@ SYSTEM_TABLES = (
 )
 
 RESERVED = frozenset({"information_schema", "main", "pg_catalog", "system", "temp", "wings"})
-"""Schemas that mean something else to DuckDB, lower case: a namespace so named is `"/NAME"`."""
+"""Schemas reserved by DuckDB, in lower case; a namespace of such a name is the schema `"/NAME"`."""
 
 
 def schema_of(namespace: NamespaceName) -> str:
-    """Return the schema that a namespace is."""
+    """Return the schema of a namespace."""
     if namespace.tenant != DEFAULT_NAMESPACE.tenant:
         return f"{namespace.tenant}/{namespace.namespace}"
     name = namespace.namespace
@@ -64,11 +64,11 @@ def schema_of(namespace: NamespaceName) -> str:
 
 
 class LiveBody(ActionBody):
-    """A statement that a follow is to serve: the body of `sql-live`."""
+    """The body of `sql-live`: a statement to serve as a follow."""
 
     sql: Annotated[str, Field(min_length=1)]
     namespace: str | None = None
-    """The full name of the namespace of a table without a schema; None: the default one."""
+    """Full name of the namespace of unqualified tables; None for the default one."""
 
 
 class SqlBody(Message):
@@ -76,14 +76,14 @@ class SqlBody(Message):
 
     sql: Annotated[str, Field(min_length=1, description="One statement that reads.")]
     parameters: Annotated[
-        Parameters, Field(description="Values of `?` and `$1`, in order, or of `$name`, by name.")
+        Parameters, Field(description="Values of `?` and `$1` in order, or of `$name` by name.")
     ] = ()
     namespace: Annotated[
         str | None,
-        Field(description="Of tables without a schema, `tenants/T/namespaces/N`; default: that."),
+        Field(description="Namespace of unqualified tables, `tenants/T/namespaces/N`."),
     ] = None
     timeout_ms: Annotated[
-        int | None, Field(gt=0, le=TIMEOUT_MS_MAX, description="How long it may take.")
+        int | None, Field(gt=0, le=TIMEOUT_MS_MAX, description="Timeout in milliseconds.")
     ] = None
 
     tables: Annotated[
@@ -93,23 +93,23 @@ class SqlBody(Message):
 
     @property
     def sent_tables(self) -> dict[str, bytes]:
-        """The streams of the tables that came along.
+        """IPC streams of the tables sent with the statement, by name.
 
         Raises:
-            InvalidArgument: One is not base64.
+            InvalidArgument: A table is not base64.
         """
         sent = self.tables or {}
         try:
             return {name: base64.b64decode(text, validate=True) for name, text in sent.items()}
         except ValueError:
-            raise InvalidArgument("tables: a value is an Arrow IPC stream in base64") from None
+            raise InvalidArgument("tables: values must be Arrow IPC streams in base64") from None
 
     @property
     def default_namespace(self) -> NamespaceName:
-        """The namespace of tables that are named without a schema.
+        """Namespace of unqualified tables.
 
         Raises:
-            InvalidName: It is no full name.
+            InvalidName: The text is not a full name.
         """
         if self.namespace is None:
             return DEFAULT_NAMESPACE
@@ -117,11 +117,11 @@ class SqlBody(Message):
 
     @property
     def seconds_max(self) -> float | None:
-        """How long it may take; None: as long as any may."""
+        """Timeout in seconds; None for the server's bound."""
         return None if self.timeout_ms is None else self.timeout_ms / 1000
 
 
 class SqlTicket(SqlBody, Ticket):
-    """Run a statement, and stream its rows; the batches carry no metadata."""
+    """Ticket to run a statement and stream its rows; the batches have no metadata."""
 
     kind: Literal["sql"] = "sql"

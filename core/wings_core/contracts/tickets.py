@@ -1,6 +1,6 @@
-"""DoGet tickets: one model for each kind, which refuses the keys of other kinds.
+"""DoGet tickets: one model for each kind, which rejects the keys of other kinds.
 
-The handler checks `topic` and `partition` against the log; they keep their own error codes.
+The handler validates `topic` and `partition` against the log, with their own error codes.
 """
 
 from abc import ABC, abstractmethod
@@ -27,13 +27,13 @@ from wings_core.suggestions import did_you_mean, suggested
 from wings_core.times import Deadline, parse_timestamp
 
 MESSAGES_MAX = 100_000
-"""The largest `min_messages` and `max_messages`."""
+"""Greatest `min_messages` and `max_messages`."""
 
 TIMEOUT_MS_MAX = 300_000
-"""The longest `timeout_ms`."""
+"""Greatest `timeout_ms`."""
 
 FETCH_TIMEOUT_SECONDS = 0.5
-"""How long a fetch or acquire without `deadline` and `timeout_ms` waits."""
+"""Default wait of a fetch or acquire without `deadline` and `timeout_ms`."""
 
 
 class WaitingTicket(Ticket, ABC):
@@ -49,7 +49,7 @@ class WaitingTicket(Ticket, ABC):
         return self
 
     def deadline_from_now(self) -> Deadline:
-        """Return when waiting ends, `timeout_ms` counted from now: call it once, on arrival."""
+        """Return the deadline, with `timeout_ms` counted from now; call it once, on arrival."""
         if self.deadline is not None:
             return Deadline.at_timestamp(parse_timestamp(self.deadline))
         if self.timeout_ms is not None:
@@ -58,18 +58,18 @@ class WaitingTicket(Ticket, ABC):
 
     @abstractmethod
     def _default_deadline(self) -> Deadline:
-        """Return when waiting ends where the ticket does not say."""
+        """Return the deadline of a ticket without one."""
 
 
 class ReadTicket(PartitionOptions, Ticket):
-    """A ticket that reads a partition, or many."""
+    """A ticket that reads one or many partitions."""
 
     positions: Positions = ()
-    """Where to begin in some of all partitions, instead of at `offset`."""
+    """Starts in some of all partitions, instead of `offset`."""
 
 
 class FetchTicket(ReadTicket, WaitingTicket):
-    """Read from an offset, and wait while there are fewer than `min_messages`."""
+    """A ticket to read from an offset, waiting for `min_messages`."""
 
     kind: Literal["fetch"] = "fetch"
     min_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 1
@@ -92,7 +92,7 @@ class FetchTicket(ReadTicket, WaitingTicket):
 
 
 class FollowTicket(ReadTicket, WaitingTicket):
-    """Read from an offset and go on as messages are committed."""
+    """A ticket to read from an offset, and continue as messages are committed."""
 
     kind: Literal["follow"] = "follow"
 
@@ -106,7 +106,7 @@ class FollowTicket(ReadTicket, WaitingTicket):
 
 
 class ScanTicket(ReadTicket):
-    """Read the range `[offset, end_offset)` of what is committed; never waits."""
+    """A ticket to read the committed messages `[offset, end_offset)`; never waits."""
 
     kind: Literal["scan"] = "scan"
     end_offset: OffsetNumber | None = None
@@ -118,21 +118,21 @@ class ScanTicket(ReadTicket):
 
 
 class AcquireTicket(WaitingTicket):
-    """Acquire messages of a share group's topic for a member, and wait where there are none."""
+    """A ticket to acquire messages of a share group for a member, waiting for the first one."""
 
     kind: Literal["acquire"] = "acquire"
     topic: str
-    """A full name or a bare id."""
+    """Full name or bare id of the topic."""
     partition: JsonValue = None
-    """The partition value; None for a topic without a key."""
+    """Partition value; None for a topic without a key."""
     group: Identifier
     member: MemberName
-    """The member that holds them, by its own name."""
+    """Name of the member that will hold the messages."""
     max_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 10_000
 
     @property
     def any_partition(self) -> bool:
-        """Whether the ticket names no partition: messages of any may be acquired."""
+        """Whether messages of any partition may be acquired, as none is given."""
         return "partition" not in self.model_fields_set
 
     def _default_deadline(self) -> Deadline:
@@ -151,7 +151,7 @@ _KINDS: dict[str, type[AnyTicket]] = {
     "backup-files": BackupFiles,
     "backup-read": BackupRead,
 }
-"""The models by `kind`; a new kind is a line here, and one in the handler's `match`."""
+"""Models by `kind`; a new kind needs an entry here, and a case in the handler's `match`."""
 
 
 def parse_ticket(raw: bytes) -> AnyTicket:
@@ -177,7 +177,7 @@ def parse_ticket(raw: bytes) -> AnyTicket:
 
 
 def _check_keys(found: dict[str, Any], kind: str, model: type[AnyTicket]) -> None:
-    """Refuse a key of another kind, and one of no kind, each with its own message."""
+    """Reject unknown keys, with a message of its own for keys of another kind."""
     for key in found:
         if key in model.model_fields:
             continue

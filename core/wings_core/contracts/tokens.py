@@ -1,4 +1,4 @@
-"""The actions on tokens: their bodies, and the JSON of their answers."""
+"""Actions on tokens: bodies, and the JSON of responses."""
 
 from typing import Annotated, Any
 
@@ -12,11 +12,11 @@ from wings_core.security.tokens import GRANTS_MAX, Token
 from wings_core.times import format_timestamp
 
 GrantText = Annotated[str, AfterValidator(accepted_by(Grant.parse))]
-"""`RIGHT=PATTERN`"""
+"""Text of a grant, `RIGHT=PATTERN`."""
 
 
 class QuotasBody(Message):
-    """The quotas of a token: without a key, there is no bound."""
+    """Quotas of a token; an absent key means no bound."""
 
     calls: Annotated[int, Field(ge=1, le=QUOTA_MAX)] | None = None
     bytes: Annotated[int, Field(ge=1, le=QUOTA_MAX)] | None = None
@@ -25,7 +25,7 @@ class QuotasBody(Message):
 
     @property
     def quotas(self) -> Quotas:
-        """The quotas themselves."""
+        """The quotas."""
         return Quotas(self.calls, self.bytes, self.topics, self.partitions)
 
 
@@ -37,7 +37,7 @@ class TokenCreate(ActionBody):
         tuple[GrantText, ...], Field(strict=False, min_length=1, max_length=GRANTS_MAX)
     ]
     expires: Annotated[str, Field(max_length=64)] | None = None
-    """A duration like `90d`, or a time in RFC 3339; None: never."""
+    """Expiry: a duration like `90d`, or a time in RFC 3339; None for never."""
     quotas: QuotasBody = QuotasBody()
 
 
@@ -46,7 +46,7 @@ class TokenAlter(ActionBody):
 
     name: Identifier
     quotas: QuotasBody
-    """All that the token has from now on."""
+    """New quotas of the token, replacing all earlier ones."""
 
 
 class TokenList(ActionBody):
@@ -60,7 +60,7 @@ class TokenRevoke(ActionBody):
 
 
 def describe_token(token: Token) -> dict[str, Any]:
-    """Return a token's description, which holds nothing of its secret."""
+    """Return a token's description, without its secret."""
     expires_at = token.expires_at
     return {
         "name": token.name,

@@ -1,4 +1,4 @@
-"""Actions that sum up, for overviews: of topics, of named consumers, and of sources' shards."""
+"""Actions that return totals for overviews: of topics, named consumers, and sources."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,14 +14,14 @@ from wings_core.times import format_timestamp
 from wings_core.traffic import TrafficCounts
 
 TOPICS_MAX = 1_000
-"""The most topics of one `topic-totals`."""
+"""Most topics of one `topic-totals`."""
 
 CONSUMERS_MAX = 1_000
-"""The most consumers of one `list-consumers`."""
+"""Most consumers of one `list-consumers`."""
 
 
 SOURCES_MAX = 1_000
-"""The most sources of one `shard-sources`."""
+"""Most sources of one `shard-sources`."""
 
 
 class TopicTotals(ActionBody):
@@ -29,23 +29,23 @@ class TopicTotals(ActionBody):
 
     topics: Annotated[tuple[str, ...], Field(strict=False, max_length=TOPICS_MAX)]
     tiers: bool = False
-    """Also what lies in each tier."""
+    """Whether to return the totals of each tier."""
 
 
 class TrafficBody(ActionBody):
     """The body of `traffic`."""
 
     limit: Annotated[int, Field(ge=1, le=TOPICS_MAX)] = 20
-    """The most topics that are told of: those pushed to or read from last."""
+    """Most topics listed: those most recently pushed to or read."""
 
 
 class ListConsumers(ActionBody):
     """The body of `list-consumers`."""
 
     contains: Part = ""
-    """Consumers with this in their name."""
+    """Select consumers whose name contains this."""
     after: Part = ""
-    """Consumers whose name is greater."""
+    """Select consumers whose name is greater."""
     limit: Annotated[int, Field(ge=1, le=CONSUMERS_MAX)] = 100
 
 
@@ -53,9 +53,9 @@ class ShardSources(ActionBody):
     """The body of `shard-sources`."""
 
     contains: Part = ""
-    """Sources with this in their name."""
+    """Select sources whose name contains this."""
     after: Part = ""
-    """Sources whose name is greater."""
+    """Select sources whose name is greater."""
     limit: Annotated[int, Field(ge=1, le=SOURCES_MAX)] = 100
 
 
@@ -64,13 +64,13 @@ class ConsumerLag(ActionBody):
 
     consumer: Identifier
     topic: str | None = None
-    """None: of all topics."""
+    """Name of the topic; None for all topics."""
     limit: Limit = 100
-    """The most partitions that are told of one by one: those with most lag."""
+    """Most partitions listed individually: those with the most lag."""
 
 
 def describe_traffic(counts: TrafficCounts) -> dict[str, Any]:
-    """Return what a process counted, and since when."""
+    """Return a process's traffic counts, and their start."""
     return {
         "rows_in": counts.rows_in,
         "bytes_in": counts.bytes_in,
@@ -83,13 +83,13 @@ def describe_traffic(counts: TrafficCounts) -> dict[str, Any]:
 def describe_totals(
     topic: str, state: TopicState, traffic: TrafficCounts, *, tiers: bool
 ) -> dict[str, Any]:
-    """Return the sums over a topic's partitions.
+    """Return the totals of a topic.
 
     Args:
-        topic: Its full name.
-        state: The sums, and when it was written to last.
-        traffic: What this process counted of it.
-        tiers: Whether what is in each tier is told of.
+        topic: Full name of the topic.
+        state: Totals over its partitions, and the time of the last write.
+        traffic: This process's counts of it.
+        tiers: Whether to include the totals of each tier.
     """
     sums, last = state.sums, state.last_timestamp
     described: dict[str, Any] = {
@@ -112,20 +112,20 @@ def describe_totals(
 
 @dataclass(slots=True)
 class TopicLag:
-    """How far a consumer is behind in a topic."""
+    """The lag of a consumer in a topic."""
 
     topic: str
     partitions: int = 0
     lag: int = 0
     committed_at: int = 0
-    """When it committed last, in microseconds since the epoch."""
+    """Time of its last commit, in microseconds since the epoch."""
     largest: list[tuple[ConsumerOffset, int, int]] = field(
         default_factory=list[tuple[ConsumerOffset, int, int]]
     )
-    """Offsets, each with the partition's next one and the lag."""
+    """Offsets with the most lag, each with the partition's next offset and the lag."""
 
     def add(self, offset: ConsumerOffset, log_start_offset: int, next_offset: int) -> None:
-        """Add the lag of a partition: how many of its messages are there and not read yet."""
+        """Add the lag of a partition: the number of its unread messages that still exist."""
         lag = max(0, next_offset - max(offset.offset, log_start_offset))
         self.partitions += 1
         self.lag += lag
@@ -134,7 +134,7 @@ class TopicLag:
 
 
 def describe_consumer(consumer: str, lags: Iterable[TopicLag]) -> dict[str, Any]:
-    """Return how far a consumer is behind, by topic."""
+    """Return the lag of a consumer, by topic."""
     topics = [
         {
             "topic": each.topic,
@@ -150,7 +150,7 @@ def describe_consumer(consumer: str, lags: Iterable[TopicLag]) -> dict[str, Any]
 def describe_lag(
     consumer: str, lags: Iterable[TopicLag], largest: Iterable[tuple[ConsumerOffset, int, int]]
 ) -> dict[str, Any]:
-    """Return the answer to `consumer-lag`; the partitions in the order given."""
+    """Return the response to `consumer-lag`, with partitions in the order given."""
     partitions = [
         {
             "topic": str(offset.topic),

@@ -1,7 +1,7 @@
-"""Binary columns as base64, and back: whole columns at a time, by one call of the C codec.
+"""Conversion of binary columns to and from base64, by one call of the C codec per column.
 
-Values are padded to a multiple of three bytes, so that base64 of all of them in a row is the row
-of the base64 of each; the padding then becomes `=`.
+Values are padded to a multiple of three bytes, so that base64 of their concatenation is the
+concatenation of their base64; the padding is then replaced by `=`.
 """
 
 import binascii
@@ -15,8 +15,8 @@ _BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 
 
 def _none_to_two(data_type: pa.DataType, character: bytes) -> Column:
-    """Return a column of no, one and two characters."""
-    # Not from a Python list: with the first of these pyarrow imports pandas, if it is installed.
+    """Return a column of three values with zero, one and two characters."""
+    # Not from a Python list: on the first one pyarrow imports pandas, if it is installed.
     offsets = pa.py_buffer(array("i", [0, 0, 1, 3]))
     return arrow.Array.from_buffers(data_type, 3, [None, offsets, pa.py_buffer(character * 3)])
 
@@ -40,10 +40,10 @@ def base64_texts(values: Column) -> Column:
 
 
 def parse_base64(texts: Column, data_type: pa.DataType) -> Column:
-    """Read base64 into a column of any binary type.
+    """Parse base64 into a column of any binary type.
 
     Raises:
-        ValueError: One is not base64 in its canonical form, or not of the type's length.
+        ValueError: A value is not canonical base64, or not of the type's length.
     """
     check_form(texts, _BASE64, "base64")
     filled = pc.fill_null(texts, "")
@@ -58,7 +58,7 @@ def parse_base64(texts: Column, data_type: pa.DataType) -> Column:
 
 
 def _data(column: Column) -> memoryview:
-    """Return the bytes of all values in a row; the column is a kernel's fresh result."""
+    """Return the concatenated bytes of all values of a kernel's result."""
     offsets = _offsets(column)
     data = column.buffers()[2]
     if data is None:
@@ -75,10 +75,10 @@ def _offsets(column: Column) -> Column:
 def _cut(
     data_type: pa.DataType, like: Column, numerator: int, denominator: int, data: bytes
 ) -> Column:
-    """Cut the codec's output where the values of its input were cut."""
+    """Split the codec's output at the ends of the input's values."""
     offsets = _offsets(like)
     offsets = pc.subtract(offsets, offsets[0])
-    # Multiplied last, and exact: all offsets are multiples of the denominator.
+    # Dividing first is exact, as all offsets are multiples of the denominator.
     offsets = pc.multiply(pc.divide(offsets, denominator), numerator).cast(pa.int32())
     buffers = [None, offsets.buffers()[1], pa.py_buffer(data)]
     return arrow.Array.from_buffers(data_type, len(like), buffers)

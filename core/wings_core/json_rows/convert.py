@@ -1,9 +1,9 @@
-"""Convert the types that Arrow's JSON reader produces to the types of a topic.
+"""Conversion of the types that Arrow's JSON reader produces to the types of a topic.
 
-The reader knows numbers, booleans, strings, lists and structs, and is strict about them: a value of
-another kind, a number out of range or with a fraction for an integer, an unknown field and a
-duplicate field are errors. All other types are read as one of these and converted here, by whole
-columns.
+The reader supports numbers, booleans, strings, lists and structs, and is strict: a value of another
+kind, a number out of range or with a fraction for an integer, an unknown field and a duplicate
+field
+are errors. Other types are read as one of these and converted here, by column.
 """
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from wings_core.json_rows.temporal import (
 
 
 def read_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type as which a column is read, before `converted` gives it its own."""
+    """Return the type that a column is read as, before `converted` converts it."""
     if pa.types.is_map(data_type):
         key, value = children(data_type)
         entry = [pa.field("key", read_type(key.type)), pa.field("value", read_type(value.type))]
@@ -35,7 +35,7 @@ def read_type(data_type: pa.DataType) -> pa.DataType:
     if data_type == pa.month_day_nano_interval():
         return pa.struct([field.with_nullable(True) for field in INTERVAL])
     if pa.types.is_null(data_type):
-        return pa.bool_()  # Reading lists of nulls, pyarrow 26 makes arrays that are not valid.
+        return pa.bool_()  # pyarrow 26 reads lists of nulls into invalid arrays.
     if data_type == pa.float16():
         return pa.float32()
     if _is_read_as_it_is(data_type):
@@ -44,11 +44,11 @@ def read_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def converted(values: Column, data_type: pa.DataType) -> Column:
-    """Return a column that was read as `read_type(data_type)`, as one of `data_type`.
+    """Convert a column from `read_type(data_type)` to `data_type`.
 
     Args:
-        values: Of `read_type(data_type)`, without an offset.
-        data_type: The topic's.
+        values: Column of `read_type(data_type)`, without an offset.
+        data_type: The topic's type.
 
     Raises:
         ValueError: A value does not fit.
@@ -61,7 +61,7 @@ def converted(values: Column, data_type: pa.DataType) -> Column:
         return _list(values, data_type)
     if pa.types.is_floating(data_type):
         values = values.cast(data_type)
-        # The reader takes NaN and Infinity, and what is too large it takes for an infinity.
+        # The reader accepts NaN and Infinity, and reads too large numbers as infinity.
         check_all(pc.is_finite(values), f"expected a finite number in the range of {data_type}")
         return values
     if pa.types.is_null(data_type):
@@ -115,7 +115,7 @@ def _list(values: Column, data_type: pa.DataType) -> Column:
     items = converted(values.values, children(data_type)[0].type)
     if pa.types.is_fixed_size_list(data_type):
         return _fixed_size_list(values, items, data_type)
-    # Built, not cast: a cast refuses nulls under null structs.
+    # Constructed, since a cast rejects nulls under null structs.
     large = pa.types.is_large_list(data_type)
     build = arrow.LargeListArray if large else arrow.ListArray
     offsets = values.offsets.cast(pa.int64()) if large else values.offsets
@@ -128,7 +128,7 @@ def _fixed_size_list(lists: Column, items: Column, data_type: pa.DataType) -> Co
     if size == 0:
         return lists.cast(pa.list_(items.type)).cast(data_type)
     if lists.null_count:
-        # Such an array has items under nulls, too; they are null.
+        # A fixed-size array has items under nulls, too, which are null.
         places = arrow.arange(0, len(lists) * size)
         rows = pc.divide(places, size)
         places = pc.add(lists.offsets.take(rows), pc.subtract(places, pc.multiply(rows, size)))

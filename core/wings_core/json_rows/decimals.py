@@ -1,7 +1,7 @@
-"""Decimals as texts without exponent, and back.
+"""Conversion of decimals to and from texts without exponents.
 
-Arrow writes small ones as `1E-9`, and the zero of nine digits as `0E-9`; here the digits of the
-unscaled integer are written, and the point is put among them.
+Arrow writes small decimals as `1E-9`, and zero with nine digits as `0E-9`; here the digits of the
+unscaled integer are written, and the point is inserted.
 """
 
 from typing import Any
@@ -11,14 +11,14 @@ import pyarrow as pa
 from wings_core.json_rows.kernels import Column, UnfitError, check_all, check_form, joined, pc
 
 DIGITS_MAX = {32: 9, 64: 18, 128: 38, 256: 76}
-"""Digits that every decimal of so many bits holds."""
+"""Digits that every decimal holds, by its number of bits."""
 
 _DECIMAL = r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?"
 _PARTS = r"^(?P<sign>[+-]?)(?P<whole>\d*)\.?(?P<fraction>\d*)$"
 
 
 def decimal_texts(values: Column) -> Column:
-    """Return plain texts with as many digits after the point as the scale says."""
+    """Return plain texts with as many digits after the point as the scale."""
     scale: int = values.type.scale
     digits = values.view(_unscaled(values.type)).cast(pa.string())
     if scale == 0:
@@ -32,28 +32,29 @@ def decimal_texts(values: Column) -> Column:
 
 
 def parse_decimals(texts: Column, data_type: pa.DataType) -> Column:
-    """Read decimals, also ones with an exponent.
+    """Parse decimals, with or without an exponent.
 
     Raises:
-        ValueError: One is of another form, or has more digits than the type takes before or after
-            the point.
+        ValueError: A text is malformed, or has more digits before or after the point than the type
+            holds.
     """
     check_form(texts, _DECIMAL, "a decimal")
     return decimals_of(texts, data_type)
 
 
 def decimals_of(texts: Column, data_type: Any) -> Column:
-    """Return the decimals that texts stand for.
+    """Convert texts to decimals.
 
-    Digits are counted here: Arrow's own conversion overflows without an error where a text, or the
-    text at the type's scale, has more of them than the type's bits can hold.
+    Digits are counted here: Arrow's own conversion overflows without an error if a text, or the
+    text
+    at the type's scale, has more digits than the type's bits can hold.
 
     Args:
-        texts: Signs and digits, with a point and an exponent of up to three digits or without.
+        texts: Signs and digits, optionally with a point and an exponent of up to three digits.
         data_type: A decimal of any width.
 
     Raises:
-        ValueError: One has more digits than the type takes before or after the point.
+        ValueError: A text has more digits before or after the point than the type holds.
     """
     scale: int = data_type.scale
     exponents = pc.match_substring_regex(texts, "[eE]")
@@ -82,10 +83,10 @@ def decimals_of(texts: Column, data_type: Any) -> Column:
 
 
 def _plain(text: str, data_type: Any) -> str:
-    """Return a text with an exponent as one without.
+    """Rewrite a text with an exponent as one without.
 
     Raises:
-        ValueError: It would be too long for the type, so that it need not be written out.
+        ValueError: The result would have too many digits for the type.
     """
     mantissa, _, exponent = text.lower().partition("e")
     whole, _, fraction = mantissa.lstrip("+-").partition(".")
@@ -104,6 +105,6 @@ def _plain(text: str, data_type: Any) -> str:
 
 
 def _unscaled(data_type: Any) -> pa.DataType:
-    """Return the type of the same width whose values are the integers that are stored."""
+    """Return the type of the same width with scale 0, whose values are the stored integers."""
     make: Any = {32: pa.decimal32, 64: pa.decimal64, 128: pa.decimal128, 256: pa.decimal256}
     return make[data_type.bit_width](data_type.precision, 0)

@@ -1,4 +1,4 @@
-"""Rows in: from a JSON array of objects to a batch of a topic's schema."""
+"""Decoding of a JSON array of objects into a batch of a topic's schema."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,26 +14,26 @@ from wings_core.json_rows.diagnostics import first_problem
 from wings_core.json_rows.kernels import Column, UnfitError, arrow, pc
 
 DATA_BYTES_MAX = 1 << 30
-"""A longer array is refused; Arrow's reader counts bytes in an int32."""
+"""Longest array in bytes; Arrow's reader counts bytes in an int32."""
 
 
 def decode_rows(
     data: bytes, schema: pa.Schema, fill: Mapping[str, str] | None = None
 ) -> pa.RecordBatch:
-    """Read a JSON array of objects into a batch.
+    """Decode a JSON array of objects into a batch.
 
-    Every row must fit exactly: at any depth no unknown or duplicate field, no value of another
+    Every row must fit exactly: at any depth no unknown or duplicate field, and no value of another
     kind, out of range, or in another form than `encode` writes. An absent field is null.
 
     Args:
         data: The array, in UTF-8.
-        schema: The topic's; the batch has it.
-        fill: JSON texts by column, used where a row has no value or null.
+        schema: The topic's schema, and that of the batch.
+        fill: JSON texts by column, used where a row's value is absent or null.
 
     Raises:
-        InvalidArgument: Not JSON.
-        SchemaMismatch: Names the first bad row (fact `row`, counted from 0), and where in it
-            (fact `column`, with dots down to a nested field).
+        InvalidArgument: The data is not JSON.
+        SchemaMismatch: A row does not fit; facts `row` (0-based) and `column` (a dotted path)
+            locate the first problem.
         BatchTooLarge: More bytes than `DATA_BYTES_MAX`.
     """
     if len(data) > DATA_BYTES_MAX:
@@ -42,18 +42,18 @@ def decode_rows(
     try:
         return _decode(data, schema, fill)
     except (ValueError, SchemaMismatch) as problem:
-        # Reading in bulk says that a row is bad, not which; finding it is slow.
+        # Bulk decoding does not report which row is bad; finding it is slow.
         raise first_problem(data, schema, fill, _decode, problem) from None
 
 
 def _decode(data: bytes, schema: pa.Schema, fill: Mapping[str, str]) -> pa.RecordBatch:
-    """Read rows in bulk.
+    """Decode rows in bulk.
 
     Raises:
         ValueError: A row does not fit, or the JSON is malformed.
         SchemaMismatch: A null in a column that is not nullable.
     """
-    data.decode("utf-8")  # Arrow's reader does not look.
+    data.decode("utf-8")  # Arrow's reader does not validate it.
     rows = _read(data, schema)
     columns: list[Column] = []
     for index, field in enumerate(fields_of(schema)):
@@ -68,9 +68,9 @@ def _decode(data: bytes, schema: pa.Schema, fill: Mapping[str, str]) -> pa.Recor
 
 
 def _read(data: bytes, schema: pa.Schema) -> Column:
-    """Read an array of objects as a column of structs, of the types that the reader knows."""
+    """Read an array of objects as a column of structs of the reader's types."""
     fields = [pa.field(field.name, read_type(field.type)) for field in fields_of(schema)]
-    # As the one field of the one row of a document, the array is read whole.
+    # Wrapped as the only field of a single row, so that the array is read as a whole.
     document = b'{"rows":' + data + b"}"
     table: Any = arrow.json.read_json(
         pa.BufferReader(document),

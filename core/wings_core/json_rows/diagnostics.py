@@ -1,7 +1,7 @@
-"""The first bad row of a batch and its problem, for the error; slow, and run only after a failure.
+"""Diagnosis of the first bad row of a batch, for the error; slow, so it runs only after a failure.
 
-Python's JSON decoder cuts the rows apart, halving finds the first bad one (a batch is bad if and
-only if one of its rows is), and that one is examined value by value.
+Python's JSON decoder separates the rows, bisection finds the first bad one (a batch is bad if and
+only if one of its rows is), and that row is examined value by value.
 """
 
 import json
@@ -33,8 +33,8 @@ def first_problem(
     """Return the error of the first bad row.
 
     Args:
-        data: An array of rows that `decode` failed on.
-        schema: The topic's.
+        data: The array of rows that `decode` failed on.
+        schema: The topic's schema.
         fill: Columns that rows may lack.
         decode: Raises `ValueError` or `SchemaMismatch` for bad rows.
         problem: The error of `decode` for all rows together.
@@ -62,7 +62,7 @@ def _refusal(
     decode: Decode,
     problem: Exception,
 ) -> SchemaMismatch:
-    """Return what a row is refused with when it is decoded alone; `problem` where it is not."""
+    """Return the error of decoding a row alone; `problem` if it decodes."""
     try:
         decode(f"[{text}]".encode(), schema, fill)
     except (ValueError, SchemaMismatch) as error:
@@ -75,7 +75,7 @@ def _rows(data: bytes) -> list[str]:
     """Return the texts of an array's items.
 
     Raises:
-        InvalidArgument: It is not a JSON array.
+        InvalidArgument: The data is not a JSON array.
     """
     rows: list[str] = []
     try:
@@ -95,7 +95,7 @@ def _rows(data: bytes) -> list[str]:
                     raise InvalidArgument(f"the rows are not valid JSON at character {place}")
                 place = _skip(text, place + 1)
         if _skip(text, place + 1) < len(text):
-            raise InvalidArgument("the rows are followed by something else")
+            raise InvalidArgument("there is extra data after the rows")
     except UnicodeDecodeError:
         raise InvalidArgument("the rows are not UTF-8") from None
     except RecursionError:
@@ -122,13 +122,13 @@ def _is_bad(
 
 
 class _Number(str):
-    """A number's text, as in the document."""
+    """A number as its text in the document."""
 
     __slots__ = ()
 
 
 class _Object(dict[str, Any]):
-    """An object, and its first duplicate key, if it has one."""
+    """An object, with its first duplicate key, if any."""
 
     __slots__ = ("duplicate",)
 
@@ -149,14 +149,14 @@ _DECODER = json.JSONDecoder(
 
 
 class _Explanation:
-    """Finds the first problem of one row: the path to a value, and a sentence about it."""
+    """A search for the first problem of one row: the path of the value, and a sentence."""
 
     def __init__(self, fill: Mapping[str, str], decode: Decode) -> None:
         self._fill = fill
         self._decode = decode
 
     def of_row(self, text: str, schema: pa.Schema) -> tuple[str, str] | None:
-        """Return the path and the sentence of a row's first problem, or None if it has none."""
+        """Return the path and the sentence of a row's first problem, or None."""
         return self._of_object(_DECODER.decode(text), fields_of(schema), "")
 
     def _of_object(
@@ -167,7 +167,7 @@ class _Explanation:
         found = value
         prefix = f"{path}." if path else ""
         if found.duplicate is not None:
-            return prefix + found.duplicate, "the field is there twice"
+            return prefix + found.duplicate, "duplicate field"
         names = {field.name for field in fields}
         for name in found:
             if name not in names:

@@ -1,4 +1,4 @@
-"""Rows out: from a batch to the objects of a JSON array."""
+"""Encoding of a batch as a JSON array of objects, or as lines."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,25 +13,25 @@ from wings_core.json_rows.sizes import text_bytes_max
 from wings_core.json_rows.texts import object_texts
 
 ROW_BYTES_MAX = 512 * 1024 * 1024
-"""A row whose JSON could be longer is refused before it is encoded, in bytes."""
+"""Longest possible JSON of a row in bytes; longer ones are rejected before they are encoded."""
 
 STEP_BYTES = 8 * 1024 * 1024
-"""About how many bytes of JSON are made at a time; bounds the working memory."""
+"""Approximate bytes of JSON encoded at a time, which bounds the working memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """The first rows of a batch as JSON objects with commas between them, without brackets."""
+    """The first rows of a batch as comma-separated JSON objects, without brackets."""
 
     text: bytes
     rows: int
 
 
 def encode_rows(batch: pa.RecordBatch) -> bytes:
-    """Return the rows of a batch as a JSON array of objects, in UTF-8.
+    """Encode the rows of a batch as a JSON array of objects, in UTF-8.
 
     Args:
-        batch: Of a topic's schema, its data valid.
+        batch: Valid rows of a topic's schema.
 
     Raises:
         BatchTooLarge: A row's JSON could be longer than `ROW_BYTES_MAX`.
@@ -42,15 +42,15 @@ def encode_rows(batch: pa.RecordBatch) -> bytes:
 def encode_rows_within(
     batch: pa.RecordBatch, bytes_max: int | None, *, rows_min: int = 0
 ) -> EncodedRows:
-    """Return as many of a batch's first rows as fit into a number of bytes.
+    """Encode as many of a batch's first rows as fit into `bytes_max`.
 
     Args:
-        batch: As for `encode_rows`.
-        bytes_max: The bound of the text; None for none.
-        rows_min: As many rows are taken however long they are.
+        batch: The rows; see `encode_rows`.
+        bytes_max: Most bytes of the text; None for no bound.
+        rows_min: Least number of rows, whatever their length.
 
     Raises:
-        BatchTooLarge: As `encode_rows`.
+        BatchTooLarge: See `encode_rows`.
     """
     texts: list[bytes] = []
     room = bytes_max
@@ -74,12 +74,12 @@ def encode_lines(batch: pa.RecordBatch, *, names_floats: bool = False) -> Iterat
     """Yield the rows of a batch as JSON objects, each on a line that ends in a line feed.
 
     Args:
-        batch: As for `encode_rows`.
+        batch: The rows; see `encode_rows`.
         names_floats: Whether NaN and infinities are the strings of Protobuf's JSON (`"NaN"`,
             `"Infinity"`, `"-Infinity"`), not null.
 
     Raises:
-        BatchTooLarge: As `encode_rows`.
+        BatchTooLarge: See `encode_rows`.
     """
     for step in _steps(batch):
         text, _ = _step_text(step, "\n", names_floats=names_floats)
@@ -87,7 +87,7 @@ def encode_lines(batch: pa.RecordBatch, *, names_floats: bool = False) -> Iterat
 
 
 def count_not_finite(batch: pa.RecordBatch) -> int:
-    """Return how many values of a batch are NaN or infinite, at every depth: null in JSON."""
+    """Return the number of NaN and infinite values in a batch, at any depth, which become null."""
     return sum(
         len(array) - array.null_count - pc.sum(pc.is_finite(array), min_count=0).as_py()
         for column in batch.columns
@@ -97,7 +97,7 @@ def count_not_finite(batch: pa.RecordBatch) -> int:
 
 
 def _steps(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into pieces whose JSON is not much above `STEP_BYTES`, in order."""
+    """Split a batch into consecutive pieces whose JSON is not much above `STEP_BYTES`."""
     waiting = [batch]
     while waiting:
         piece = waiting.pop()
@@ -113,7 +113,7 @@ def _steps(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
                 bytes_max=ROW_BYTES_MAX,
             )
         else:
-            # Rows may differ in length, so each part is looked at again.
+            # Rows may differ in length, so each part is examined again.
             rows = max(1, min(piece.num_rows // 2, piece.num_rows * STEP_BYTES // bound))
             starts = range(0, piece.num_rows, rows)
             waiting += [piece.slice(start, rows) for start in reversed(starts)]
@@ -122,7 +122,7 @@ def _steps(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def _step_text(
     piece: pa.RecordBatch, after: str = ",", *, names_floats: bool = False
 ) -> tuple[bytes, Column]:
-    """Return the objects, a character after each, and where each ends in the text."""
+    """Return the objects, each followed by a separator, and their ends in the text."""
     columns = cast("list[Column]", piece.columns)
     names = piece.schema.names
     texts = object_texts(names, columns, piece.num_rows, end="}" + after, names_floats=names_floats)
@@ -138,5 +138,5 @@ def _step_text(
 
 
 def _fitting(ends: Column, room: int) -> int:
-    """Return how many of the first texts fit; the comma after the last needs no room."""
+    """Return the number of first texts that fit; the last needs no separator."""
     return pc.sum(pc.less_equal(ends, room + 1)).as_py() or 0

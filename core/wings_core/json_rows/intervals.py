@@ -1,6 +1,6 @@
-"""Intervals of months, days and nanoseconds as structs, and back.
+"""Conversion of month-day-nano intervals to and from structs.
 
-Arrow has no kernels for them, so their 16 bytes are read and put together as integers.
+Arrow has no kernels for them, so their 16 bytes are converted as integers.
 """
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ INTERVAL = (
     pa.field("days", pa.int32(), nullable=False),
     pa.field("nanoseconds", pa.int64(), nullable=False),
 )
-"""The fields of the struct that an interval is in JSON."""
+"""Fields of the struct that represents an interval."""
 
 
 def interval_structs(values: Column) -> Column:
@@ -31,17 +31,17 @@ def interval_structs(values: Column) -> Column:
 
 
 def intervals_of(structs: Column) -> Column:
-    """Return the intervals that a column of `INTERVAL` stands for.
+    """Convert a column of `INTERVAL` to intervals.
 
     Raises:
-        ValueError: One lacks a part.
+        ValueError: A struct lacks a field.
     """
     parts = [pc.struct_field(structs, index) for index in range(3)]
     if any(part.null_count > structs.null_count for part in parts):
         raise UnfitError("expected months, days and nanoseconds")
     months, days, nanoseconds = [pc.fill_null(part, 0) for part in parts]
     count = len(structs)
-    # Each int32 among four: months, days, and the two halves of the nanoseconds.
+    # Four int32 each: months, days, and the two halves of the nanoseconds.
     halves = arrow.Array.from_buffers(pa.int32(), count * 2, [None, nanoseconds.buffers()[1]])
     pool = arrow.concat_arrays([months, days, halves])
     rows = arrow.arange(0, count)
@@ -57,7 +57,7 @@ def intervals_of(structs: Column) -> Column:
 
 
 def _interleaved(columns: list[Column], count: int) -> Column:
-    """Return the first of each column, then the second of each, and so on."""
+    """Interleave columns: the first values of all, then the second ones, and so on."""
     width = len(columns)
     places = arrow.arange(0, count * width)
     row = pc.divide(places, width)

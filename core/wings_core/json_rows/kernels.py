@@ -1,7 +1,6 @@
-"""Kernels that the modules beside this one share: joining texts, dividing, checking.
+"""Kernels shared by the modules of this package: joining texts, division, checks.
 
-pyarrow's stubs know arrays and kernels by the type of their values, which here is any, so both are
-typed as `Any`.
+Columns have any type, for which pyarrow's stubs have no name, so they are typed as `Any`.
 """
 
 from typing import Any
@@ -17,17 +16,17 @@ pc: Any = pyarrow.compute
 
 
 class UnfitError(ValueError):
-    """A column that was read has a value outside its type; `diagnostics` finds which one."""
+    """A value does not fit its type; `diagnostics` finds it."""
 
 
 def joined(*parts: Column | str) -> Column:
-    """Return texts put together row by row; null where one of the parts is."""
+    """Concatenate texts row by row; null if a part is null."""
     scalars = [pa.scalar(part) if isinstance(part, str) else part for part in parts]
     return pc.binary_join_element_wise(*scalars, "")
 
 
 def floor_divided(values: Column, divisor: int) -> tuple[Column, Column]:
-    """Return quotients rounded down, and remainders of at least 0; never overflows."""
+    """Return floored quotients and non-negative remainders, without overflow."""
     quotient = pc.divide(values, divisor)
     remainder = pc.subtract(values, pc.multiply(quotient, divisor))
     below = pc.less(remainder, 0)
@@ -36,10 +35,10 @@ def floor_divided(values: Column, divisor: int) -> tuple[Column, Column]:
 
 
 def scaled(high: Column, factor: int, low: Column) -> Column:
-    """Return `high * factor + low` of int64, where `low` is at least 0.
+    """Return `high * factor + low` in int64, for non-negative `low`.
 
     Raises:
-        pa.ArrowInvalid: The sum is out of range; that a product alone would be does no harm.
+        pa.ArrowInvalid: The sum is out of range (the product alone may be).
     """
     negative = pc.less(high, 0)
     high = pc.add(high, pc.cast(negative, pa.int64()))
@@ -48,19 +47,19 @@ def scaled(high: Column, factor: int, low: Column) -> Column:
 
 
 def check_all(holds: Column, problem: str) -> None:
-    """Check that a boolean column has no false in it; nulls pass.
+    """Check that a boolean column has no false values; nulls pass.
 
     Raises:
-        UnfitError: It has one.
+        UnfitError: A value is false.
     """
     if holds.false_count:
         raise UnfitError(problem)
 
 
 def check_form(texts: Column, pattern: str, form: str) -> None:
-    """Check that all texts match a regular expression of RE2, from first to last character.
+    """Check that all texts fully match an RE2 regular expression.
 
     Raises:
-        UnfitError: One does not.
+        UnfitError: A text does not match.
     """
     check_all(pc.match_substring_regex(texts, f"^(?:{pattern})$"), f"expected {form}")

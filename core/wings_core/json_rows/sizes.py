@@ -8,7 +8,7 @@ from wings_core.arrow_types import children, is_list, map_entries
 from wings_core.json_rows.kernels import Column, pc
 
 _FLAT_LENGTH_MAX = 48
-"""The most bytes of a number, boolean, time or null, with quotes and the comma after it."""
+"""Most bytes of a number, boolean, time or null, including quotes and a comma."""
 
 _INTERVAL_LENGTH_MAX = 96
 _ESCAPE_LENGTH = len("\\u0000")

@@ -1,7 +1,7 @@
-"""Timestamps, dates, times and durations as texts, and back.
+"""Conversion of timestamps, dates, times and durations to and from texts.
 
-Arrow formats and parses years 0000 to 9999 itself. Other years are shifted by whole eras of 400
-years, after which the calendar repeats, and get their true year put in front.
+Arrow formats and parses years 0000 to 9999. Other years are shifted by eras of 400 years, after
+which the calendar repeats, and the year in the text is replaced.
 """
 
 from typing import Any, cast
@@ -20,16 +20,16 @@ from wings_core.json_rows.kernels import (
 )
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-"""How many of each are a second."""
+"""Units per second."""
 
 _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _DAY_SECONDS = 86_400
 _ERA_YEARS = 400
 _ERA_SECONDS = 146_097 * _DAY_SECONDS
 _FIRST_SECOND = -62_167_219_200
-"""0000-01-01T00:00:00."""
+"""Seconds since the epoch of 0000-01-01T00:00:00."""
 _LAST_SECOND = 253_402_300_799
-"""9999-12-31T23:59:59."""
+"""Seconds since the epoch of 9999-12-31T23:59:59."""
 
 _CLOCK = r"\d\d:\d\d:\d\d"
 _ZONE = r"Z|[+-]\d\d:\d\d"
@@ -49,7 +49,7 @@ def is_zoned(data_type: pa.DataType) -> bool:
 
 
 def timestamp_texts(values: Column) -> Column:
-    """Return RFC 3339 texts in UTC, without the `Z` of those with a zone."""
+    """Return RFC 3339 texts in UTC, without the `Z`, even with a zone."""
     return _moment_texts(values.view(pa.int64()), values.type.unit)
 
 
@@ -73,7 +73,7 @@ def time_texts(values: Column) -> Column:
 
 
 def duration_texts(values: Column) -> Column:
-    """Return `PT1.500000S`, with a `-` in front of negative ones."""
+    """Return `PT1.500000S`, with a leading `-` if negative."""
     unit = values.type.unit
     counts = values.view(pa.int64())
     per_second = UNITS[unit]
@@ -81,7 +81,7 @@ def duration_texts(values: Column) -> Column:
     fraction = pc.subtract(counts, pc.multiply(seconds, per_second))
     sign = pc.if_else(pc.less(counts, 0), "-", "")
     digits = max(6, _DIGITS[unit])
-    # Signs are taken off the texts, as the least int64 has no positive counterpart.
+    # Signs are removed from the texts, as the least int64 has no positive counterpart.
     fraction = pc.multiply(fraction, 10**digits // per_second)
     fraction = pc.utf8_lpad(_unsigned_texts(fraction), digits, "0")
     if unit == "ns":
@@ -90,11 +90,11 @@ def duration_texts(values: Column) -> Column:
 
 
 def parse_timestamps(texts: Column, data_type: pa.DataType) -> Column:
-    """Read what `timestamp_texts` wrote, and RFC 3339 with other offsets and fewer digits.
+    """Parse results of `timestamp_texts`, and RFC 3339 with other offsets and fewer digits.
 
     Raises:
-        ValueError: One is of another form, has or lacks a zone, is out of range, or has digits
-            beyond the type's unit.
+        ValueError: A text is malformed, has or lacks a zone, is out of range, or has digits beyond
+            the type's unit.
     """
     zoned = is_zoned(data_type)
     unit: str = cast("Any", data_type).unit
@@ -104,7 +104,7 @@ def parse_timestamps(texts: Column, data_type: pa.DataType) -> Column:
     read_type = arrow.timestamp("ns" if unit == "ns" else "us")
     zoned_type = arrow.timestamp(read_type.unit, "UTC") if zoned else read_type
     try:
-        # Of a coarser unit six digits are written, too: it is cast if those beyond it are zero.
+        # Coarser units are written with six digits, too: parsed as µs and cast if lossless.
         moments = texts.cast(zoned_type).view(read_type)
         counts = moments.cast(arrow.timestamp(unit)).view(pa.int64())
     except pa.ArrowInvalid:
@@ -113,10 +113,10 @@ def parse_timestamps(texts: Column, data_type: pa.DataType) -> Column:
 
 
 def parse_dates(texts: Column, data_type: pa.DataType) -> Column:
-    """Read what `date_texts` wrote.
+    """Parse results of `date_texts`.
 
     Raises:
-        ValueError: One is of another form or out of range.
+        ValueError: A text is malformed or out of range.
     """
     check_form(texts, r"(?:\d{4}|[+-]\d{4,12})-\d\d-\d\d", "YYYY-MM-DD")
     try:
@@ -129,10 +129,10 @@ def parse_dates(texts: Column, data_type: pa.DataType) -> Column:
 
 
 def parse_times(texts: Column, data_type: pa.DataType) -> Column:
-    """Read what `time_texts` wrote, also with fewer digits.
+    """Parse results of `time_texts`, also with fewer digits.
 
     Raises:
-        ValueError: One is of another form, or has digits beyond the type's unit.
+        ValueError: A text is malformed, or has digits beyond the type's unit.
     """
     check_form(texts, _CLOCK + r"(?:\.\d{1,9})?", "HH:MM:SS.ffffff")
     moments = joined("1970-01-01T", texts).cast(pa.timestamp("ns"))
@@ -144,10 +144,10 @@ def parse_times(texts: Column, data_type: pa.DataType) -> Column:
 
 
 def parse_durations(texts: Column, data_type: pa.DataType) -> Column:
-    """Read what `duration_texts` wrote.
+    """Parse results of `duration_texts`.
 
     Raises:
-        ValueError: One is of another form, out of range, or has digits beyond the type's unit.
+        ValueError: A text is malformed, out of range, or has digits beyond the type's unit.
     """
     unit: str = cast("Any", data_type).unit
     parts = _parts(texts, _DURATION_PARTS, "PT1.500000S")
@@ -159,7 +159,7 @@ def parse_durations(texts: Column, data_type: pa.DataType) -> Column:
 
 
 def _moment_texts(counts: Column, unit: str) -> Column:
-    """Return `2026-11-20T12:00:00.000000` of int64 counts of a unit since 1970."""
+    """Return `2026-11-20T12:00:00.000000` for int64 counts of a unit since 1970."""
     if unit == "ns":  # Its range ends in the year 2262.
         return _shortened(_arrow_texts(counts, "ns"), counts)
     if _has_plain_years(counts, unit):
@@ -177,7 +177,7 @@ def _arrow_texts(counts: Column, unit: str) -> Column:
     moments = counts.view(arrow.timestamp(unit))
     if unit != "ns":
         moments = moments.cast(pa.timestamp("us"))
-    # A kernel on bytes, as it is faster; Arrow puts a space where RFC 3339 has a T.
+    # Arrow writes a space where RFC 3339 has a T; a kernel on bytes is faster.
     return pc.binary_replace_slice(moments.cast(pa.string()), 10, 11, "T")
 
 
@@ -192,7 +192,7 @@ def _has_plain_years(counts: Column, unit: str) -> bool:
 
 
 def _shortened(texts: Column, counts: Column) -> Column:
-    """Cut nine digits of fraction to six where the count of nanoseconds needs no more."""
+    """Shorten fractions of nine digits to six if the last three are zero."""
     thousands = pc.multiply(pc.divide(counts, 1000), 1000)
     return pc.if_else(pc.equal(counts, thousands), pc.utf8_slice_codeunits(texts, 0, -3), texts)
 
@@ -202,7 +202,7 @@ def _unsigned_texts(numbers: Column) -> Column:
 
 
 def _parse_moments(texts: Column, unit: str) -> Column:
-    """Read any year, any zeros beyond the unit, and the first moments of the range; slower."""
+    """Parse any year, any zeros beyond the unit, and the least values of the range; slower."""
     parts = _parts(texts, _TIMESTAMP_PARTS, "RFC 3339")
     years = pc.utf8_ltrim(pc.struct_field(parts, "year"), "+").cast(pa.int64())
     eras, years = floor_divided(pc.subtract(years, 1970), _ERA_YEARS)
@@ -223,11 +223,11 @@ def _parts(texts: Column, pattern: str, form: str) -> Column:
 
 
 def _fraction_digits(digits: Column, unit: str) -> Column:
-    """Return the digits of a fraction as a count of the unit, in text; zeros beyond are dropped."""
+    """Convert the digits of a fraction to a count of the unit, as text; drops trailing zeros."""
     wanted = _DIGITS[unit]
     digits = pc.utf8_rtrim(digits, "0")
     longest = pc.max(pc.binary_length(digits)).as_py()
     if longest is not None and longest > wanted:
         raise UnfitError(f"digits beyond the unit {unit}")
-    # At least one digit, so that there is a number to read where the unit is a second.
+    # At least one digit, so that there is a number to parse if the unit is a second.
     return pc.utf8_rpad(digits, max(1, wanted), "0")

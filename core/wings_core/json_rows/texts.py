@@ -1,4 +1,4 @@
-"""Columns as JSON texts: for each value, flat or nested, the text that stands for it."""
+"""JSON texts of the values of columns, flat or nested."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -23,13 +23,13 @@ _ESCAPES = {
     b"\b": "\\b", b"\t": "\\t", b"\n": "\\n", b"\f": "\\f", b"\r": "\\r",
     b'"': '\\"', b"\\": "\\\\",
 }  # fmt: skip
-"""The characters that a JSON string must escape, and their escapes."""
+"""Characters that a JSON string must escape, and their escapes."""
 
 _UNESCAPED = bytes(code for code in range(256) if bytes([code]) not in _ESCAPES)
 
 
 def json_texts(values: Column, *, names_floats: bool = False) -> Column:
-    """Return the JSON text of each value of a column; of a null, `null`.
+    """Return the JSON text of each value of a column; nulls become `null`.
 
     Args:
         values: The column.
@@ -46,13 +46,13 @@ def object_texts(
     *,
     names_floats: bool = False,
 ) -> Column:
-    """Return for each row the object of its fields, in their order.
+    """Return the JSON object of each row, with fields in order.
 
     Args:
-        names: The names of the fields.
-        columns: Their values, of equal length.
-        rows: That length, also where there are no fields.
-        end: The end of each text: `}` and what is to follow it.
+        names: Names of the fields.
+        columns: Values of the fields, of equal length.
+        rows: Number of rows, needed if there are no fields.
+        end: End of each text: `}` and a separator.
         names_floats: See `json_texts`.
     """
     pieces: list[Column | str] = []
@@ -61,7 +61,7 @@ def object_texts(
         before, texts, after = _parts(values, names_floats)
         if texts.null_count:
             before, texts, after = "", _whole(before, texts, after), ""
-        # Quotes and names go into one constant, so that the texts are copied once.
+        # One constant for quotes and names, so that the texts are copied once.
         comma = "," if index else ""
         pieces += [f"{constant}{comma}{json.dumps(name, ensure_ascii=False)}:{before}", texts]
         constant = after
@@ -73,7 +73,7 @@ def object_texts(
 def _parts(values: Column, names_floats: bool) -> tuple[str, Column, str]:
     """Return the text before each value, the values as texts, and the text after each.
 
-    A text is null where `null` stands alone: for nulls, and for floats that JSON lacks.
+    A text is null for `null` without quotes: for nulls, and floats that JSON lacks.
     """
     data_type = values.type
     if pa.types.is_null(data_type):
@@ -107,11 +107,11 @@ def _with_nulls_of(values: Column, texts: Column) -> Column:
 
 
 def _item_texts(lists: Column, items: Column) -> Column:
-    """Return the texts of each list's items with commas between them.
+    """Return the comma-separated texts of each list's items.
 
     Args:
         lists: Lists of any kind.
-        items: The texts of all their items in a row, those of null lists left out.
+        items: Texts of all their items, without those of null lists.
     """
     lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int32())
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
@@ -144,7 +144,7 @@ _QUOTED: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Column], Column]],
     (pa.types.is_large_binary, base64_texts),
     (pa.types.is_fixed_size_binary, base64_texts),
 )
-"""Flat types that are strings in JSON, none of which needs an escape."""
+"""Flat types that are JSON strings without escapes."""
 
 
 def _float_texts(values: Column, is_named: bool) -> Column:
@@ -153,7 +153,7 @@ def _float_texts(values: Column, is_named: bool) -> Column:
     texts = values.cast(pa.string())
     whole = pc.equal(values, pc.trunc(values))
     if whole.true_count:
-        # Arrow writes 1.0 as `1`, which most readers would take for an integer.
+        # Arrow writes 1.0 as `1`, which most readers would parse as an integer.
         bare = pc.and_(whole, pc.invert(pc.match_substring(texts, "e")))
         texts = pc.if_else(bare, joined(texts, ".0"), texts)
     finite = pc.is_finite(values)
@@ -167,11 +167,11 @@ def _float_texts(values: Column, is_named: bool) -> Column:
 
 
 def _escaped(values: Column) -> Column:
-    """Escape the characters of `_ESCAPES`; one pass over the bytes where there are none."""
+    """Escape the characters of `_ESCAPES`; a single pass over the bytes if there are none."""
     data = values.buffers()[2]
     if data is None:
         return values
-    # The backslash first: the other escapes have one.
+    # Backslashes first, as the other escapes contain them.
     found = set(data.to_pybytes().translate(None, _UNESCAPED))
     for code in sorted(found, key=lambda code: code != ord("\\")):
         special = bytes([code])

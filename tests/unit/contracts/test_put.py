@@ -65,7 +65,7 @@ def test_a_command_may_name_a_stage(stage: str) -> None:
 @each("key", ["producer_id", "sequence", "expected_offset"])
 def test_a_stage_goes_with_no_condition(key: str) -> None:
     value = "p" if key == "producer_id" else 0
-    with pytest.raises(InvalidArgument, match=f"key '{key}' does not go with key 'stage'"):
+    with pytest.raises(InvalidArgument, match=f"key '{key}' cannot be combined with key 'stage'"):
         command({"topic": "t", "stage": "s", key: value})
 
 

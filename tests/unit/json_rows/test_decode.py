@@ -175,8 +175,8 @@ PATHS = [
     ('{"a": {"x": {"y": ' + '[' * 900 + ']' * 900 + '}}}', "a.x",
      'expected an array, got {"y": [[[...]]]}'),
     ('{"a": 5}', "a", "expected an object, got 5"),
-    ('{"a": null, "a": null}', "a", "the field is there twice"),
-    ('{"a": {"x": [{"y": 1, "y": 1}]}}', "a.x[0].y", "the field is there twice"),
+    ('{"a": null, "a": null}', "a", "duplicate field"),
+    ('{"a": {"x": [{"y": 1, "y": 1}]}}', "a.x[0].y", "duplicate field"),
 ]  # fmt: skip
 
 
