@@ -62,9 +62,6 @@ class AcquireRequest:
     on to the end of its batch."""
     rows_max: int = ROWS_MAX
     """At least 1. Never more in either mode."""
-    archives: bool = True
-    """Whether messages at the delivery limit are archived where there are no others, which may take
-    long."""
     range_max: int = ROWS_MAX
     """At least 1. In a group that is ordered, no more of one partition, in either mode."""
     times: "ReadTimes | None" = None

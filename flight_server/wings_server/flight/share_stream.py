@@ -149,7 +149,7 @@ class ShareStream(ShareTurns):
 
     def _deliver(self, room: int) -> None:
         """Acquire and deliver up to `room` messages, or see to it that the worker is woken."""
-        request = self._request(room, archives=True)
+        request = self._request(room)
         try:
             self._stop_watching()  # Who is busy is not woken for messages that others could take.
             self._look = False

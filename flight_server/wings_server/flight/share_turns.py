@@ -222,7 +222,7 @@ class ShareTurns:
                 return None
             self._look = False
         self._stop_watching()
-        self._asked = self._request(room, archives=False)
+        self._asked = self._request(room)
         return self._asked
 
     def deliver(self, acquired: Acquired | WingsError) -> None:
@@ -347,7 +347,7 @@ class ShareTurns:
             return True
         return self._look and (self._room > 0 or self._watch is not None)
 
-    def _request(self, room: int, *, archives: bool) -> AcquireRequest:
+    def _request(self, room: int) -> AcquireRequest:
         self._asked_at = time.monotonic()
         return AcquireRequest(
             self._group,
@@ -355,7 +355,6 @@ class ShareTurns:
             self._opened.partition,
             room,
             room,
-            archives,
             self._opened.command.max_messages,
         )
 

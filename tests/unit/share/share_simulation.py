@@ -40,7 +40,6 @@ from wings_core.model import (
 )
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share.coordinator.acquiring import Acquiring
 from wings_core.share.coordinator.core import Bounds, CoordinatorCore
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.interfaces import PendingDeadLetters
@@ -306,6 +305,10 @@ class World:
     def bounds(self) -> Bounds:
         return Bounds(self.log_start, self.log_end)
 
+    @property
+    def log(self) -> PartitionState:
+        return PartitionState(UNPARTITIONED, self.log_start, self.log_end, 0, None)
+
     # Faults.
 
     def start_replica(self, node: ReplicaNode) -> None:
@@ -433,7 +436,13 @@ class World:
         group, bounds = self.group, self.bounds
         yield from core.table.load(group, [UNPARTITIONED])
         if isinstance(asked, AcquireRequest):
-            return (yield from core.acquirer.acquire_partition(asked, UNPARTITIONED, bounds))
+            ranges: list[LeasedRange] = []
+            for bundle in core.leases.plan(group, {0: asked}, [self.log], whole_batches).bundles:
+                for _, leased in (yield from core.leases.hold(group, bundle)):
+                    if isinstance(leased, WingsError):
+                        raise leased
+                    ranges += leased
+            return ranges
         return (
             yield from core.acknowledge.run(
                 group, UNPARTITIONED, bounds, asked.member, asked.entries
@@ -455,8 +464,13 @@ class World:
             return
         core = node.core
         for partition in core.table.exhausted(self.group):
-            procedure = core.acquirer.archive_exhausted(self.group, partition, self.bounds)
+            procedure = core.leases.archive_exhausted(self.group, partition, self.bounds)
             self.drive_alone(node, procedure)
+
+
+def whole_batches(_group: ShareGroup, _partition: Partition, offset: int) -> int:
+    """Find the end of a batch: each has one message."""
+    return offset
 
 
 class Asked:
@@ -646,9 +660,8 @@ class Flow:
         if accepts:
             together = [(each.member, each.entries) for each in accepts.values()]
             procedures.append(core.acknowledge.accept(group, UNPARTITIONED, world.bounds, together))
-        log = PartitionState(UNPARTITIONED, world.log_start, world.log_end, 0, None)
-        acquiring = Acquiring(core, group, requests, [log], lambda _group, _of, offset: offset)
-        begun = len(procedures)
+        bundles = core.leases.plan(group, requests, [world.log], whole_batches).bundles
+        begun, begun_at = len(procedures), core.now()
 
         def done(outcomes: Sequence[tuple[Any, WingsError | None]]) -> None:
             told: dict[int, tuple[Any, WingsError | None]] = dict(
@@ -658,17 +671,23 @@ class Flow:
                 value, error = outcomes[begun - 1]
                 for at, number in enumerate(accepts):
                     told[number] = (None if error is not None else value[at], error)
-            leased = acquiring.outcomes(
-                [value if error is None else error for value, error in outcomes[begun:]]
-            )
-            for number, found in leased.items():
-                failed = isinstance(found, WingsError)
-                told[number] = (None, found) if failed else (found, None)
+            told |= dict.fromkeys(requests, ([], None))
+            for bundle, (value, error) in zip(bundles, outcomes[begun:], strict=True):
+                for number, leased in value or [(each.number, error) for each in bundle.taken]:
+                    failed = isinstance(leased, WingsError)
+                    told[number] = (None, leased) if failed else (leased, None)
+            if (core.now() - begun_at) * 2_000 >= group.config.lock_duration_ms:
+                for number in requests:
+                    ranges, error = told[number]
+                    held = [each for each in ranges or () if core.table.is_leased(group, each)]
+                    told[number] = (held, error)
             for number, (_, tell) in enumerate(offered):
                 tell(*told[number])
             self._ended()
 
-        world.drive_all(self._node, [*procedures, *acquiring.procedures], done)
+        world.drive_all(
+            self._node, [*procedures, *(core.leases.hold(group, each) for each in bundles)], done
+        )
 
     def _ended(self) -> None:
         self._is_working = bool(self._offered)
@@ -895,6 +914,6 @@ class Stream:
     def _release(self, leased: LeasedRange) -> None:
         lease = Lease.parse(leased.lease)
         entries = [LeaseEntry(leased.start_offset, leased.end_offset, lease)]
-        acquirer, group = self.node.core.acquirer, self.world.group
-        release = acquirer.release_undelivered(group, UNPARTITIONED, entries)
+        leases, group = self.node.core.leases, self.world.group
+        release = leases.release_undelivered(group, UNPARTITIONED, entries)
         self.world.drive_alone(self.node, release)

@@ -14,7 +14,7 @@ from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.delivery.times import LogTimes, check_column, microseconds
 from wings_core.share.model import AcquireRequest
-from wings_core.share.state import record_states
+from wings_core.share.state import partition
 from wings_core.share.state.partition import SharePartition, State
 
 
@@ -112,8 +112,8 @@ def test_times_that_cannot_be_read_deliver_nothing_and_are_read_again(
 def test_messages_that_retention_removed_while_they_waited_make_room_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(record_states, "SCHEDULED_MAX", 10)
-    monkeypatch.setattr(record_states, "CHECKED_MAX", 10)
+    monkeypatch.setattr(partition, "SCHEDULED_MAX", 10)
+    monkeypatch.setattr(partition, "CHECKED_MAX", 10)
     subject = SharePartition(0)
     subject.deliver_by("at")
     subject.check(0, pa.array([50, 99] * 5, pa.int64()), 1)
@@ -127,15 +127,15 @@ def test_messages_that_retention_removed_while_they_waited_make_room_for_others(
 def test_more_than_so_many_that_wait_let_nothing_behind_them_be_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(record_states, "SCHEDULED_MAX", 10)
-    monkeypatch.setattr(record_states, "CHECKED_MAX", 5)
+    monkeypatch.setattr(partition, "SCHEDULED_MAX", 10)
+    monkeypatch.setattr(partition, "CHECKED_MAX", 5)
     subject = SharePartition(0)
     subject.deliver_by("at")
     for number in (0, 1):
         assert subject.unchecked(100) == (5 * number, 5 * number + 4)
         subject.check(5 * number, pa.array([50] * 5, pa.int64()), 1)
     assert subject.unchecked(100) is None
-    assert not subject.has_available(100)
+    assert not subject.has_available(100, 5)
     subject.finish(0, 9)
     subject.advance(1.0, 0, 50)
     assert subject.messages(State.SCHEDULED) == 0

@@ -3,7 +3,7 @@
 import pytest
 
 from wings_core.model import Lease
-from wings_core.share.state import record_states as module
+from wings_core.share.state import partition as module
 from wings_core.share.state.partition import SharePartition
 
 
@@ -19,7 +19,7 @@ def test_a_partition_with_as_many_ranges_as_it_may_keep_waits_for_a_delay(
         subject.release(offset, offset, lease, until=20.0)
     subject.advance(10.0, 0)
     assert subject.select(100, 8, 100, 5) == []
-    assert not subject.has_available(100), "else a member that waits looks again and again"
+    assert not subject.has_available(100, 5), "else a member that waits looks again and again"
     assert subject.next_event(10.0) == 10.0
     subject.finish(0, 7)
-    assert subject.has_available(100)
+    assert subject.has_available(100, 5)

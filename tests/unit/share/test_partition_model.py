@@ -110,16 +110,20 @@ class PartitionMachine(RuleBasedStateMachine):
         self.limit, self.in_flight_max, self.ordered = limit, in_flight_max, ordered
 
     @rule(messages_max=st.integers(1, 20), alone=st.booleans())
-    def select_next(self, messages_max: int, alone: bool) -> None:
+    def select_in_order(self, messages_max: int, alone: bool) -> None:
         self._advance()
         expected = self._expected_next(messages_max, alone=alone)
         if self.subject.unchecked(self.log_end, ordered=True) is None:
-            is_ready = self.subject.has_available(self.log_end, ordered=True)
-            assert is_ready == bool(self._expected_next(messages_max, alone=True))
-        picks = self.subject.select_next(
-            self.log_end, messages_max, self.in_flight_max, self.limit, alone=alone
+            is_ready = self.subject.has_available(self.log_end, self.limit, ordered=True)
+            found = self._expected_next(messages_max, alone=True)
+            assert is_ready == any(not exhausted for _, exhausted in found)
+        self.subject.has_met_limit = False
+        picks = self.subject.select(
+            self.log_end, messages_max, self.in_flight_max, self.limit, ordered=True, alone=alone
         )
-        assert [(o, pick.exhausted) for pick in picks for o in _offsets(pick)] == expected
+        assert self.subject.has_met_limit == any(exhausted for _, exhausted in expected)
+        wanted = [offset for offset, exhausted in expected if not exhausted]
+        assert [offset for pick in picks for offset in _offsets(pick)] == wanted
         self._make_pending(picks)
 
     @rule()
@@ -145,13 +149,11 @@ class PartitionMachine(RuleBasedStateMachine):
     def select(self, messages_max: int, skip: int) -> None:
         self._advance()
         touched = self.subject.frontier
-        expected, exhausted = self._expected(messages_max, touched)
+        expected = self._expected(messages_max, touched)
         picks = self.subject.select(
             self.log_end, messages_max, self.in_flight_max, self.limit, skip
         )
-        wanted = {offset for pick in picks if pick.exhausted for offset in _offsets(pick)}
-        assert wanted == exhausted
-        got = [offset for pick in picks if not pick.exhausted for offset in _offsets(pick)]
+        got = [offset for pick in picks for offset in _offsets(pick)]
         old = [offset for offset in got if offset < touched]
         assert old == [offset for offset in expected if offset < touched]
         fresh = [offset for offset in got if offset >= touched]
@@ -162,9 +164,9 @@ class PartitionMachine(RuleBasedStateMachine):
         self._make_pending(picks)
 
     @rule(last=st.integers(0, 12), messages_max=st.integers(1, 12))
-    @precondition(lambda self: any(not pick.exhausted for pick in self.pending))
+    @precondition(lambda self: self.pending)
     def extend(self, last: int, messages_max: int) -> None:
-        pick = next(pick for pick in self.pending if not pick.exhausted)
+        pick = self.pending[0]
         in_flight = self._number(State.HELD, State.PENDING)
         room = min(messages_max, self.in_flight_max - in_flight)
         end = pick.last
@@ -202,36 +204,6 @@ class PartitionMachine(RuleBasedStateMachine):
             for offset in range(pick.first, first):
                 if self._state(offset) is State.PENDING:
                     self._free(offset, until)
-
-    @rule(
-        messages_max=st.integers(1, 20), cuts=st.sets(st.integers(1, 19)), overtaken=st.booleans()
-    )
-    def take_fresh(self, messages_max: int, cuts: set[int], *, overtaken: bool) -> None:
-        """Take what was never looked at for several members, and grant it to them in one step."""
-        self._advance()
-        frontier = self.subject.frontier
-        room = self.in_flight_max - self._number(State.HELD, State.PENDING)
-        most = min(messages_max, room, self.log_end - frontier)
-        messages = 0 if self.is_scheduled else max(0, most)
-        first, last = self.subject.take_fresh(self.log_end, messages_max, self.in_flight_max)
-        assert (first, last) == (frontier, frontier + messages - 1)
-        if not messages:
-            return
-        for offset in range(first, last + 1):
-            self.model[offset] = Message(State.PENDING)
-        if overtaken:  # Another has finished some of it meanwhile.
-            self.subject.finish(last, last)
-            self.model[last] = Message(State.ACKNOWLEDGED)
-        begins = [first, *(first + cut for cut in sorted(cuts) if first + cut <= last)]
-        granted: list[tuple[int, int, Lease]] = []
-        for begin, after in zip(begins, [*begins[1:], last + 1], strict=True):
-            self.leases += 1
-            granted.append((begin, after - 1, Lease("c", self.leases, "m")))
-        self.subject.grant_each(granted, self.now + LOCK)
-        for begin, end, lease in granted:
-            for offset in range(begin, end + 1):
-                if self._state(offset) is State.PENDING:
-                    self.model[offset] = Message(State.HELD, 1, self.now + LOCK, lease)
 
     @rule(data=st.data(), what=st.sampled_from(["accept", "reject", "release", "renew"]))
     def acknowledge(self, data: st.DataObject, what: str) -> None:
@@ -324,15 +296,14 @@ class PartitionMachine(RuleBasedStateMachine):
                     message.state = State.AVAILABLE
                 self.checked.discard(offset)
 
-    def _expected(self, messages_max: int, touched: int) -> tuple[list[int], set[int]]:
-        """Return what a selection delivers, in order, and what it finishes with a dead letter."""
+    def _expected(self, messages_max: int, touched: int) -> list[int]:
+        """Return the messages of a selection, in order; those at the limit are left."""
         ready = [
             (offset, message)
             for offset, message in sorted(self.model.items())
             if message.state is State.AVAILABLE and not message.until
         ]
         room = min(messages_max, self.in_flight_max - self._number(State.HELD, State.PENDING))
-        exhausted: set[int] = set()
         runs: list[tuple[int, list[int]]] = []
         for offset, message in ready:
             new = not runs or runs[-1][0] != message.count or runs[-1][1][-1] != offset - 1
@@ -342,7 +313,6 @@ class PartitionMachine(RuleBasedStateMachine):
         got: list[int] = []
         for count, offsets in runs:
             if count >= self.limit:
-                exhausted.update(offsets)
                 continue
             throttled = count >= max(2, (self.limit + 1) // 2)
             if room - len(got) <= 0 or (throttled and got):
@@ -351,7 +321,7 @@ class PartitionMachine(RuleBasedStateMachine):
             got += taken
             if throttled or len(taken) < len(offsets):
                 break  # There is no room for the rest of it, which is older than what follows.
-        return got, exhausted
+        return got
 
     def _expected_next(self, messages_max: int, *, alone: bool = True) -> list[tuple[int, bool]]:
         """Return what comes next, where nothing is in flight, and whether it gets a dead letter."""

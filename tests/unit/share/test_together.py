@@ -187,21 +187,6 @@ def test_messages_that_are_accepted_one_by_one_in_a_request_are_told_of_one_by_o
     assert offsets(left) == [8]
 
 
-@pytest.mark.usefixtures("unmaintained")
-@pytest.mark.parametrize("archives", [False, True])
-def test_what_is_at_the_limit_is_archived_by_those_alone_that_may_take_long(
-    share: ShareUnderTest, *, archives: bool
-) -> None:
-    share.metadata.push(share.topic, 2)
-    group = share.group(delivery_limit=1, dlq_topic="dead")
-    assert offsets(acquired(share, group, 2)) == [0, 1]
-    share.clock.time += 31
-    assert offsets(acquired(share, group, 2, archives=archives)) == []
-    assert bool(share.dead_letters.written) is archives
-    assert share.acquire(group) == []  # This one does.
-    assert share.dead_letters.offsets == [0, 1]
-
-
 def test_a_group_that_was_deleted_is_refused(share: ShareUnderTest) -> None:
     share.metadata.push(share.topic, 2)
     group = share.group()

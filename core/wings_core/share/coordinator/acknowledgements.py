@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from wings_core.errors import WingsError
-from wings_core.model import LeasedRange, ShareGroup
+from wings_core.model import ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.coordinator.entries import not_held
@@ -37,8 +37,8 @@ class Acknowledgements:
         self,
         group: ShareGroup,
         requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
-        beside: Sequence[Procedure[list[LeasedRange]]],
-    ) -> tuple[list[list[AcknowledgementResult]], Sequence[list[LeasedRange] | WingsError]]:
+        beside: Sequence[Procedure[Any]],
+    ) -> tuple[list[list[AcknowledgementResult]], Sequence[Any]]:
         """Acknowledge messages of a group while acquires are carried out.
 
         Args:
@@ -100,10 +100,10 @@ class Acknowledgements:
         requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
         asked: Mapping[tuple[int, Partition], Sequence[Acknowledgement]],
         bounds: Mapping[Partition, Bounds | WingsError],
-        beside: Sequence[Procedure[list[LeasedRange]]] = (),
+        beside: Sequence[Procedure[Any]] = (),
     ) -> tuple[
         dict[tuple[int, Partition], list[WingsError | None]],
-        Sequence[list[LeasedRange] | WingsError],
+        Sequence[Any],
     ]:
         """Acknowledge entries by request and partition, and carry out acquires meanwhile.
 

@@ -1,7 +1,6 @@
 """Acquires: leases messages of the partitions that are ready, within the bounds of the log."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,9 +9,9 @@ from wings_core.errors import InvalidArgument, OffsetOutOfRange, Unavailable, Wi
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import LeasedRange, PartitionState, ShareGroup
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share.coordinator.acquiring import Acquiring, Leased, all_of
 from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.coordinator.group_table import GroupTable
+from wings_core.share.coordinator.lease import Bundle, Leased
 from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX, Bounds
 from wings_core.share.coordinator.ready import ReadyPartitions
 from wings_core.share.counts import ShareCounts
@@ -32,18 +31,16 @@ class Begun:
 
     group: ShareGroup
     index: ReadyPartitions
-    requests: int
-    parts: list[Acquiring] = field(default_factory=list[Acquiring])
-    """For each partition that requests ask for, or for any."""
+    begun_at: float
+    leased: list[Leased]
+    """The outcome of each request, so far."""
+    bundles: list[Bundle] = field(default_factory=list[Bundle])
+    procedures: list[Procedure[Any]] = field(default_factory=list[Procedure[Any]])
+    """One for each bundle."""
     states: dict[Partition, PartitionState] = field(default_factory=dict[Partition, PartitionState])
-    """Where the partitions stood that are looked at."""
+    """Logs of the partitions looked at."""
     generations: dict[Partition, int] = field(default_factory=dict[Partition, int])
-    """As of which they were ready."""
-
-    @property
-    def procedures(self) -> list[Procedure[Any]]:
-        """Those of all parts."""
-        return [procedure for part in self.parts for procedure in part.procedures]
+    """Generations as of which they were ready."""
 
 
 class Acquires:
@@ -101,7 +98,7 @@ class Acquires:
         """
         index = self._groups.index(group)
         index.look()
-        begun = Begun(group, index, len(requests))
+        begun = Begun(group, index, self._core.now(), [[] for _ in requests])
         wanting: dict[Partition | None, dict[int, AcquireRequest]] = {}
         messages = 0
         for number, each in enumerate(requests):
@@ -119,33 +116,42 @@ class Acquires:
                     state = self._groups.recent_state(index, group, partition)
                     begun.states[partition] = state
                 found.append(state)
-            self._load(group, found)
+            error = self._prepare(group, found)
+            if error is not None and not isinstance(error, Unavailable):
+                raise error
             looked_at.append(found)
         # Only now, as nothing may fail any more: what is planned is kept from all others.
         for of_partition, found in zip(wanting.values(), looked_at, strict=True):
-            begun.parts.append(Acquiring(self._core, group, of_partition, found, self._batch_end))
+            plan = self._core.leases.plan(group, of_partition, found, self._batch_end)
+            for number, failed in plan.errors.items():
+                begun.leased[number] = failed
+            begun.bundles += plan.bundles
+        begun.procedures = [self._core.leases.hold(group, bundle) for bundle in begun.bundles]
         return begun
 
     def finish(
-        self, begun: "Begun", outcomes: Sequence[list[LeasedRange] | WingsError]
+        self, begun: "Begun", outcomes: Sequence[list[tuple[int, Leased]] | WingsError]
     ) -> list[Acquired | WingsError]:
         """Return what each request got, by the outcomes of its procedures."""
-        leased: dict[int, Leased] = {}
-        at = 0
-        for part in begun.parts:
-            end = at + len(part.procedures)
-            leased |= part.outcomes(outcomes[at:end])
-            at = end
+        group = begun.group
+        found = _gathered(begun.leased, begun.bundles, outcomes)
+        if (self._core.now() - begun.begun_at) * 2_000 >= group.config.lock_duration_ms:
+            # Other procedures took long, which all waited for: leases may be over by now.
+            found = [
+                leased
+                if isinstance(leased, WingsError)
+                else [each for each in leased if self._core.table.is_leased(group, each)]
+                for leased in found
+            ]
         for partition, generation in begun.generations.items():
             state = begun.states[partition]
             if not (
                 begun.index.is_ready(partition)
-                and self._core.table.has_fresh(begun.group, partition, state.next_offset)
+                and self._core.table.has_fresh(group, partition, state.next_offset)
             ):
-                self._looked_at(begun.index, begun.group, generation, state)
+                self._looked_at(begun.index, group, generation, state)
         begun.index.took_some()
-        found = [leased[number] for number in range(begun.requests)]
-        self._count_delivered(begun.group, found)
+        self._count_delivered(group, found)
         return [each if isinstance(each, WingsError) else Acquired(tuple(each)) for each in found]
 
     def _checked(self, request: AcquireRequest) -> AcquireRequest:
@@ -188,7 +194,7 @@ class Acquires:
         bounds = Bounds(state.log_start_offset, state.next_offset)
         again = self._core.table.look(group, state.partition, bounds) if bounds.end else None
         if again == 0 and not found:
-            again = self._core.acquirer.retry_seconds(group, state.partition)
+            again = self._core.leases.retry_seconds(group, state.partition)
         index.looked_at(state.partition, generation, state.next_offset, again)
 
     def _acquire(self, request: AcquireRequest, index: ReadyPartitions) -> list[LeasedRange]:
@@ -209,44 +215,52 @@ class Acquires:
                 states = [self._groups.state(index, group, each) for each, _ in some]
             else:
                 states = [fresh]
-            ranges = self._acquire_of(request, states)
+            ranges = self._lease(request, states)
             for (_, generation), state in zip(some, states, strict=True):
                 self._looked_at(index, group, generation, state, found=bool(ranges))
             if ranges:
                 return ranges
         return []
 
-    def _acquire_of(
+    def _lease(
         self, request: AcquireRequest, states: Sequence[PartitionState]
     ) -> list[LeasedRange]:
-        """Lease what is available in some partitions, side by side where there are several."""
-        if procedures := self._side_by_side(request, states):
-            ranges = all_of(self._runner.run_all(procedures))
-            if isinstance(ranges, WingsError):
-                raise ranges
-            if ranges:
-                return list(ranges)
-        return self._runner.run(self._core.acquirer.acquire(request, states, self._batch_end))
+        """Lease what is available in some partitions; one whose holds fail is not tried again.
 
-    def _side_by_side(
-        self, request: AcquireRequest, states: Sequence[PartitionState]
-    ) -> list[Procedure[list[LeasedRange]]]:
-        """See `Acquirer.side_by_side`; loads the partitions, of which some may be known already."""
-        group, table = request.group, self._core.table
-        written = [state for state in states if state.next_offset]
-        if len(written) < 2 or request.messages_max < 2:
-            return []
-        self._load(group, written)
-        loaded = [state for state in written if table.is_loaded(group, state.partition)]
-        return self._core.acquirer.side_by_side(request, loaded)
+        Raises:
+            WingsError: Nothing was leased.
+        """
+        group, leases = request.group, self._core.leases
+        error, left = self._prepare(group, states), list(states)
+        while left:
+            plan = leases.plan(group, {0: request}, left, self._batch_end)
+            error = plan.errors.get(0, error)
+            if not plan.bundles:
+                break
+            outcomes = self._runner.run_all([leases.hold(group, each) for each in plan.bundles])
+            (leased,) = _gathered([[]], plan.bundles, outcomes)
+            if isinstance(leased, WingsError):
+                raise leased
+            if leased:
+                return leased
+            tried = {bundle.tracked.key.partition for bundle in plan.bundles}
+            left = [state for state in left if state.partition not in tried]
+        if error is not None:
+            raise error
+        return []
 
-    def _load(self, group: ShareGroup, states: Sequence[PartitionState]) -> None:
-        """Read the state of partitions that are not known yet; blocks for the replicas then."""
+    def _prepare(self, group: ShareGroup, states: Sequence[PartitionState]) -> WingsError | None:
+        """Load partitions that are not known yet; blocks for the replicas then.
+
+        Returns:
+            The error for which some are not loaded.
+        """
         table = self._core.table
-        written = [state.partition for state in states if state.next_offset]
-        if not all(table.is_loaded(group, partition) for partition in written):
-            with suppress(Unavailable):
-                self._runner.run(table.load(group, written))
+        if self._is_local and all(
+            table.is_loaded(group, state.partition) for state in states if state.next_offset
+        ):
+            return None
+        return self._runner.run_all([self._core.leases.prepare(group, states)])[0]
 
     def _batch_end(self, group: ShareGroup, partition: Partition, offset: int) -> int:
         try:
@@ -261,3 +275,25 @@ def _check_member(request: AcquireRequest) -> None:
         raise InvalidArgument(f"a member has 1 to {MEMBER_CHARACTERS_MAX} characters")
     assert request.messages_max >= 1
     assert request.rows_max >= 1
+
+
+def _gathered(
+    before: Sequence[Leased],
+    bundles: Sequence[Bundle],
+    outcomes: Sequence[list[tuple[int, Leased]] | WingsError],
+) -> list[Leased]:
+    """Return the ranges that each request got of all bundles, or an error where it got none."""
+    errors = [each if isinstance(each, WingsError) else None for each in before]
+    ranges: list[list[LeasedRange]] = [[] for _ in before]
+    for bundle, outcome in zip(bundles, outcomes, strict=True):
+        of_bundle: list[tuple[int, Leased]]
+        if isinstance(outcome, WingsError):
+            of_bundle = [(each.number, outcome) for each in bundle.taken]
+        else:
+            of_bundle = outcome
+        for number, leased in of_bundle:
+            if isinstance(leased, WingsError):
+                errors[number] = errors[number] or leased
+            else:
+                ranges[number] += leased
+    return [found or error or [] for found, error in zip(ranges, errors, strict=True)]

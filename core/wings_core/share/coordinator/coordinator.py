@@ -89,7 +89,13 @@ class Coordinator:
         quorum = HoldQuorum(len(links), clock, rng, local=local)
         self.counts = ShareCounts()
         self._core = core = CoordinatorCore(
-            quorum, dead_letters, clock, rng, self._changed, archived=self._count_archived
+            quorum,
+            dead_letters,
+            clock,
+            rng,
+            self._changed,
+            archived=self._count_archived,
+            met_limit=lambda: self._maintenance.call(),
         )
         self._runner = runner = Runner(links)
         self._registry = registry
@@ -259,7 +265,7 @@ class Coordinator:
         for partition, entries in indexes.items():
             try:
                 self._runner.run(self._core.table.load(group, [partition]))
-                self._runner.run(self._core.acquirer.release_undelivered(group, partition, entries))
+                self._runner.run(self._core.leases.release_undelivered(group, partition, entries))
             except WingsError as error:
                 _logger.info("messages of %s expire: %s", group.name, error.message)
 

@@ -1,6 +1,6 @@
 """CoordinatorCore: leases messages and takes acknowledgements, without threads or clocks.
 
-    partition table ─▶ acquirer:    select ─▶ hold at a majority ─▶ archive what is at the limit
+    partition table ─▶ leases:      select ─▶ hold at a majority
                └─────▶ acknowledge: validate ─▶ dead letters, leases proved ─▶ tombstones, releases
 
 `finalize` is what the two have in common.
@@ -14,9 +14,8 @@ from wings_core.model import HeldRange, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
 from wings_core.share.coordinator.acknowledge import Acknowledge
-from wings_core.share.coordinator.acquirer import Acquirer
 from wings_core.share.coordinator.finalize import Finalizer
-from wings_core.share.coordinator.fresh import FreshAcquirer
+from wings_core.share.coordinator.lease import Leases
 from wings_core.share.coordinator.partition_table import Bounds, PartitionTable, key_of
 from wings_core.share.interfaces import DeadLetters
 from wings_core.share.model import OffsetRange
@@ -39,19 +38,18 @@ class CoordinatorCore:
             something may have become available.
         id: In the leases; None: a new one.
         archived: Called with a group's UUID and how many of its messages were archived.
+        met_limit: Called when messages are at the delivery limit, which are to be archived.
 
     Attributes:
         id: In the leases; unique for each start.
         now: Returns the time that leases are counted by.
         table: The partitions that are known here.
-        acquirer: Leases the messages of one of them.
-        fresh: Leases those that were never looked at to several members at once.
+        leases: Leases their messages, and archives those at the delivery limit.
         acknowledge: Takes what members say of those.
     """
 
     finalizer_type = Finalizer
-    acquirer_type = Acquirer
-    fresh_type = FreshAcquirer
+    leases_type = Leases
     acknowledge_type = Acknowledge
 
     def __init__(
@@ -63,14 +61,14 @@ class CoordinatorCore:
         changed: Callable[[str, Partition], None] = lambda _group, _partition: None,
         id: str | None = None,  # noqa: A002 - of the coordinator.
         archived: Callable[[str, int], None] = lambda _group, _messages: None,
+        met_limit: Callable[[], None] = lambda: None,
     ) -> None:
         self.id = id or uuid.uuid4().hex
         self._quorum = quorum
         self.now = clock.now
-        self.table = PartitionTable(quorum, clock, self.id)
+        self.table = PartitionTable(quorum, clock, self.id, met_limit)
         finalizer = self.finalizer_type(self.table, quorum, dead_letters, clock, archived)
-        self.acquirer = self.acquirer_type(self.table, quorum, finalizer, clock, rng, changed)
-        self.fresh = self.fresh_type(self.table, quorum, self.acquirer, finalizer, clock)
+        self.leases = self.leases_type(self.table, quorum, finalizer, clock, rng, changed)
         self.acknowledge = self.acknowledge_type(self.id, self.table, finalizer, clock, changed)
 
     # Groups.

@@ -1,4 +1,4 @@
-"""Maintenance: the thread that archives what no member asks for."""
+"""Maintenance: the thread that archives messages at the delivery limit."""
 
 import logging
 import threading
@@ -11,7 +11,7 @@ from wings_core.share.quorum.run import Runner
 from wings_core.times import Deadline
 
 MAINTENANCE_SECONDS = 1.0
-"""How often what expired at the delivery limit is looked for."""
+"""Interval at which messages at the delivery limit are looked for, also without a call."""
 
 SWEEP_SECONDS = 60.0
 """How often groups without waiting members are looked up, to forget deleted ones."""
@@ -36,19 +36,25 @@ class Maintenance:
         self._core = core
         self._runner = runner
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
+        self._called = threading.Event()
+        self._is_stopped = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the thread, unless it runs."""
         with self._lock:
-            if self._thread is None and not self._stopped.is_set():
+            if self._thread is None and not self._is_stopped:
                 self._thread = threading.Thread(target=self._run, name="wings-share", daemon=True)
                 self._thread.start()
 
+    def call(self) -> None:
+        """Archive now."""
+        self._called.set()
+
     def stop(self) -> None:
         """End the thread; blocks for what it has begun."""
-        self._stopped.set()
+        self._is_stopped = True
+        self._called.set()
         with self._lock:
             thread = self._thread
         if thread is not None:
@@ -56,7 +62,11 @@ class Maintenance:
 
     def _run(self) -> None:
         sweep = Deadline.after(SWEEP_SECONDS)
-        while not self._stopped.wait(MAINTENANCE_SECONDS):
+        while True:
+            self._called.wait(MAINTENANCE_SECONDS)
+            self._called.clear()
+            if self._is_stopped:
+                return
             groups = self._groups.known()
             if sweep.passed:
                 self._groups.watchers.look(groups[:SWEEP_MAX])
@@ -78,7 +88,7 @@ class Maintenance:
                 bounds = self._groups.bounds(group, partition)
                 if isinstance(bounds, WingsError):
                     raise bounds
-                self._runner.run(self._core.acquirer.archive_exhausted(group, partition, bounds))
+                self._runner.run(self._core.leases.archive_exhausted(group, partition, bounds))
                 self._groups.changed(group.uuid, partition)
             except WingsError as error:
                 _logger.info("nothing was archived of %s: %s", group.name, error.message)

@@ -5,7 +5,7 @@ One lock guards the state of all of them, and is never held while an effect is u
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -66,12 +66,20 @@ class PartitionTable:
         quorum: Of the replicas.
         clock: What leases are counted by.
         coordinator: In the leases.
+        met_limit: Called, outside the lock, when messages are at the delivery limit.
 
     Attributes:
         lock: To be held while a partition's state is read or changed.
     """
 
-    def __init__(self, quorum: HoldQuorum, clock: Clock, coordinator: str) -> None:
+    def __init__(
+        self,
+        quorum: HoldQuorum,
+        clock: Clock,
+        coordinator: str,
+        met_limit: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.met_limit = met_limit
         self.lock = threading.Lock()
         self._quorum = quorum
         self._clock = clock
@@ -148,6 +156,7 @@ class PartitionTable:
 
         0: now; None: only after a change that is heard of.
         """
+        limit, ordered = group.config.delivery_limit, group.config.is_ordered
         with self.lock:
             tracked = self.find(group, partition)
             if tracked is None:
@@ -164,8 +173,12 @@ class PartitionTable:
                     return event  # Who is asking for the rest tells of what it leaves.
                 again = max(REREAD_SECONDS_MIN, tracked.read_at + tracked.read_again_seconds - now)
                 return again if event is None else min(event, again)
-            ordered = group.config.is_ordered
-            return 0.0 if tracked.state.has_available(bounds.end, ordered=ordered) else event
+            if tracked.state.has_available(bounds.end, limit, ordered=ordered):
+                return 0.0
+            has_exhausted = tracked.state.has_exhausted(limit, ordered=ordered)
+        if has_exhausted:
+            self.met_limit()
+        return event
 
     def has_fresh(self, group: ShareGroup, partition: Partition, log_end: int) -> bool:
         """Tell whether a loaded partition has messages that no member was ever offered.

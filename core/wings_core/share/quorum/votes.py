@@ -45,11 +45,6 @@ class Held:
     """At a majority."""
     refused: list[Refused]
 
-    def is_all_of(self, first: int, last: int) -> bool:
-        """Tell whether all of a range is held, and was never delivered."""
-        granted = self.granted
-        return len(granted) == 1 and granted[0] == CountedRange(first, last, 0)
-
 
 @dataclass(frozen=True, slots=True)
 class Renewed:

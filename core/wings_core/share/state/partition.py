@@ -1,4 +1,4 @@
-"""SharePartition: what one coordinator knows of one partition of a group.
+"""SharePartition: the messages of one partition of a group, as one coordinator knows them.
 
     available ──select──▶ pending ──grant──▶ held ──finish──▶ acknowledged | archived
         ▲                    │                 │
@@ -8,27 +8,67 @@ It is plain state without a clock, a lock or a replica: every method is told the
 is called by one thread at a time. The replicas have the last word on who holds what;
 this is where a coordinator looks for what to ask them for.
 
-All offsets from `start_offset` to `frontier` are in one of the states. What lies at the frontier or
-after it was never looked at, and costs nothing, however much it is.
+All offsets from `start_offset` to `frontier` are in one of the states. Messages from the frontier
+on were never looked at, and cost nothing, however many they are.
 """
 
-from collections.abc import Sequence
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from enum import Enum
 from typing import NamedTuple
 
-from wings_core.model import Lease
-from wings_core.share.state.record_states import (
-    ACKNOWLEDGED,
-    ARCHIVED,
-    FINISHED,
-    RecordState,
-    RecordStates,
-    State,
-)
+import pyarrow as pa
 
-__all__ = ["Pick", "RecordState", "SharePartition", "State"]
+from wings_core.model import Lease
+from wings_core.share.state.ranges import Change, RangeMap
+from wings_core.share.state.schedule import SCHEDULED_MAX, Schedule, runs_of
 
 EXHAUSTED_MAX = 10_000
-"""Messages at the delivery limit that one selection takes at most."""
+"""Messages at the delivery limit in one selection at most."""
+
+RANGES_MAX = 500_000
+"""Ranges of one partition at most; then only messages that were looked at are leased."""
+
+STALE_MAX = 1_024
+"""Overtaken times are dropped when they outnumber this, and the ranges."""
+
+SCHEDULE_SECONDS_MAX = 300.0
+"""Longest delay of a message whose time came while the clock was set."""
+
+CHECKED_MAX, CHECKED_NEXT_MAX = 65_536, 1_024
+"""Messages whose times are looked at in one step: without order, and in order."""
+
+
+class State(Enum):
+    """State of a message."""
+
+    AVAILABLE = 0
+    PENDING = 1
+    """The replicas are being asked for it."""
+    HELD = 2
+    ACKNOWLEDGED = 3
+    ARCHIVED = 4
+    SCHEDULED = -1
+    """Its time has not come, or was not looked at."""
+
+    __hash__ = object.__hash__  # An enum's own runs in Python, at each count.
+
+
+class RecordState(NamedTuple):
+    """State common to all messages of a range."""
+
+    state: State
+    deliveries: int = 0
+    """Deliveries so far; of a held range, the present one included."""
+    until: float = 0.0
+    """Held: the time of expiry. Available: not leased before this time."""
+    lease: Lease | None = None
+
+
+ACKNOWLEDGED = RecordState(State.ACKNOWLEDGED)
+ARCHIVED = RecordState(State.ARCHIVED)
+FINISHED: tuple[State, ...] = (State.ACKNOWLEDGED, State.ARCHIVED)
 
 
 class Pick(NamedTuple):
@@ -38,42 +78,222 @@ class Pick(NamedTuple):
     last: int
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]
     """Deliveries made, as far as is known here."""
-    exhausted: bool = False
-    """To be archived rather than leased."""
-
-
-class SharePartition(RecordStates):
-    """The states of the messages of one partition, and how a coordinator changes them."""
-
-    def has_available(self, log_end: int, *, ordered: bool = False) -> bool:
-        """Tell whether something may be selected, as of the last `advance`."""
-        if self.is_scheduled and self.unchecked(log_end, ordered=ordered) is not None:
-            return True
-        if ordered and (self.in_flight or (self._ranges and not self._ready_head())):
-            return False
-        return self.has_ready or self._has_fresh(log_end)
-
-    def available(self, log_end: int) -> int:
-        """Return how many messages may be leased at most, now or after their delays."""
-        fresh = log_end - self.frontier if self._has_fresh(log_end) else 0
-        return self.messages(State.AVAILABLE) + fresh
-
-    def comes_alone(self, limit: int) -> bool:
-        """Tell whether the oldest that may be leased is throttled, as of the last `advance`."""
-        return self.has_ready and is_throttled(self._at(self._ready[0])[2].deliveries, limit)
 
     @property
-    def has_ready(self) -> bool:
-        """Whether something that was looked at may be leased, as of the last `advance`."""
-        return bool(self._ready)
+    def messages(self) -> int:
+        """Number of messages."""
+        return self.last - self.first + 1
+
+
+class SharePartition:
+    """The states of the messages of one partition, as ranges, and how a coordinator changes them.
+
+    Args:
+        start_offset: The first message that is not finished.
+        begun: Called when the first range is kept.
+
+    Attributes:
+        start_offset: All messages before it are finished.
+        frontier: No message from here on was ever looked at.
+        schedule: Messages that wait for their times.
+        checked: The times of messages before it are known, where there are any.
+        has_met_limit: Whether a selection has passed messages at the delivery limit.
+    """
+
+    def __init__(self, start_offset: int, begun: Callable[[], object] = lambda: None) -> None:
+        self.start_offset = start_offset
+        self._begun = begun
+        self.frontier = start_offset
+        self._log_start = 0
+        self._ranges: RangeMap[RecordState] = RangeMap()
+        self._ready: list[int] = []
+        """Where available ranges begin that may be leased now, in order."""
+        self._delayed: list[tuple[float, int, int]] = []
+        """When ranges may be leased: `(until, first, last)`, a heap."""
+        self._expiries: list[tuple[float, int, int]] = []
+        """When ranges may expire, a heap; those finished or renewed are still there."""
+        self._retired: list[tuple[int, int]] = []
+        self._messages = dict.fromkeys(State, 0)
+        self._deliver_at: str | None = None
+        self.has_met_limit = False
+        self.schedule = Schedule()
+        self.checked = start_offset
+        self._before_start = dict.fromkeys(FINISHED, 0)
+
+    def messages(self, state: State) -> int:
+        """Return how many messages are in a state; the finished ones since this object began."""
+        return self._messages[state] + self._before_start.get(state, 0)
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that are held, or may be in a moment."""
+        return self._messages[State.HELD] + self._messages[State.PENDING]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many ranges are kept that no message from `frontier` on is selected."""
+        return len(self._ranges) >= RANGES_MAX
+
+    @property
+    def ranges(self) -> int:
+        """How many ranges are kept."""
+        return len(self._ranges)
+
+    def records(self) -> list[tuple[int, int, RecordState]]:
+        """Return all ranges from `start_offset` to `frontier`, in order."""
+        return list(self._ranges)
+
+    def parts(self, first: int, last: int) -> list[tuple[int, int, RecordState]]:
+        """Return the ranges in `[first, last]`, cut to it; what is finished or new is left out."""
+        return self._ranges.parts(first, last)
+
+    def next_event(self, now: float, wall_us: int | None = None) -> float | None:
+        """Return in how many seconds a lock may expire or a delay ends; None: nothing is due.
+
+        Args:
+            now: The time.
+            wall_us: The time of day, so that the times of messages count; None: they do not.
+        """
+        due = [heap[0][0] - now for heap in (self._delayed, self._expiries) if heap]
+        if wall_us is not None and (next_us := self.schedule.next_us) is not None:
+            # The clock of the day may be set meanwhile.
+            due.append(min(SCHEDULE_SECONDS_MAX, (next_us - wall_us) / 1_000_000))
+        return max(0.0, min(due)) if due else None
+
+    # What is there.
+
+    def advance(self, now: float, log_start: int, wall_us: int | None = None) -> None:
+        """Let locks expire and delays end, and archive what retention has passed.
+
+        What is held stays so, and is archived when its hold ends.
+
+        Args:
+            now: The time.
+            log_start: The first message that the log still has.
+            wall_us: The time of day, so that the times of messages come; None: they do not.
+        """
+        if log_start > self._log_start:
+            self._retain(log_start)
+        while self._expiries and self._expiries[0][0] <= now:
+            _, first, last = heapq.heappop(self._expiries)
+            for begin, end, record in self._ranges.parts(first, last):
+                if record.state is State.HELD and record.until <= now:
+                    self._free(begin, end, record.deliveries, 0.0)
+        while self._delayed and self._delayed[0][0] <= now:
+            _, first, last = heapq.heappop(self._delayed)
+            for begin, end, record in self._ranges.parts(first, last):
+                if record.state is State.AVAILABLE and 0.0 < record.until <= now:
+                    self._put(begin, end, RecordState(State.AVAILABLE, record.deliveries))
+        if wall_us is not None:
+            for first, last in self.schedule.take_due(wall_us):
+                self._come_due(first, last)
+
+    # Times of messages.
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether messages are available from their times on."""
+        return self._deliver_at is not None
+
+    def deliver_by(self, column: str | None) -> None:
+        """Let messages wait for their times by a column, or no longer.
+
+        Those that were delivered before do not: their times had come.
+        """
+        if column == self._deliver_at:
+            return
+        self._deliver_at, self.schedule, self.checked = column, Schedule(), self.start_offset
+        for first, last, record in list(self._ranges):
+            if column is None and record.state is State.SCHEDULED:
+                self._put(first, last, RecordState(State.AVAILABLE))
+            elif column and record.state is State.AVAILABLE and not record.deliveries:
+                self._put(first, last, RecordState(State.SCHEDULED))
+
+    def unchecked(self, log_end: int, *, ordered: bool = False) -> tuple[int, int] | None:
+        """Return the messages `[first, last]` whose times are to be looked at next; None: none.
+
+        Args:
+            log_end: The next offset that the log assigns.
+            ordered: Whether only what comes next counts.
+        """
+        if self._deliver_at is None or self.is_full or self.schedule.messages >= SCHEDULED_MAX:
+            return None
+        head = self._ranges.head()
+        self.checked = max(self.checked, self.start_offset)
+        if ordered and (self.in_flight or (head is not None and head[0] < self.checked)):
+            return None
+        while (found := self._ranges.at(self.checked)) and found[2].state is not State.SCHEDULED:
+            self.checked = found[1] + 1
+        if self.checked >= log_end:
+            return None
+        most = CHECKED_NEXT_MAX if ordered else CHECKED_MAX
+        return self.checked, min(log_end, self.checked + most) - 1
+
+    def check(self, first: int, times: "pa.Int64Array", wall_us: int) -> None:
+        """Take the times of `unchecked` messages from an offset on, null for those without one."""
+        if first != self.checked or self._deliver_at is None:
+            return  # It was overtaken.
+        self._touch(first + len(times) - 1)
+        for begin, end, is_due in runs_of(times, wall_us):
+            if is_due:
+                self._come_due(first + begin, first + end)
+                continue
+            for low, high, record in self._ranges.parts(first + begin, first + end):
+                if record.state is State.SCHEDULED:
+                    self.schedule.add(low, times.slice(low - first, high - low + 1))
+        self.checked = first + len(times)
+
+    def retire(self, first: int, last: int) -> None:
+        """Archive what is not finished of `[first, last]`, which retention has passed, if held."""
+        assert last < self._log_start
+        first = max(first, self.start_offset)
+        if first > last:
+            return
+        for begin, end, record in self._ranges.parts(first, last):
+            if record.state not in FINISHED:
+                self._retire(begin, end)
+        self._fold()
+
+    def take_retired(self) -> list[tuple[int, int]]:
+        """Return, once, the ranges that were archived because retention has passed them."""
+        retired, self._retired = self._retired, []
+        return retired
+
+    # Selection, as of the last `advance`.
+
+    def has_available(self, log_end: int, limit: int, *, ordered: bool = False) -> bool:
+        """Tell whether something may be selected.
+
+        Args:
+            log_end: The next offset that the log assigns.
+            limit: The group's delivery limit.
+            ordered: Whether only the next message counts.
+        """
+        if self.is_scheduled and self.unchecked(log_end, ordered=ordered) is not None:
+            return True
+        if ordered and self._ranges:
+            return self.has_ready(limit, ordered=True)
+        return self.has_ready(limit) or self._has_fresh(log_end)
+
+    def has_ready(self, limit: int, *, ordered: bool = False) -> bool:
+        """Tell whether a message below the delivery limit may be leased that was looked at."""
+        if ordered:
+            return (
+                not self.in_flight
+                and self._ready_head()
+                and self._at(self._ready[0])[2].deliveries < limit
+            )
+        return any(self._at(first)[2].deliveries < limit for first in self._ready)
 
     def has_fresh(self, log_end: int, in_flight_max: int) -> bool:
-        """Tell whether there is room for something to be leased that was never looked at."""
+        """Tell whether there is room for a message that was never looked at."""
         return self._has_fresh(log_end) and self.in_flight < in_flight_max
 
-    def _has_fresh(self, log_end: int) -> bool:
-        """Tell whether something may be leased that was never looked at."""
-        return self.frontier < log_end and not self.is_full and not self.is_scheduled
+    def has_exhausted(self, limit: int, *, ordered: bool = False) -> bool:
+        """Tell whether a message is at the limit, in order the next one."""
+        if ordered:
+            return self._ready_head() and self._at(self._ready[0])[2].deliveries >= limit
+        return any(self._at(first)[2].deliveries >= limit for first in self._ready)
 
     def select(
         self,
@@ -83,45 +303,47 @@ class SharePartition(RecordStates):
         limit: int,
         skip: int = 0,
         *,
+        ordered: bool = False,
         alone: bool = True,
     ) -> list[Pick]:
-        """Make the oldest available messages pending, as of the last `advance`.
+        """Make the oldest available messages pending.
 
-        A throttled range comes alone, and as small a piece of it as `deliverable` says.
-        Ranges at the limit come as exhausted, and do not count.
+        A throttled range comes alone, and as small a piece of it as `deliverable` says. In order,
+        one range comes, the next one, and none while a message is in flight. Ranges at the delivery
+        limit are left for `select_exhausted`, and set `has_met_limit`.
 
         Args:
             log_end: The next offset that the log assigns.
-            messages_max: No more than this, at least 1.
-            in_flight_max: No more are in flight at once.
+            messages_max: Messages at most, at least 1.
+            in_flight_max: Messages in flight at most.
             limit: The group's delivery limit.
-            skip: Of messages never looked at, leave so many for later.
-            alone: Whether what is picked is all that its worker gets; else nothing throttled is.
+            skip: Messages at the frontier to leave for later.
+            ordered: Whether the messages come in order.
+            alone: Whether the worker gets nothing else; otherwise no throttled range is picked.
         """
+        if ordered and (self.in_flight or (self._ranges and not self._ready_head())):
+            return []
         picks: list[Pick] = []
         room = min(messages_max, in_flight_max - self.in_flight)
-        exhausted = 0
-        while self._ready:
-            first, last, record = self._at(self._ready[0])
+        at = 0
+        while room > 0 and at < len(self._ready):
+            first, last, record = self._at(self._ready[at])
             if record.deliveries >= limit:
-                if exhausted >= EXHAUSTED_MAX:
-                    break
-                last = min(last, first + EXHAUSTED_MAX - 1 - exhausted)
-                exhausted += last - first + 1
-                picks.append(self._pick(first, last, record.deliveries, exhausted=True))
+                self.has_met_limit = True
+                if ordered:
+                    return []
+                at += 1
                 continue
             throttled = is_throttled(record.deliveries, limit)
-            if throttled and (not alone or any(not pick.exhausted for pick in picks)):
-                return picks
-            if room <= 0:
+            if throttled and (not alone or picks):
                 return picks
             wanted = min(room, deliverable(record.deliveries, last - first + 1, limit))
-            picks.append(self._pick(first, min(last, first + wanted - 1), record.deliveries))
-            if throttled:
+            picks.append(self._pick(first, first + wanted - 1, record.deliveries))
+            if throttled or ordered:
                 return picks
-            room -= picks[-1].last - first + 1
+            room -= wanted
         if room > 0 and self._has_fresh(log_end):
-            skip = min(skip, log_end - self.frontier - 1)
+            skip = 0 if ordered else min(skip, log_end - self.frontier - 1)
             if skip > 0:
                 self._touch(self.frontier + skip - 1)
             first = self.frontier
@@ -130,70 +352,8 @@ class SharePartition(RecordStates):
             picks.append(self._pick(first, last, 0))
         return picks
 
-    def take_fresh(self, log_end: int, messages_max: int, in_flight_max: int) -> tuple[int, int]:
-        """Make messages pending that were never looked at, as of the last `advance`.
-
-        Args:
-            log_end: The next offset that the log assigns.
-            messages_max: No more than this.
-            in_flight_max: No more are in flight at once.
-
-        Returns:
-            The first and the last of them, which is before the first where there are none.
-        """
-        first = self.frontier
-        room = min(messages_max, in_flight_max - self.in_flight, log_end - first)
-        if room <= 0 or self.is_full or self.is_scheduled:
-            return first, first - 1
-        self.frontier += room
-        self._put(first, first + room - 1, RecordState(State.PENDING))
-        return first, first + room - 1
-
-    def select_next(
-        self, log_end: int, messages_max: int, in_flight_max: int, limit: int, *, alone: bool = True
-    ) -> list[Pick]:
-        """Make the messages pending that come next, where nothing of the partition is in flight.
-
-        That is one range, from `start_offset` on but for what is finished, or all at the limit that
-        come before it. None while the first message may not be leased. See `select`.
-        """
-        if self.in_flight:
-            return []
-        if exhausted := self._select_exhausted_head(limit):
-            return exhausted
-        room = min(messages_max, in_flight_max)
-        if not self._ranges:
-            if not self._has_fresh(log_end):
-                return []
-            last = min(log_end, self.frontier + room) - 1
-            first, self.frontier = self.frontier, last + 1
-            return [self._pick(first, last, 0)]
-        if not self._ready_head():
-            return []
-        first, last, record = self._at(self._ready[0])
-        if is_throttled(record.deliveries, limit) and not alone:
-            return []
-        wanted = min(room, deliverable(record.deliveries, last - first + 1, limit))
-        return [self._pick(first, first + wanted - 1, record.deliveries)]
-
-    def has_exhausted(self, limit: int, *, ordered: bool = False) -> bool:
-        """Tell whether something is at the limit, as of the last `advance`.
-
-        Args:
-            limit: The group's delivery limit.
-            ordered: Whether only what comes next counts.
-        """
-        if ordered:
-            return self._ready_head() and self._at(self._ready[0])[2].deliveries >= limit
-        return any(self._at(first)[2].deliveries >= limit for first in self._ready)
-
     def select_exhausted(self, limit: int, *, ordered: bool = False) -> list[Pick]:
-        """Make messages at the limit pending, the oldest first; see `select`.
-
-        Args:
-            limit: The group's delivery limit.
-            ordered: Whether only those are taken that come next.
-        """
+        """Make the oldest messages at the delivery limit pending; in order, the next ones."""
         if ordered:
             return [] if self.in_flight else self._select_exhausted_head(limit)
         picks: list[Pick] = []
@@ -203,7 +363,7 @@ class SharePartition(RecordStates):
             if room > 0 and record.deliveries >= limit:
                 last = min(last, first + room - 1)
                 room -= last - first + 1
-                picks.append(self._pick(first, last, record.deliveries, exhausted=True))
+                picks.append(self._pick(first, last, record.deliveries))
         return picks
 
     def extend(
@@ -212,7 +372,7 @@ class SharePartition(RecordStates):
         """Let a pick go on up to an offset, as far as the messages are available like its own.
 
         Args:
-            pick: One that is neither exhausted nor of a throttled range.
+            pick: The last of a selection, of no throttled range.
             last: Up to here at most.
             log_end: The next offset that the log assigns.
             messages_max: By no more than this.
@@ -255,29 +415,6 @@ class SharePartition(RecordStates):
                 self._put(begin, end, RecordState(State.HELD, count, until, lease))
                 granted.append((begin, end))
         return granted
-
-    def grant_each(self, granted: Sequence[tuple[int, int, Lease]], until: float) -> None:
-        """Make pending messages held that were never delivered, as by `grant`.
-
-        Args:
-            granted: Neighbours, in order, and the lease of each.
-            until: When all of the leases expire.
-        """
-        ranges = [
-            (first, last, RecordState(State.HELD, 1, until, lease))
-            for first, last, lease in granted
-        ]
-        pending = self._ranges.starting_at(ranges[0][0])
-        change = None
-        if pending is not None and pending[2].state is State.PENDING:
-            change = self._ranges.divide(ranges)
-        if change is None:
-            for begin, end, lease in granted:
-                self.grant(begin, end, lease, until, 1)
-            return
-        self._account(change)
-        for begin, end, _ in ranges:
-            self._remember(self._expiries, until, begin, end)
 
     def unpick(self, first: int, last: int, count: int, until: float = 0.0) -> None:
         """Make pending messages available again, from a time on, with so many deliveries."""
@@ -351,6 +488,102 @@ class SharePartition(RecordStates):
             elif record.state is State.SCHEDULED:  # It was delivered: its time had come.
                 self._put(begin, end, RecordState(State.AVAILABLE, count))
 
+    # Inside.
+
+    def _at(self, first: int) -> tuple[int, int, RecordState]:
+        found = self._ranges.starting_at(first)
+        assert found is not None
+        return found
+
+    def _retain(self, log_start: int) -> None:
+        self._log_start = log_start
+        if log_start <= self.start_offset:
+            return
+        self._touch(log_start - 1)
+        self.schedule.forget_before(log_start)  # They take room until their times, years maybe.
+        for begin, end, record in self._ranges.parts(self.start_offset, log_start - 1):
+            if record.state in (State.AVAILABLE, State.SCHEDULED):
+                self._retire(begin, end)
+        self._fold()
+
+    def _come_due(self, first: int, last: int) -> None:
+        for begin, end, record in self._ranges.parts(first, last):
+            if record.state is State.SCHEDULED:
+                self._put(begin, end, RecordState(State.AVAILABLE))
+
+    def _retire(self, first: int, last: int) -> None:
+        self._put(first, last, ARCHIVED)
+        self._retired.append((first, last))
+
+    def _free(self, first: int, last: int, count: int, until: float) -> None:
+        """End a hold; what retention has passed meanwhile is archived."""
+        passed = min(last, self._log_start - 1)
+        if passed < last:
+            self._put(max(first, passed + 1), last, RecordState(State.AVAILABLE, count, until))
+        if passed >= first:
+            self._retire(first, passed)
+            self._fold()
+
+    def _touch(self, last: int) -> None:
+        """Give every message up to an offset a state."""
+        if last >= self.frontier:
+            first, self.frontier = self.frontier, last + 1
+            state = State.AVAILABLE if self._deliver_at is None else State.SCHEDULED
+            self._put(first, last, RecordState(state))
+
+    def _put(self, first: int, last: int, record: RecordState) -> None:
+        if not self._ranges:
+            self._begun()
+        self._account(self._ranges.put(first, last, record))
+        if record.state is State.HELD:
+            self._remember(self._expiries, record.until, first, last)
+        elif record.state is State.AVAILABLE and record.until:
+            self._remember(self._delayed, record.until, first, last)
+
+    def _remember(
+        self, heap: list[tuple[float, int, int]], until: float, first: int, last: int
+    ) -> None:
+        heapq.heappush(heap, (until, first, last))
+        if len(heap) > STALE_MAX and len(heap) > 2 * len(self._ranges) + STALE_MAX:
+            state = State.HELD if heap is self._expiries else State.AVAILABLE
+            heap[:] = [
+                (record.until, begin, end)
+                for begin, end, record in self._ranges
+                if record.state is state and record.until
+            ]
+            heapq.heapify(heap)
+
+    def _account(self, change: Change[RecordState]) -> None:
+        for first, last, record in change.removed:
+            self._messages[record.state] -= last - first + 1
+            if record.state is State.AVAILABLE and not record.until:
+                del self._ready[bisect_left(self._ready, first)]
+        for first, last, record in change.added:
+            self._messages[record.state] += last - first + 1
+            if record.state is State.AVAILABLE and not record.until:
+                insort(self._ready, first)
+
+    def _finish_head(self, last: int, record: RecordState) -> None:
+        """Finish the messages up to an offset in one step."""
+        for begin, end, before in self._ranges.parts(self.start_offset, last):
+            state = before.state if before.state in FINISHED else record.state
+            self._before_start[state] += end - begin + 1
+        self._account(self._ranges.remove(self.start_offset, last))
+        self.start_offset = last + 1
+
+    def _fold(self) -> None:
+        """Move the start over what is finished."""
+        while (head := self._ranges.head()) is not None and head[2].state in FINISHED:
+            first, last, record = head
+            assert first == self.start_offset
+            self._account(self._ranges.remove(first, last))
+            self._before_start[record.state] += last - first + 1
+            self.start_offset = last + 1
+
+    def _has_fresh(self, log_end: int) -> bool:
+        """Tell whether a message may be leased that was never looked at."""
+        return self.frontier < log_end and not self.is_full and not self.is_scheduled
+
     def _ready_head(self) -> bool:
         """Tell whether the first message may be leased that is not finished, and was looked at."""
         head = self._ranges.head()
@@ -366,14 +599,14 @@ class SharePartition(RecordStates):
                 if record.state is not State.AVAILABLE or record.until or record.deliveries < limit:
                     break
                 last = min(last, first + room - 1)
-                picks.append(self._pick(first, last, record.deliveries, exhausted=True))
+                picks.append(self._pick(first, last, record.deliveries))
                 room -= last - first + 1
             at = last + 1
         return picks
 
-    def _pick(self, first: int, last: int, count: int, *, exhausted: bool = False) -> Pick:
+    def _pick(self, first: int, last: int, count: int) -> Pick:
         self._put(first, last, RecordState(State.PENDING, count))
-        return Pick(first, last, count, exhausted)
+        return Pick(first, last, count)
 
 
 # Throttling. A message that makes its workers fail is delivered again and again together with the

@@ -169,19 +169,6 @@ class RangeMap(Generic[V]):
             added.append(right)
         return self._swap(low, high, removed, added)
 
-    def divide(self, ranges: Sequence[Range[V]]) -> Change[V] | None:
-        """Put ranges in place of one that is theirs together; None: there is none, nothing is done.
-
-        Args:
-            ranges: Neighbours, in order, of values that neither equal each other nor any there is.
-        """
-        first, last = ranges[0][0], ranges[-1][1]
-        whole = self._rest.get(first)
-        if whole is None or whole[0] != last:
-            return None
-        low = bisect_right(self._firsts, first) - 1
-        return self._swap(low, low + 1, [(first, *whole)], list(ranges))
-
     def remove(self, first: int, last: int) -> Change[V]:
         """Take `[first, last]` out."""
         firsts, rest = self._firsts, self._rest
