@@ -19,6 +19,9 @@ from power_loss_workload import LIMITS, Workload
 from wings_core.errors import WingsError
 from wings_server.testing import running_server
 
+ENDED = "it ended with "
+"""Begins what is said of a life that ended by a fault of the test's, or of the server's."""
+
 
 @dataclass(frozen=True)
 class Life:
@@ -100,7 +103,7 @@ def main() -> None:
         _, status = os.waitpid(pid, 0)
         ended = os.waitstatus_to_exitcode(status)
         if ended not in (0, -signal.SIGKILL):
-            say(f"it ended with {ended}")
+            say(f"{ENDED}{ended}")
         say("ended")
     os._exit(0)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from flight_calls import create_topic, get, numbers, push
 from power_loss import COMPILER, Change, Disk, fail_syncs, read_record, recorder
-from power_loss_lives import Life, Lives, lives
+from power_loss_lives import ENDED, Life, Lives, lives
 from power_loss_workload import SEGMENT_BYTES, History, Workload, look_at
 
 from wings_server.testing import running_server, server_process
@@ -100,7 +100,7 @@ FAULTS = {
     "holds": Life(3, HOLDS, count=ALWAYS),
     "a segment": Life(4, ".segment"),
     "the directory of segments": Life(4, "/segments"),
-    "the remote store": Life(8, "/segments/*", count=2),
+    "the remote store": Life(8, "/remote/segments/*", count=2),
     "a start": Life(1, "*", at="start", after=9, count=1),
 }
 """Lives in which syncs fail: which."""
@@ -110,6 +110,8 @@ OTHERS = {
     "a commit and its fences, and the stop is clean": Life(2, LOG, at="last", count=4, end="stop"),
     "the log, all the time": Life(3, LOG, count=ALWAYS),
     "everything, all the time": Life(3, "*", count=ALWAYS, end="stop"),
+    "a directory of the remote store": Life(8, "/remote/segments/*", after=1),
+    "an old segment, all the time": Life(16, "/remote/*", count=ALWAYS, end="stop"),
     "holds at a stop": Life(3, "holds.sqlite", at="stop", end="stop", count=ALWAYS),
     **{f"sync {number} of a start": Life(1, "*", at="start", after=number) for number in range(24)},
 }
@@ -122,19 +124,25 @@ class Failing:
     lives: Lives
     directory: Path
 
+    def begin(self) -> tuple[Path, Path, Path]:
+        """Return the directory that is recorded, the record, and the pickled workload."""
+        root, record, pickled = (self.directory / each for each in ("disk", "record", "workload"))
+        root.mkdir()
+        pickled.write_bytes(pickle.dumps(Workload(History(record))))
+        return root, record, pickled
+
     def run(self, lives: Sequence[Life], random: Random, states: int) -> bool:
         """Run lives one after another, and look at states of the disk, half of them in the last.
 
         Returns:
             Whether a sync failed.
         """
-        root, record, pickled = (self.directory / each for each in ("disk", "record", "workload"))
-        root.mkdir()
-        pickled.write_bytes(pickle.dumps(Workload(History(record))))
+        root, record, pickled = self.begin()
         begun = 0
         for life in lives:
             begun = record.stat().st_size if record.exists() else 0
-            self.lives.run(life, root, record, pickled)
+            said = self.lives.run(life, root, record, pickled)
+            assert not [line for line in said if line.startswith(ENDED)], said
         workload: Workload = pickle.loads(pickled.read_bytes())
         root.rename(self.directory / "as it was")
         changes = read_record(record)
@@ -174,7 +182,10 @@ def test_what_is_acknowledged_after_syncs_failed_in_an_earlier_life_is_there(
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("which", FAULTS | OTHERS)
 def test_so_it_is_in_many_states(failing: Failing, which: str, seed: int) -> None:
-    failing.run([(FAULTS | OTHERS)[which], Life(2)], Random(seed), states=6)
+    # In the first life of a directory, and in a later one.
+    failing.run(
+        [*[Life(1)] * (seed % 2), (FAULTS | OTHERS)[which], Life(2)], Random(seed), states=6
+    )
 
 
 @pytest.mark.soak
@@ -194,6 +205,11 @@ def test_so_it_is_after_any_lives(failing: Failing, seed: int) -> None:
         for _ in range(random.randint(1, 4))
     ]
     failing.run([*lives, Life(2)], random, states=6)
+
+
+def test_a_first_start_that_cannot_sync_says_what_failed(failing: Failing) -> None:
+    (said,) = failing.lives.run(Life(1, LOG, at="start", after=1), *failing.begin())
+    assert said.endswith("metadata failed: disk I/O error")
 
 
 def test_a_stop_that_cannot_sync_says_so_and_loses_nothing(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ for a pool's turn waits on another.
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from wings_core.errors import Internal, StorageCorrupt
+from wings_core.errors import Internal, StorageCorrupt, WingsError
 from wings_core.metadata.sqlite import dialect
 from wings_core.metadata.sqlite.commit import SqliteCommits
 from wings_core.metadata.sqlite.connections import Connections
@@ -66,7 +66,8 @@ class SqliteMetadata(DatabaseMetadata[Connection]):
             else:
                 migrate(self._connections, clock)
         except BaseException:
-            self._connections.close()
+            with suppress(WingsError):  # It follows from what failed, which is told.
+                self._connections.close()
             raise
         self._path = path
         self._notes: Notes | None = None
