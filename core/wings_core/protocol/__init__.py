@@ -1,4 +1,4 @@
-"""The gRPC interfaces of Wings: `.proto` files, and the code that is generated from them.
+"""The gRPC interfaces of Wings: `.proto` files, and generated code.
 
-`make protocol` generates; a test sees to it that what is committed is what would be generated.
+`make protocol` generates it; a test checks that the committed code is up to date.
 """

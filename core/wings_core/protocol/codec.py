@@ -1,16 +1,16 @@
-"""Codec: a dataclass as a protobuf message and back, by functions derived from the two.
+"""Codec: conversion of a dataclass to a protobuf message and back, by derived functions.
 
-A field goes to the message's field of the same name, or of that name with the unit `_us`, and by
-the types of both:
+A field maps to the message's field of the same name, or of that name with the suffix `_us`, by the
+types of both:
 
-    str, int, float, bool, bytes   as it is; `X | None` to an optional field, absent for None
+    str, int, float, bool, bytes   unchanged; `X | None` to an optional field, absent for None
     str, in a field of bytes    UTF-8
     another dataclass           a nested message, by that dataclass's codec
     tuple[X, ...]               a repeated field
-    what `convert` names        by its converter; a converter of one field goes before
+    types registered by `convert`   by their converter; a field's own converter takes precedence
 
-The functions are written out as Python source and compiled when they are first used, as
-`dataclasses` does it: no loop over fields at run time, which calls such as Commit would pay for.
+The functions are generated as Python source and compiled on first use, as in `dataclasses`, which
+avoids a loop over fields in frequent calls such as Commit.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -29,19 +29,19 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """How a value that is not None is put into a field, and read from it; None: as it is."""
+    """Conversion of values other than None to and from a field; None for no conversion."""
 
     encode: Callable[[Any], Any] | None = None
     decode: Callable[[Any], Any] | None = None
     decode_message: Callable[[Any], Any] | None = None
-    """Instead of `decode`, where the value depends on other fields of the message too."""
+    """Replaces `decode` if the value depends on other fields of the message."""
 
 
 def text_of(data: bytes) -> str:
-    """Return the text of a field of bytes.
+    """Decode a bytes field as UTF-8.
 
     Raises:
-        InvalidArgument: It is not UTF-8.
+        InvalidArgument: The bytes are not UTF-8.
     """
     try:
         return data.decode()
@@ -56,35 +56,35 @@ _by_dataclass: dict[type, "Codec[Any, Any]"] = {}
 
 
 def convert(kind: type, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> None:
-    """Name the converter of all fields of a type; call it before a codec that needs it is used."""
+    """Register the converter of a type; call it before a codec that needs it is used."""
     _by_type[kind] = Convert(encode, decode)
 
 
 class Codec(Generic[ValueT, MessageT]):
-    """Converts a dataclass, or a named tuple, and its message; all methods from any thread.
+    """Conversion between a dataclass or named tuple and its message. Thread-safe.
 
-    A message of an older sender lacks fields: they are read as protobuf's default, an absent nested
-    message as one of defaults. Nothing else is checked: what a converter refuses is raised.
+    Fields that a message of an older sender lacks have protobuf's defaults, nested messages too.
+    Nothing else is checked; errors of converters are raised.
 
     Args:
         value: The dataclass.
-        message: The message: each of its fields has to be found in the dataclass.
-        omit: Fields of the dataclass that are not sent; they are its last ones and have defaults.
-        converters: Those of single fields, by the dataclass's name.
+        message: The message, each field of which must be in the dataclass.
+        omit: Fields of the dataclass that are not sent; the last ones, with defaults.
+        converters: Converters of single fields, by field name.
     """
 
     encode: Callable[[ValueT], MessageT]
-    """The function that returns a value as a message.
+    """Converts a value to a message.
 
-    It raises ValueError for a number out of the field's range or a text that is not Unicode.
+    Raises ValueError for a number out of the field's range or invalid Unicode.
     """
     fields: Callable[[ValueT], Any]
-    """The function that returns a value as a dictionary, in place of a nested message.
+    """Converts a value to a dictionary, in place of a nested message.
 
-    It takes half the time of a message, which protobuf copies by serializing and parsing it.
+    A dictionary takes half the time: protobuf copies nested messages by serializing and parsing.
     """
     decode: Callable[[MessageT], ValueT]
-    """The function that returns the value of a message; it raises what converters raise."""
+    """Converts a message to a value; raises errors of converters."""
 
     def __init__(
         self,
@@ -101,10 +101,10 @@ class Codec(Generic[ValueT, MessageT]):
         _by_dataclass[value] = self
 
     def __getattr__(self, name: Literal["encode", "fields", "decode"]) -> Callable[[Any], Any]:
-        """Compile the functions when one of them is first asked for.
+        """Compile the functions on first use.
 
-        Threads that ask at the same time each do, with the same result: under a lock they would
-        wait for each other for ever, as a codec asks for those of nested values meanwhile.
+        Concurrent threads each compile them, with the same result: a lock could deadlock, since a
+        codec uses those of nested values meanwhile.
         """
         if name not in ("encode", "fields", "decode"):
             raise AttributeError(name)
@@ -150,7 +150,7 @@ def _expressions(
     converter: Convert | None,
     names: dict[str, Any],
 ) -> tuple[str, str]:
-    """Return the code that encodes a field of `value`, and that which decodes one of `message`."""
+    """Return the code to encode a field of `value`, and the code to decode one of `message`."""
     optional = get_origin(hint) is UnionType
     if optional:
         (hint,) = (kind for kind in get_args(hint) if kind is not NoneType)
@@ -185,7 +185,7 @@ def _expressions(
 
 
 def _converter(hint: Any, target: FieldDescriptor) -> Convert:
-    """Return how values of a type go into a field."""
+    """Return the converter of a type for a field."""
     if hint in _by_type:
         return _by_type[hint]
     if hint in _by_dataclass:

@@ -1,6 +1,6 @@
-"""The table of dataclasses and the messages that they are sent as; see `codec`.
+"""The table of dataclasses and their messages; see `codec`.
 
-Where a message's fields say what a dataclass's do, a line here is all; the few that differ have
+A message with the same fields as its dataclass needs one line here; the few that differ have
 functions below the table.
 """
 
@@ -78,15 +78,15 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def int64(number: int) -> int:
-    """Return the 64-bit integer nearest to a number: no log has offsets beyond them."""
+    """Clamp a number to 64 bits; no log has offsets beyond."""
     return max(-_INT64_MAX - 1, min(number, _INT64_MAX))
 
 
 def text(what: str, value: str) -> str:
-    """Return a text that a message can hold.
+    """Return a text after checking that a message can hold it.
 
     Raises:
-        InvalidArgument: It is not Unicode (JSON can carry half a surrogate pair).
+        InvalidArgument: The text is invalid Unicode (JSON can contain half a surrogate pair).
     """
     try:
         value.encode("utf-8")
@@ -96,15 +96,15 @@ def text(what: str, value: str) -> str:
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:
-    """Return an Arrow schema as its IPC message."""
+    """Encode an Arrow schema as its IPC message."""
     return schema.serialize().to_pybytes()
 
 
 def schema_of(data: bytes) -> pa.Schema:
-    """Return an Arrow schema from its IPC message.
+    """Decode an Arrow schema from its IPC message.
 
     Raises:
-        InvalidArgument: `data` is not one.
+        InvalidArgument: `data` is not a schema message.
     """
     try:
         return pa.ipc.read_schema(pa.py_buffer(data))
@@ -113,9 +113,9 @@ def schema_of(data: bytes) -> pa.Schema:
 
 
 def config_of(data: str) -> TopicConfig:
-    """Return a topic's configuration from JSON; empty: the default.
+    """Decode a topic's configuration from JSON; empty for the default.
 
-    Keys that this version does not know are ignored, as everywhere on gRPC.
+    Unknown keys are ignored, as everywhere on gRPC.
 
     Raises:
         InvalidArgument: `data` is not the JSON of a configuration.
@@ -144,7 +144,7 @@ def shard_state_of(name: str) -> ShardState:
 
 
 def _producer_bytes(producer_id: str) -> bytes:
-    """As bytes: an id that is not Unicode is refused with its batch, not with the whole flush."""
+    """Encode a producer id as bytes, so that invalid Unicode only rejects its batch."""
     return producer_id.encode("utf-8", "surrogatepass")
 
 
@@ -159,16 +159,16 @@ def _format_of(message: registry.Location) -> PageFormat:
     """Return the format of a page.
 
     Raises:
-        Internal: It is not known to this version.
+        Internal: This version does not know the format.
     """
     if message.format:
         return PageFormat(message.format)
-    # Earlier versions name no format.
+    # Earlier versions send no format.
     return PageFormat.SEGMENT if message.HasField("first_timestamp_us") else PageFormat.PLAIN
 
 
 _VERSION = Convert(
-    lambda version: 0 if version == 1 else version,  # As senders that know of no versions.
+    lambda version: 0 if version == 1 else version,  # As sent by versions before schema changes.
     lambda version: version or 1,
 )
 
@@ -236,25 +236,25 @@ TOKEN = Codec(Token, tokens.Token, digest=Convert())
 
 
 def _check_slice(first_row: int | None, slice_bytes: int | None, page_bytes: int) -> None:
-    """Refuse what is neither all of a page nor a part of it.
+    """Check that a range is a whole page or a valid slice of it.
 
     Raises:
-        InvalidArgument: It is neither.
+        InvalidArgument: The slice is invalid.
     """
     if first_row is None and slice_bytes is None:
         return
     if first_row is None or slice_bytes is None:
         raise InvalidArgument("a slice of a page has both a first row and bytes")
     if first_row < 0 or not 0 <= slice_bytes <= page_bytes:
-        raise InvalidArgument("a slice lies within its page")
+        raise InvalidArgument("a slice must be within its page")
 
 
 def batch_of(message: registry.CommitBatch) -> CommitBatch:
-    """Return the batch that a message asks to commit.
+    """Decode a batch to commit.
 
     Raises:
-        InvalidArgument: A page without rows or bytes or of no partition, a producer id that is not
-            text, or a staged batch with conditions.
+        InvalidArgument: A page has no rows, bytes or partition, the producer id is not text, or a
+            staged batch has conditions.
     """
     batch = COMMIT_BATCH.decode(message)
     for page in batch.pages:
@@ -273,14 +273,14 @@ def batch_of(message: registry.CommitBatch) -> CommitBatch:
 
 
 def result_message(result: CommitResult) -> registry.CommitResult:
-    """Return the outcome of a batch as a message."""
+    """Encode the result of a batch."""
     match result:
         case Accepted():
             return registry.CommitResult(accepted=ACCEPTED.fields(result))
         case Staged():
             return registry.CommitResult(staged=STAGED.fields(result))
         case Rejected(error):
-            # Escaped, so that half a surrogate pair in a name travels too.
+            # Escaped, so that half a surrogate pair in a name can be sent.
             return registry.CommitResult(error=json.dumps(error.to_json()))
         case SeriesResults():
             raise AssertionError("the batches of a series are sent each by itself")
@@ -289,10 +289,10 @@ def result_message(result: CommitResult) -> registry.CommitResult:
 def results_of(
     messages: Sequence[registry.CommitResult], batches: Sequence[CommitBatch]
 ) -> list[CommitResult]:
-    """Return the outcomes of the batches of a flush, from messages."""
+    """Decode the results of the batches of a flush."""
     errors: dict[str, WingsError] = {}
     results: list[CommitResult] = []
-    # A repeated flush is answered with its first results, whatever batches came with it.
+    # A repeated flush gets the results of the first, whatever batches it has.
     for message, batch in zip_longest(messages, batches[: len(messages)]):
         assert message is not None
         if message.HasField("accepted"):
@@ -300,32 +300,32 @@ def results_of(
         elif message.HasField("staged"):
             results.append(STAGED.decode(message.staged))
         else:
-            # The batches after a refused one are refused with the same error.
+            # The batches after a rejected one are rejected with the same error.
             error = errors.get(message.error)
             if error is None:
                 error = errors[message.error] = error_from_json(json.loads(message.error))
                 if batch and batch.sequence is not None and "sequence" in error.facts:
-                    # As it was given: it may have been cut to 64 bits on the way.
+                    # The original number: it may have been clamped to 64 bits.
                     error.facts["sequence"] = batch.sequence.sequence
             results.append(Rejected(error))
     return results
 
 
 def group_message(group: ShareGroup) -> groups.Group:
-    """Return a share group as a message, without its topic."""
+    """Encode a share group, without its topic."""
     return groups.Group(name=group.name, uuid=group.uuid, config=group.config.model_dump_json())
 
 
 def group_of(topic: Topic, message: groups.Group) -> ShareGroup:
-    """Return a share group of a topic from its message.
+    """Decode a share group of a topic.
 
     Raises:
-        InvalidArgument: Its configuration is not valid.
+        InvalidArgument: The configuration is invalid.
     """
     config = ShareConfig.from_json(message.config)
     return ShareGroup(message.name, message.uuid, topic, config)
 
 
 def shards_message(found: Iterable[Shard]) -> shards.ShardsResponse:
-    """Return shards as the message that answers all look-ups of them."""
+    """Encode shards as the response of all look-ups."""
     return shards.ShardsResponse(shards=[SHARD.fields(shard) for shard in found])

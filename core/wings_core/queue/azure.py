@@ -19,13 +19,13 @@ CALL_MESSAGES_MAX = 32
 """Most messages of one call."""
 
 THREADS_MAX = 16
-"""Of calls that delete messages."""
+"""Most threads for calls that delete messages."""
 
 VISIBILITY_SECONDS_MAX = 7 * 86_400
-"""The longest that a message is hidden."""
+"""Greatest visibility timeout."""
 
 PAUSE_SECONDS = 1.0
-"""Between two looks at an empty queue, which has no call that waits."""
+"""Interval of polling an empty queue, as Azure has no call that waits."""
 
 _KEYS = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
 _SIGNATURES = ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY")
@@ -36,16 +36,16 @@ _LOST = ("MessageNotFound", "PopReceiptMismatch", "InvalidQueryParameterValue")
 class AzureQueue(Queue):
     """See `Queue`.
 
-    The credentials are an account's key or a shared access signature in the environment, as of
-    objects, else what azure-identity finds.
+    The credentials are an account's key or a shared access signature in the environment, as for
+    objects, or else those that azure-identity finds.
 
     Args:
-        url: The queue's.
-        receipts: Where the receipts are kept that Azure gives with each extension; absent: other
+        url: URL of the queue.
+        receipts: Stores the receipts that Azure returns for each extension; without it, other
             processes cannot acknowledge a message that this one extended.
 
     Raises:
-        InvalidArgument: azure-storage-queue is not installed, or the URL is of no queue.
+        InvalidArgument: azure-storage-queue is not installed, or the URL is not that of a queue.
         Unauthenticated: There are no credentials.
     """
 
@@ -59,10 +59,10 @@ class AzureQueue(Queue):
             "azure.storage.queue", "Azure's queues need azure-storage-queue", "azure"
         )
         try:
-            # A client is safe from many threads.
+            # A client is thread-safe.
             self._client: Any = library.QueueClient.from_queue_url(url, credential=_credential())
         except ValueError as error:
-            raise InvalidArgument(f"{url!r:.200} is no URL of a queue: {error}") from None
+            raise InvalidArgument(f"{url!r:.200} is not the URL of a queue: {error}") from None
         self._url = url
         self._closed = threading.Event()
         self._receipts = Receipts(receipts)
@@ -114,7 +114,7 @@ class AzureQueue(Queue):
         return began + seconds
 
     def acknowledge(self, receipts: Sequence[str]) -> None:
-        """Delete messages; see `Queue.acknowledge`. There is no call for many."""
+        """Delete messages, by one call each; see `Queue.acknowledge`."""
         if not receipts:
             return
         with ThreadPoolExecutor(min(THREADS_MAX, len(receipts)), "wings-acknowledge") as threads:
@@ -124,12 +124,12 @@ class AzureQueue(Queue):
     def _delete(self, receipt: str) -> None:
         faults: Any = importlib.import_module("azure.core.exceptions")
         message, known = self._known(receipt)
-        # Else it was deleted, or delivered again.
+        # Otherwise it was deleted, or delivered again.
         with suppress(faults.HttpResponseError), self._translated_errors():
             self._client.delete_message(message, known)
 
     def _known(self, receipt: str) -> tuple[str, str]:
-        """Return a message's id, and the receipt by which Azure knows it now."""
+        """Return a message's id, and its current receipt at Azure."""
         message, _, given = receipt.partition(" ")
         return message, self._receipts.get(receipt) or given
 
@@ -140,7 +140,7 @@ class AzureQueue(Queue):
                 self._client.send_message(body, time_to_live=-1)
 
     def pending(self) -> int | None:
-        """Return None: Azure counts those that are hidden too."""
+        """Return None: Azure's count includes hidden messages."""
         return None
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class AzureQueue(Queue):
 
     @contextmanager
     def _translated_errors(self) -> Generator[None]:
-        """Translate errors; those of a message that is lost pass as they are."""
+        """Translate errors, except those of a lost message."""
         faults: Any = importlib.import_module("azure.core.exceptions")
         what = f"the queue {self._url}"
         try:

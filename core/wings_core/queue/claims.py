@@ -21,7 +21,7 @@ class ClaimedFile(_Stored):
     payload: str | None = None
     problem: str | None = None
     position: int = 0
-    """How many of its rows are published."""
+    """Rows of it that are published."""
     failures: int = 0
     """Failed attempts at this position."""
     is_whole: bool = False
@@ -61,11 +61,11 @@ class FileResult:
     bytes: int = 0
     """Size of the rows as staged."""
     error: str | None = None
-    """Why it failed; None: it did not."""
+    """Error of a failed attempt, or None."""
     permanent: bool = False
     """Whether a retry would fail too."""
     refused: bool = False
-    """Whether it is not in what the source may read; then permanent."""
+    """Whether the source may not read it; implies `permanent`."""
     section: int = 0
     """Index of the section, from 0."""
     sections: int = 1
@@ -73,9 +73,9 @@ class FileResult:
     seen: str | None = None
     """Version of the file that was read: distinguishes it from another under the same name."""
     began_at: int | None = None
-    """When its read began, in microseconds since the epoch."""
+    """Start of the read, in microseconds since the epoch."""
     ended_at: int | None = None
-    """When all of its rows were staged, or it failed."""
+    """Time at which all rows were staged or the read failed, in microseconds since the epoch."""
     superseded: bool = False
     """Whether another version replaced it, announced by a message of its own: no row is read."""
     is_whole: bool = False
@@ -93,13 +93,13 @@ class Fate(StrEnum):
     DEAD = "dead"
     """It failed permanently, or as often as allowed."""
     REFUSED = "refused"
-    """Dead: it is not in what the source may read."""
+    """Dead, as the source may not read it."""
     FENCED = "fenced"
     """Another pipeline took it over."""
 
 
 DEAD_FATES = (Fate.DEAD, Fate.REFUSED)
-"""Of files that are not read again."""
+"""Fates of files that are not read again."""
 
 
 class FileOutcome(_Stored):
@@ -122,7 +122,7 @@ class Outcome(_Stored):
 
     number: int
     published_at: int
-    """Microseconds since the epoch."""
+    """Time of the publish in microseconds since the epoch."""
     files: tuple[FileOutcome, ...]
 
     @property
@@ -133,12 +133,12 @@ class Outcome(_Stored):
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """What a batch did with a file."""
+    """The result of a batch for one file, for the history."""
 
     file: ClaimedFile
     outcome: FileOutcome
     result: FileResult | None
-    """None: it was not read."""
+    """Result of the read; None if the file was not read."""
 
 
 def results_by_shard(results: Sequence[FileResult]) -> dict[str, FileResult]:

@@ -1,4 +1,4 @@
-"""What Google's and Azure's notifications tell of, and such notifications."""
+"""Notifications of Google Cloud Storage and Azure: parsing, and construction for tests."""
 
 import base64
 import binascii
@@ -12,7 +12,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.queue.uris import bucket_and_key
 
 Announced = tuple[str, str | None, int | None]
-"""Of an object: its URI, version and size in bytes."""
+"""An announced object: its URI, version and size in bytes."""
 
 _AZURE_CREATED = "Microsoft.Storage.BlobCreated"
 
@@ -21,19 +21,19 @@ _AZURE_SUBJECT = re.compile(r"/blobServices/default/containers/([^/]+)/blobs/(.+
 _AZURE_HOST = re.compile(r"([a-z0-9]+)\.(?:blob|dfs)\.([a-z0-9.-]+)")
 
 _AZURE_BEGUN = ("CreateFile", "SftpCreate")
-"""Calls that create an empty file, of which another event tells once it is written."""
+"""Calls that create an empty file, for which another event follows once it is written."""
 
 _PREFIX = "etag:"
 
 
 def google_files(event: Mapping[str, Any]) -> list[Announced]:
-    """Return the object that a notification of Cloud Storage tells of; none of a deletion.
+    """Return the object that a notification of Cloud Storage announces; empty for a deletion.
 
     Args:
-        event: `{"attributes": {…}, "data": "…"}`: what a message of Pub/Sub has.
+        event: Contents of a Pub/Sub message: `{"attributes": {…}, "data": "…"}`.
 
     Raises:
-        InvalidArgument: It is no such notification.
+        InvalidArgument: The event is not such a notification.
     """
     attributes = event.get("attributes")
     if not isinstance(attributes, dict) or "eventType" not in attributes:
@@ -49,7 +49,7 @@ def google_files(event: Mapping[str, Any]) -> list[Announced]:
 
 
 def _size(event: Mapping[str, Any]) -> int | None:
-    """Return the size that the object's metadata has, where a notification has these."""
+    """Return the size in the object's metadata, if the notification includes them."""
     try:
         found = json.loads(event.get("data") or "{}")
         return max(0, int(found["size"]))
@@ -71,7 +71,7 @@ def google_event(uri: str, version: str | None, size: int | None) -> dict[str, A
 
 
 def azure_text(body: str) -> str:
-    """Return the JSON of an event of Azure, which Event Grid encodes as base64 for queues."""
+    """Return the JSON of an Azure event, which Event Grid encodes as base64 for queues."""
     if body.lstrip().startswith("{"):
         return body
     try:
@@ -81,10 +81,10 @@ def azure_text(body: str) -> str:
 
 
 def azure_files(event: Mapping[str, Any]) -> list[Announced]:
-    """Return the blob that an event of Azure tells of, in either schema; none of a deletion.
+    """Return the blob that an Azure event of either schema announces; empty for a deletion.
 
     Raises:
-        InvalidArgument: It is no such event.
+        InvalidArgument: The event is not such an event.
     """
     kind = event.get("eventType") or event.get("type")
     data = event.get("data")

@@ -86,11 +86,11 @@ the source has no topic for them."""
 
 
 StageHistory = Callable[[int, Sequence[FileReport], str], str | None]
-"""Stages what a claim, by its number, did with its files; else as `StageDead`."""
+"""Stages the history of a claim's files, given the claim's number; otherwise as `StageDead`."""
 
 Dispose = Callable[[Sequence[tuple[ClaimedFile, str]]], None]
-"""Archives or deletes files, each of which has the version that was read; called at least once for
-each, and again after a crash. Logs what it cannot do, and raises if that is to be tried again."""
+"""Archives or deletes files, given with the versions read; called at least once for each, and again
+after a crash. Logs permanent failures, and raises for those to retry."""
 
 
 def writer_of(source: str, token: str) -> str:
@@ -116,10 +116,10 @@ class Committer:
         shared: The files of the source.
         journal: Stores the claims.
         publisher: Publishes and aborts stages.
-        attempts_max: A file that failed so often is dead.
+        attempts_max: Failed attempts after which a file is dead.
         stage_dead: Stages dead letters.
-        stage_history: Stages what was done with each file, of any outcome.
-        dispose: Archives or deletes files that are published to their end; None: they stay.
+        stage_history: Stages the history of each file, whatever its outcome.
+        dispose: Archives or deletes completely published files; None to leave them.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Committer:
 
         Args:
             claim: From the journal.
-            results: One for each of its files or their sections; none if it is known to have been
+            results: A result for each of its files or their sections; empty if it is known to be
                 published.
 
         Raises:
@@ -159,7 +159,7 @@ class Committer:
         self._extend(claim)
         outcome = self._publish(claim, found)
         self._dispose_of(claim, outcome)
-        # Stages that are left are of killed tasks, and of files that another pipeline took over.
+        # Remaining stages belong to killed tasks, and to files that another pipeline took over.
         with contextlib.suppress(WingsError):
             for prefix in (stage_prefix, mark_prefix):
                 self._publisher.abort(
@@ -179,7 +179,9 @@ class Committer:
             self._queue.acknowledge(receipts)
 
     def _mark_read(self, claim: Claim, results: Mapping[str, FileResult]) -> None:
-        if self._dispose is None or not results:  # Without any, they are recorded already.
+        if (
+            self._dispose is None or not results
+        ):  # Without results, the versions are recorded already.
             self._journal.mark_read(claim.number)
             return
         versions = {

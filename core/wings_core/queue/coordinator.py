@@ -22,11 +22,10 @@ EXTEND_AT = 0.5
 """A message is extended when less than this fraction of its visibility is left."""
 
 RETRY_SECONDS = (1.0, 300.0)
-"""Backoff of a failed file: the first, doubled for each failure up to the second."""
+"""Backoff of a failed file: the least pause, which doubles with each failure, and the greatest."""
 
 FILES_HELD_MAX = 10_000
-"""No message is received while so many files are held, most of which have failed or are another
-pipeline's."""
+"""Held files, most of them failed or another pipeline's, at which no message is received."""
 
 LOOKS_PER_COMMIT_TIMEOUT = 4
 """Look-ups of the owner of another pipeline's file, whose message is held, per commit timeout."""
@@ -44,17 +43,17 @@ class CoordinatorSettings:
     kind: MessageKind
     dedup_key: DedupKey
     files_max: int = 100
-    """Of one claim."""
+    """Most files of one claim."""
     bytes_max: int | None = None
-    """Of the files of one claim, as far as their sizes are known; one may be larger."""
+    """Most bytes of a claim's files, as far as sizes are known; a single file may exceed it."""
     visibility_seconds: float = 60.0
-    """How long a receive, or an extension, hides messages."""
+    """Time for which a receive or an extension hides messages."""
     wait_seconds: float = 1.0
     """The longest wait for messages."""
     deduplication_seconds: float = 7 * 86_400.0
-    """How long a finished file is remembered."""
+    """Time for which a finished file is remembered."""
     takes: Callable[[str], bool] = lambda _: True
-    """Tells by its URI whether a file is read; the messages of others are acknowledged."""
+    """Returns by its URI whether a file is read; messages of other files are acknowledged."""
 
 
 class QueueCoordinator:
@@ -146,7 +145,7 @@ class QueueCoordinator:
         for step in (self._note_done, self._extend_due, self._renew, self._release):
             try:
                 step()
-            except Exception as error:  # noqa: BLE001 - The other steps are to be done.
+            except Exception as error:  # noqa: BLE001 - the other steps must still run
                 problems.append(error)
         if problems:
             raise problems[0]
@@ -170,7 +169,7 @@ class QueueCoordinator:
 
     @property
     def visibility_seconds(self) -> float:
-        """How long messages are hidden without an extension."""
+        """Seconds for which messages are hidden without an extension."""
         return self._queue.visibility_seconds(self._settings.visibility_seconds)
 
     @property

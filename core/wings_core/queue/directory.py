@@ -31,9 +31,9 @@ class DirectoryQueue(FoundQueue):
     """See `FoundQueue`. Messages are JSON: `{"uri", "version", "size"}`.
 
     Args:
-        directory: Scanned with all directories below it.
-        state: The queue's database; None: `.wings/queue.sqlite` in the directory.
-        clock: Seconds since the epoch.
+        directory: The directory, scanned recursively.
+        state: The queue's database; None for `.wings/queue.sqlite` in the directory.
+        clock: Returns seconds since the epoch.
         scan_seconds: Least time between two scans.
 
     Raises:

@@ -18,8 +18,8 @@ def extend_all(
     Blocks until all calls have ended.
 
     Args:
-        queue: Which delivered them.
-        receipts: By message id.
+        queue: The queue that delivered them.
+        receipts: Receipts by message id.
         seconds: The new visibility.
 
     Returns:
@@ -34,10 +34,10 @@ def extend_all(
 
     def extend(message_id: str, receipt: str) -> None:
         if failed.is_set():
-            return  # It would wait for the same failure.
+            return  # It would fail in the same way.
         try:
             found[message_id] = queue.extend(receipt, seconds)
-        except Exception as error:  # noqa: BLE001 - Returned.
+        except Exception as error:  # noqa: BLE001 - returned
             problems.append(error)
             failed.set()
 

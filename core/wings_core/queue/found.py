@@ -1,7 +1,7 @@
-"""A queue of what is found, where nothing announces it: files of a directory, objects of a bucket.
+"""A queue of files found by scanning, for directories and buckets without notifications.
 
-Each is a message of a SQLite queue under a key of its own, which stays, acknowledged or not, until
-the file is deleted.
+Each file is a message of a SQLite queue with a key of its own, which is kept, acknowledged or not,
+until the file is deleted.
 """
 
 import time
@@ -18,8 +18,8 @@ class FoundQueue(SqliteQueue, ABC):
 
     Args:
         state: The database; its directory is created if it is missing.
-        clock: Seconds since the epoch.
-        pause_seconds: Between two looks at an empty queue.
+        clock: Returns seconds since the epoch.
+        pause_seconds: Interval of polling an empty queue.
 
     Raises:
         Unavailable: The database cannot be opened.
@@ -34,9 +34,9 @@ class FoundQueue(SqliteQueue, ABC):
 
     @abstractmethod
     def _look(self) -> bool:
-        """Announce what is new and forget what is gone; returns whether there is more to look at.
+        """Announce new files and forget deleted ones; returns whether the scan must continue.
 
-        Called by any thread.
+        May be called from any thread.
         """
 
     def receive(
@@ -44,8 +44,8 @@ class FoundQueue(SqliteQueue, ABC):
     ) -> list[QueueMessage]:
         """Receive new files, in the order in which they were found; see `Queue.receive`.
 
-        Blocks for longer than `wait_seconds` while there is more to look at and nothing new: that
-        there is nothing more is known at its end alone.
+        Blocks for longer than `wait_seconds` while a scan continues without finding new files, as
+        only its end shows that there are none.
         """
         until = time.monotonic() + wait_seconds
         while True:

@@ -1,4 +1,4 @@
-"""The contract of a queue: messages are leased for a while, and delivered at least once each."""
+"""The contract of a queue: messages are leased, and delivered at least once."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class QueueMessage:
     deliveries: int
     """Deliveries so far, this one included, as far as the queue knows."""
     deadline: float
-    """When it becomes visible again, in seconds since the epoch."""
+    """Time at which it becomes visible again, in seconds since the epoch."""
 
 
 class Queue(Protocol):
@@ -34,10 +34,10 @@ class Queue(Protocol):
         return False
 
     def visibility_seconds(self, asked: float) -> float:
-        """Return for how many seconds the queue really hides messages.
+        """Return the visibility that the queue actually applies, in seconds.
 
         Args:
-            asked: The visibility that `receive` and `extend` are called with.
+            asked: The visibility passed to `receive` and `extend`.
         """
         return asked
 
@@ -49,15 +49,15 @@ class Queue(Protocol):
         Blocks until there is one, at most for `wait_seconds`, without polling in a busy loop.
 
         Args:
-            messages_max: At least 1; fewer may be returned though there are more.
-            visibility_seconds: How long they are hidden; the queue may choose otherwise.
+            messages_max: Most messages, at least 1; fewer may be returned even if there are more.
+            visibility_seconds: Time for which they are hidden; see the method `visibility_seconds`.
             wait_seconds: The longest wait for the first one.
 
         Raises:
             Unavailable: The queue cannot be reached.
             InvalidArgument: There is no such queue.
-            Unauthenticated: The queue does not know the caller.
-            PermissionDenied: The caller lacks a permission; all calls below may raise the last two.
+            Unauthenticated: The queue does not know the caller. Also raised by the methods below.
+            PermissionDenied: The caller lacks a permission. Also raised by the methods below.
         """
         ...
 
@@ -65,7 +65,7 @@ class Queue(Protocol):
         """Hide a message for `visibility_seconds` from now on.
 
         Returns:
-            Its new deadline; None if it is lost: it was, or may be, delivered again.
+            The new deadline; None if the message is lost: it was, or may be, delivered again.
 
         Raises:
             Unavailable: The queue cannot be reached.
@@ -81,7 +81,7 @@ class Queue(Protocol):
         ...
 
     def send(self, bodies: Iterable[str]) -> None:
-        """Add messages, in order where the queue has one.
+        """Add messages, in order if the queue keeps it.
 
         Raises:
             Unavailable: The queue cannot be reached; some may have been added.
@@ -89,7 +89,7 @@ class Queue(Protocol):
         ...
 
     def pending(self) -> int | None:
-        """Return about how many messages wait for delivery; None if the queue cannot tell.
+        """Return the approximate number of messages waiting for delivery; None if unknown.
 
         Raises:
             Unavailable: The queue cannot be reached.

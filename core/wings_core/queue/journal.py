@@ -6,8 +6,8 @@
     claims/N.read       its files have been read; it is about to be published: their versions
     claims/N.done       its outcome: published, and its messages acknowledged
 
-A pipeline plans from the journal alone: its processes share no memory, and after a restart it
-finishes what it had begun.
+A pipeline plans only from the journal: its processes share no memory, and after a restart it
+finishes open claims.
 """
 
 import fcntl
@@ -35,7 +35,8 @@ class Journal:
     """The journal in one directory, which is created if missing.
 
     Args:
-        directory: On a disk that outlives the pipeline's processes, and that all of them reach.
+        directory: Directory on a disk that outlives the pipeline's processes, reachable by all of
+            them.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -87,7 +88,7 @@ class Journal:
         """Return a claim; None if it was never written, or is deleted.
 
         Raises:
-            Internal: It cannot be read.
+            Internal: The claim cannot be read.
         """
         return _load(self._path(number, "json"), Claim)
 
@@ -99,8 +100,9 @@ class Journal:
         """Record that the files of a claim have been read.
 
         Args:
-            number: Of the claim.
-            versions: By shard, those that were read to the end, durably; None: as recorded before.
+            number: Number of the claim.
+            versions: Versions read completely, by shard, recorded durably; None for those recorded
+                before.
         """
         path = self._path(number, "read")
         if versions is None:
@@ -117,7 +119,7 @@ class Journal:
         return json.loads(text) if text else {}
 
     def is_read(self, number: int) -> bool:
-        """Tell whether the files of a claim have been read."""
+        """Return whether the files of a claim have been read."""
         return self._path(number, "read").exists() or self.is_done(number)
 
     def mark_done(self, outcome: Outcome) -> None:
@@ -130,7 +132,7 @@ class Journal:
                 self._path(old, ending).unlink(missing_ok=True)
 
     def is_done(self, number: int) -> bool:
-        """Tell whether a claim was published and acknowledged."""
+        """Return whether a claim was published and acknowledged."""
         return self._path(number, "done").exists()
 
     @property

@@ -4,8 +4,10 @@
       ▲                            │
       └── it has more rows, or failed and is retried
 
-A message is complete when all files that it announced are. It is acknowledged then, unless one of
-them is another pipeline's: then it is left to be delivered again. Where the queue limits
+A message is complete when all files that it announced are. Then it is acknowledged, unless one of
+the
+files belongs to another pipeline, in which case it is left to be delivered again. If the queue
+limits
 deliveries, it is held instead, and the file's owner is looked up again.
 """
 
@@ -40,7 +42,8 @@ class LocalFile:
     not_before: float = 0.0
     """The earliest time to claim it, in seconds since the epoch."""
     retry_of: int | None = None
-    """It is read again if it died at this time, in microseconds since the epoch."""
+    """Time of death, in microseconds since the epoch, if another read is requested; a file that died
+    at another time is not read again."""
 
 
 @dataclass(slots=True)
@@ -52,7 +55,7 @@ class LocalMessage:
     waiting: set[str]
     """Shards that are not completed."""
     foreign: bool = False
-    """Whether a file of it is another pipeline's."""
+    """Whether one of its files belongs to another pipeline."""
     lost: bool = False
     """Whether it was, or may be, delivered again."""
 
@@ -75,9 +78,9 @@ class QueueLocalState:
     holds_foreign: bool = False
     """Whether messages of another pipeline's files are held, instead of left to their deadlines."""
     files: dict[str, LocalFile] = field(default_factory=dict[str, LocalFile])
-    """By shard, in order of arrival."""
+    """Files by shard, in order of arrival."""
     messages: dict[str, LocalMessage] = field(default_factory=dict[str, LocalMessage])
-    """By id."""
+    """Messages by id."""
 
     def add(self, message: QueueMessage, notifications: Sequence[FileNotification]) -> None:
         """Add a message and its files; a redelivered one only changes its receipt and deadline."""
@@ -110,7 +113,7 @@ class QueueLocalState:
         """Set a file's owner and position; drops a file that ended or is another pipeline's.
 
         Args:
-            shard: Of the file; unknown ones are ignored.
+            shard: Shard of the file; unknown ones are ignored.
             standpoint: Owner and position.
             not_before: Earliest time of its next claim or look-up, in seconds since the epoch.
             is_whole: Whether it must be read whole.
@@ -129,7 +132,7 @@ class QueueLocalState:
             local.retry_of = None
             return
         if local.retry_of is not None and local.phase is not Phase.NEW:
-            # The message that has it read again came before its end was known here.
+            # The message that requests another read arrived before the file's end was known here.
             local.phase, local.not_before = Phase.NEW, 0.0
             return
         if standpoint.standing is Standing.FOREIGN and self.holds_foreign:
@@ -142,7 +145,7 @@ class QueueLocalState:
                 message.foreign |= standpoint.standing is Standing.FOREIGN
 
     def without_standpoint(self, now: float) -> list[str]:
-        """Return the shards whose owners are to be looked up now."""
+        """Return the shards whose owners must be looked up now."""
         return [
             shard
             for shard, local in self.files.items()
@@ -150,7 +153,7 @@ class QueueLocalState:
         ]
 
     def retries_of(self, shards: Iterable[str]) -> dict[str, int]:
-        """Return when those shards died that are read again if they are dead since then."""
+        """Return the times of death of shards for which another read is requested."""
         times = ((shard, self.files[shard].retry_of) for shard in shards if shard in self.files)
         return {shard: time for shard, time in times if time is not None}
 
@@ -198,7 +201,7 @@ class QueueLocalState:
     def to_extend(self, before: float) -> list[LocalMessage]:
         """Return the incomplete messages whose deadline is before a time.
 
-        Without those all of whose files await their commit: the committer has extended them.
+        Messages whose files all await their commit are left out: the committer has extended them.
         """
         return [
             each
@@ -209,7 +212,7 @@ class QueueLocalState:
         ]
 
     def extended(self, message_id: str, deadline: float | None) -> None:
-        """Set a message's new deadline; None: it is lost."""
+        """Set a message's new deadline; None marks it as lost."""
         local = self.messages.get(message_id)
         if local is None:
             return
@@ -229,7 +232,7 @@ class QueueLocalState:
         )
 
     def next_ready_at(self) -> float | None:
-        """Return when the next file is ready, in seconds since the epoch; None: no file will be."""
+        """Return the time of the next ready file, in seconds since the epoch; None for never."""
         times = [local.not_before for local in self.files.values() if local.phase is Phase.READY]
         return min(times, default=None)
 

@@ -1,6 +1,6 @@
 """Notifications: the files that a message announces, or the data that it carries.
 
-S3 sends notifications directly, through SNS, or through EventBridge; each of their records counts.
+S3 sends notifications directly, through SNS, or through EventBridge; all their records are used.
 S3 form-encodes keys (`+` is a space), EventBridge does not encode them. For those of Google and
 Azure, see `cloud_events`.
 """
@@ -29,10 +29,11 @@ RECORDS_MAX = 1_000
 """Most records of one message."""
 
 RETRY_KEY = "retry"
-"""Of a message that has a dead file read again: when it died, in microseconds since the epoch."""
+"""Key in a message that requests another read of a dead file: its time of death, in
+microseconds since the epoch."""
 
 _ESCAPED = re.compile("%(?=2[35])|#")
-"""What stands escaped in a shard's id, in whose place a version begins at the first `#`."""
+"""Characters escaped in a shard's id, in which the first `#` begins the version."""
 
 
 class MessageKind(StrEnum):
@@ -47,16 +48,16 @@ class MessageKind(StrEnum):
     URIS = "uris"
     """A file's URI or absolute path; or JSON with `uri` and, if known, `version` and `size`."""
     PAYLOADS = "payloads"
-    """The message is the data."""
+    """The message itself is the data."""
 
 
 class DedupKey(StrEnum):
-    """What identifies a file: notifications of equal keys announce one file."""
+    """Identity of a file: notifications with equal keys announce the same file."""
 
     URI = "uri"
-    """Its URI alone: an overwritten file is not read again."""
+    """The URI: an overwritten file is not read again."""
     URI_AND_VERSION = "uri+version"
-    """Its URI and version: an overwritten file is another one."""
+    """The URI and the version: an overwritten file is a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +65,30 @@ class FileNotification:
     """A file to read, or data that the message carries."""
 
     shard: str
-    """Its deduplication key."""
+    """Deduplication key."""
     uri: str
-    """Of an object, its key not encoded, or an absolute path; `message:ID` of carried data."""
+    """URI of an object, with its key unencoded; absolute path; or `message:ID` for carried data."""
     version: str | None = None
     size: int | None = None
-    """In bytes."""
+    """Size in bytes."""
     payload: str | None = None
-    """The data; None: it is in the file."""
+    """Carried data; None for a file."""
     problem: str | None = None
-    """Why it cannot be read; None: nothing is known to be wrong."""
+    """Reason why it cannot be read, or None."""
     retry_of: int | None = None
-    """A file that died at this time, in microseconds since the epoch, is read again."""
+    """Requests another read if the file died at this time, in microseconds since the epoch."""
 
 
 def files_of(
     body: str, message_id: str, kind: MessageKind, dedup_key: DedupKey
 ) -> tuple[FileNotification, ...]:
-    """Return the files that a message announces; none for a test event and the like.
+    """Return the files that a message announces; empty for test events and the like.
 
     Args:
-        body: The message's.
-        message_id: The same for every delivery.
-        kind: The message's format.
-        dedup_key: What identifies a file.
+        body: Body of the message.
+        message_id: Id of the message, the same for every delivery.
+        kind: Format of the message.
+        dedup_key: Identity of files.
 
     Returns:
         Each file once, in order. An unintelligible message is a notification with a `problem`.
@@ -106,7 +107,7 @@ def files_of(
 
 
 _File = tuple[str, str | None, int | None, int | None]
-"""URI, version, size, and when it died that is to be read again."""
+"""URI, version, size, and time of death for another read."""
 
 
 def _announced(body: str, kind: MessageKind) -> list[_File]:
@@ -134,10 +135,10 @@ def _notification(
 
 
 def shard_of_file(uri: str, version: str | None, dedup_key: DedupKey) -> str:
-    """Return the id of a file's shard: no two files have one id.
+    """Return the id of a file's shard, unique for each file.
 
-    The version follows the first `#`; one in the URI is written `%23`, and a `%` before `23` or
-    `25` is written `%25`.
+    The version follows the first `#`. In the URI, `#` is escaped as `%23`, and `%` before `23` or
+    `25` as `%25`.
     """
     if dedup_key is DedupKey.URI:
         return uri
@@ -146,7 +147,7 @@ def shard_of_file(uri: str, version: str | None, dedup_key: DedupKey) -> str:
 
 
 def _check_text(what: str, text: str) -> None:
-    """Check that a text can be journaled and can name a file: else it would fail the batch."""
+    """Check that a text can be journaled and name a file; otherwise it would fail the batch."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -174,7 +175,7 @@ def _s3_files(event: Mapping[str, Any]) -> list[_File]:
         if not isinstance(record, dict) or not isinstance(record.get("s3"), dict):
             raise InvalidArgument(f"record {number} of the notification has no 's3'")
         event_name = str(record.get("eventName", "ObjectCreated:"))
-        # Other services than Amazon's put their prefix before it.
+        # Some S3-compatible services add a prefix.
         if event_name.removeprefix("s3:").startswith("ObjectCreated:"):
             found.append(_s3_file(record["s3"], encoded=True))
     return found
@@ -233,7 +234,7 @@ _ANNOUNCED = {
     MessageKind.GCS_EVENTS: ("gs://", "Cloud Storage"),
     MessageKind.AZURE_EVENTS: ("abfss://", "Azure's storage"),
 }
-"""How the URIs begin that events of a kind tell of, and of what store."""
+"""Prefix of the URIs that events of a kind announce, and the name of the store."""
 
 
 def message_of(
@@ -246,11 +247,12 @@ def message_of(
     """Return a message that announces a file; the inverse of `files_of`.
 
     Args:
-        uri: The file's.
-        version: None: unknown.
-        size: In bytes; None: unknown.
-        kind: Of the source's messages.
-        retry_of: The file is read again if it died at this time, in microseconds since the epoch.
+        uri: URI of the file.
+        version: Version of the file; None if unknown.
+        size: Size in bytes; None if unknown.
+        kind: Format of the source's messages.
+        retry_of: Requests another read if the file died at this time, in microseconds since the
+            epoch.
 
     Raises:
         InvalidArgument: Messages of this kind announce no files, or none at this URI.
@@ -293,7 +295,7 @@ def file_of_shard(shard: str, dedup_key: DedupKey) -> tuple[str, str | None]:
 
 
 def is_of_message(shard: str, kind: MessageKind) -> bool:
-    """Tell whether a shard is of an unintelligible message, and of no file."""
+    """Return whether a shard stands for an unintelligible message instead of a file."""
     return kind is not MessageKind.PAYLOADS and shard.startswith("message:")
 
 

@@ -17,13 +17,13 @@ CALL_MESSAGES_MAX = 1_000
 """Most messages of one call."""
 
 VISIBILITY_SECONDS_MAX = 600
-"""The longest that a message is hidden at a time."""
+"""Greatest time for which a message is hidden at once."""
 
 PULL_SECONDS_MIN = 1.0
-"""How long a call waits for messages at least: Pub/Sub may take so long to find some."""
+"""Least wait of a call for messages: Pub/Sub may take that long to find some."""
 
 CALL_SECONDS_MAX = 30.0
-"""How long a call may take, waits aside."""
+"""Timeout of a call, apart from waits."""
 
 _END = " until "
 
@@ -34,15 +34,15 @@ class PubSubQueue(Queue):
     A notification of Cloud Storage, which is in a message's attributes, is delivered as JSON:
     `{"attributes": {…}, "data": "…"}`.
 
-    Pub/Sub does not tell whether a message that is extended was delivered again, so its deadline
-    is kept here, and in its receipt. A message that is `send`t goes to the subscription's topic,
-    and so to its other subscriptions too.
+    Pub/Sub does not report whether an extended message was delivered again, so its deadline is
+    kept here, and in its receipt. `send` publishes to the subscription's topic, and so to its other
+    subscriptions, too.
 
     Args:
         subscription: `projects/PROJECT/subscriptions/NAME`.
-        receipts: Where deadlines of messages are kept that were extended; absent: other processes
-            do not extend these again.
-        clock: Seconds since the epoch.
+        receipts: Stores the deadlines of extended messages; without it, other processes do not
+            extend these again.
+        clock: Returns seconds since the epoch.
 
     Raises:
         InvalidArgument: google-cloud-pubsub is not installed.
@@ -67,15 +67,15 @@ class PubSubQueue(Queue):
             self._client: Any = self._library.SubscriberClient()
 
     def visibility_seconds(self, asked: float) -> float:
-        """Return for how many seconds messages are hidden."""
+        """Return the visibility that Pub/Sub applies, in seconds."""
         return float(_seconds(asked))
 
     def receive(
         self, messages_max: int, visibility_seconds: float, wait_seconds: float = 0.0
     ) -> list[QueueMessage]:
-        """Receive messages; see `Queue.receive`. An empty subscription is waited at for a second.
+        """Receive messages; see `Queue.receive`. Waits at least a second for an empty subscription.
 
-        What comes as the wait ends may be lost on its way: it is delivered again.
+        Messages that arrive as the wait ends may be lost in transit; they are delivered again.
         """
         exceptions: Any = importlib.import_module("google.api_core.exceptions")
         with self._translated_errors():
@@ -87,7 +87,7 @@ class PubSubQueue(Queue):
                     timeout=max(PULL_SECONDS_MIN, wait_seconds),
                 )
             except exceptions.DeadlineExceeded:
-                return []  # Nothing came.
+                return []  # Timed out.
             found = list(answer.received_messages)
             if not found:
                 return []
@@ -151,7 +151,7 @@ class PubSubQueue(Queue):
                 each.result(timeout=CALL_SECONDS_MAX)
 
     def pending(self) -> int | None:
-        """Return None: Pub/Sub counts messages for its monitoring alone."""
+        """Return None: Pub/Sub counts messages only for its monitoring."""
         return None
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
-"""What a cloud gave in the place of a receipt, for all processes of a pipeline.
+"""Current receipts of messages by their first receipt, for all processes of a pipeline.
 
-One process receives and extends messages, another extends them again and acknowledges them.
+Clouds change a message's receipt with each extension. One process receives and extends messages,
+another extends them again and acknowledges them.
 """
 
 import sqlite3
@@ -11,17 +12,17 @@ from pathlib import Path
 from wings_core.errors import Unavailable
 
 RECEIPTS_MAX = 10_000
-"""Most receipts that are kept; the oldest is forgotten, as if its message were lost."""
+"""Most receipts kept; beyond it the oldest is dropped, as if its message were lost."""
 
 BUSY_SECONDS = 30.0
-"""How long a call waits for other processes."""
+"""Longest wait of a call for other processes."""
 
 
 class Receipts:
-    """Texts by receipt; safe from many threads. Nothing is synced: what is lost is extended anew.
+    """Texts by receipt. Thread-safe, not durable: lost receipts only cost a redelivery.
 
     Args:
-        path: Of the database, which is created if it is missing; None: it is this object's alone.
+        path: Path of the database, created if missing; None for one private to this object.
 
     Raises:
         Unavailable: The database cannot be opened.
@@ -46,7 +47,7 @@ class Receipts:
             raise Unavailable(f"{path}: {error}") from None
 
     def get(self, receipt: str) -> str | None:
-        """Return what was put there; None: nothing was."""
+        """Return the text of a receipt, or None."""
         with self._lock:
             found = self._database.execute(
                 "SELECT now FROM receipts WHERE receipt = ?", (receipt,)
@@ -66,7 +67,7 @@ class Receipts:
             )
 
     def forget(self, receipts: Sequence[str]) -> None:
-        """Forget receipts, known or not."""
+        """Delete receipts, known or not."""
         with self._lock:
             self._database.executemany(
                 "DELETE FROM receipts WHERE receipt = ?", [(each,) for each in receipts]

@@ -1,4 +1,4 @@
-"""The files of a source as all its pipelines see them: shards in the metadata."""
+"""The state of a source's files that all its pipelines share: shards in metadata."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Protocol
 from wings_core.model import Shard, ShardsPruned, ShardState
 
 STALE_COMMIT_TIMEOUTS = 2
-"""An owner that has not renewed its shards for so many commit timeouts is replaced."""
+"""Commit timeouts without a renewal after which an owner is replaced."""
 
 SHARDS_CALL_MAX = 1_000
 """Most shards of one call."""
@@ -29,11 +29,11 @@ class ShardService(Protocol):
         ...
 
     def get_shards(self, source: str, shards: Iterable[str]) -> list[Shard]:
-        """Return those that exist."""
+        """Return the existing shards."""
         ...
 
     def reset_shards(self, source: str, shards: Iterable[str]) -> list[Shard]:
-        """Open dead shards again, and return them."""
+        """Reopen dead shards, and return them."""
         ...
 
     def prune_shards(
@@ -49,7 +49,7 @@ class ShardService(Protocol):
 
 
 class Standing(Enum):
-    """Who owns a file."""
+    """Ownership of a file."""
 
     OWN = "own"
     ENDED = "ended"
@@ -66,7 +66,7 @@ class Standpoint:
     position: int = 0
     failures: int = 0
     is_dead: bool = False
-    """Whether it ended by failing too often."""
+    """Whether it failed too often."""
     error: str | None = None
     """Its last failure."""
 
@@ -77,9 +77,9 @@ class QueueSharedState:
     Args:
         service: Stores the shards.
         source: The source's name.
-        token: Of this pipeline.
-        commit_timeout_seconds: How long a commit may take; after `STALE_COMMIT_TIMEOUTS` times as
-            long an owner is stale.
+        token: Token of this pipeline.
+        commit_timeout_seconds: Longest time of a commit; an owner is stale after
+            `STALE_COMMIT_TIMEOUTS` times that.
     """
 
     def __init__(
@@ -97,12 +97,11 @@ class QueueSharedState:
 
         Args:
             shards: The files.
-            retries: When some of them died, in microseconds since the epoch: those that are dead
-                since then are opened again. One that died again since is not, as its message may
-                be delivered twice.
+            retries: Times of death of files to read again, in microseconds since the epoch. A file
+                that has died again since is not reopened, as its message may be delivered twice.
 
         Raises:
-            WingsError: The server refused, or cannot be reached.
+            WingsError: The server rejects the call, or cannot be reached.
         """
         wanted = list(shards)
         found: dict[str, Standpoint] = {}

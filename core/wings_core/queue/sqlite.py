@@ -13,10 +13,10 @@ from wings_core.metadata.sqlite.writer import Writer
 from wings_core.queue.interfaces import Queue, QueueMessage
 
 PAUSE_SECONDS = (0.02, 0.5)
-"""Between two polls of an empty queue: the first, doubled up to the second."""
+"""Pauses between polls of an empty queue: the least, which doubles each time, and the greatest."""
 
 _TABLES = (
-    # The writer makes its fences here.
+    # Fences of the writer.
     "CREATE TABLE IF NOT EXISTS fences (id INTEGER PRIMARY KEY, mark INTEGER NOT NULL) STRICT",
     """
 CREATE TABLE IF NOT EXISTS messages (
@@ -35,8 +35,8 @@ CREATE INDEX IF NOT EXISTS messages_waiting ON messages (visible_at, id) WHERE N
 )
 
 _IDENTITY = "CREATE TABLE identity (identity TEXT NOT NULL) STRICT"
-"""One row: a prefix of message ids, which distinguishes them from those of another queue. It is
-empty in a file that is older than this table: its messages keep their ids."""
+"""Table with one row: a prefix of message ids, unique to the queue. It is empty in files older than
+this table, whose messages keep their ids."""
 
 
 class SqliteQueue(Queue):
@@ -44,7 +44,7 @@ class SqliteQueue(Queue):
 
     Args:
         path: The database, created if missing, in an existing directory.
-        clock: Seconds since the epoch.
+        clock: Returns seconds since the epoch.
 
     Raises:
         Unavailable: It cannot be opened, or is not a queue.
@@ -95,8 +95,8 @@ class SqliteQueue(Queue):
         """Return the keys of messages in a range of the order of code points.
 
         Args:
-            after: Exclusive.
-            until: Inclusive; None: to the last.
+            after: Lower bound, exclusive.
+            until: Upper bound, inclusive; None for no bound.
         """
         with self._transaction() as connection:
             return {

@@ -1,4 +1,4 @@
-"""Amazon SQS, and services that speak its protocol, through boto3 (extra `sqs`)."""
+"""Amazon SQS and compatible services, through boto3 (extra `sqs`)."""
 
 import importlib
 import threading
@@ -22,10 +22,10 @@ CALL_MESSAGES_MAX = 10
 """Most messages of one call to SQS."""
 
 WAIT_SECONDS_MAX = 20
-"""The longest that SQS waits for a message."""
+"""Longest wait of SQS for a message."""
 
 VISIBILITY_SECONDS_MAX = 43_200
-"""The longest that SQS hides a message."""
+"""Greatest visibility timeout of SQS."""
 
 _LOST = ("ReceiptHandleIsInvalid", "MessageNotInflight")
 _MISSING = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist", "NoSuchBucket")
@@ -44,16 +44,16 @@ _ERRORS: dict[str, type[WingsError]] = {
     **dict.fromkeys(_UNKNOWN_CALLER, Unauthenticated),
     **dict.fromkeys(_DENIED, PermissionDenied),
 }
-"""By error code of SQS; all others are `Unavailable`."""
+"""Errors by SQS's codes; all others are `Unavailable`."""
 
 
 class SqsQueue(Queue):
     """See `Queue`. boto3 finds the credentials.
 
     Args:
-        url: The queue's.
-        region: Its region; None: as boto3 finds it, else `us-east-1`.
-        endpoint: Of another service that speaks SQS.
+        url: URL of the queue.
+        region: Region of the queue; None for boto3's, or else `us-east-1`.
+        endpoint: Endpoint of a compatible service.
 
     Raises:
         InvalidArgument: boto3 is not installed.
@@ -66,7 +66,7 @@ class SqsQueue(Queue):
         region: str | None = None,
         endpoint: str | None = None,
     ) -> None:
-        # A client is safe from many threads.
+        # A client is thread-safe.
         self._client = amazon_client("sqs", region, endpoint)
         self._url = url
         self._closed = threading.Event()
@@ -89,7 +89,7 @@ class SqsQueue(Queue):
                     AttributeNames=["ApproximateReceiveCount"],
                 )
             messages = answer.get("Messages", [])
-            # From the time of the call, so that the deadline here is never later than SQS's.
+            # Counted from the call, so that the deadline is never later than that of SQS.
             deadline = began + _seconds(visibility_seconds)
             found += [
                 QueueMessage(
@@ -139,7 +139,7 @@ class SqsQueue(Queue):
                 )
 
     def send(self, bodies: Iterable[str]) -> None:
-        """Add messages, in order where the queue keeps one; see `Queue.send`."""
+        """Add messages, in order if the queue keeps it; see `Queue.send`."""
         waiting = list(bodies)
         for first in range(0, len(waiting), CALL_MESSAGES_MAX):
             part = waiting[first : first + CALL_MESSAGES_MAX]
@@ -155,7 +155,7 @@ class SqsQueue(Queue):
                 raise Unavailable(f"SQS rejected {len(failed)} messages: {failed[0].get('Code')}")
 
     def pending(self) -> int | None:
-        """Return about how many messages wait for delivery."""
+        """Return the approximate number of messages waiting for delivery."""
         with self._translated_errors():
             answer = self._client.get_queue_attributes(
                 QueueUrl=self._url, AttributeNames=["ApproximateNumberOfMessages"]
@@ -177,9 +177,9 @@ def amazon_client(service: str, region: str | None, endpoint: str | None) -> Any
     """Return a client of one of Amazon's services; boto3 finds the credentials.
 
     Args:
-        service: Like `sqs`.
-        region: None: as boto3 finds it, else `us-east-1`.
-        endpoint: Of another service that speaks the same.
+        service: Name of the service, like `sqs`.
+        region: Region; None for boto3's, or else `us-east-1`.
+        endpoint: Endpoint of a compatible service.
 
     Raises:
         InvalidArgument: boto3 is not installed.
@@ -198,10 +198,10 @@ def translated_errors(what: str) -> Generator[None]:
     """Translate errors of boto3 in a `with` statement.
 
     Args:
-        what: Is meant, for messages: like `queue URL`.
+        what: The object of the call for messages, like `queue URL`.
 
     Raises:
-        WingsError: By the error's code.
+        WingsError: The translated error.
     """
     faults: Any = importlib.import_module("botocore.exceptions")
     try:

@@ -5,24 +5,24 @@ from urllib.parse import unquote, urlsplit
 from wings_core.errors import InvalidArgument
 
 OBJECTS = ("s3://", "gs://", "abfss://")
-"""How the URIs of objects begin; Azure's are `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/KEY`,
-as Spark writes them."""
+"""Prefixes of objects' URIs; Azure's are `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/KEY`, as
+in Spark."""
 
 
 def is_object(uri: str) -> bool:
-    """Tell whether a URI is of an object store, and no path of this machine."""
+    """Return whether a URI names an object instead of a local path."""
     return uri.startswith(OBJECTS)
 
 
 def bucket_and_key(uri: str) -> tuple[str, str]:
-    """Return where an object is, `s3://BUCKET` or the like, and its key, not encoded."""
+    """Return the bucket of an object, like `s3://BUCKET`, and its unencoded key."""
     scheme, _, rest = uri.partition("://")
     bucket, _, key = rest.partition("/")
     return f"{scheme}://{bucket}", key
 
 
 def is_bucket(bucket: str) -> bool:
-    """Tell whether a text is a bucket: `s3://BUCKET`, `gs://BUCKET`, or a container of Azure."""
+    """Return whether a text is a bucket: `s3://BUCKET`, `gs://BUCKET`, or an Azure container."""
     scheme, _, name = bucket.partition("://")
     if scheme != "abfss":
         return bool(name)
@@ -32,7 +32,7 @@ def is_bucket(bucket: str) -> bool:
 
 
 def normal_uri(text: str) -> str:
-    """Return a file's URI in its normal form: of an object, or an absolute path.
+    """Normalise the URI of a file to that of an object, or an absolute path.
 
     Raises:
         InvalidArgument: The text is neither, nor a `file:` URI.
@@ -50,7 +50,7 @@ def normal_uri(text: str) -> str:
             raise InvalidArgument(f"{text[:80]!r} is on another host: expected file:///PATH")
         if "?" in text or "#" in text:
             raise InvalidArgument(
-                f"{text[:80]!r} has a '?' or a '#', which are written %3F and %23 in a file's name"
+                f"{text[:80]!r} has a '?' or a '#', which must be written as %3F and %23"
             )
         path = unquote(parts.path)
         if path.startswith("/"):
@@ -64,5 +64,5 @@ def normal_uri(text: str) -> str:
 
 
 def _normal_path(path: str) -> str:
-    """Return an absolute path without empty parts and `.`; `..` may follow a link, and stays."""
+    """Return an absolute path without empty parts and `.`; `..` may follow a link, and is kept."""
     return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))

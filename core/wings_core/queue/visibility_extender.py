@@ -8,10 +8,10 @@ from wings_core.errors import Internal, WingsError
 from wings_core.queue.coordinator import QueueCoordinator
 
 RETRY_SECONDS = (0.25, 30.0)
-"""Backoff after a failed attempt to extend: the first, doubled up to the second."""
+"""Backoff after a failed attempt: the least pause, which doubles each time, and the greatest."""
 
 LOOKS_PER_VISIBILITY = 10
-"""Attempts within the time for which messages are hidden."""
+"""Attempts per visibility timeout."""
 
 PAUSE_SECONDS_MIN = 0.05
 
@@ -32,9 +32,9 @@ class VisibilityExtender:
         self._coordinator = coordinator
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        """Guards what is below; held while nothing blocks."""
+        """Guards the attributes below; never held while blocking."""
         self._problem: Exception | None = None
-        """The last failure, if no attempt has succeeded since; None: the last one succeeded."""
+        """The last failure; None after a successful attempt."""
         self._failing_since = 0.0
         self._thread = threading.Thread(target=self._run, name="wings-extender", daemon=True)
         self._thread.start()
@@ -63,7 +63,7 @@ class VisibilityExtender:
         while not self._closed.wait(pause):
             try:
                 self._coordinator.extend_and_renew()
-            except Exception as error:  # noqa: BLE001 - The thread has to outlive every error.
+            except Exception as error:  # noqa: BLE001 - the thread must survive every error
                 pause = self._failed(error, pause)
             else:
                 pause = self._pause()
@@ -80,7 +80,7 @@ class VisibilityExtender:
             if is_first:
                 self._failing_since = time.monotonic()
             self._problem = error
-        # A lost message is delivered again, and finds its files as far as they are published.
+        # A lost message is delivered again, and its files continue where they were published.
         _logger.warning(
             "messages could not be extended: %s",
             error,

@@ -1,6 +1,6 @@
-"""Security: who calls, and what they may do.
+"""Security: authentication of callers, and their rights.
 
-`rights` says what a grant is and which names its pattern matches, `principal` decides whether a
-call is allowed, `quotas` counts what a principal uses, `tokens` makes the secrets that principals
-present, and `authenticator` finds the principal of a secret.
+`rights` defines grants and their patterns, `principal` decides whether a call is allowed, `quotas`
+counts the usage of principals, `tokens` generates and validates their secrets, and `authenticator`
+finds the principal of a secret.
 """

@@ -1,9 +1,9 @@
-"""The principals of tokens, kept in memory and refreshed from metadata.
+"""The principals of tokens, cached in memory and refreshed from metadata.
 
-All tokens are held, as there are `TOKENS_MAX` at most: so a call with a bad token costs metadata
-nothing. One thread asks every second whether they changed. Where metadata cannot be asked for
-`STALE_SECONDS`, tokens are refused with UNAVAILABLE, as one of them may have been revoked; the root
-token is in no store, and remains valid.
+All tokens, at most `TOKENS_MAX`, are cached, so that a call with a bad token needs no metadata. A
+thread asks for changes every second. If metadata cannot be reached for `STALE_SECONDS`, tokens are
+rejected with UNAVAILABLE, as they may have been revoked; the root token is not stored, and remains
+valid.
 """
 
 import hmac
@@ -21,42 +21,42 @@ from wings_core.security.tokens import Token, check_root, digest_of
 from wings_core.times import now_us
 
 POLL_SECONDS = 1.0
-"""How often metadata is asked whether tokens changed."""
+"""Interval of asking metadata for changes."""
 
 STALE_SECONDS = 4.0
-"""How long tokens are taken for valid without an answer of metadata. With the poll it stays below
-the 5 s within which a revocation holds on every node."""
+"""Time for which tokens are valid without a response from metadata. With the interval of asking, it
+stays below the 5 s in which a revocation takes effect on every node."""
 
 UNKNOWN_SECONDS = 0.2
-"""How long after a question to metadata an unknown token is refused without asking again, so that
-bad ones do not flood metadata: one that was created at another node is found after that."""
+"""Time after a request to metadata during which unknown tokens are rejected without another, so
+that bad tokens do not flood metadata; later, tokens created at other nodes are found."""
 
 ROOT_NAME = "root"
-"""The principal of the root token."""
+"""Name of the root token's principal."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """A token that metadata had when it was last asked, and its principal."""
+    """A cached token, and its principal."""
 
     token: Token
     principal: Principal = field(init=False)
     revoked: bool = False
     usage: Usage = field(init=False)
-    """Kept over changes of the quotas, so that calls under way stay counted."""
+    """Usage, kept when quotas change, so that calls in progress stay counted."""
 
 
 class Authenticator:
-    """Finds the principal of a secret; all methods from any thread.
+    """Finds the principal of a secret. Thread-safe.
 
     Args:
-        tokens: Where tokens are.
+        tokens: The store of tokens.
         root: The root token, if there is one.
-        clock: Microseconds since the epoch, by which tokens expire.
+        clock: Returns the time for expiry, in microseconds since the epoch.
 
     Raises:
-        InvalidArgument: The root token is shorter than `ROOT_CHARACTERS_MIN`, or no header can hold
-            it.
+        InvalidArgument: The root token is shorter than `ROOT_CHARACTERS_MIN`, or does not fit in a
+            header.
         Unavailable: Metadata cannot be reached.
     """
 
@@ -75,10 +75,10 @@ class Authenticator:
         self._known: dict[bytes, _Known] = {}
         self._changes = 0
         self._asked_at = 0.0
-        """When metadata was last asked, on the monotonic clock,"""
+        """Monotonic time of the last request to metadata."""
         self._confirmed_at = 0.0
-        """and when last with success."""
-        # Held while metadata is asked, so that an older answer never replaces a newer one.
+        """Monotonic time of the last successful request."""
+        # Held during a request to metadata, so that an older response never replaces a newer one.
         self._refreshing = threading.Lock()
         self.refresh()
         self._closing = threading.Event()
@@ -87,28 +87,28 @@ class Authenticator:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls need no token: there is no root token, and there was never another."""
+        """Whether calls need no token: there is no root token, and never was another token."""
         return self._root is None and self._changes == 0
 
     def knows(self, secret: str | None) -> bool:
-        """Whether `principal` will return or raise without asking metadata."""
+        """Return whether `principal` needs no request to metadata."""
         digest = None if secret is None else digest_of(secret)
         return self.is_open or digest is None or digest == self._root or digest in self._known
 
     def principal(self, secret: str | None) -> Principal:
-        """Return the principal that presents a secret.
+        """Return the principal of a secret.
 
-        Blocks for a question to metadata where the token is not known.
+        Blocks for a request to metadata if the token is unknown.
 
         Args:
-            secret: None where none is presented.
+            secret: The secret presented, or None.
 
         Returns:
-            `ANYONE` where no token is needed, whatever is presented.
+            The principal; `ANYONE` if no token is needed, whatever is presented.
 
         Raises:
-            Unauthenticated: There is no secret, or it is of no valid token.
-            Unavailable: Metadata cannot be asked whether the token was revoked.
+            Unauthenticated: There is no secret, or it is not that of a valid token.
+            Unavailable: Metadata cannot be reached, so that the token may have been revoked.
         """
         if self.is_open:
             return ANYONE
@@ -131,33 +131,33 @@ class Authenticator:
         return known.principal
 
     def refresh(self) -> None:
-        """Read what changed in metadata since it was last asked; blocks for that.
+        """Read changes from metadata; blocks for the request.
 
         Raises:
-            Unavailable: It cannot be reached.
+            Unavailable: Metadata cannot be reached.
         """
         with self._refreshing:
             self._ask()
 
     def close(self) -> None:
-        """End the thread; waits for a question under way."""
+        """End the thread; waits for a request in progress."""
         self._closing.set()
         self._thread.join()
 
     def _look_for_new(self) -> None:
-        """Ask metadata for tokens that were created elsewhere, unless it was asked lately.
+        """Ask metadata for tokens created at other nodes, unless it was asked recently.
 
-        Of many callers one asks for all. Where metadata does not answer, none waits for it twice.
+        Concurrent callers share one request, and none waits twice if metadata does not respond.
 
         Raises:
-            Unavailable: It does not answer.
+            Unavailable: Metadata does not respond.
         """
         arrived_at = time.monotonic()
         self._check_fresh()
         if arrived_at - self._asked_at <= UNKNOWN_SECONDS:
             return
         if not self._refreshing.acquire(timeout=STALE_SECONDS):
-            raise Unavailable("metadata does not answer whether there is such a token")
+            raise Unavailable("metadata does not respond, so the token cannot be verified")
         try:
             if self._asked_at <= arrived_at:
                 with suppress(WingsError):
@@ -167,7 +167,7 @@ class Authenticator:
 
     def _ask(self) -> None:
         self._asked_at = asked_at = time.monotonic()
-        # Read before the tokens: what changes meanwhile is found the next time.
+        # Read before the tokens, so that concurrent changes are found the next time.
         changes = self._tokens.changes()
         if changes != self._changes:
             self._replace(self._tokens.all())
@@ -205,18 +205,17 @@ class Authenticator:
         silent = time.monotonic() - self._confirmed_at
         if silent > STALE_SECONDS:
             raise Unavailable(
-                f"metadata was last heard {silent:.0f} s ago: whether a token is valid cannot be "
-                "told"
+                f"metadata has not responded for {silent:.0f} s, so the token cannot be verified"
             )
 
     def _run(self) -> None:
         while not self._closing.wait(POLL_SECONDS):
-            with suppress(Exception):  # Tokens become stale; the next answer ends that.
+            with suppress(Exception):  # Tokens become stale until the next response.
                 self.refresh()
 
 
 def _alter(known: _Known, token: Token) -> None:
-    """Give a principal the quotas that its token has now; calls of one without them pass freely."""
+    """Apply the current quotas of a token to its principal."""
     known.token = token
     known.usage.quotas = token.quotas
     if (known.principal.usage is None) == bool(token.quotas):

@@ -1,4 +1,4 @@
-"""What may not stand on a command line, which every user of the machine can read."""
+"""Checks for secrets on command lines, which every user of the machine can read."""
 
 from urllib.parse import parse_qs, urlsplit
 
@@ -6,10 +6,10 @@ from wings_core.errors import InvalidArgument
 
 
 def without_password(url: str | None) -> str | None:
-    """Return a database's URL that was given as an option of a command.
+    """Return a database URL given as a command's option, after checking it for a password.
 
     Raises:
-        InvalidArgument: There is a password in it. The message does not show it.
+        InvalidArgument: The URL contains a password, which the message does not show.
     """
     if url is None:
         return None
@@ -17,11 +17,11 @@ def without_password(url: str | None) -> str | None:
         parts = urlsplit(url)
         has_password = bool(parts.password) or "password" in parse_qs(parts.query)
     except ValueError:
-        has_password = True  # It cannot be told.
+        has_password = True  # Unparseable: assume so.
     if has_password:
         raise InvalidArgument(
-            "a password on a command line can be read by every user of the machine: give the URL "
-            "in the environment (WINGS_METADATA_URL, WINGS_HOLDS_URL) or the file of settings, or "
+            "a password on a command line can be read by every user of the machine: set the URL "
+            "in the environment (WINGS_METADATA_URL, WINGS_HOLDS_URL) or the settings file, or "
             "the password in PGPASSWORD or ~/.pgpass"
         )
     return url

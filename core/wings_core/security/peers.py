@@ -1,4 +1,4 @@
-"""Peers: how nodes, metadata services and replicas of holds know each other over gRPC."""
+"""Peers: mutual authentication of nodes, metadata services and replicas over gRPC."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ Options = list[tuple[str, Any]]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PeerAccess:
-    """What a node presents to a service of its cluster; its `repr` shows nothing of it.
+    """Credentials of a node for services of its cluster; its `repr` hides them.
 
     Attributes:
-        token: The token of the cluster; None: none.
-        tls_ca: The authorities in PEM that services are checked against; None: without TLS.
-        tls_cert: This node's certificate chain in PEM, for mutual TLS.
-        tls_key: Its private key.
+        token: The token of the cluster, or None.
+        tls_ca: Certificate authorities of the services, in PEM; None for no TLS.
+        tls_cert: This node's certificate chain, in PEM, for mutual TLS.
+        tls_key: Private key of the certificate.
     """
 
     token: str | None = None
@@ -28,7 +28,7 @@ class PeerAccess:
     tls_key: bytes | None = None
 
     def channel(self, target: str, options: Options) -> grpc.Channel:
-        """Return a channel to a service, which connects when it is first used."""
+        """Return a channel to a service, which connects on first use."""
         if self.tls_ca is None:
             channel = grpc.insecure_channel(target, options)
         else:
@@ -43,7 +43,7 @@ class PeerAccess:
 
 @dataclass(frozen=True)
 class _CallDetails(grpc.ClientCallDetails):
-    """The details of a call, with what is sent among its metadata."""
+    """Details of a call with additional metadata."""
 
     method: Any
     timeout: Any
@@ -54,7 +54,7 @@ class _CallDetails(grpc.ClientCallDetails):
 
     @classmethod
     def adding(cls, details: Any, metadata: Iterable[tuple[str, str]]) -> "_CallDetails":
-        """Return the details of a call with more metadata."""
+        """Return the details of a call with metadata added."""
         return cls(
             details.method,
             details.timeout,
@@ -70,7 +70,7 @@ class _Presenting(
     grpc.UnaryStreamClientInterceptor,
     grpc.StreamStreamClientInterceptor,
 ):
-    """Sends the token with every call."""
+    """Interceptor that sends the token with every call."""
 
     def __init__(self, token: str) -> None:
         self._metadata = (("authorization", f"Bearer {token}"),)
@@ -95,7 +95,7 @@ class _Presenting(
 
 
 class _Tracing(grpc.UnaryUnaryClientInterceptor):
-    """Makes a call that is a part of a trace a span of it, and tells the service of that."""
+    """Interceptor that makes a call within a trace a span, and propagates the trace."""
 
     def intercept_unary_unary(
         self, continuation: Callable[..., Any], client_call_details: Any, request: Any

@@ -1,4 +1,4 @@
-"""Principals, and the one function that decides what they may do."""
+"""Principals, and the only function that authorizes them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
@@ -18,14 +18,14 @@ def _stays() -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Principal:
-    """Who makes a call, and what it may do.
+    """The identity of a caller, with its rights.
 
     Args:
-        name: That of its token, for errors and the log.
-        grants: What it may do. `admin` on `*` makes it an operator, who may do everything.
-        ended: Returns the error that ends its calls once its token was revoked or has expired,
-            else None; from any thread, without blocking.
-        usage: What it uses, where it has quotas; None: it has none.
+        name: Name of its token, for errors and the log.
+        grants: Its grants. `admin` on `*` makes it an operator, which may do everything.
+        ended: Returns the error that ends its calls after its token was revoked or has expired, or
+            None. Thread-safe, non-blocking.
+        usage: Usage against its quotas; None without quotas.
     """
 
     name: str
@@ -34,31 +34,31 @@ class Principal:
     usage: Usage | None = field(default=None, repr=False)
 
     is_operator: bool = field(init=False, repr=False)
-    """Whether it may do everything."""
+    """Whether the principal may do everything."""
 
     def __post_init__(self) -> None:
-        """Find out once what each call asks."""
+        """Precompute `is_operator`."""
         object.__setattr__(self, "is_operator", Grant(Right.ADMIN, EVERYTHING) in self.grants)
 
     def may(self, right: Right, name: str) -> bool:
-        """Whether it has a right on a full name, on `EVERYTHING`, or `SOMEWHERE`."""
+        """Return whether it has a right on a full name, on `EVERYTHING`, or `SOMEWHERE`."""
         return self.is_operator or any(
             grant.right is right and grant.matches(name) for grant in self.grants
         )
 
     def may_see(self, name: str) -> bool:
-        """Whether it may know of a topic: by any of `DATA_RIGHTS`."""
+        """Return whether it may know that a topic exists, by any of `DATA_RIGHTS`."""
         return any(self.may(right, name) for right in DATA_RIGHTS)
 
     def may_see_namespace(self, namespace: NamespaceName) -> bool:
-        """Whether it has any right on a namespace, or on names within it."""
+        """Return whether it has any right on a namespace, or on names within it."""
         return self.is_operator or any(
             grant.right is not Right.METRICS and grant.reaches_into(namespace)
             for grant in self.grants
         )
 
     def topics(self, admin: Admin, *rights: Right) -> Iterator[Topic]:
-        """Yield the topics, of all namespaces, on which it has one of these rights."""
+        """Yield the topics of all namespaces on which it has one of `rights`."""
         for topic in all_topics(admin, self.may_see_namespace):
             if any(self.may(right, str(topic.name)) for right in rights):
                 yield topic
@@ -67,8 +67,8 @@ class Principal:
         """Raise the error that ends its calls, if there is one.
 
         Raises:
-            Unauthenticated: Its token was revoked or has expired.
-            Unavailable: Metadata cannot be asked whether it was.
+            Unauthenticated: The token was revoked or has expired.
+            Unavailable: Metadata cannot be reached, so that the token may have been revoked.
         """
         error = self.ended()
         if error is not None:
@@ -78,25 +78,25 @@ class Principal:
 OPERATOR_GRANTS = (Grant(Right.ADMIN, EVERYTHING),)
 
 ANYONE = Principal("anyone", OPERATOR_GRANTS)
-"""Every caller of a log that never had a token."""
+"""The principal of every caller of a log that never had a token."""
 
 
 CALLER: ContextVar[Principal] = ContextVar("CALLER", default=ANYONE)
-"""The principal whose action runs, for what an action decides only while it runs."""
+"""The principal of the running action, for checks within the action."""
 
 
 def authorize(principal: Principal, right: Right | Iterable[Right], name: str) -> None:
-    """Decide whether a principal may do something; the only place where that is decided.
+    """Check that a principal has a right; the only place for that decision.
 
-    Called before a name is looked up, so that the answer does not tell whether it exists.
+    Called before a name is looked up, so that the response does not reveal whether it exists.
 
     Args:
-        principal: Who calls.
-        right: The right that is needed, or several of which any will do.
+        principal: The caller.
+        right: The required right, or several, any of which suffices.
         name: The full name of a topic or namespace, `EVERYTHING`, or `SOMEWHERE`.
 
     Raises:
-        PermissionDenied: It has none of the rights on the name.
+        PermissionDenied: The principal has none of the rights on the name.
     """
     if principal.is_operator:
         return

@@ -1,7 +1,7 @@
-"""Quotas: how much one token's principal may use at once, and what it uses now.
+"""Quotas: limits of a principal's concurrent usage, and its current usage.
 
-`calls` and `bytes` are counted here, by each process for itself. `topics` and `partitions` are
-counted in metadata, by the server's gate.
+`calls` and `bytes` are counted here, by each process. `topics` and `partitions` are counted in
+metadata, by the server's gate.
 """
 
 import threading
@@ -16,19 +16,19 @@ from wings_core.suggestions import suggested
 QUOTA_MAX = (1 << 63) - 1
 
 RELEASE_SECONDS_MAX = 600.0
-"""How long a call waits for its own bytes to become fewer: what releases them has ended by then."""
+"""Longest wait of a call for the release of its own bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The most that a principal may use; None: no bound.
+    """Limits of a principal; None for no limit.
 
     Attributes:
-        calls: Calls of Flight and HTTP under way at a node, open streams and long polls included.
+        calls: Concurrent Flight and HTTP calls at a node, open streams and long polls included.
         bytes: Bytes in flight at a node: received and not yet committed, or read and not yet sent.
-            One call may exceed it where the principal has no bytes of another call in flight.
-        topics: Topics that it may administer, for it to create another.
-        partitions: Partitions of keyed topics that it may write to, for it to begin another.
+            A single call may exceed it if no other call of the principal has bytes in flight.
+        topics: Topics that it may administer, checked when it creates another.
+        partitions: Partitions of keyed topics that it may write to, checked when it begins another.
     """
 
     calls: int | None = None
@@ -41,7 +41,7 @@ class Quotas:
         """Parse texts of the form `NAME=NUMBER`.
 
         Raises:
-            InvalidArgument: One is of another form, twice there, or out of range.
+            InvalidArgument: A text is malformed, duplicate, or out of range.
         """
         found: dict[str, int] = {}
         for text in texts:
@@ -58,14 +58,14 @@ class Quotas:
 
     @classmethod
     def of(cls, found: Mapping[str, int]) -> Self:
-        """Return quotas by their names.
+        """Construct quotas from numbers by name.
 
         Raises:
-            InvalidArgument: An unknown name, or a number out of range.
+            InvalidArgument: A name is unknown, or a number out of range.
         """
         for name in found:
             if name not in NAMES:
-                raise InvalidArgument(f"{name[:80]!r} is no quota{suggested(name, NAMES)}")
+                raise InvalidArgument(f"{name[:80]!r} is not a quota{suggested(name, NAMES)}")
         quotas = cls(**found)
         quotas.check()
         return quotas
@@ -74,20 +74,23 @@ class Quotas:
         """Check that the numbers are in range.
 
         Raises:
-            InvalidArgument: One is not; `calls` and `bytes` are at least 1, the others at least 0.
+            InvalidArgument: A number is out of range: `calls` and `bytes` must be at least 1, the
+                others at least 0.
         """
         for name, number in self.to_json().items():
             least = 1 if name in {"calls", "bytes"} else 0
             if not least <= number <= QUOTA_MAX:
-                raise InvalidArgument(f"the quota {name!r} is {least} to {QUOTA_MAX}, not {number}")
+                raise InvalidArgument(
+                    f"the quota {name!r} must be {least} to {QUOTA_MAX}, not {number}"
+                )
 
     def to_json(self) -> dict[str, int]:
-        """Return those that are set, by name."""
+        """Return the set quotas, by name."""
         found = {name: getattr(self, name) for name in NAMES}
         return {name: number for name, number in found.items() if number is not None}
 
     def __bool__(self) -> bool:
-        """Whether any is set."""
+        """Return whether any quota is set."""
         return self != NO_QUOTAS
 
 
@@ -97,44 +100,44 @@ NO_QUOTAS = Quotas()
 
 
 def exhausted(principal: str, quota: str, most: int, used: str) -> ResourceExhausted:
-    """Return the error of a call that a quota refuses; facts: `quota`, its name, and `most`."""
+    """Return the error of a call that exceeds a quota, with facts `quota` (its name) and `most`."""
     return ResourceExhausted(
         f"the quota {quota!r} of {principal} is {most}: {used}", quota=quota, most=most
     )
 
 
 class Usage:
-    """What one principal uses at this node; all methods from any thread.
+    """Usage of one principal at this node. Thread-safe.
 
     Args:
-        principal: Its name, for errors.
-        quotas: Its quotas; may be replaced at any time, and then hold for what comes after.
+        principal: Name of the principal, for errors.
+        quotas: Its quotas; may be replaced at any time, for later calls.
     """
 
     def __init__(self, principal: str, quotas: Quotas) -> None:
         self.principal = principal
         self.quotas = quotas
         self._changed = threading.Condition()
-        # Guarded by it.
+        # Guarded by the condition above.
         self._calls = 0
         self._bytes = 0
 
     @property
     def calls(self) -> int:
-        """How many calls are under way."""
+        """Number of calls in progress."""
         return self._calls
 
     @property
     def bytes(self) -> int:
-        """How many bytes are in flight."""
+        """Bytes in flight."""
         return self._bytes
 
     @contextmanager
     def call(self) -> Generator["CallUsage"]:
-        """Count one call, and what it holds, until the block ends.
+        """Count one call, and its bytes, until the block ends.
 
         Raises:
-            ResourceExhausted: As many calls are under way as may.
+            ResourceExhausted: The quota of calls is reached.
         """
         most = self.quotas.calls
         with self._changed:
@@ -162,14 +165,14 @@ class Usage:
             self.add(call, size)
 
     def _is_released(self, call: "CallUsage") -> bool:
-        """Wait until a call or another has fewer bytes; False: not in time."""
+        """Wait until bytes are released; returns False if none are in time."""
         held, others = call.bytes, self._bytes
         return self._changed.wait_for(
             lambda: call.bytes < held or self._bytes < others, RELEASE_SECONDS_MAX
         )
 
     def add(self, call: "CallUsage", change: int) -> None:
-        """Count bytes of a call as in flight, or, negative, as no longer."""
+        """Add to the bytes in flight of a call; negative to release."""
         with self._changed:
             change = max(change, -call.bytes)
             call.bytes += change
@@ -179,10 +182,10 @@ class Usage:
 
 
 class CallUsage:
-    """What one call of a principal holds.
+    """Usage of one call of a principal.
 
     Attributes:
-        bytes: Its bytes in flight; changed by `Usage` alone.
+        bytes: Its bytes in flight; only changed by `Usage`.
     """
 
     __slots__ = ("_usage", "bytes")
@@ -195,13 +198,14 @@ class CallUsage:
         """Count bytes as in flight until `release`, or the end of the call.
 
         Args:
-            size: How many.
-            waits: Where this call has bytes in flight, block until they are fewer, and do not
-                refuse: another thread releases them. Else a call by itself may exceed the quota.
+            size: Number of bytes.
+            waits: If this call has bytes in flight, which another thread releases, block until they
+                are fewer instead of raising. A call without any may exceed the quota by itself.
 
         Raises:
-            ResourceExhausted: They exceed the quota, together with those of other calls; or none of
-                this call were released for `RELEASE_SECONDS_MAX`.
+            ResourceExhausted: The bytes exceed the quota, together with those of other calls; or
+                none
+                of this call were released for `RELEASE_SECONDS_MAX`.
         """
         self._usage.take(self, size, waits=waits)
 
@@ -210,9 +214,9 @@ class CallUsage:
         self._usage.add(self, size)
 
     def release(self, size: int) -> None:
-        """Count bytes as in flight no longer."""
+        """Release bytes in flight."""
         self._usage.add(self, -size)
 
     def close(self) -> None:
-        """Release all that is left."""
+        """Release all remaining bytes."""
         self._usage.add(self, -self.bytes)

@@ -9,10 +9,10 @@ from wings_core.errors import InvalidArgument, InvalidName
 from wings_core.names import ID_PATTERN, NamespaceName, TopicName
 
 EVERYTHING = "*"
-"""The name of the server as a whole, which the pattern `*` alone matches."""
+"""Name of the server as a whole, matched only by the pattern `*`."""
 
 SOMEWHERE = ""
-"""Stands for any name: a right on anything at all will do."""
+"""Placeholder for any name, matched by every pattern."""
 
 PATTERN_CHARACTERS_MAX = 256
 
@@ -21,7 +21,7 @@ _COLLECTIONS = ("tenants", "namespaces", "topics")
 
 
 class Right(StrEnum):
-    """What a grant allows."""
+    """Rights that a grant can confer."""
 
     READ = "read"
     WRITE = "write"
@@ -31,7 +31,7 @@ class Right(StrEnum):
 
 
 DATA_RIGHTS = (Right.READ, Right.WRITE, Right.SHARE)
-"""Each of them allows to see that a topic exists, and its description."""
+"""Rights that each allow to see a topic and its description."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,8 +40,8 @@ class Grant:
 
     Args:
         right: The right.
-        pattern: A full name of a topic or of a namespace, or the beginning of one and a trailing
-            `*`; `*` alone matches every name.
+        pattern: Full name of a topic or namespace, or the beginning of one with a trailing `*`;
+            `*` alone matches every name.
     """
 
     right: Right
@@ -51,8 +51,8 @@ class Grant:
     def parse(cls, text: str) -> Self:
         """Parse `RIGHT=PATTERN`.
 
-        A pattern without a slash other than `*` is a topic of the default namespace, as wherever
-        topics are named; `metrics` alone stands for `metrics=*`.
+        A pattern without a slash, except `*`, is a topic of the default namespace, as elsewhere;
+        `metrics` alone means `metrics=*`.
 
         Raises:
             InvalidArgument: There is no such right.
@@ -69,7 +69,7 @@ class Grant:
         return cls(Right(name), _full_pattern(pattern))
 
     def matches(self, name: str) -> bool:
-        """Whether the pattern matches a full name, `EVERYTHING` or `SOMEWHERE`."""
+        """Return whether the pattern matches a full name, `EVERYTHING` or `SOMEWHERE`."""
         if name == SOMEWHERE:
             return True
         if self.pattern.endswith("*"):
@@ -77,7 +77,7 @@ class Grant:
         return name == self.pattern
 
     def reaches_into(self, namespace: NamespaceName) -> bool:
-        """Whether the pattern matches a namespace, or some name that a topic of it could have."""
+        """Return whether the pattern matches a namespace, or a possible topic of it."""
         name = str(namespace)
         return self.matches(name) or self.pattern.startswith(f"{name}/")
 
@@ -90,7 +90,7 @@ def _full_pattern(pattern: str) -> str:
     """Return a pattern in full form.
 
     Raises:
-        InvalidName: No full name can match it.
+        InvalidName: The pattern cannot match any full name.
     """
     if pattern == EVERYTHING:
         return pattern
@@ -118,7 +118,7 @@ def _is_name(text: str) -> bool:
 
 
 def _is_beginning(text: str) -> bool:
-    """Whether a full name of a topic may begin so."""
+    """Return whether a text can be the beginning of a topic's full name."""
     segments = text.split("/")
     if len(segments) > 2 * len(_COLLECTIONS):
         return False

@@ -1,4 +1,4 @@
-"""Tokens: 256 random bits as text, of which only the SHA-256 is kept."""
+"""Tokens: 256 random bits as text, stored only as their SHA-256."""
 
 import hashlib
 import re
@@ -12,16 +12,16 @@ from wings_core.security.rights import Grant
 from wings_core.times import parse_timestamp
 
 PREFIX = "wings_"
-"""What every generated token begins with, so that scanners for leaked secrets find them."""
+"""Prefix of generated tokens, by which scanners find leaked ones."""
 
 TOKENS_MAX = 10_000
-"""The most tokens of one log."""
+"""Most tokens of one log."""
 
 GRANTS_MAX = 100
-"""The most grants of one token."""
+"""Most grants of one token."""
 
 ROOT_CHARACTERS_MIN = 32
-"""The shortest text that may serve as the root token."""
+"""Shortest root token."""
 
 DIGEST_BYTES = 32
 
@@ -33,21 +33,21 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as metadata keeps it: without the secret."""
+    """A token as stored in metadata, without its secret."""
 
     id: str
-    """A UUID, which tells it from others of its name before and after it."""
+    """UUID, which distinguishes it from earlier and later tokens of the same name."""
     name: str
-    """Of the principal that presents it."""
+    """Name of its principal."""
     digest: bytes = field(repr=False)
-    """The SHA-256 of the secret."""
+    """SHA-256 of the secret."""
     grants: tuple[Grant, ...]
     created_at: int
-    """Microseconds since the epoch."""
+    """Creation time in microseconds since the epoch."""
     expires_at: int | None
-    """Microseconds since the epoch, exclusive; None: never."""
+    """Expiry in microseconds since the epoch, exclusive; None for never."""
     quotas: Quotas = NO_QUOTAS
-    """What its principal may use at once."""
+    """Quotas of its principal."""
 
 
 def new_secret() -> str:
@@ -61,16 +61,16 @@ def digest_of(secret: str) -> bytes:
 
 
 def is_presentable(secret: str) -> bool:
-    """Whether a header can hold a secret: printable ASCII, without a space at either end."""
+    """Return whether a header can hold a secret: printable ASCII, without spaces at the ends."""
     return secret.isascii() and secret.isprintable() and secret == secret.strip() != ""
 
 
 def check_root(secret: str) -> str:
-    """Return a secret that was chosen and not generated, such as the root token.
+    """Return a chosen, not generated, secret such as the root token, after validating it.
 
     Raises:
-        InvalidArgument: It is shorter than `ROOT_CHARACTERS_MIN`, or no header can hold it. The
-            message does not show it.
+        InvalidArgument: The secret is shorter than `ROOT_CHARACTERS_MIN`, or does not fit in a
+            header. The message does not show it.
     """
     if len(secret) < ROOT_CHARACTERS_MIN:
         raise InvalidArgument(
@@ -82,14 +82,14 @@ def check_root(secret: str) -> str:
 
 
 def parse_expiry(text: str, now: int) -> int:
-    """Return when a token expires, in microseconds since the epoch.
+    """Parse an expiry to microseconds since the epoch.
 
     Args:
         text: A duration such as `90d`, `12h`, `30m` or `60s`, or a time in RFC 3339.
-        now: Microseconds since the epoch.
+        now: Current time in microseconds since the epoch.
 
     Raises:
-        InvalidArgument: It is neither, or not in the future.
+        InvalidArgument: The text is neither, or not in the future.
     """
     match = _DURATION.fullmatch(text)
     if match is not None:
@@ -104,16 +104,16 @@ def parse_expiry(text: str, now: int) -> int:
                 "like 2026-11-20T12:00:00Z"
             ) from None
     if expires_at <= now:
-        raise InvalidArgument(f"{text[:80]!r} is no expiry in the future")
+        raise InvalidArgument(f"{text[:80]!r} is not in the future")
     return expires_at
 
 
 def check_token(token: Token) -> None:
-    """Check that a token can be kept.
+    """Check that a token can be stored.
 
     Raises:
-        InvalidArgument: A name that is not 1 to 128 letters, digits and `._:@-`, no or too many
-            grants, a digest that is none, or a quota out of range.
+        InvalidArgument: The name is not 1 to 128 letters, digits and `._:@-`, there are no or too
+            many grants, the digest is invalid, or a quota out of range.
     """
     if _NAME.fullmatch(token.name) is None:
         raise InvalidArgument(f"{token.name[:80]!a} is not a token's name: expected {NAME_PATTERN}")
@@ -125,20 +125,20 @@ def check_token(token: Token) -> None:
 
 
 def check_room(tokens: int) -> None:
-    """Check that a log with so many tokens may have another.
+    """Check that a log with `tokens` tokens may have another.
 
     Raises:
-        ResourceExhausted: It has `TOKENS_MAX`.
+        ResourceExhausted: The log has `TOKENS_MAX`.
     """
     if tokens >= TOKENS_MAX:
-        raise ResourceExhausted(f"there are {tokens} tokens, which is the most there may be")
+        raise ResourceExhausted(f"there are {tokens} tokens already, the maximum")
 
 
 def existing_token(existing: Token, token: Token) -> Token:
-    """Return an existing token of the name or the secret to be created, if it is the same one.
+    """Return an existing token with the name or secret of `token`, if it is the same.
 
     Raises:
-        AlreadyExists: It is another one.
+        AlreadyExists: The existing token differs.
     """
     if existing.id != token.id:
         raise AlreadyExists(f"there is a token {existing.name!r} already")

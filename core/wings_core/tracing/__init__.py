@@ -1,7 +1,7 @@
-"""Traces: what a call does, over client, server, storage and metadata, as OpenTelemetry's spans.
+"""Traces: OpenTelemetry spans of calls, across client, server, storage and metadata.
 
-Off unless a process sets them up (`setup.start`) or a program that uses the client has a tracer
-provider of its own; then every function here but `notice` costs one look at a variable.
+Off unless a process starts them (`setup.start`), or a program that uses the client has a tracer
+provider of its own. When off, every function but `notice` costs one check of a variable.
 """
 
 from wings_core.tracing.recent import RecentPushes

@@ -1,7 +1,7 @@
-"""RecentPushes: which spans the last messages were pushed in, for links from those who get them.
+"""RecentPushes: the spans that pushed recent messages, for links from the spans of consumers.
 
-It is kept in memory, by the node that took the pushes: what was pushed before a start, at another
-node, or too long ago has no links. Nothing of it is stored with the messages.
+They are kept in the memory of the node that received the pushes: messages pushed before a restart,
+at another node, or too long ago have no links. Nothing is stored with the messages.
 """
 
 import threading
@@ -13,13 +13,13 @@ from wings_core.model import CommittedRange
 from wings_core.partitions import Partition
 
 PARTITIONS_MAX = 1_000
-"""Partitions whose pushes are known; the one that was pushed to longest ago goes first."""
+"""Most partitions whose pushes are known; the least recently pushed to is dropped."""
 
 PUSHES_MAX = 64
-"""Pushes of each partition that are known, the last."""
+"""Most recent pushes known of each partition."""
 
 FOUND_MAX = 8
-"""The most pushes that are told of a range."""
+"""Most pushes returned for a range."""
 
 
 class _Push(NamedTuple):
@@ -29,7 +29,7 @@ class _Push(NamedTuple):
 
 
 class RecentPushes:
-    """The last pushes of a process; all methods from any thread."""
+    """The recent pushes of a process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class RecentPushes:
     def note(
         self, topic: str, committed: Iterable[CommittedRange], headers: Mapping[str, str]
     ) -> None:
-        """Say that messages of a topic, by its UUID, were pushed in the span of these headers."""
+        """Record that messages of a topic (its UUID) were pushed in the span named by `headers`."""
         with self._lock:
             for found in committed:
                 key = (topic, found.partition)
@@ -51,9 +51,9 @@ class RecentPushes:
     def find(
         self, topic: str, partition: Partition, start_offset: int, end_offset: int
     ) -> Sequence[Mapping[str, str]]:
-        """Return what names the spans of those messages' pushes, the last first, without repeats.
+        """Return headers of the spans that pushed messages, the latest first, without duplicates.
 
-        Of more than `FOUND_MAX`, the last.
+        At most the last `FOUND_MAX` are returned.
         """
         with self._lock:
             pushes = list(self._pushes.get((topic, partition), ()))

@@ -1,11 +1,11 @@
-"""OpenTelemetry's SDK for a process of ours, as the standard `OTEL_…` variables say; else nothing.
+"""Setup of OpenTelemetry's SDK by the standard `OTEL_…` variables.
 
     OTEL_EXPORTER_OTLP_ENDPOINT, …_TRACES_ENDPOINT, …_METRICS_ENDPOINT    turn both or one on
     OTEL_TRACES_EXPORTER, OTEL_METRICS_EXPORTER                           otlp: on, none: off
-    OTEL_SDK_DISABLED                                                     true: all is off
+    OTEL_SDK_DISABLED                                                     true: everything is off
     OTEL_EXPORTER_OTLP_PROTOCOL, …_TRACES_PROTOCOL, …_METRICS_PROTOCOL    http/protobuf, or grpc
 
-All others are read by the SDK and its exporters themselves.
+The SDK and its exporters read all other variables.
 """
 
 import os
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 Signal = Literal["traces", "metrics"]
 
 FLUSH_SECONDS_MAX = 3.0
-"""How long the end of a process waits for its last spans to be exported."""
+"""Longest time that the end of a process waits for the export of its last spans."""
 
 _provider: "TracerProvider | None" = None
 
 
 def is_wanted(signal: Signal, environment: Mapping[str, str] | None = None) -> bool:
-    """Whether the environment turns traces or metrics on.
+    """Return whether the environment turns traces or metrics on.
 
     Raises:
-        InvalidArgument: It names an exporter that there is not.
+        InvalidArgument: It names an unsupported exporter.
     """
     environment = os.environ if environment is None else environment
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -42,7 +42,7 @@ def is_wanted(signal: Signal, environment: Mapping[str, str] | None = None) -> b
     exporter = environment.get(name, "").strip().lower()
     if exporter:
         if exporter not in {"otlp", "none"}:
-            raise InvalidArgument(f"{name} is {exporter!r:.80}: there are otlp and none")
+            raise InvalidArgument(f"{name} is {exporter!r:.80}: expected otlp or none")
         return exporter == "otlp"
     return any(
         environment.get(f"OTEL_EXPORTER_OTLP_{prefix}ENDPOINT")
@@ -54,7 +54,7 @@ def protocol(signal: Signal) -> str:
     """Return `grpc` or `http/protobuf`.
 
     Raises:
-        InvalidArgument: The environment names another.
+        InvalidArgument: The environment names another protocol.
     """
     for name in (
         f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL",
@@ -64,18 +64,18 @@ def protocol(signal: Signal) -> str:
         if found in {"grpc", "http/protobuf"}:
             return found
         if found:
-            raise InvalidArgument(f"{name} is {found!r:.80}: there are grpc and http/protobuf")
+            raise InvalidArgument(f"{name} is {found!r:.80}: expected grpc or http/protobuf")
     return "http/protobuf"
 
 
 def start(service: str) -> None:
-    """Export spans of this process from now on, where the environment says so.
+    """Start exporting spans of this process, if the environment turns traces on.
 
     Args:
-        service: `service.name`, unless the environment names one.
+        service: Value of `service.name`, unless the environment sets it.
 
     Raises:
-        InvalidArgument: The environment cannot be followed, or the extra `otel` is missing.
+        InvalidArgument: The environment is invalid, or the extra `otel` is not installed.
     """
     global _provider
     if _provider is not None or not is_wanted("traces"):
@@ -94,24 +94,24 @@ def start(service: str) -> None:
     _provider = provider = TracerProvider(resource=resource(service), shutdown_on_exit=False)
     exporter: Any = OTLPSpanExporter()
     provider.add_span_processor(BatchSpanProcessor(exporter))
-    # Not the provider of all libraries in the process: FastAPI would make each request a span, too.
+    # Not set globally: FastAPI would then create a span for each request, too.
     spans.use(provider.get_tracer("wings", version("wings-flight")))
 
 
 def stop() -> None:
-    """Export what is left, for `FLUSH_SECONDS_MAX` at most, and make no more spans."""
+    """Export remaining spans, for at most `FLUSH_SECONDS_MAX`, and create no more."""
     global _provider
     provider, _provider = _provider, None
     if provider is not None:
         spans.use(None)
-        # On a thread: where nothing takes them, the exporter tries for longer than that.
+        # On a thread, since without a receiver the exporter retries for longer than that.
         ending = threading.Thread(target=provider.shutdown, name="wings-traces", daemon=True)
         ending.start()
         ending.join(FLUSH_SECONDS_MAX)
 
 
 def resource(service: str) -> "Resource":
-    """Return what describes this process, with the environment's words above ours."""
+    """Return the resource attributes of this process; the environment's take precedence."""
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
     ours = {"service.name": service, "service.version": version("wings-flight")}
@@ -119,7 +119,7 @@ def resource(service: str) -> "Resource":
 
 
 def missing(error: ModuleNotFoundError) -> InvalidArgument:
-    """Return the error of a process whose environment wants what is not installed."""
+    """Return the error for a missing package that the environment requires."""
     return InvalidArgument(
         f"the environment turns OpenTelemetry on (OTEL_…), and {error.name} is not installed: "
         "pip install 'wings-flight[otel]', or set OTEL_SDK_DISABLED=true"

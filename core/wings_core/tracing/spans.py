@@ -1,4 +1,4 @@
-"""Spans: begun, handed to other threads and other processes, and ended."""
+"""Spans: their creation, and their propagation to other threads and processes."""
 
 import contextvars
 import sys
@@ -17,10 +17,10 @@ Attributes = Mapping[str, str | int | bool]
 Kind = Literal["internal", "client", "server", "producer", "consumer"]
 
 LINKS_MAX = 128
-"""The most links of a span, as many as OpenTelemetry keeps by default."""
+"""Most links of a span, OpenTelemetry's default limit."""
 
 STEPS_MAX = 64
-"""Items of an iterator that are taken as a part of its span."""
+"""Items of an iterator that are taken within its span."""
 
 SYSTEM = {"messaging.system": "wings"}
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class _Nothing:
-    """What is entered where there is no span; one for all, as it has no state."""
+    """A stateless context manager in place of a span."""
 
     __slots__ = ()
 
@@ -45,15 +45,15 @@ _tracer: "Tracer | None" = None
 
 
 def use(tracer: "Tracer | None") -> None:
-    """Make spans with this tracer from now on; None: none any more."""
+    """Create spans with this tracer from now on; None turns them off."""
     global _tracer
     _tracer = tracer
 
 
 def notice() -> None:
-    """Make spans from now on where the program has a tracer provider, as OpenTelemetry's SDK sets.
+    """Create spans from now on if the program has set a tracer provider of OpenTelemetry's SDK.
 
-    The client calls it at each call of the program's. It imports nothing.
+    The client calls it at each of the program's calls. It imports nothing.
     """
     if _tracer is None and "opentelemetry.trace" in sys.modules:
         _look()
@@ -68,12 +68,12 @@ def _look() -> None:
 
 
 def is_on() -> bool:
-    """Whether spans are made."""
+    """Return whether spans are created."""
     return _tracer is not None
 
 
 def span(name: str, attributes: Attributes | None = None) -> "AbstractContextManager[Span | None]":
-    """Do what follows in a span below the present one; without one, in none."""
+    """Run the block in a child span of the current span; without one, in none."""
     if _tracer is None or _recording() is None:
         return _NOTHING
     return _running(_tracer, name, "internal", attributes)
@@ -82,9 +82,9 @@ def span(name: str, attributes: Attributes | None = None) -> "AbstractContextMan
 def client_span(
     name: str, attributes: Attributes | None = None, kind: Kind = "client"
 ) -> "AbstractContextManager[Span | None]":
-    """Do what follows in a span that calls another process; it may be a trace's first.
+    """Run the block in a span for a call to another process; it may begin a trace.
 
-    A program whose tracer provider was set by now has its spans; see `notice`.
+    Uses a tracer provider set by the program meanwhile; see `notice`.
     """
     notice()
     if _tracer is None:
@@ -99,13 +99,13 @@ def server_span(
     *,
     begins: bool = True,
 ) -> "AbstractContextManager[Span | None]":
-    """Do what follows in the span of a call that came in.
+    """Run the block in the span of an incoming call.
 
     Args:
-        name: Of the span.
-        received: The headers of the call, by their names in lower case.
-        attributes: Of the span.
-        begins: Whether a call that names no trace begins one; else it is in none.
+        name: Name of the span.
+        received: Headers of the call, by lower-case names.
+        attributes: Attributes of the span.
+        begins: Whether a call without a trace begins one; otherwise it has no span.
     """
     if _tracer is None or not (begins or "traceparent" in received):
         return _NOTHING
@@ -119,12 +119,12 @@ def linked_span(
     producers: Iterable[Mapping[str, str]],
     attributes: Attributes | None = None,
 ) -> "AbstractContextManager[Span | None]":
-    """Do what follows in a span of a consumer, below the present one, with links to others.
+    """Run the block in a consumer's span, a child of the current one, with links to others.
 
     Args:
-        name: Of the span.
-        producers: The headers that name each of the others; of more than `LINKS_MAX`, the first.
-        attributes: Of the span.
+        name: Name of the span.
+        producers: Headers of the linked spans; only the first `LINKS_MAX` are used.
+        attributes: Attributes of the span.
     """
     if _tracer is None:
         return _NOTHING
@@ -139,11 +139,11 @@ def linked_span(
 
 
 def shared_span(name: str, parts: "Iterable[Span | None]") -> "AbstractContextManager[Span | None]":
-    """Do what follows in a span for several others at once: below the first, linked with all.
+    """Run the block in a span on behalf of several others: child of the first, linked to all.
 
     Args:
-        name: Of the span.
-        parts: What `present` returned for each; of more than `LINKS_MAX`, the first are linked.
+        name: Name of the span.
+        parts: Results of `present` for each; only the first `LINKS_MAX` are linked.
     """
     if _tracer is None:
         return _NOTHING
@@ -166,9 +166,9 @@ def _shared(tracer: "Tracer", name: str, others: "list[Span]") -> "Generator[Spa
 
 
 def begin(name: str) -> "Span":
-    """Return a span below the present one, of a call to another process; the caller ends it.
+    """Return a child span of the current one for a call to another process; the caller ends it.
 
-    Only where there is a present one.
+    There must be a current span.
     """
     assert _tracer is not None, "there is a present span"
     from opentelemetry.trace import SpanKind
@@ -177,10 +177,10 @@ def begin(name: str) -> "Span":
 
 
 def spread(name: str, items: Iterator[T], attributes: Attributes | None = None) -> Iterator[T]:
-    """Return what an iterator yields, taken in a span below the present one, until its end.
+    """Yield the items of an iterator, taken in a child span of the current one.
 
-    The first `STEPS_MAX` items are taken as a part of that span; further ones in none, so that the
-    trace of a stream that goes on for hours stays small.
+    The first `STEPS_MAX` items are taken within that span, further ones in none, so that the trace
+    of a long stream stays small.
     """
     if _tracer is None or (parent := _recording()) is None:
         return items
@@ -198,7 +198,7 @@ def _steps(span: "Span", items: Iterator[T]) -> Generator[T]:
     step = 0
     try:
         while True:
-            # Not the present one while the iterator stands: its steps may be on any thread.
+            # Not current between steps, which may run on any thread.
             with under(span if step < STEPS_MAX else None):
                 try:
                     item = next(items)
@@ -219,12 +219,12 @@ def _steps(span: "Span", items: Iterator[T]) -> Generator[T]:
 
 
 def present() -> "Span | None":
-    """Return the present span, for another thread that works for it; None: there is none."""
+    """Return the current span, for a thread that works on its behalf; None if there is none."""
     return None if _tracer is None else _recording()
 
 
 def under(span: "Span | None") -> "AbstractContextManager[Span | None]":
-    """Do what follows as a part of a span, which another thread may have begun; ends nothing."""
+    """Run the block within a span, possibly of another thread, without ending the span."""
     if span is None:
         return _NOTHING
     from opentelemetry.trace import use_span
@@ -233,7 +233,7 @@ def under(span: "Span | None") -> "AbstractContextManager[Span | None]":
 
 
 def bound(work: Callable[[], T]) -> Callable[[], T]:
-    """Return `work`, to be done on another thread as a part of the present span."""
+    """Return `work` wrapped to run within the current span on another thread."""
     if _tracer is None:
         return work
     context = contextvars.copy_context()
@@ -241,10 +241,9 @@ def bound(work: Callable[[], T]) -> Callable[[], T]:
 
 
 def headers(span: "Span | None" = None) -> dict[str, str]:
-    """Return the headers by which another process finds a span, or the present one.
+    """Return the headers that propagate a span, by default the current one, to another process.
 
-    They are W3C's `traceparent` and `tracestate`, or what `OTEL_PROPAGATORS` says; none where there
-    is no span.
+    W3C's `traceparent` and `tracestate`, or those of `OTEL_PROPAGATORS`; empty without a span.
     """
     if _tracer is None:
         return {}
@@ -257,7 +256,7 @@ def headers(span: "Span | None" = None) -> dict[str, str]:
 
 
 def current_ids() -> tuple[str, str] | None:
-    """Return the present trace's and span's id, in hexadecimal; None: there is none."""
+    """Return the ids of the current trace and span, in hexadecimal; None without a span."""
     if _tracer is None:
         return None
     from opentelemetry import trace

@@ -1,4 +1,4 @@
-"""The stubs of the services: the calls of a channel by the names of a service's methods."""
+"""Stubs of the services: callables of a channel, named as the service's methods."""
 
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Stub:
-    """The calls of a service on a channel, by its methods; none of those that take a stream.
+    """A stub of a service's methods, except those that take a stream.
 
     Args:
-        channel: To the service.
+        channel: Channel to the service.
     """
 
     service: ClassVar[ServiceDescriptor]
