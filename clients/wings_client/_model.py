@@ -9,16 +9,12 @@ from typing import Any, NamedTuple, Self, cast
 from pydantic import JsonValue
 
 from wings_client._results import (
-    arrow_array,
-    arrow_stream,
+    BatchViews,
     batch_html,
     pandas_of,
     polars_of,
     schema_text,
     table_html,
-    to_arrow,
-    to_pandas,
-    to_polars,
 )
 from wings_client.arrow import DataType, RecordBatch, Schema, Table
 from wings_core.contracts.chunks import EndReason, PartitionEnd, PartitionRange
@@ -254,19 +250,17 @@ class Aborted:
         return cls(tuple(found["deleted"]), found["published"])
 
 
-class Chunk(NamedTuple):
-    """Rows of one partition, and the range of the log that they come from."""
-
+class _Chunk(NamedTuple):
     batch: RecordBatch
     start_offset: int
     end_offset: int
     """Inclusive. With a filter, the range includes the rows that it dropped."""
 
-    to_arrow = to_arrow
-    to_pandas = to_pandas
-    to_polars = to_polars
-    __arrow_c_array__ = arrow_array
-    __arrow_c_stream__ = arrow_stream
+
+class Chunk(_Chunk, BatchViews):
+    """Rows of one partition, and the range of the log that they come from."""
+
+    __slots__ = ()
 
     def __repr__(self) -> str:
         """Return what there is of it, without the rows."""
@@ -277,20 +271,18 @@ class Chunk(NamedTuple):
         return batch_html("Chunk", self.batch, _offsets(self.start_offset, self.end_offset))
 
 
-class ConsumedBatch(NamedTuple):
-    """Rows of one partition that a consumer delivers."""
-
+class _ConsumedBatch(NamedTuple):
     batch: RecordBatch
     partition: JsonScalar
     start_offset: int
     end_offset: int
     """Inclusive. With a filter, the range includes the rows that it dropped."""
 
-    to_arrow = to_arrow
-    to_pandas = to_pandas
-    to_polars = to_polars
-    __arrow_c_array__ = arrow_array
-    __arrow_c_stream__ = arrow_stream
+
+class ConsumedBatch(_ConsumedBatch, BatchViews):
+    """Rows of one partition that a consumer delivers."""
+
+    __slots__ = ()
 
     def __repr__(self) -> str:
         """Return what there is of it, without the rows."""
@@ -315,18 +307,16 @@ class ConsumedBatch(NamedTuple):
         yield self
 
 
-class RangesBatch(NamedTuple):
-    """Rows of many partitions, and the ranges of their logs that they come from."""
-
+class _RangesBatch(NamedTuple):
     batch: RecordBatch
     ranges: Sequence[PartitionRange]
     """In the order of the rows: each says how many of them are its."""
 
-    to_arrow = to_arrow
-    to_pandas = to_pandas
-    to_polars = to_polars
-    __arrow_c_array__ = arrow_array
-    __arrow_c_stream__ = arrow_stream
+
+class RangesBatch(_RangesBatch, BatchViews):
+    """Rows of many partitions, and the ranges of their logs that they come from."""
+
+    __slots__ = ()
 
     def __repr__(self) -> str:
         """Return what there is of it, without the rows."""

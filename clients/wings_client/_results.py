@@ -26,37 +26,42 @@ class HasBatch(Protocol):
         ...
 
 
-def to_arrow(self: HasBatch) -> Table:
-    """Return the rows as a table, without a copy."""
-    return Table.from_batches([self.batch])
+class BatchViews:
+    """The rows of something of one batch as tables, data frames and streams."""
+
+    __slots__ = ()
+
+    def to_arrow(self: HasBatch) -> Table:
+        """Return the rows as a table, without a copy."""
+        return _table_of(self)
+
+    def to_pandas(self: HasBatch) -> Any:
+        """Return the rows as a data frame of pandas.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return pandas_of(_table_of(self))
+
+    def to_polars(self: HasBatch) -> Any:
+        """Return the rows as a data frame of Polars.
+
+        Raises:
+            ImportError: Polars is not installed.
+        """
+        return polars_of(_table_of(self))
+
+    def __arrow_c_array__(self: HasBatch, requested_schema: object = None) -> tuple[object, object]:
+        """Export the batch by Arrow's PyCapsule interface."""
+        return cast("Any", self.batch).__arrow_c_array__(requested_schema)
+
+    def __arrow_c_stream__(self: HasBatch, requested_schema: object = None) -> object:
+        """Export the batch as a stream of one, by Arrow's PyCapsule interface."""
+        return cast("Any", _table_of(self)).__arrow_c_stream__(requested_schema)
 
 
-def to_pandas(self: HasBatch) -> Any:
-    """Return the rows as a data frame of pandas.
-
-    Raises:
-        ImportError: pandas is not installed.
-    """
-    return pandas_of(to_arrow(self))
-
-
-def to_polars(self: HasBatch) -> Any:
-    """Return the rows as a data frame of Polars.
-
-    Raises:
-        ImportError: Polars is not installed.
-    """
-    return polars_of(to_arrow(self))
-
-
-def arrow_array(self: HasBatch, requested_schema: object = None) -> tuple[object, object]:
-    """Export the batch by Arrow's PyCapsule interface."""
-    return cast("Any", self.batch).__arrow_c_array__(requested_schema)
-
-
-def arrow_stream(self: HasBatch, requested_schema: object = None) -> object:
-    """Export the batch as a stream of one, by Arrow's PyCapsule interface."""
-    return cast("Any", to_arrow(self)).__arrow_c_stream__(requested_schema)
+def _table_of(found: HasBatch) -> Table:
+    return Table.from_batches([found.batch])
 
 
 def pandas_of(table: pa.Table) -> Any:

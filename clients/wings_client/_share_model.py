@@ -8,14 +8,7 @@ from typing import Any, Protocol, Self, cast
 import pyarrow as pa
 from pydantic import JsonValue
 
-from wings_client._results import (
-    arrow_array,
-    arrow_stream,
-    batch_html,
-    to_arrow,
-    to_pandas,
-    to_polars,
-)
+from wings_client._results import BatchViews, batch_html
 from wings_client.arrow import RecordBatch
 from wings_core.contracts.share import AcquiredChunk
 from wings_core.errors import InvalidArgument
@@ -181,7 +174,7 @@ class Redriven:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Delivery:
+class Delivery(BatchViews):
     """Messages of one partition, locked for this member under one lease.
 
     Passes as a RecordBatch wherever Arrow's PyCapsule interface is taken: `pa.record_batch(it)`.
@@ -234,13 +227,6 @@ class Delivery:
     def __len__(self) -> int:
         """Return the number of rows."""
         return self.batch.num_rows
-
-    # Of the batch, with its system columns; `rows` is without them.
-    to_arrow = to_arrow
-    to_pandas = to_pandas
-    to_polars = to_polars
-    __arrow_c_array__ = arrow_array
-    __arrow_c_stream__ = arrow_stream
 
     def __repr__(self) -> str:
         """Return what there is of it, without the rows."""

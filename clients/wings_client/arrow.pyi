@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 from typing import Any, Literal, Self, overload
 
-import pyarrow as pa
+from wings_client import _pyarrow as pa
 
 __all__ = [
     "Array",
@@ -28,7 +28,7 @@ class DataType(_Attribute, pa.DataType):
     @property
     def num_fields(self) -> int: ...
 
-class Field(_Attribute, pa.Field[Any]):
+class Field(_Attribute, pa.Field):
     @property
     def name(self) -> str: ...
     @property
@@ -61,13 +61,13 @@ class _Values(_Attribute):
     def to_numpy(self, *args: Any, **kwargs: Any) -> Any: ...
     def to_pandas(self, *args: Any, **kwargs: Any) -> Any: ...
 
-class Array(_Values, pa.Array[Any]):
+class Array(_Values, pa.Array):
     @overload
     def __getitem__(self, key: int) -> Any: ...
     @overload
     def __getitem__(self, key: slice) -> Self: ...
 
-class ChunkedArray(_Values, pa.ChunkedArray[Any]):
+class ChunkedArray(_Values, pa.ChunkedArray):
     @overload
     def __getitem__(self, key: slice) -> Self: ...
     @overload

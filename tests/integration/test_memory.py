@@ -148,8 +148,8 @@ def test_what_would_decompress_to_more_than_arrow_may_take_is_refused_before_it_
             put: Any = channel.stream_stream("/arrow.flight.protocol.FlightService/DoPut")
             rows = pa.Table.from_batches([few])
             sent = flight_messages(path_descriptor("t"), rows, compression="zstd")
-            sizes = [size.to_bytes(8, "little") for size in (few.nbytes, 2**33)]
-            answers = put(iter([sent[0], sent[1].replace(*sizes)]), timeout=20)
+            declared, huge = (size.to_bytes(8, "little") for size in (few.nbytes, 2**33))
+            answers = put(iter([sent[0], sent[1].replace(declared, huge)]), timeout=20)
             with pytest.raises(grpc.RpcError):
                 list(answers)
         error = json.loads(dict(answers.trailing_metadata())["grpc-status-details-bin"])
