@@ -30,9 +30,11 @@ from benchmarks.harness import (
     ticket,
     wide,
 )
+from wings_core.contracts.reads import ReadOptions
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory
-from wings_core.fetch.fetcher import Cancel, Cursor
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import Cancel, Read
 from wings_core.fetch.selection import Selection
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
@@ -122,15 +124,13 @@ def _all_locations(log: Log, topic: Topic) -> list[Location]:
 def _rows_per_second(log: Log, topic: Topic, columns: Sequence[str] | None) -> float:
     """Scan a topic of which nothing is in memory; millions of rows per second."""
     log.storage.cache.clear()
-    selection = Selection.of(topic, columns=columns)
-    cursor = Cursor(topic, UNPARTITIONED, 0, selection)
+    selection = Selection.of(
+        topic, ReadOptions(columns=None if columns is None else tuple(columns))
+    )
     end = log.registry.partition_state(topic.uuid, UNPARTITIONED).next_offset
     started = time.perf_counter()
-    rows = sum(
-        chunk.batch.num_rows
-        for chunks in log.fetcher.scan(cursor, end, Cancel())
-        for chunk in chunks
-    )
+    read = Read.of(topic, [PartitionCursor(UNPARTITIONED, 0, end)], selection)
+    rows = sum(chunk.batch.num_rows for chunk in log.fetcher.scan(read, Cancel()))
     assert rows == end
     return rows / (time.perf_counter() - started) / 1e6
 

@@ -12,9 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.harness import Row, compare
+from wings_core.contracts.reads import ReadOptions
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory
-from wings_core.fetch.fetcher import Cancel, Cursor
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import Cancel, Read
 from wings_core.fetch.selection import Selection
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
@@ -90,10 +92,12 @@ def _filled(
 def _scan(log: Log, topic: Topic, columns: Sequence[str] | None) -> float:
     """Scan a topic of which nothing is in memory; seconds of CPU."""
     log.storage.cache.clear()
-    cursor = Cursor(topic, UNPARTITIONED, 0, Selection.of(topic, columns=columns))
+    selection = Selection.of(
+        topic, ReadOptions(columns=None if columns is None else tuple(columns))
+    )
     before = time.process_time()
-    chunks = log.fetcher.scan(cursor, PUSHES * ROWS, Cancel())
-    rows = sum(chunk.batch.num_rows for some in chunks for chunk in some)
+    read = Read.of(topic, [PartitionCursor(UNPARTITIONED, 0, PUSHES * ROWS)], selection)
+    rows = sum(chunk.batch.num_rows for chunk in log.fetcher.scan(read, Cancel()))
     assert rows == PUSHES * ROWS
     return time.process_time() - before
 

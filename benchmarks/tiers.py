@@ -29,9 +29,11 @@ from benchmarks.harness import (
     ticket,
     wide,
 )
+from wings_core.contracts.reads import ReadOptions
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory
-from wings_core.fetch.fetcher import Cancel, Cursor
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import Cancel, Read
 from wings_core.fetch.selection import Selection
 from wings_core.log import Log
 from wings_core.names import TopicName
@@ -184,14 +186,13 @@ def _scan_rate(log: Log, name: str, columns: Sequence[str] | None) -> float:
     """Scan a topic of which nothing is in memory; millions of rows per second."""
     log.storage.cache.clear()
     topic = log.admin.get_topic(TopicName.parse(name))
-    cursor = Cursor(topic, UNPARTITIONED, 0, Selection.of(topic, columns=columns))
+    selection = Selection.of(
+        topic, ReadOptions(columns=None if columns is None else tuple(columns))
+    )
     end = log.registry.partition_state(topic.uuid, UNPARTITIONED).next_offset
     started = time.perf_counter()
-    rows = sum(
-        chunk.batch.num_rows
-        for chunks in log.fetcher.scan(cursor, end, Cancel())
-        for chunk in chunks
-    )
+    read = Read.of(topic, [PartitionCursor(UNPARTITIONED, 0, end)], selection)
+    rows = sum(chunk.batch.num_rows for chunk in log.fetcher.scan(read, Cancel()))
     assert rows == end
     return rows / (time.perf_counter() - started) / 1e6
 

@@ -8,9 +8,7 @@ from typing import Self
 from wings_core import tracing
 from wings_core.deployments import Deployment, Parts
 from wings_core.fetch.fetcher import Fetcher
-from wings_core.fetch.many import ManyReader
 from wings_core.ingest.group_commit import FlushReport, GroupCommit
-from wings_core.latest import Latest
 from wings_core.limits import Limits
 from wings_core.maintain import Maintainer, TableCommits, Tiering
 from wings_core.maintain.drain import FLUSH_BYTES_MAX, LINGERING_FLUSH_BYTES_MAX, Drain
@@ -71,9 +69,7 @@ class Log:
         memory: The memory budget of pushes.
         group_commit: The queue that commits pushes.
         versions: Finds schema versions newer than a reader's or writer's topic.
-        latest: The rows of the last small commits, for followers.
-        fetcher: Reads one partition.
-        many: Reads many partitions as one stream.
+        fetcher: Reads partitions, one or many.
         shares: Share groups.
         limits: The bounds in force.
         maintainer: Moves old messages, and deletes expired ones.
@@ -105,7 +101,6 @@ class Log:
         self.traffic = Traffic()
         self.drain: Drain | None = self._open_drain(parts.drain_holder)
         self.memory = MemoryBudget(limits.memory_bytes_max, limits.batch_bytes_max)
-        self.latest = latest = Latest()
         self.group_commit = GroupCommit(
             self.store,
             self.registry,
@@ -115,12 +110,10 @@ class Log:
             inline=self.drain,
             check_room=None if disk is None else disk.check,
             on_room=self.memory.came_free,
-            latest=latest,
         )
         self.memory.count(lambda: self.group_commit.pending_bytes)
         self.versions = SchemaVersions(self.admin)
-        self.fetcher = Fetcher(self.store, self.registry, limits, self.versions, latest)
-        self.many = ManyReader(self.store, self.registry, limits, self.fetcher.waits, self.versions)
+        self.fetcher = Fetcher(self.store, self.registry, limits, self.versions)
         self.reclaimer = Reclaimer(
             self.registry, self.stages, storage.stores, limits.stage_seconds_max
         )
@@ -183,7 +176,7 @@ class Log:
 
     def _open_shares(self, open_coordinator: OpenCoordinator | None) -> Shares:
         groups = self.metadata.groups
-        source = LogSource(self.fetcher, self.registry, store=self.store, latest=self.latest)
+        source = LogSource(self.fetcher, self.registry, store=self.store)
         records = RecordFetcher(source)
         letters = DeadLetterWriter(self.admin, self.group_commit, self.limits, records)
         coordinator = (

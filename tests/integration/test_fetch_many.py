@@ -16,10 +16,7 @@ from flight_calls import Json, act, chunks, create_topic, error_of, push, ticket
 from many_calls import get_many, read_many
 
 from wings_core.contracts.tickets import AnyRead, parse_ticket
-from wings_core.errors import TopicNotFound
 from wings_core.fetch.fetcher import Cancel
-from wings_core.fetch.many import reader
-from wings_core.fetch.many.ahead import LookAhead
 from wings_core.limits import Limits
 from wings_core.model import TopicConfig
 from wings_core.names import TopicName
@@ -95,82 +92,6 @@ def test_a_scan_of_all_partitions_is_one_stream(client: flight.FlightClient, top
     assert (answer.end, answer.next_offsets) == ("end_offset", {1: 2, 2: 3, 3: 1})
     assert answer.log_end_offsets == {1: 2, 2: 3, 3: 1}
     assert len(answer.batches) == 1, "small partitions share a chunk"
-
-
-@pytest.fixture
-def turns(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Have turns of 300 partitions; the names of the threads that look up their pages."""
-    monkeypatch.setattr(reader, "POSITIONS_MAX", 300)
-    looked_up: list[str] = []
-    registry = server.server.log.registry
-    locate = registry.locate_slices
-
-    def noted(*arguments: Any) -> Any:
-        looked_up.append(threading.current_thread().name)
-        return locate(*arguments)
-
-    monkeypatch.setattr(registry, "locate_slices", noted)
-    return looked_up
-
-
-def test_a_scan_looks_up_its_next_turn_while_it_sends_one(
-    client: flight.FlightClient, topic: str, turns: list[str]
-) -> None:
-    rows = {key: [key, -key] for key in range(1_000)}
-    push(client, topic, keyed(rows))
-    push(client, topic, keyed(rows))
-    got = get_many(client, topic=topic, kind="scan", partitions="all")
-    assert got.column("n") == {key: values * 2 for key, values in rows.items()}
-    # The last turn is of few partitions: a thread would take longer.
-    assert [name == "wings-look-ahead" for name in turns] == [False, True, True, False]
-
-
-def test_a_commit_to_what_was_looked_up_ahead_is_delivered_too(
-    server: RunningServer, client: flight.FlightClient, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reader, "POSITIONS_MAX", 300)
-    rows = {key: [key] for key in range(1_000)}
-    push(client, topic, keyed(rows))
-    is_current = cast("Any", LookAhead.is_current)
-    pushed = threading.Event()
-
-    def commit_between(ahead: LookAhead) -> bool:
-        if not pushed.is_set():
-            pushed.set()
-            push(client, topic, keyed(rows))
-        return is_current.fget(ahead)
-
-    monkeypatch.setattr(LookAhead, "is_current", property(commit_between))
-    stream = client.do_get(ticket_of(topic=topic, kind="follow", partitions="all"))
-    assert followed(stream, 2_000) == {key: values * 2 for key, values in rows.items()}
-
-
-def test_a_look_ahead_that_fails_ends_the_scan_after_what_stands_before_it(
-    server: RunningServer, client: flight.FlightClient, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reader, "POSITIONS_MAX", 300)
-    registry = server.server.log.registry
-    locate = registry.locate_slices
-
-    def failing(*arguments: Any) -> Any:
-        if threading.current_thread().name == "wings-look-ahead":
-            raise TopicNotFound("the topic was deleted")
-        return locate(*arguments)
-
-    monkeypatch.setattr(registry, "locate_slices", failing)
-    push(client, topic, keyed({key: [key] for key in range(1_000)}))
-    stream = client.do_get(ticket_of(topic=topic, kind="scan", partitions="all"))
-    came: list[int] = []
-
-    def read() -> None:
-        for chunk in chunks(stream):
-            assert chunk.data is not None
-            came.append(chunk.data.num_rows)
-
-    with pytest.raises(flight.FlightError) as caught:
-        read()
-    assert error_of(caught.value)["code"] == "TOPIC_NOT_FOUND"
-    assert sum(came) == reader.TURN_BEGUN, "the first turn, which is not looked up ahead"
 
 
 def test_entries_say_what_is_read_of_each(client: flight.FlightClient, topic: str) -> None:
@@ -382,7 +303,7 @@ def test_a_partition_is_born_meanwhile_once_the_request_has_come(
     )
     opened = open_get(server.server.log, cast("AnyRead", parse_ticket(ticket.ticket)))
     push(client, topic, keyed({4: [10, 11]}))
-    found = [chunk.batch.select(["n"]) for some in opened.chunks(Cancel()) for chunk in some]
+    found = [chunk.batch.select(["n"]) for chunk in opened.chunks(Cancel())]
     assert pa.Table.from_batches(found).to_pydict() == {"n": [10, 11]}
 
 
@@ -396,7 +317,7 @@ def test_latest_is_where_the_log_ends_when_the_request_comes(
     )
     opened = open_get(server.server.log, cast("AnyRead", parse_ticket(ticket.ticket)))
     push(client, topic, keyed({3: [2], 4: [0, 1]}))
-    found = [chunk.batch.select(["n"]) for some in opened.chunks(Cancel()) for chunk in some]
+    found = [chunk.batch.select(["n"]) for chunk in opened.chunks(Cancel())]
     assert pa.Table.from_batches(found).sort_by("n").to_pydict() == {"n": [0, 1, 2]}
 
 
@@ -609,13 +530,13 @@ def test_pages_that_moved_or_are_gone_since_they_were_looked_up_are_looked_up_an
             push(client, "t", keyed({key: list(range(first, first + 100)) for key in keys}))
         expected = {key: list(range(200)) for key in keys}
         looks: list[int] = []
-        locate = log.registry.locate_slices
+        locate = log.registry.locate_many
 
         def counted(*arguments: Any) -> Any:
             looks.append(1)
             return locate(*arguments)
 
-        monkeypatch.setattr(log.registry, "locate_slices", counted)
+        monkeypatch.setattr(log.registry, "locate_many", counted)
 
         def scan() -> dict[Any, list[Any]]:
             looks.clear()

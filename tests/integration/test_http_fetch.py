@@ -436,15 +436,15 @@ def test_the_entries_of_a_topic_are_read_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     other = new_topic_id + "-other"
-    reads: list[int] = []
-    many = server.server.log.many
-    read_located = many.read_located
+    looks: list[int] = []
+    registry = server.server.log.registry
+    locate_many = registry.locate_many
 
-    def counted(topic: Any, cursors: Any, *arguments: Any) -> Any:
-        reads.append(len(cursors))
-        return read_located(topic, cursors, *arguments)
+    def counted(topic: Any, positions: Any, *arguments: Any) -> Any:
+        looks.append(len(positions))
+        return locate_many(topic, positions, *arguments)
 
-    monkeypatch.setattr(many, "read_located", counted)
+    monkeypatch.setattr(registry, "locate_many", counted)
     for name in (new_topic_id, other):
         create_topic(http, name, ["k: int64 not null", "n: int64"], "k")
         rows = [{"k": key, "n": key * 10 + number} for key in range(30) for number in range(3)]
@@ -456,7 +456,7 @@ def test_the_entries_of_a_topic_are_read_together(
     assert [values(result) for result in results] == [
         [key * 10 + number for number in (2, 0, 1, 2)] for key in range(30) for _ in range(2)
     ]
-    assert reads == [30, 30]
+    assert looks == [30, 30]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -11,7 +11,8 @@ import pytest
 from flight_calls import create_topic, push
 from many_calls import get_many
 
-from wings_core.fetch.many import lookups
+from wings_core.fetch import kept
+from wings_core.fetch.cursors import Chosen
 from wings_core.limits import Limits
 from wings_core.log import Log
 from wings_core.model import TopicConfig
@@ -69,7 +70,7 @@ class World:
         self.log.maintenance.expire(
             self.topic.uuid, partition, age_us=None, bytes_kept=1, pages_max=1_000
         )
-        (state,) = self.log.many.states(self.topic, [partition])
+        (state,) = self.log.fetcher.states(self.topic, Chosen([partition]))
         self.starts[key] = state.log_start_offset
         self.log.reclaimer.run()
 
@@ -99,23 +100,22 @@ class World:
 def test_whatever_moves_pages_a_look_up_that_is_kept_brings_no_wrong_row(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookups, "LOOKUP_SLICES_MIN", 1)
+    monkeypatch.setattr(kept, "LOOKUP_SLICES_MIN", 1)
     asked: list[str] = []
     with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
         log = server.server.log
 
         def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
             def counting(*arguments: Any) -> Any:
-                asked.append(name)
+                if name == "find" or arguments[2] > 1:  # Of more than where partitions stand.
+                    asked.append(name)
                 return call(*arguments)
 
             return counting
 
         # A plain function, which becomes a method.
-        monkeypatch.setattr(lookups.KeptLookups, "find", counted("find", lookups.KeptLookups.find))
-        monkeypatch.setattr(
-            log.registry, "locate_slices", counted("look", log.registry.locate_slices)
-        )
+        monkeypatch.setattr(kept.KeptLookups, "find", counted("find", kept.KeptLookups.find))
+        monkeypatch.setattr(log.registry, "locate_many", counted("look", log.registry.locate_many))
         world = World(log, client, random.Random(seed))
         for _ in range(STEPS):
             world.step()

@@ -8,10 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from wings_core.contracts.reads import ReadOptions
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory
 from wings_core.errors import StorageCorrupt
-from wings_core.fetch.fetcher import Cancel, Cursor
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import Cancel, Read
 from wings_core.fetch.selection import Selection
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
@@ -65,11 +67,10 @@ def filled(log: Log, tier: str) -> Topic:
 
 def scan(log: Log, topic: Topic, columns: list[str] | None) -> pa.Table:
     end = log.registry.partition_state(topic.uuid, UNPARTITIONED).next_offset
-    selection = Selection.of(topic, columns=columns)
-    cursor = Cursor(topic, UNPARTITIONED, 0, selection)
-    batches = [
-        chunk.batch for chunks in log.fetcher.scan(cursor, end, Cancel()) for chunk in chunks
-    ]
+    wanted = None if columns is None else tuple(columns)
+    selection = Selection.of(topic, ReadOptions(columns=wanted))
+    read = Read.of(topic, [PartitionCursor(UNPARTITIONED, 0, end)], selection)
+    batches = [chunk.batch for chunk in log.fetcher.scan(read, Cancel())]
     return pa.Table.from_batches(batches, selection.schema)
 
 

@@ -24,12 +24,12 @@ from flight_calls import (
 from wings_core.contracts.tickets import AnyRead, parse_ticket
 from wings_core.errors import OffsetOutOfRange
 from wings_core.fetch import fetcher
+from wings_core.fetch.chunks import FetchedChunk
 from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_server.flight.do_get import Get, open_get
-from wings_server.flight.get_many import ManyGet
 from wings_server.testing import RunningServer, running_server
 
 PAGE_ROWS = 1_000
@@ -208,7 +208,7 @@ def test_a_read_from_the_earliest_begins_where_retention_has_come_to_by_then(
     if kind != "scan":
         keys["timeout_ms"] = 2
 
-    def opened(offset: str | int) -> Get | ManyGet:
+    def opened(offset: str | int) -> Get:
         ticket = cast("AnyRead", parse_ticket(json.dumps(keys | {"offset": offset}).encode()))
         return open_get(log, ticket)
 
@@ -218,7 +218,7 @@ def test_a_read_from_the_earliest_begins_where_retention_has_come_to_by_then(
     log.maintenance.expire(
         uuid, UNPARTITIONED, age_us=None, bytes_kept=size * kept_pages // 10, pages_max=100
     )
-    found = [chunk.batch for some in earliest.chunks(Cancel()) for chunk in some]
+    found = [chunk.batch for chunk in earliest.chunks(Cancel())]
     rows = [n for batch in found for n in batch.column("n").to_pylist()]
     assert rows == list(range((10 - kept_pages) * PAGE_ROWS, 10 * PAGE_ROWS))
     with pytest.raises(OffsetOutOfRange):
@@ -232,18 +232,17 @@ def test_a_read_from_the_earliest_goes_on_behind_what_retention_takes_in_its_mid
     client, log = server.client(), server.server.log
     create_topic(client, new_topic_id, ["n: int64"])
     push_pages(client, new_topic_id, 10)
-    monkeypatch.setattr(fetcher, "LOCATE_ROWS_MAX", PAGE_ROWS)
-    monkeypatch.setattr(fetcher, "READ_AHEAD_SECONDS", 0)
+    monkeypatch.setattr(fetcher, "TURN_ROWS_MAX", PAGE_ROWS)
     keys: Json = {"kind": kind, "topic": new_topic_id}
     if kind != "scan":
         keys["timeout_ms"] = 1_000
 
-    def opened(offset: str | int) -> Iterator[list[Any]]:
+    def opened(offset: str | int) -> Iterator[FetchedChunk]:
         ticket = cast("AnyRead", parse_ticket(json.dumps(keys | {"offset": offset}).encode()))
         return iter(open_get(log, ticket).chunks(Cancel()))
 
-    def rows(chunks: Iterable[list[Any]]) -> list[int]:
-        return [n for some in chunks for each in some for n in each.batch["n"].to_pylist()]
+    def rows(chunks: Iterable[FetchedChunk]) -> list[Any]:
+        return [n for each in chunks for n in each.batch["n"].to_pylist()]
 
     earliest, numbered = opened("earliest"), opened(0)
     begun = [next(earliest)]

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from property_examples import examples
 
+from wings_core.contracts.reads import ReadOptions
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory
 from wings_core.fetch import chunks
-from wings_core.fetch.fetcher import Cancel, Cursor
-from wings_core.fetch.many import chunks as many_chunks
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import FEW_PARTITIONS, Cancel, Read
 from wings_core.fetch.selection import Selection
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
@@ -30,7 +31,7 @@ from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.schema_changes import SchemaChange
 from wings_core.sql import Sql
-from wings_core.sql.topic_table import FEW_PARTITIONS
+from wings_core.storage.codecs import read_pages
 
 NEVER = 1e6
 KEYS = ("", "a", "b", "é'")
@@ -132,12 +133,13 @@ class Topics:
 
     def rows(self) -> pa.Table:
         """Read all rows by fetch, as SQL shows them."""
-        selection = Selection.of(self.topic, system_columns=True)
+        selection = Selection.of(self.topic, ReadOptions(system_columns=True))
         found: list[pa.Table] = []
         for state in self._log.registry.partition_states(self.topic.uuid):
-            cursor = Cursor(self.topic, state.partition, state.log_start_offset, selection)
-            for some in self._log.fetcher.scan(cursor, state.next_offset, Cancel()):
-                table = pa.Table.from_batches([chunk.batch for chunk in some], selection.schema)
+            _, start, stop, *_ = state
+            read = Read.of(self.topic, [PartitionCursor(state.partition, start, stop)], selection)
+            for chunk in self._log.fetcher.scan(read, Cancel()):
+                table = pa.Table.from_batches([chunk.batch], selection.schema)
                 names = pa.array([str(state.partition)] * table.num_rows, pa.string())
                 found.append(table.append_column("__partition", names))
         return pa.concat_tables(found)
@@ -257,8 +259,7 @@ def check(
     passed: set[tuple[str, int]] = set(there.execute(allowed).fetchall())
     read: list[Location] = []
     with pytest.MonkeyPatch.context() as patched:
-        for module in (chunks, many_chunks):
-            patched.setattr(module, "read_pages", _noting(module.read_pages, read))
+        patched.setattr(chunks, "read_pages", _noting(read_pages, read))
         query = sql.open(ordered.format(f'"{topic.name}"'), lambda _: None)
         found = pa.Table.from_batches(list(query.batches()), query.schema)
         mixed_query = sql.open(text.format(f'"{topic.name}"'), lambda _: None)
@@ -276,9 +277,9 @@ def check(
     assert list(counted.values()) == [len(numbers), max(numbers, default=None)]
 
 
-def _noting(read_pages: Any, read: list[Location]) -> Any:
+def _noting(call: Any, read: list[Location]) -> Any:
     def noting(store: Any, topic: Topic, locations: Sequence[Location], wanted: Any) -> Any:
         read.extend(locations)
-        return read_pages(store, topic, locations, wanted)
+        return call(store, topic, locations, wanted)
 
     return noting

@@ -34,9 +34,8 @@ from flight_calls import (
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory, Parts
 from wings_core.errors import OffsetOutOfRange
-from wings_core.fetch import fetcher
-from wings_core.fetch.fetcher import Cancel, Cursor
-from wings_core.fetch.selection import Selection
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import Cancel, Read
 from wings_core.fetch.state import FetchState
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
@@ -521,7 +520,6 @@ def test_a_partition_that_a_node_works_on_is_left_to_it(tmp_path: Path) -> None:
 def test_a_scan_that_retention_passes_is_told_where_the_log_starts_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher, "READ_AHEAD_SECONDS", 0.0)
     limits = SMALL.model_copy(update={"wire_rows_max": 20, "page_cache_bytes_max": 1})
     with (
         running_server(tmp_path, limits=limits, remote=str(tmp_path / "remote")) as server,
@@ -533,19 +531,19 @@ def test_a_scan_that_retention_passes_is_told_where_the_log_starts_then(
         push_small(client, "t", 300, first=600)
         log = server.server.log
         topic = log.admin.get_topic(TopicName.parse("t"))
-        cursor = Cursor(topic, UNPARTITIONED, 0, Selection.of(topic))
-        chunks = log.fetcher.scan(cursor, 3_600, Cancel())
-        read = [chunk for some in itertools.islice(chunks, 3) for chunk in some]
+        read = Read.of(topic, [PartitionCursor(UNPARTITIONED, 0, 3_600)])
+        chunks = log.fetcher.scan(read, Cancel())
+        came = list(itertools.islice(chunks, 3))
         act(client, "alter-topic", topic="t", config={"tier_after_ms": None, "retention_bytes": 1})
         act(client, "maintain")
         _delete_unused(log)
         for path in (tmp_path / "remote" / "segments").rglob("*.arrow"):
             path.unlink()  # As when its grace is over.
         with pytest.raises(OffsetOutOfRange) as caught:
-            read.extend(itertools.chain.from_iterable(chunks))
+            came.extend(chunks)
         assert caught.value.facts["log_start_offset"] == 3_590
         # What came before it is a whole piece of the log.
-        rows = [n for chunk in read for n in chunk.batch.column("n").to_pylist()]
+        rows = [n for chunk in came for n in chunk.batch.column("n").to_pylist()]
         assert rows == list(range(len(rows)))
         assert len(rows) < 3_590
 

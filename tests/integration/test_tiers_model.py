@@ -31,12 +31,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from wings_core.contracts.reads import ReadOptions
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import Parts
 from wings_core.errors import Internal, OffsetOutOfRange
-from wings_core.fetch import fetcher
-from wings_core.fetch.chunks import Chunk
-from wings_core.fetch.fetcher import Cancel, Cursor
+from wings_core.fetch.chunks import FetchedChunk
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import Cancel, Read
 from wings_core.fetch.selection import Selection
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
@@ -178,7 +179,7 @@ class OpenScan:
 
     key: str
     columns: tuple[str, ...] | None
-    chunks: Iterator[list[Chunk]]
+    chunks: Iterator[FetchedChunk]
     offset: int
     end_offset: int
 
@@ -448,13 +449,13 @@ class TiersMachine(RuleBasedStateMachine):
         """Read some chunks: they are whole, or the log's start has passed them."""
         passed: OffsetOutOfRange | None = None
         try:
-            for chunks in itertools.islice(scan.chunks, chunks_max):
-                for chunk in chunks:
-                    assert chunk.start_offset == scan.offset
-                    table = pa.Table.from_batches([chunk.batch])
-                    self._check(scan.key, scan.columns, scan.offset, table)
-                    scan.offset = chunk.end_offset + 1
-                    assert chunk.batch.num_rows == scan.offset - chunk.start_offset
+            for chunk in itertools.islice(scan.chunks, chunks_max):
+                ((_, start, end, rows),) = chunk.ranges
+                assert start == scan.offset
+                table = pa.Table.from_batches([chunk.batch])
+                self._check(scan.key, scan.columns, scan.offset, table)
+                scan.offset = end + 1
+                assert chunk.batch.num_rows == rows == scan.offset - start
         except OffsetOutOfRange as error:
             passed = error
         if passed is not None:
@@ -468,11 +469,11 @@ class TiersMachine(RuleBasedStateMachine):
 
     def _scan(
         self, key: str, offset: int, end_offset: int, columns: Sequence[str] | None
-    ) -> Iterator[list[Chunk]]:
+    ) -> Iterator[FetchedChunk]:
         topic = self._topic(key)
-        selection = Selection.of(topic, columns, system_columns=True)
-        cursor = Cursor(topic, UNPARTITIONED, offset, selection)
-        return self.log.fetcher.scan(cursor, end_offset, Cancel())
+        cursor = PartitionCursor(UNPARTITIONED, offset, end_offset)
+        read = Read.of(topic, [cursor], _selection(topic, columns))
+        return self.log.fetcher.scan(read, Cancel())
 
     def _read(
         self,
@@ -484,12 +485,8 @@ class TiersMachine(RuleBasedStateMachine):
         """Read rows with their offsets and timestamps, to the log's end where no other is given."""
         if end_offset is None:
             end_offset = self._state(key).next_offset
-        batches = [
-            chunk.batch
-            for chunks in self._scan(key, offset, end_offset, columns)
-            for chunk in chunks
-        ]
-        schema = Selection.of(self._topic(key), columns, system_columns=True).schema
+        batches = [chunk.batch for chunk in self._scan(key, offset, end_offset, columns)]
+        schema = _selection(self._topic(key), columns).schema
         return pa.Table.from_batches(batches, schema)
 
     def _check(self, key: str, columns: Sequence[str] | None, offset: int, found: pa.Table) -> None:
@@ -802,7 +799,6 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[re
     monkeypatch.setattr(plan, "MERGED_ROWS", LEVEL_ROWS[-1] * 2)
     monkeypatch.setattr(plan, "LEVEL_ROWS", LEVEL_ROWS)
     monkeypatch.setattr(tiering, "REPLACED_PAGES", REPLACED_PAGES)
-    monkeypatch.setattr(fetcher, "READ_AHEAD_SECONDS", 0.0)
     monkeypatch.setattr(drain, "ROUND_PAGES", DRAINED_PAGES)
     monkeypatch.setattr(drain, "SWAPPED_PAGES", DRAINED_PAGES // 2)
     for wait in ("DRAIN_SECONDS", "IDLE_SECONDS"):  # It drains when a rule says so.
@@ -827,3 +823,8 @@ def test_tiers_do_as_a_plain_model_of_the_log_for_long(
     else:
         lend_metadata = lend_remote if kept_in == "remote" else lend_sqlite
     run(tmp_path, lend_metadata, hot_objects=hot_objects, examples=EXAMPLES_FOR_LONG, steps=60)
+
+
+def _selection(topic: Topic, columns: Sequence[str] | None) -> Selection:
+    wanted = None if columns is None else tuple(columns)
+    return Selection.of(topic, ReadOptions(columns=wanted, system_columns=True))

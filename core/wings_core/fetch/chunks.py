@@ -1,88 +1,81 @@
-"""From locations to chunks: read pages, merge small ones, filter, cut to the wire's bounds."""
+"""From a plan to chunks for the wire: read pages, merge small ones, filter, cut to the bounds."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
+from operator import add
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wings_core import tracing
-from wings_core.errors import SchemaMismatch, StorageCorrupt, WingsError
+from wings_core.errors import SchemaMismatch, StorageCorrupt
+from wings_core.fetch.cursors import PartitionCursor
 from wings_core.fetch.engines import Allowance
-from wings_core.fetch.selection import Selection
+from wings_core.fetch.plan import Cover, Covered, PagePart, Plan, Spans, cut
+from wings_core.fetch.selection import Selection, timestamp_column
 from wings_core.limits import Limits
-from wings_core.model import Location, Topic
-from wings_core.partitions import Partition, partition_value
+from wings_core.model import PageAddress, Topic
 from wings_core.schema_versions import SchemaVersions
-from wings_core.storage.codecs import Wanted, read_pages
+from wings_core.storage.codecs import PageRows, Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 
 SMALL_PAGE_BYTES = 512 * 1024
-"""Pages below this, and below an eighth of the wire's rows, are worth a copy to be merged."""
+"""Rows of fewer stored bytes, and of fewer than a third of the wire's rows, are worth a copy to be
+merged: the metadata of a chunk takes as long to send, and to take in, as some copies."""
 
 
-class Chunk(NamedTuple):  # Not a frozen dataclass, which would take three times as long to make.
-    """Rows on their way to a reader.
-
-    `start_offset` to `end_offset`, both inclusive, is the range of the log that the chunk covers,
-    rows dropped by a filter included.
-    """
+class FetchedChunk(NamedTuple):  # Not a frozen dataclass, which takes three times as long to make.
+    """Rows on their way to a reader."""
 
     batch: pa.RecordBatch
-    start_offset: int
-    end_offset: int
+    ranges: Covered
+    """Whose rows they are, in their order: ranges of the log, dropped rows included."""
+    looked_at: int
+    """The number of rows, those dropped by a filter included."""
     bytes: int
-    """About so many stored bytes were read for it, rows dropped by a filter included."""
+    """About so many stored bytes were read for it, dropped rows included."""
+
+    @property
+    def end_offset(self) -> int:
+        """The last offset that it covers, inclusive; of the last of its partitions."""
+        return self.ranges[-1][2]
 
 
-@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
-class _Piece:
-    """Rows of one page, or of a part of it."""
+class PageFailed(Exception):  # noqa: N818 - translated by the fetcher
+    """A page could not be read, or has a value that an earlier version of the schema cannot hold.
 
-    start_offset: int
-    timestamps: "int | pa.Array[Any]"
-    """One for all rows, or one for each."""
-    rows: pa.RecordBatch
-    bytes: int
-    """At most so many of its page, by the page's length: adding up buffers would take longer than
-    reading them. Also of columns that were not read."""
+    Attributes:
+        cursors: The partitions that stand at the rows that failed.
+        address: Where the page was looked for.
+        error: What failed.
+    """
+
+    def __init__(
+        self,
+        cursors: Sequence[PartitionCursor],
+        address: PageAddress,
+        error: StorageCorrupt | SchemaMismatch,
+    ) -> None:
+        super().__init__(error.message)
+        self.cursors = cursors
+        self.address = address
+        self.error = error
 
 
 @dataclass(slots=True)
-class _Run:
-    """Neighbouring pieces of pages that will be one batch."""
+class _PartRows:
+    """Rows of one part of a page that fit on the wire."""
 
-    pieces: list[_Piece]
-    rows: int
+    rows: pa.RecordBatch
+    timestamps: "int | pa.Array[Any]"
     bytes: int
-
-    @property
-    def start_offset(self) -> int:
-        return self.pieces[0].start_offset
-
-    def takes(self, piece: _Piece, limits: Limits) -> bool:
-        """Tell whether a piece fits on the wire with the others."""
-        return (
-            self.rows + piece.rows.num_rows <= limits.wire_rows_max
-            and self.bytes + piece.bytes <= limits.wire_bytes_max
-        )
-
-    def add(self, piece: _Piece) -> None:
-        self.pieces.append(piece)
-        self.rows += piece.rows.num_rows
-        self.bytes += piece.bytes
-
-    def merged(self) -> pa.RecordBatch:
-        """Return the rows as one batch: a copy, but of a single piece."""
-        if len(self.pieces) == 1:
-            return self.pieces[0].rows
-        batches = [piece.rows for piece in self.pieces]
-        return pa.concat_batches(batches)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
 
 
 class ChunkReader:
-    """Turns locations into chunks.
+    """Turns plans into chunks.
 
     Args:
         store: Where the pages lie.
@@ -100,89 +93,183 @@ class ChunkReader:
     def read(
         self,
         topic: Topic,
-        locations: Sequence[Location],
-        start_offset: int,
-        stop_offset: int,
+        cursors: Sequence[PartitionCursor],
+        plan: Plan,
         rows_max: int,
         selection: Selection,
         allowance: Allowance | None = None,
-    ) -> Iterator[Chunk]:
-        """Read the rows `[start_offset, stop_offset)` as chunks for the wire.
+    ) -> Iterator[FetchedChunk]:
+        """Read a plan's rows as chunks; the cursors move with the rows, before a chunk is yielded.
 
-        Small pages are merged into batches of up to `limits.wire_rows_max` rows; large ones are
-        delivered without a copy, cut where they exceed the wire's bounds. With a filter, every
-        range read yields a chunk, also where no row passed (its batch is then empty).
+        Small pages are merged up to the wire's bounds, large ones are delivered without a copy and
+        cut where they exceed them. With a filter, a chunk may be empty.
 
         Args:
             topic: Whose pages they are.
-            locations: In order, without gaps; together they hold the range.
-            start_offset: First row wanted.
-            stop_offset: One past the last row wanted.
-            rows_max: The most rows delivered, over all chunks, at least 1; the last chunk ends
-                with the last row delivered.
+            cursors: The partitions of the plan.
+            plan: What is read.
+            rows_max: The most rows delivered, over all chunks, at least 1; the last chunk ends with
+                the last row delivered.
             selection: Columns and filter.
             allowance: How long the filter may take for a chunk.
 
         Raises:
-            StorageCorrupt: A page is damaged; the rows before it were delivered.
-            SchemaMismatch: A page has a value that the topic's schema, an earlier version, cannot
-                hold; the rows before it were delivered.
+            PageFailed: The rows before it were delivered.
             InvalidFilter: The filter fails on the data, and the other errors of `RowFilter.mask`.
         """
-        if selection.row_filter is None:
-            stop_offset = min(stop_offset, start_offset + rows_max)
-        pieces = self._pieces(topic, locations, start_offset, stop_offset, selection)
         rows_left = rows_max
-        for run in _merge(pieces, selection, self._limits):
-            chunk = _chunk(run, selection, rows_left, allowance)
+        done = 0
+        for run in self._runs(self._parts(topic, cursors, plan, selection), selection):
+            rows = sum([part.rows.num_rows for part in run])
+            cover = plan.cover(done, done + rows)
+            chunk, spans = _chunk(run, cover, plan, selection, rows_left, allowance)
+            for owner, offset in zip(spans.owners, map(add, spans.starts, spans.rows), strict=True):
+                cursors[owner].offset = offset
+            done += rows
             rows_left -= chunk.batch.num_rows
             yield chunk
             if rows_left == 0:
                 return
 
-    def _pieces(
+    def _parts(
         self,
         topic: Topic,
-        locations: Sequence[Location],
-        start_offset: int,
-        stop_offset: int,
+        cursors: Sequence[PartitionCursor],
+        plan: Plan,
         selection: Selection,
-    ) -> Iterator[_Piece]:
+    ) -> Iterator[_PartRows]:
         """Read pages one after another, and cut those that are above the wire's bounds."""
-        located = [each for each in locations if each.start_offset < stop_offset]
-        wanted = Wanted(
-            selection.stored_columns, start_offset, stop_offset, selection.system_columns
-        )
+        wanted = Wanted(selection.stored_columns, timestamps=selection.system_columns)
         if self._versions is not None:
-            topic = self._versions.covering(topic, located)
+            topic = self._versions.covering(topic, [part.location for part in plan.parts])
         pages = tracing.spread(
             "storage.read",
-            read_pages(self._store, topic, located, wanted),
-            {"wings.pages": len(located)},
+            self._pages(topic, plan.parts, wanted),
+            {"wings.pages": len(plan.parts)},
         )
-        for location, (rows, timestamps, size) in zip(located, pages, strict=True):
-            begin = max(start_offset, location.start_offset)
-            if rows.num_rows == location.rows <= wire_rows(location.rows, size, self._limits):
-                yield _Piece(begin, timestamps, rows, size)
+        done = 0
+        for part in plan.parts:
+            try:
+                first, (rows, timestamps, size) = next(pages)
+            except StorageCorrupt as error:
+                failed = plan.between(done, done + part.rows).owners
+                address = part.location.address
+                raise PageFailed([cursors[n] for n in set(failed)], address, error) from error
+            except SchemaMismatch as error:
+                yield from self._before(topic, part, wanted, error)
+                raise _mismatch(cursors, plan, done, part, error) from error
+            done += part.rows
+            page_rows = rows.num_rows
+            if page_rows == part.rows <= _wire_rows(page_rows, size, self._limits):
+                yield _PartRows(rows, timestamps, size)
                 continue
-            first = 0
-            for part, part_bytes in cut_to_wire(rows, location.rows, size, self._limits):
+            rows = rows.slice(first, part.rows)
+            for some, some_bytes in _cut_to_wire(rows, page_rows, size, self._limits):
                 times = timestamps
                 if not isinstance(times, int):
-                    times = times.slice(first, part.num_rows)
-                yield _Piece(begin + first, times, part, part_bytes)
-                first += part.num_rows
+                    times = times.slice(first, some.num_rows)
+                yield _PartRows(some, times, some_bytes)
+                first += some.num_rows
+
+    def _pages(
+        self, topic: Topic, parts: Sequence[PagePart], wanted: Wanted
+    ) -> Iterator[tuple[int, PageRows]]:
+        """Yield for each part the rows that were read, and the index of its first one in them."""
+        for is_cut, group in groupby(parts, lambda part: _is_cut(part, topic)):
+            together = list(group)
+            if not is_cut:
+                pages = read_pages(self._store, topic, [each.location for each in together], wanted)
+                yield from zip([each.first for each in together], pages, strict=True)
+                continue
+            for part in together:
+                yield 0, self._rows_of(topic, part, part.rows, wanted)
+
+    def _rows_of(self, topic: Topic, part: PagePart, rows: int, wanted: Wanted) -> PageRows:
+        """Return the first rows of a part of a page, without a look at the others."""
+        start = part.location.start_offset + part.first
+        some = replace(wanted, start_offset=start, stop_offset=start + rows)
+        (page,) = read_pages(self._store, topic, [part.location], some)
+        return page
+
+    def _before(
+        self, topic: Topic, part: PagePart, wanted: Wanted, error: SchemaMismatch
+    ) -> Iterator[_PartRows]:
+        """Yield the rows of a part of a page before the one that the schema cannot hold."""
+        rows = _bad_row(part, error)
+        if rows:
+            page, timestamps, size = self._rows_of(topic, part, rows, wanted)
+            yield _PartRows(page, timestamps, size)
+
+    def _runs(self, parts: Iterator[_PartRows], selection: Selection) -> Iterator[list[_PartRows]]:
+        """Gather small parts into runs that fit on the wire; a large part is a run of its own."""
+        limits = self._limits
+        run: list[_PartRows] = []
+        rows = size = 0
+        try:
+            for part in parts:
+                count = part.rows.num_rows
+                small = _is_small(count, part.bytes, selection, limits)
+                fits = (
+                    rows + count <= limits.wire_rows_max
+                    and size + part.bytes <= limits.wire_bytes_max
+                )
+                if run and not (small and fits):
+                    yield run
+                    run, rows, size = [], 0, 0
+                run.append(part)
+                rows += count
+                size += part.bytes
+                if not small:
+                    yield run
+                    run, rows, size = [], 0, 0
+        except PageFailed:
+            # What stands before the failure is whole: it is delivered first.
+            if run:
+                yield run
+            raise
+        if run:
+            yield run
 
 
-def placed(error: WingsError, partition: Partition, offset: int | None) -> WingsError:
-    """Return an error that names the partition, and the offset where one is known."""
-    at = "" if offset is None else f", offset {offset}"
-    facts = error.facts | ({} if offset is None else {"offset": offset})
-    facts["partition"] = partition_value(partition)
-    return type(error)(f"partition {partition:.80}{at}: {error.message}", **facts)
+def _is_cut(part: PagePart, topic: Topic) -> bool:
+    """Tell whether other rows of a page must not be read with a part of it.
+
+    An earlier version of the schema may be unable to hold them.
+    """
+    location = part.location
+    return location.schema_version > topic.schema_version and part.rows < location.rows
 
 
-def wire_rows(rows: int, size: int, limits: Limits) -> int:
+def _bad_row(part: PagePart, error: SchemaMismatch) -> int:
+    """Return the index in a part of the row that the schema cannot hold."""
+    offset: int = error.facts["offset"]
+    return offset - part.location.start_offset - part.first
+
+
+def _mismatch(
+    cursors: Sequence[PartitionCursor],
+    plan: Plan,
+    done: int,
+    part: PagePart,
+    error: SchemaMismatch,
+) -> PageFailed:
+    """Return the failure of a row, with its offset in its log."""
+    row = done + _bad_row(part, error)
+    span = bisect_right(plan.ends, row)
+    owners, starts, rows, _ = plan.spans
+    offset = starts[span] + row - (plan.ends[span] - rows[span])
+    named = SchemaMismatch(error.message, **{**error.facts, "offset": offset})
+    return PageFailed([cursors[owners[span]]], part.location.address, named)
+
+
+def _is_small(rows: int, size: int, selection: Selection, limits: Limits) -> bool:
+    """Tell whether so many rows and stored bytes are worth a copy to be merged with others."""
+    if selection.row_filter is not None:
+        return True  # A filter costs more for each batch than a copy does.
+    return rows <= limits.wire_rows_max // 3 and size * selection.stored_share < SMALL_PAGE_BYTES
+
+
+def _wire_rows(rows: int, size: int, limits: Limits) -> int:
     """Return how many rows of a page make one batch on the wire, if all are of one size."""
     rows_max = limits.wire_rows_max
     if size > limits.wire_bytes_max:
@@ -190,18 +277,18 @@ def wire_rows(rows: int, size: int, limits: Limits) -> int:
     return max(1, rows_max)
 
 
-def cut_to_wire(
+def _cut_to_wire(
     rows: pa.RecordBatch, page_rows: int, size: int, limits: Limits
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yield rows of a page in parts that fit on the wire, each with about how many bytes it has.
 
     Args:
-        rows: Those that are delivered.
+        rows: The rows that are delivered.
         page_rows: How many rows the page has.
         size: Its bytes.
         limits: The wire's bounds.
     """
-    step = wire_rows(page_rows, size, limits)
+    step = _wire_rows(page_rows, size, limits)
     for first in range(0, rows.num_rows, step):
         for part in _cut(rows.slice(first, step), limits.wire_bytes_max):
             yield part, max(part.nbytes, size * part.num_rows // page_rows)
@@ -217,50 +304,114 @@ def _cut(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
     yield from _cut(rows.slice(half), bytes_max)
 
 
-def _merge(pieces: Iterator[_Piece], selection: Selection, limits: Limits) -> Iterator[_Run]:
-    """Gather small pieces into runs; a large piece is a run of its own."""
-    run: _Run | None = None
-    try:
-        for piece in pieces:
-            small = is_small(piece.rows.num_rows, piece.bytes, selection, limits)
-            if run is not None and not (small and run.takes(piece, limits)):
-                yield run
-                run = None
-            if run is None:
-                run = _Run([piece], piece.rows.num_rows, piece.bytes)
-            else:
-                run.add(piece)
-            if not small:
-                yield run
-                run = None
-    except (StorageCorrupt, SchemaMismatch):
-        # What stands before the damage is whole: it is delivered first.
-        if run is not None:
-            yield run
-        raise
-    if run is not None:
-        yield run
+def _chunk(
+    run: Sequence[_PartRows],
+    cover: Cover,
+    plan: Plan,
+    selection: Selection,
+    rows_max: int,
+    allowance: Allowance | None,
+) -> tuple[FetchedChunk, Spans]:
+    """Merge the parts of a run, filter, and end with the last row that may be delivered.
 
-
-def is_small(rows: int, size: int, selection: Selection, limits: Limits) -> bool:
-    """Tell whether so many rows and stored bytes are worth a copy to be merged with others."""
-    if selection.row_filter is not None:
-        return True  # A filter costs more for each batch than a copy does.
-    return rows < limits.wire_rows_max // 8 and size * selection.stored_share < SMALL_PAGE_BYTES
-
-
-def _chunk(run: _Run, selection: Selection, rows_max: int, allowance: Allowance | None) -> Chunk:
-    """Merge a run's pieces, apply the filter, and end with the last row that may be delivered."""
-    rows = run.merged()
-    timestamps = [(piece.timestamps, piece.rows.num_rows) for piece in run.pieces]
-    batch = selection.deliver(rows, run.start_offset, timestamps)
-    end_offset = run.start_offset + run.rows - 1
-    size = int(run.bytes * selection.stored_share)
+    Returns:
+        The chunk, and the spans that it covers.
+    """
+    batches = [part.rows for part in run]
+    rows = batches[0] if len(batches) == 1 else cast("Any", pa).concat_batches(batches)
+    times = _timestamps(run, cover.stored) if selection.system_columns else None
+    looked_at = rows.num_rows
+    order, spans, covered = cover.order, cover.ordered, cover.covered
     mask = selection.filter_mask(rows, allowance)
-    if mask is None:
-        return Chunk(batch, run.start_offset, end_offset, size)
-    if mask.true_count > rows_max:
-        last: int = pc.indices_nonzero(mask)[rows_max - 1].as_py()
-        batch, mask = batch.slice(0, last + 1), mask.slice(0, last + 1)
-        end_offset = run.start_offset + last
-    return Chunk(batch.filter(mask), run.start_offset, end_offset, size)
+    if mask is not None:
+        mask = mask if order is None else mask.take(order)
+        if mask.true_count > rows_max:
+            last: int = pc.indices_nonzero(mask)[rows_max - 1].as_py()
+            looked_at = last + 1
+            mask, spans = mask.slice(0, looked_at), cut(spans, looked_at)
+        covered = plan.covered(spans, _true_counts(mask, spans.rows))
+        order = None if order is None else order.slice(0, looked_at).filter(mask)
+    elif looked_at > rows_max:
+        looked_at, spans = rows_max, cut(spans, rows_max)
+        covered = plan.covered(spans, spans.rows)
+        if order is None:
+            rows = rows.slice(0, rows_max)
+            times = None if times is None else times.slice(0, rows_max)
+        else:
+            order = order.slice(0, rows_max)
+    # In order, or those that passed: what a filter drops is not copied before.
+    if order is not None:
+        rows, times = rows.take(order), None if times is None else times.take(order)
+    elif mask is not None:
+        rows = rows.slice(0, looked_at).filter(mask)
+        times = None if times is None else times.slice(0, looked_at).filter(mask)
+    batch = selection.deliver(
+        rows, () if times is None else _system(plan, spans, times, mask, selection)
+    )
+    size = int(sum([part.bytes for part in run]) * selection.stored_share)
+    return FetchedChunk(batch, covered, looked_at, size), spans
+
+
+def _timestamps(run: Sequence[_PartRows], spans: Spans) -> "pa.Array[Any]":
+    """Return each row's timestamp, as its page has it, or as its span does."""
+    if spans.timestamps is None:
+        return timestamp_column([(part.timestamps, part.rows.num_rows) for part in run])
+    stored: list[tuple[int | pa.Array[Any], int]] = []
+    known = iter(zip(spans.timestamps, spans.rows, strict=True))
+    timestamp = left = 0  # Of the span that the last part ended in, which may go on.
+    for part in run:
+        wanted = part.rows.num_rows
+        if not isinstance(part.timestamps, int):
+            stored.append((part.timestamps, wanted))
+        while wanted:
+            if left == 0:
+                timestamp, left = next(known)
+            taken = min(wanted, left)
+            if isinstance(part.timestamps, int):
+                stored.append((timestamp, taken))
+            wanted -= taken
+            left -= taken
+    return timestamp_column(stored)
+
+
+def _true_counts(mask: pa.BooleanArray, counts: Sequence[int]) -> list[int]:
+    """Return how many rows of each range pass the filter."""
+    if len(counts) == 1:
+        return [mask.true_count]
+    passed = cast("Any", pc).cumulative_sum(mask.cast(pa.int32()))
+    lasts = [end - 1 for end in accumulate(counts)]
+    sums: list[int] = passed.take(pa.array(lasts, pa.int32())).to_pylist()
+    return [after - before for before, after in zip([0, *sums], sums, strict=False)]
+
+
+def _system(
+    plan: Plan,
+    spans: Spans,
+    times: "pa.Array[Any]",
+    mask: pa.BooleanArray | None,
+    selection: Selection,
+) -> "list[pa.Array[Any]]":
+    """Return the system columns of the rows of spans.
+
+    Args:
+        plan: Whose spans they are.
+        spans: All rows that were looked at.
+        times: The timestamps of those delivered.
+        mask: Which of the rows are delivered; None: all.
+        selection: Which columns.
+    """
+    counts = list(zip(spans.starts, spans.rows, strict=True))
+    offsets: Any
+    if len(counts) == 1:
+        offsets = cast("Any", pa).arange(counts[0][0], sum(counts[0]))
+    else:
+        offsets = pa.array(
+            [n for start, count in counts for n in range(start, start + count)], pa.int64()
+        )
+    columns = [offsets]
+    if selection.many:
+        names: list[str] = []
+        for owner, (_, count) in zip(spans.owners, counts, strict=True):
+            names += [plan.partitions[owner]] * count
+        columns.insert(0, pa.array(names, pa.string()))
+    return [*(columns if mask is None else [each.filter(mask) for each in columns]), times]

@@ -1,56 +1,68 @@
-"""Fetcher: read a partition from an offset on, and wait for more.
+"""Fetcher: read the partitions of a topic, one or thousands, and wait for more.
 
-    locate ─▶ reserve budget ─▶ read pages ─▶ chunks ─▶ … end of the log ─▶ wait once ─▶ again
+    whose turn ─▶ locate ─▶ plan ─▶ reserve budget ─▶ pages ─▶ chunks ─▶ … end of the log ─▶ wait
+    ▲                                                              │                          │
+    └──────────────────── partitions that have more: to the back ◀─┴───── commits that are heard
 
 One loop serves all kinds of reading: a fetch is bounded by messages and a deadline, a follow by a
-deadline alone, a scan by an end offset and never waits.
+deadline alone, a scan by an end in each partition, and never waits. `take` alone never waits: with
+`watch`, which calls back, it serves readers that hold no thread.
 """
 
+import random
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wings_core import tracing
-from wings_core.errors import OffsetOutOfRange, SchemaMismatch, StorageCorrupt, WingsError
-from wings_core.fetch.chunks import Chunk, ChunkReader, placed
+from wings_core.errors import OffsetOutOfRange, SchemaMismatch, WingsError
+from wings_core.fetch.begins import TimeOffsets
+from wings_core.fetch.chunks import ChunkReader, FetchedChunk, PageFailed
+from wings_core.fetch.cursors import (
+    MOVES_MAX,
+    UNKNOWN,
+    Chosen,
+    PartitionCursor,
+    Rotation,
+    below_start,
+)
 from wings_core.fetch.engines import Allowance, FilterTimedOut
+from wings_core.fetch.kept import (
+    SHARED_BYTES_MAX,
+    KeptLookups,
+    Lookup,
+    Pages,
+    Positions,
+    SharedReads,
+    copied,
+)
+from wings_core.fetch.plan import Plan
 from wings_core.fetch.selection import Selection
-from wings_core.fetch.shared import SHARED_BYTES_MAX, SharedReads, copied
-from wings_core.fetch.state import FetchState
-from wings_core.fetch.waits import Waits
-from wings_core.latest import Latest
+from wings_core.fetch.state import FetchState, Waits
 from wings_core.limits import Limits
-from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
+from wings_core.metadata.changes import TopicChanges
+from wings_core.metadata.interfaces import LOCATIONS_MAX, POSITIONS_MAX, OffsetRegistry
 from wings_core.metadata.wake import Wake
-from wings_core.model import Located, Location, Position, Topic
-from wings_core.partitions import Partition
+from wings_core.model import LocatedPartition, PartitionState, Position, Topic
+from wings_core.partitions import Partition, partition_value
 from wings_core.schema_versions import SchemaVersions
-from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
-from wings_core.times import Deadline
 
-LOCATE_ROWS_MAX = 1 << 20
-"""Rows that are looked up in metadata at a time; by a scan at first, then twice as many each time:
-one that goes on looks for a thousand large pages at once, as for small ones."""
+TURN_ROWS_MAX = 1 << 20
+"""Rows of all partitions of a turn, looked up in metadata at a time."""
 
-READ_AHEAD_SECONDS = 0.001
-"""A scan reads ahead for about so long at a time, and then delivers what it has: sending a chunk
-clears the processor's caches, and code that runs once for many chunks finds them filled."""
+TURN_ROWS_MIN = 8_192
+"""The least rows of a partition in one turn of a scan or follow, as far as they are there."""
 
-READ_AHEAD_BYTES = 64 * 1024 * 1024
-"""Nor does it read much more than this ahead, in stored bytes: only of mapped pages that were read
-before, which take no memory, so many are read in that time."""
-
-MOVES_MAX = 8
-"""How often one page is looked for again, where it is not where it was: maintenance moves a page
-once, and what it moved again much later."""
+FEW_PARTITIONS = 64
+"""Partitions of a turn whose pages are located one by one; more as columns. Also the most of a turn
+that followers share."""
 
 UNLIMITED = 1 << 62
-"""The budget of a follow: more messages than a partition can hold."""
+"""The budget of a follow: more messages than a log can hold."""
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -74,43 +86,66 @@ class Cancel:
 
 
 @dataclass(slots=True)
-class Cursor:
-    """One partition being read; `offset` is where to read on."""
+class Read:
+    """A read of partitions of a topic, under way; for one thread at a time."""
 
     topic: Topic
-    partition: Partition
-    offset: int
     selection: Selection
-    log_end_offset: int = 0
-    """As of the last look at the log."""
-    at_end: bool = False
-    """Whether, by the last look, all is delivered that was committed when the request came."""
-    has_rows: bool = True
-    """Whether it counts among the partitions of its state that still have rows."""
+    chosen: Chosen
+    """All partitions that it is of."""
+    rotation: Rotation
+    """Where those that are read stand."""
+    hears_topic: bool = False
+    """Whether it hears what is committed to each partition of the topic, while it waits; else it is
+    woken at its cursors, and looks."""
+    failures: dict[Partition, WingsError] | None = None
+    """Gathers the errors of single partitions, of which no more is read; None: the first ends the
+    read."""
+    since: float = field(default_factory=time.monotonic)
+    """When it last heard of a commit, or began, by the monotonic clock: a look that began later saw
+    all there was."""
+    changes: TopicChanges | None = None
+    """What was committed since the last look, while commits are heard."""
     filtered_rows: int = 0
     """How many rows its filter has looked at."""
-    cancel: Cancel | None = None
-    """What ends its read; its filter too, while that is at work."""
-    told: int | None = None
-    """`OffsetRegistry.told` as of the last look."""
-    clamps: bool = False
-    """Whether what retention takes before it is read is skipped, as of reads from `"earliest"`;
-    else that is an error."""
+    allowance: Allowance | None = None
+    """How long the filter may take for a chunk."""
+    counted: int = 1
+    """How many of its partitions its budget counts among those with rows."""
+
+    @classmethod
+    def of(
+        cls,
+        topic: Topic,
+        cursors: Sequence[PartitionCursor],
+        selection: Selection | None = None,
+    ) -> "Read":
+        """Return a read of named partitions, each from its cursor's offset up to its stop."""
+        chosen = Chosen([cursor.partition for cursor in cursors])
+        return cls(topic, selection or Selection.of(topic), chosen, Rotation(cursors))
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether it has a filter."""
+        return self.selection.row_filter is not None
+
+    def note(self) -> None:
+        """Note that something was committed; from any thread."""
+        self.since = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
-class _Tail:
-    """What followers at one place are delivered: all that was committed there."""
+class _SharedTurn:
+    """All that was committed behind some cursors."""
 
-    chunks: Sequence[Chunk]
-    next_offset: int
-    looked_at: int
-    """How many rows, those dropped by a filter included."""
-    told: int | None
-    """`OffsetRegistry.told` as of the look."""
+    chunks: Sequence[FetchedChunk]
+    ends: Sequence[int]
+    """For each cursor the offset where it stands after it."""
+    looked_at: float
+    """When the look at metadata began."""
 
 
-class Fetcher:
+class Fetcher(TimeOffsets):
     """Reads partitions; all methods may be called from any thread.
 
     Args:
@@ -118,10 +153,9 @@ class Fetcher:
         registry: Where they are found.
         limits: Bounds on the wire and on waiting readers.
         versions: Finds versions of schemas that came after a reader; None: topics have one each.
-        latest: What was committed here last, for followers; None: it is not known.
 
     Attributes:
-        waits: Counts and bounds the readers that wait, here or by `OffsetRegistry.watch`.
+        waits: Counts and bounds the readers that wait, here or by `watch`.
     """
 
     def __init__(
@@ -130,14 +164,11 @@ class Fetcher:
         registry: OffsetRegistry,
         limits: Limits,
         versions: SchemaVersions | None = None,
-        latest: Latest | None = None,
     ) -> None:
-        self._latest = latest
+        super().__init__(store, registry, versions)
         self._chunks = ChunkReader(store, limits, versions)
-        self._versions = versions
-        self._store = store
-        self._registry = registry
-        self._tails: SharedReads[_Tail] = SharedReads()
+        self._lookups = KeptLookups()
+        self._turns: SharedReads[_SharedTurn] = SharedReads()
         self.waits = Waits(limits.calls_waiting_max)
 
     def fetch(
@@ -149,397 +180,401 @@ class Fetcher:
         cancel: Cancel,
         selection: Selection | None = None,
     ) -> Iterator[tuple[pa.RecordBatch, int, int]]:
-        """Yield `(batch, start_offset, end_offset)` from `offset` on; see `read`."""
-        cursor = Cursor(topic, partition, offset, selection or Selection.of(topic))
-        for chunk in self.read(cursor, state, cancel):
-            yield chunk.batch, chunk.start_offset, chunk.end_offset
+        """Yield `(batch, start_offset, end_offset)` of one partition from `offset` on; see `read`.
 
-    def read(self, cursor: Cursor, state: FetchState, cancel: Cancel) -> Iterator[Chunk]:
-        """Yield chunks from the cursor on, until the request has enough or its deadline passes.
+        Several threads may do so for partitions of one request, under one state.
+        """
+        read = Read.of(topic, [PartitionCursor(partition, offset)], selection)
+        for chunk in self.read(read, state, cancel):
+            ((_, start_offset, end_offset, _),) = chunk.ranges
+            yield chunk.batch, start_offset, end_offset
 
-        What is committed is delivered, up to `state.max_messages`. At the end of the log, where the
-        whole request has fewer than `state.min_messages`, blocks until more is committed, another
-        partition of the request brings enough, `cancel` is set, or the deadline passes. A
-        deadline in the past still delivers what is committed. Nothing is delivered twice.
+    def read(
+        self,
+        read: Read,
+        state: FetchState,
+        cancel: Cancel,
+        begin: Callable[[], Iterable[PartitionCursor]] | None = None,
+    ) -> Iterator[FetchedChunk]:
+        """Yield chunks until the request has enough or its deadline passes.
 
-        The cursor moves with the rows; empty chunks (a filter dropped a whole range) are not
-        yielded. With a filter, reading stops after the deadline once a range was looked at.
+        What is committed is delivered, up to `state.max_messages`. Then, while the request has
+        fewer than `state.min_messages`, blocks until more is committed, another read of the request
+        brings enough, `cancel` is set, or the deadline passes. A deadline in the past still
+        delivers what is committed. Nothing is delivered twice.
+
+        The cursors move with the rows; empty chunks (a filter dropped a whole range) are not
+        yielded. With a filter, reading stops after the deadline once some rows were looked at.
+
+        Args:
+            read: What is read.
+            state: The budget and deadline.
+            cancel: Ends the read.
+            begin: Returns its partitions, once commits are heard, so that none in between is
+                missed. None: they are known, and looked at again if the read hears its topic.
 
         Raises:
-            OffsetOutOfRange: The cursor is below the log's start.
+            OffsetOutOfRange: An offset is below its log's start; names the partition.
             TopicNotFound: The topic was deleted, also during the wait.
-            StorageCorrupt: A page is damaged; the rows before it were delivered.
+            StorageCorrupt: A page is damaged; names the partition. The rows before it were
+                delivered.
+            SchemaMismatch: A row has a value that the topic's schema, an earlier version, cannot
+                hold; names the partition. The rows before it were delivered.
             InvalidFilter: The filter fails on the data.
             ResourceExhausted: Too many readers wait already.
-            WingsError: What `cancel` was set with.
+            WingsError: The error that `cancel` was set with.
         """
         state.wake_when_enough(cancel.wake)
-        cursor.cancel = cancel
-        while True:
-            # Cleared before the look, so that a commit after the look is not missed.
-            cancel.wake.clear()
-            cancel.check()
-            for chunk in self.take(cursor, state):
-                if chunk.batch.num_rows:
-                    yield chunk
+        read.allowance = Allowance(state.deadline, cancel)
+        follows = state.min_messages >= UNLIMITED
+        with ExitStack() as watching:
+            if read.hears_topic:
+                watching.enter_context(self._heard(read, cancel.wake.notify))
+            if begin is not None:
+                read.rotation.add_all(begin())
+            elif read.changes is not None:
+                read.changes.hear(None)  # For what was committed in between.
+            if not follows and read.rotation.ready > 1:
+                # Or those in front would be all that is ever read by polls that take few each.
+                read.rotation.skip(random.randrange(read.rotation.ready))
+            while True:
+                # Cleared before the look, so that a commit after the look is not missed.
+                cancel.wake.clear()
                 cancel.check()
-            if state.full or state.enough or state.deadline.passed:
-                return
-            self._wait(cursor, state.deadline, cancel.wake)
-
-    def take(self, cursor: Cursor, state: FetchState) -> Iterator[Chunk]:
-        """Yield what is committed now, within the budget of `state`; never waits for commits.
-
-        Chunks may be empty, where a filter dropped their whole range. Raises as `read`.
-        """
-        if state.max_messages >= UNLIMITED:
-            yield from self._take_tail(cursor, state)
-            if cursor.at_end:
-                return
-        while not state.full:
-            before = cursor.offset
-            yield from self.take_slice(cursor, state)
-            if cursor.at_end or cursor.offset == before:
-                return
-            if _filtered(cursor) and state.deadline.passed:
-                return
-
-    def _take_tail(self, cursor: Cursor, state: FetchState) -> Iterator[Chunk]:
-        """Yield what followers at the cursor share: all that is committed, where that is little."""
-        if self._latest is not None and cursor.selection.is_plain and not tracing.is_on():
-            latest = self._latest.rows(cursor.topic, cursor.partition, cursor.offset)
-            if latest is not None:
-                last = latest.next_offset - 1
-                rows = latest.rows(cursor.topic)
-                yield Chunk(rows, latest.start_offset, last, latest.page_bytes)
-                _move_to_end(cursor, latest.next_offset, latest.told)
-                return
-        key = (cursor.topic.uuid, cursor.partition, cursor.offset, cursor.selection.wish)
-        cursor.at_end = False
-        tail = self._tails.get(key, lambda: self._read_tail(cursor, state))
-        if tail is None:
-            return
-        for chunk in tail.chunks:
-            cursor.offset = chunk.end_offset + 1
-            yield chunk
-        if _filtered(cursor):
-            cursor.filtered_rows += tail.looked_at
-        _move_to_end(cursor, tail.next_offset, tail.told)
-
-    def _read_tail(self, cursor: Cursor, state: FetchState) -> _Tail | None:
-        """Read all that is committed from the cursor on; None where that is nothing, or much."""
-        told = self._registry.told
-        start_offset = cursor.offset
-        located = self.locate(cursor, LOCATE_ROWS_MAX, state.arrived_at)
-        locations = located.locations
-        if not locations or sum([each.bytes for each in locations]) > SHARED_BYTES_MAX:
-            return None
-        if cursor.offset > start_offset:
-            return None  # It was moved on: it begins elsewhere than those that it would share with.
-        stop_offset = locations[-1].end_offset + 1
-        if stop_offset < located.log_end_offset:
-            return None
-        try:
-            chunks = list(self._read(cursor, locations, stop_offset, UNLIMITED, state.deadline))
-        except (FilterTimedOut, StorageCorrupt, SchemaMismatch):
-            return None  # Read alone, a cursor is delivered what comes before.
-        if not chunks or chunks[-1].end_offset < stop_offset - 1:
-            return None  # Retention has passed some of it.
-        batches = copied([chunk.batch for chunk in chunks])
-        shared = [Chunk(batch, *chunk[1:]) for chunk, batch in zip(chunks, batches, strict=True)]
-        return _Tail(shared, stop_offset, stop_offset - cursor.offset, told)
-
-    def take_slice(
-        self, cursor: Cursor, state: FetchState, located: Located | None = None
-    ) -> Iterator[Chunk]:
-        """Yield the chunks of one reservation from the budget: none at the end, or where full.
-
-        A caller that reads several partitions in turn exhausts one slice before it begins the next.
-
-        Args:
-            cursor: Where to begin.
-            state: The budget.
-            located: What was found there just now; None: it is looked up.
-        """
-        # A filter that passed few rows so far looks at ever more of them at a time: one that took
-        # as many as are still wanted would be called for each small page.
-        wanted = max(1, state.max_messages - state.delivered) + cursor.filtered_rows
-        cursor.told = None
-        if located is None:
-            cursor.told = self._registry.told
-            located = self.locate(cursor, min(LOCATE_ROWS_MAX, wanted), state.arrived_at)
-        cursor.log_end_offset = located.log_end_offset
-        cursor.at_end = False
-        self.count_rows(cursor, state, bool(located.locations))
-        if not located.locations:
-            return
-        stop_offset = located.locations[-1].end_offset + 1
-        reserved = state.reserve(stop_offset - cursor.offset)
-        if reserved == 0:
-            return
-        try:
-            chunks = self._read(cursor, located.locations, stop_offset, reserved, state.deadline)
-            for chunk in chunks:
-                rows = chunk.batch.num_rows
-                if _filtered(cursor):
-                    cursor.filtered_rows += chunk.end_offset + 1 - cursor.offset
-                cursor.offset = chunk.end_offset + 1
-                state.release(rows, rows)
-                reserved -= rows
-                yield chunk
-                if _filtered(cursor) and state.deadline.passed:
+                for chunk in self.take(read, state):
+                    if chunk.batch.num_rows:
+                        yield chunk
+                    cancel.check()
+                if state.full or state.enough or state.deadline.passed:
                     return
-        except FilterTimedOut:
-            # A read that has looked at some rows goes on where it stands; one that has not would
-            # stand there for ever.
-            if not (cursor.filtered_rows and state.deadline.passed):
-                raise
-        finally:
-            state.release(reserved, 0)
-        # Saves a second look that finds nothing: many readers are woken at one tail.
-        seen_at = state.arrived_at if located.asked_at is None else located.asked_at
-        if cursor.offset >= located.log_end_offset and seen_at >= state.arrived_at:
-            cursor.at_end = True
-            self.count_rows(cursor, state, False)
+                if read.changes is None:
+                    watching.enter_context(self._heard(read, cancel.wake.notify))
+                with self.waits.one():
+                    cancel.wake.wait(state.deadline.remaining())
 
-    def scan(self, cursor: Cursor, end_offset: int, cancel: Cancel) -> Iterator[list[Chunk]]:
-        """Yield the rows from the cursor to `end_offset`, exclusive, a few chunks at a time.
+    def scan(self, read: Read, cancel: Cancel) -> Iterator[FetchedChunk]:
+        """Yield the rows of each partition up to its stop; never waits.
 
-        Never waits. The cursor moves with the rows; empty chunks are left out.
-
-        Args:
-            cursor: Where to begin.
-            end_offset: Where to end, at the latest at the log's end.
-            cancel: Ends the scan.
+        The cursors move with the rows; empty chunks are left out.
 
         Raises: as `read`.
         """
-        cursor.cancel = cancel
-        rows_max = LOCATE_ROWS_MAX
-        while cursor.offset < end_offset:
-            cancel.check()
-            located = self.locate(cursor, min(rows_max, end_offset - cursor.offset))
-            rows_max *= 2
-            cursor.log_end_offset = located.log_end_offset
-            end_offset = min(end_offset, located.log_end_offset)
-            if cursor.offset >= end_offset:
-                return  # Retention has passed all of it, or there is no more.
-            assert located.locations, "the log has rows before its end"
-            stop_offset = min(end_offset, located.locations[-1].end_offset + 1)
-            chunks = self._read(cursor, located.locations, stop_offset, UNLIMITED, Deadline.never())
-            for ahead in read_ahead(chunks):
-                cursor.offset = ahead[-1].end_offset + 1
-                yield [chunk for chunk in ahead if chunk.batch.num_rows]
+        read.allowance = Allowance(cancel=cancel)
+        while read.rotation.ready:
+            for chunk in self._turn(read, UNLIMITED, None):
+                if chunk.batch.num_rows:
+                    yield chunk
                 cancel.check()
 
-    def locate(self, cursor: Cursor, rows_max: int, since: float | None = None) -> Located:
-        """Return what lies at a cursor, which first moves to the log's start if it clamps.
+    def take(self, read: Read, state: FetchState) -> Iterator[FetchedChunk]:
+        """Yield what is committed, within the budget; never waits for commits.
 
-        Args:
-            cursor: Where to look.
-            rows_max: The `messages_max` of `OffsetRegistry.locate`.
-            since: As there.
+        Chunks may be empty, where a filter dropped all of their ranges.
 
-        Raises:
-            OffsetOutOfRange: The cursor is below the log's start.
-            TopicNotFound: The topic was deleted.
+        Raises: as `read`.
         """
-        while True:
-            try:
-                with tracing.span("metadata.locate"):
-                    located = self._registry.locate(
-                        cursor.topic.uuid, cursor.partition, cursor.offset, rows_max, since
-                    )
-            except OffsetOutOfRange as error:
-                if not cursor.clamps or error.log_start_offset <= cursor.offset:
-                    raise
-                cursor.offset = error.log_start_offset
-            else:
-                return located
+        follows = state.max_messages >= UNLIMITED
+        self.hear(read)
+        if follows:
+            yield from self._shared_turn(read)
+        while read.rotation.ready and not state.full:
+            yield from self.turn(read, state)
+            if read.is_filtered and read.filtered_rows and state.deadline.passed:
+                return
+            if follows:
+                self.hear(read)  # So that no new rows wait for old ones to end.
+        self._count(read, state)
 
-    def offset_for_timestamp(self, topic: Topic, partition: Partition, timestamp: int) -> int:
-        """Return what `offsets_for_timestamps` finds of one partition."""
-        return self.offsets_for_timestamps(topic, [(partition, timestamp)])[partition]
+    def turn(self, read: Read, state: FetchState) -> Generator[FetchedChunk]:
+        """Yield a slice of the budget of the partitions whose turn it is.
 
-    def offsets_for_timestamps(
-        self, topic: Topic, positions: Sequence[tuple[Partition, int]]
-    ) -> dict[Partition, int]:
-        """Return the offsets of the first messages at or after times, else the next offsets.
+        A caller that reads several topics in turn exhausts one slice before it begins the next, or
+        closes it: the cursors stand behind what was yielded.
 
-        Two looks at metadata for as many as `POSITIONS_MAX` partitions, and a read of each merged
-        page whose rows are some before and some after the time.
-
-        Args:
-            topic: The topic.
-            positions: Partitions, each once and not necessarily written to yet, and a time of each,
-                in microseconds since the epoch.
-
-        Raises:
-            TopicNotFound: The topic was deleted.
-            StorageCorrupt: A page that tells is damaged.
-        """
-        found: dict[Partition, int] = {}
-        left, moves = list(positions), 0
-        while left:
-            try:
-                for partition, offset in self._offsets_at(topic, left[:POSITIONS_MAX]):
-                    found[partition] = offset
-                    moves = 0
-            except StorageCorrupt:
-                moves += 1  # By retention, or to another place.
-                if moves > MOVES_MAX:
-                    raise
-            left = [position for position in left if position[0] not in found]
-        return found
-
-    def _offsets_at(
-        self, topic: Topic, positions: Sequence[tuple[Partition, int]]
-    ) -> Iterator[tuple[Partition, int]]:
-        """Yield partitions with the offset of a time; not those that changed during the look."""
-        offsets = self._registry.offsets_for_timestamps(topic.uuid, positions)
-        begins = [
-            (partition, offset) for (partition, _), offset in zip(positions, offsets, strict=True)
-        ]
-        located = self._registry.locate_many(topic.uuid, begins, 1)
-        within: list[tuple[Partition, int, Location]] = []
-        for (partition, timestamp), offset, (state, locations) in zip(
-            positions, offsets, located, strict=False
-        ):
-            if locations and locations[0].earliest_timestamp < timestamp <= locations[0].timestamp:
-                within.append((partition, timestamp, locations[0]))
-            elif offset >= state.log_start_offset:
-                yield partition, offset
-        pages = [location for _, _, location in within]
-        if self._versions is not None:
-            topic = self._versions.covering(topic, pages)
-        read = read_pages(self._store, topic, pages, Wanted((), timestamps=True))
-        for (partition, timestamp, location), page in zip(within, read, strict=True):
-            times = cast("pa.Array[Any]", page.timestamps)
-            late = pc.greater_equal(times, pa.scalar(timestamp, times.type))
-            row = int(pc.index(late, pa.scalar(True)).as_py())
-            yield partition, location.start_offset + row
-
-    def _read(
-        self,
-        cursor: Cursor,
-        locations: Sequence[Location],
-        stop_offset: int,
-        rows_max: int,
-        deadline: Deadline,
-    ) -> Iterator[Chunk]:
-        """Yield the chunks of what was located; see `ChunkReader.read`.
-
-        Pages that maintenance put somewhere else meanwhile are looked for again. Ends early where
-        retention has taken them and the cursor clamps: the next look moves it on.
+        Raises: as `read`.
         """
         try:
-            yield from self._read_located(cursor, locations, stop_offset, rows_max, deadline)
-        except OffsetOutOfRange:
-            if not cursor.clamps:
+            # A filter that passed few rows so far looks at ever more of them at a time: one that
+            # took as many as are still wanted would be called for each small page.
+            wanted = max(1, state.max_messages - state.delivered)
+            yield from self._turn(read, wanted + read.filtered_rows, state)
+        except FilterTimedOut:
+            # A read that has looked at some rows goes on where it stands; one that has not would
+            # stand there for ever.
+            if not (read.filtered_rows and state.deadline.passed):
                 raise
 
-    def _read_located(
-        self,
-        cursor: Cursor,
-        locations: Sequence[Location],
-        stop_offset: int,
-        rows_max: int,
-        deadline: Deadline,
-    ) -> Iterator[Chunk]:
-        offset, moves = cursor.offset, 0
-        mismatch: WingsError | None = None
-        allowance = Allowance(deadline, cursor.cancel) if _filtered(cursor) else None
-        while True:
-            try:
-                for chunk in self._chunks.read(
-                    cursor.topic,
-                    locations,
-                    offset,
-                    stop_offset,
-                    rows_max,
-                    cursor.selection,
-                    allowance,
-                ):
-                    offset, moves = chunk.end_offset + 1, 0
-                    rows_max -= chunk.batch.num_rows
-                    yield chunk
-            except SchemaMismatch as error:
-                # The rows before it in its page fit.
-                bad: int = error.facts["offset"]
-                mismatch = placed(error, cursor.partition, bad)
-                if not offset < bad < stop_offset:
-                    raise mismatch from None
-                stop_offset = bad
-                locations = self._locate(cursor, offset, stop_offset)
-            except StorageCorrupt:
-                # Nothing is damaged where the topic was deleted meanwhile or retention has passed,
-                # which the look says; nor where the page is somewhere else by now.
-                moves += 1
-                found = self._locate(cursor, offset, stop_offset)
-                if moves > MOVES_MAX or not _is_elsewhere(offset, locations, found):
-                    raise
-                locations = found
-            else:
-                if mismatch is not None and offset >= stop_offset and rows_max > 0:
-                    raise mismatch
-                if offset >= stop_offset or rows_max <= 0:
+    def watch(
+        self, reads: Iterable[Read], callback: Callable[[], None]
+    ) -> AbstractContextManager[None]:
+        """Call back during the block on commits that are worth another `take`; holds no thread.
+
+        Each read looks at its partitions again then. See `OffsetRegistry.watch`.
+        """
+        known = list(reads)
+        for read in known:
+            read.changes = TopicChanges(read.note)
+
+        def heard() -> None:
+            for read in known:
+                assert read.changes is not None
+                read.changes.hear(None)
+            callback()
+
+        positions = [position for read in known for position in _positions(read)]
+        return self._registry.watch(positions, heard)
+
+    def states(self, topic: Topic, chosen: Chosen) -> Sequence[PartitionState]:
+        """Return where partitions stand now, those that were named in their order.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+        """
+        if chosen.named is None:
+            return self._registry.partition_states(topic.uuid)
+        if len(chosen.named) == 1:  # Remembered where metadata cannot be reached.
+            return [self._registry.partition_state(topic.uuid, chosen.named[0])]
+        found: list[PartitionState] = []
+        for first in range(0, len(chosen.named), POSITIONS_MAX):
+            some = [(partition, 0) for partition in chosen.named[first : first + POSITIONS_MAX]]
+            found += [each.state for each in self._registry.locate_many(topic.uuid, some, 0)]
+        return found
+
+    def hear(self, read: Read) -> None:
+        """Take what was committed since the last call into a read that is watched."""
+        ends = {} if read.changes is None else read.changes.take()
+        if ends is None:
+            if not read.hears_topic:
+                read.rotation.look_again()
+                return
+            states = self.states(read.topic, read.chosen)
+            ends = {state.partition: state.next_offset for state in states}
+        for partition, log_end in ends.items():
+            cursor = read.rotation.find(partition)
+            if cursor is not None:
+                read.rotation.extend(cursor, log_end)
+            elif log_end > 0:
+                read.rotation.add(PartitionCursor(partition, 0, log_end, log_end, clamps=True))
+
+    @contextmanager
+    def _heard(self, read: Read, wake: Callable[[], None]) -> Generator[None]:
+        """Hear of commits to a read's partitions during the block; each calls `wake`.
+
+        Raises:
+            ResourceExhausted: Too many wait already.
+        """
+        if not read.hears_topic:
+            with self.watch([read], wake):
+                yield
+            return
+        read.changes = changes = TopicChanges(wake, read.chosen)
+        with self._registry.watch_topic(read.topic.uuid, changes.hear):
+            yield
+
+    def _turn(
+        self, read: Read, looked_at_max: int, state: FetchState | None
+    ) -> Iterator[FetchedChunk]:
+        """Read the partitions whose turn it is; at most so many rows of all together."""
+        rotation = read.rotation
+        rows = min(looked_at_max, TURN_ROWS_MAX)
+        each = max(1, rows // rotation.ready)
+        if rows == TURN_ROWS_MAX:
+            each = min(rows, max(each, TURN_ROWS_MIN))
+        cursors = rotation.turn(each, rows, POSITIONS_MAX)
+        before = [cursor.offset for cursor in cursors]
+        lookup = self._look(read, cursors, each)
+        try:
+            _settle(read, cursors, lookup)
+            # A filter is given whole pages: what it drops of them is not looked at again.
+            plan = lookup.plan(cursors, UNLIMITED if read.is_filtered else each)
+            if state is None:
+                yield from self._read(read, cursors, plan, UNLIMITED)
+            elif plan.rows:
+                yield from self._reserved(read, cursors, plan, state)
+        finally:
+            rotation.rotate(len(lookup.bounds), before)
+
+    def _reserved(
+        self, read: Read, cursors: Sequence[PartitionCursor], plan: Plan, state: FetchState
+    ) -> Iterator[FetchedChunk]:
+        """Yield the chunks of a plan, as far as the budget has room for them."""
+        self._count(read, state)
+        # A turn takes for the whole read: the rotation divides it.
+        reserved = state.reserve(plan.rows, max(1, read.counted))
+        if reserved == 0:
+            return
+        try:
+            for chunk in self._read(read, cursors, plan, reserved):
+                rows = chunk.batch.num_rows
+                if read.is_filtered:
+                    read.filtered_rows += chunk.looked_at
+                state.release(rows, rows)
+                reserved -= rows
+                yield chunk
+                if read.is_filtered and state.deadline.passed:
                     return
-                # Pages that were looked for again are fewer than those that were known.
-                locations = self._locate(cursor, offset, stop_offset)
+        finally:
+            state.release(reserved, 0)
 
-    def _locate(self, cursor: Cursor, offset: int, stop_offset: int) -> Sequence[Location]:
-        topic, partition = cursor.topic.uuid, cursor.partition
-        return self._registry.locate(topic, partition, offset, stop_offset - offset).locations
+    def _read(
+        self, read: Read, cursors: Sequence[PartitionCursor], plan: Plan, rows_max: int
+    ) -> Iterator[FetchedChunk]:
+        """Yield the chunks of a plan; ends before a page that is to be looked for again."""
+        try:
+            yield from self._chunks.read(
+                read.topic, cursors, plan, rows_max, read.selection, read.allowance
+            )
+        except PageFailed as failed:
+            self._lookups.discard(read.topic)
+            for cursor in failed.cursors:
+                if isinstance(failed.error, SchemaMismatch) or not self._is_elsewhere(
+                    read, cursor, failed
+                ):
+                    _fail(read, cursor, _named(failed.error, cursor.partition))
 
-    def count_rows(self, cursor: Cursor, state: FetchState, has_rows: bool) -> None:
-        """Count a partition among those of a request that still have rows, or no more."""
-        if has_rows and not cursor.has_rows:
-            state.join_rows()
-        elif cursor.has_rows and not has_rows:
-            state.leave_rows()
-        cursor.has_rows = has_rows
+    def _look(self, read: Read, cursors: Sequence[PartitionCursor], rows_each: int) -> Lookup:
+        """Find the pages of the next rows of partitions, so many rows of each at most."""
+        topic, registry = read.topic.uuid, self._registry
 
-    def _wait(self, cursor: Cursor, deadline: Deadline, wake: Wake) -> None:
-        with self.waits.one():
-            position = Position(cursor.topic.uuid, cursor.partition, cursor.offset)
-            self._registry.wait([position], deadline, wake, cursor.told)
+        def locate(at: Positions) -> Pages:
+            if len(at) <= FEW_PARTITIONS:
+                return registry.locate_many(topic, at, rows_each, LOCATIONS_MAX)
+            return registry.locate_slices(topic, at, rows_each)
+
+        with tracing.span("metadata.locate"):
+            if len(cursors) == 1:
+                return self._look_at_one(read, cursors[0], rows_each)
+            return self._lookups.find(read.topic, cursors, rows_each, locate)
+
+    def _look_at_one(self, read: Read, cursor: PartitionCursor, rows: int) -> Lookup:
+        partition, looked_at = cursor.partition, time.monotonic()
+        try:
+            found = self._registry.locate(
+                read.topic.uuid, partition, cursor.offset, rows, read.since
+            )
+        except OffsetOutOfRange as error:
+            # `_settle` judges whether that is an error.
+            start = error.log_start_offset
+            state = PartitionState(partition, start, max(start, cursor.log_end), 0, None)
+            return Lookup([LocatedPartition(state, ())], looked_at)
+        state = PartitionState(partition, found.log_start_offset, found.log_end_offset, 0, None)
+        asked_at = looked_at if found.asked_at is None else found.asked_at
+        return Lookup([LocatedPartition(state, found.locations)], asked_at)
+
+    def _shared_turn(self, read: Read) -> Iterator[FetchedChunk]:
+        """Yield what followers at the same place share: little, of few partitions."""
+        rotation = read.rotation
+        if not 0 < rotation.ready <= FEW_PARTITIONS:
+            return
+        cursors = rotation.turn(1, FEW_PARTITIONS, FEW_PARTITIONS)
+        known = [cursor.stop - cursor.offset for cursor in cursors if cursor.stop != UNKNOWN]
+        if sum(known) > TURN_ROWS_MIN:
+            return
+        places = tuple([(cursor.partition, cursor.offset) for cursor in cursors])
+        key = (read.topic.uuid, read.selection.wish, places)
+        found = self._turns.get(key, lambda: self._read_turn(read, cursors))
+        if found is None:
+            return
+        for cursor, end in zip(cursors, found.ends, strict=True):
+            cursor.offset = end
+            cursor.log_end = max(cursor.log_end, end)
+            if cursor.stop != UNKNOWN:
+                cursor.stop = max(cursor.stop, end)
+            elif found.looked_at >= read.since:
+                cursor.stop = end
+        rotation.rotate(len(cursors), [offset for _, offset in places])
+        yield from found.chunks
+
+    def _read_turn(self, read: Read, cursors: Sequence[PartitionCursor]) -> _SharedTurn | None:
+        """Read all rows behind cursors, which do not move; None where that is not to be shared."""
+        known = [replace(cursor) for cursor in cursors]
+        lookup = self._look(read, known, TURN_ROWS_MIN)
+        if len(lookup.bounds) < len(known) or not all(lookup.has_pages):
+            return None
+        for cursor, (start, end) in zip(known, lookup.bounds, strict=True):
+            if cursor.offset < start:
+                return None
+            cursor.stop = end
+        wanted = sum([cursor.stop - cursor.offset for cursor in known])
+        plan = lookup.plan(known, TURN_ROWS_MIN)
+        if (
+            plan.rows < wanted
+            or sum([each.location.bytes for each in plan.parts]) > SHARED_BYTES_MAX
+        ):
+            return None
+        try:
+            chunks = list(
+                self._chunks.read(
+                    read.topic, known, plan, UNLIMITED, read.selection, read.allowance
+                )
+            )
+        except (PageFailed, FilterTimedOut):
+            return None  # A turn of its own says what is wrong.
+        batches = copied(chunk.batch for chunk in chunks)
+        shared = [chunk._replace(batch=batch) for chunk, batch in zip(chunks, batches, strict=True)]
+        return _SharedTurn(shared, [cursor.stop for cursor in known], lookup.looked_at)
+
+    def _is_elsewhere(self, read: Read, cursor: PartitionCursor, failed: PageFailed) -> bool:
+        """Tell whether a page could not be read because it is gone or somewhere else by now.
+
+        Raises:
+            TopicNotFound: Its topic was deleted.
+        """
+        (found,) = self._registry.locate_many(
+            read.topic.uuid, [(cursor.partition, cursor.offset)], 1
+        )
+        if found.state.log_start_offset > cursor.offset:
+            return True  # The next turn says whether that is an error.
+        cursor.moves += 1
+        moved = bool(found.locations) and found.locations[0].address != failed.address
+        return moved and cursor.moves <= MOVES_MAX
+
+    def _count(self, read: Read, state: FetchState) -> None:
+        """Have the budget count the partitions of a read that still have rows."""
+        ready = read.rotation.ready
+        if ready != read.counted:
+            state.recount(ready - read.counted)
+            read.counted = ready
 
 
-def _move_to_end(cursor: Cursor, next_offset: int, told: int | None) -> None:
-    """Say that all is delivered that is before an offset; there may be more: the wait finds out."""
-    cursor.offset = next_offset
-    cursor.log_end_offset = max(cursor.log_end_offset, next_offset)
-    cursor.at_end, cursor.told = True, told
+def _settle(read: Read, cursors: Sequence[PartitionCursor], lookup: Lookup) -> None:
+    """Take what a look found of partitions into their cursors."""
+    is_fresh = lookup.looked_at >= read.since
+    for cursor, (start, end), has_pages in zip(
+        cursors, lookup.bounds, lookup.has_pages, strict=False
+    ):
+        if end > cursor.log_end:
+            cursor.log_end = end
+        if cursor.offset < start:
+            if cursor.clamps:
+                cursor.offset = start
+            else:
+                _fail(read, cursor, below_start(cursor.partition, cursor.offset, start))
+        elif not has_pages:
+            # Nothing is there, even where something was known to be.
+            cursor.stop = cursor.offset
+        elif is_fresh and cursor.stop == UNKNOWN:
+            cursor.stop = end
 
 
-def read_ahead(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
-    """Yield chunks, some at a time and at least one; all that were read come before an error."""
-    ahead: list[Chunk] = []
-    ahead_bytes = 0
-    ends_at = time.monotonic() + READ_AHEAD_SECONDS
-    try:
-        for chunk in chunks:
-            ahead.append(chunk)
-            ahead_bytes += chunk.bytes
-            if ahead_bytes >= READ_AHEAD_BYTES or time.monotonic() >= ends_at:
-                yield ahead
-                ahead, ahead_bytes = [], 0
-                ends_at = time.monotonic() + READ_AHEAD_SECONDS
-    except WingsError:
-        if ahead:
-            yield ahead
-        raise
-    if ahead:
-        yield ahead
+def _fail(read: Read, cursor: PartitionCursor, error: WingsError) -> None:
+    """End the read of a partition; raises the error where the read does not gather them."""
+    if read.failures is None:
+        raise error from None
+    read.failures[cursor.partition] = error
+    cursor.end()
 
 
-def _is_elsewhere(offset: int, known: Sequence[Location], found: Sequence[Location]) -> bool:
-    """Tell whether the page of an offset was found at another place than it was known at."""
-    places = [
-        [each.address for each in some if each.end_offset >= offset] for some in (known, found)
-    ]
-    return bool(places[1]) and places[0][:1] != places[1][:1]
+def _positions(read: Read) -> list[Position]:
+    """Return where a read waits."""
+    uuid = read.topic.uuid
+    cursors = [cursor for cursor in read.rotation.cursors if not cursor.is_over]
+    return [Position(uuid, cursor.partition, cursor.offset) for cursor in cursors]
 
 
-def _filtered(cursor: Cursor) -> bool:
-    return cursor.selection.row_filter is not None
+def _named(error: WingsError, partition: Partition) -> WingsError:
+    """Return an error that names the partition, and the offset where one is known."""
+    offset = error.facts.get("offset")
+    at = "" if offset is None else f", offset {offset}"
+    facts = {**error.facts, "partition": partition_value(partition)}
+    return type(error)(f"partition {partition:.80}{at}: {error.message}", **facts)

@@ -1,6 +1,7 @@
-"""Selection: which columns and rows a reader wants of a topic."""
+"""Selection: which columns and rows a reader wants of a topic, and how it gets them."""
 
-from collections.abc import Hashable, Sequence
+import struct
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -8,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from wings_core.contracts.messages import shortened
+from wings_core.contracts.reads import ReadOptions
 from wings_core.errors import InvalidTicket
 from wings_core.fetch.engines import Allowance
 from wings_core.fetch.filter import RowFilter
-from wings_core.fetch.timestamps import timestamp_column
 from wings_core.model import Topic
 from wings_core.storage.segment_file import TIMESTAMP_FIELD as TIMESTAMP_FIELD
 from wings_core.suggestions import suggested
@@ -19,9 +20,13 @@ from wings_core.suggestions import suggested
 PARTITION_FIELD = pa.field("__partition", pa.string(), nullable=False)
 OFFSET_FIELD = pa.field("__offset", pa.int64(), nullable=False)
 
-
 WISHES_MAX = 256
 """Selections that are told apart by an object of their own."""
+
+EVERYTHING = ReadOptions()
+"""All rows with all columns."""
+
+_INT64 = struct.Struct("=q")
 
 
 @lru_cache(WISHES_MAX)
@@ -55,26 +60,24 @@ class Selection:
     """Indices into the topic's schema of the columns delivered, in the order wanted."""
     row_filter: RowFilter | None
     system_columns: bool
+    many: bool
+    """Whether `__partition` is among the system columns."""
     schema: pa.Schema
-    """Of the batches delivered."""
+    """The schema of the batches delivered."""
     stored_columns: tuple[int, ...] | None
     """Indices of the columns read from storage: those delivered, then what only the filter needs;
     None for all, in the topic's order."""
     stored_share: float
     """The share of the topic's columns that are read from storage."""
-    is_plain: bool
-    """Whether it is all rows with all columns, in the topic's order, and nothing else."""
     wish: object
-    """The same object for all who want the same of the topic's rows, lately."""
+    """The same object for all readers who lately wanted the same of the topic's rows."""
 
     @classmethod
     def of(
         cls,
         topic: Topic,
-        columns: Sequence[str] | None = None,
-        expression: str | None = None,
+        options: ReadOptions = EVERYTHING,
         *,
-        system_columns: bool = False,
         many: bool = False,
         allowance: Allowance | None = None,
     ) -> "Selection":
@@ -82,11 +85,9 @@ class Selection:
 
         Args:
             topic: The topic read from.
-            columns: Names, in the order wanted; None for all.
-            expression: A SQL predicate over the topic's columns.
-            system_columns: Append `__offset` and `__timestamp`.
-            many: Of many partitions: `__partition`, their values' JSON text, comes before these.
-            allowance: How long it may take to compile the expression.
+            options: The columns, the filter, and whether to append `__offset` and `__timestamp`.
+            many: Whether `__partition`, a partition value's JSON text, comes before these.
+            allowance: How long it may take to compile the filter.
 
         Raises:
             InvalidTicket: An unknown column.
@@ -94,14 +95,15 @@ class Selection:
             ResourceExhausted: Too many filters are at work already.
         """
         every = tuple(range(len(topic.schema)))
+        columns = options.columns
         wanted = every if columns is None else resolve_columns(topic.schema, columns)
         row_filter = None
-        if expression is not None:
-            row_filter = RowFilter.compile(expression, topic.schema, allowance)
+        if options.filter is not None:
+            row_filter = RowFilter.compile(options.filter, topic.schema, allowance)
         schema = topic.schema  # The very object that the pages' rows have, so that none compares.
-        if wanted != every or system_columns:
+        if wanted != every or options.system_columns:
             fields = [topic.schema.field(index) for index in wanted]
-            if system_columns:
+            if options.system_columns:
                 fields += [PARTITION_FIELD] if many else []
                 fields += [OFFSET_FIELD, TIMESTAMP_FIELD]
             schema = pa.schema(fields)
@@ -111,12 +113,12 @@ class Selection:
         return cls(
             columns=wanted,
             row_filter=row_filter,
-            system_columns=system_columns,
+            system_columns=options.system_columns,
+            many=many,
             schema=schema,
             stored_columns=None if stored == every else stored,
             stored_share=len(stored) / len(every),
-            is_plain=schema is topic.schema and row_filter is None,
-            wish=_wish(topic.schema, schema, wanted, row_filter, system_columns, many),
+            wish=_wish(topic.schema, schema, wanted, row_filter, options.system_columns, many),
         )
 
     def filter_mask(
@@ -137,24 +139,44 @@ class Selection:
         return self.row_filter.mask(rows.select(needed), allowance)
 
     def deliver(
-        self,
-        rows: pa.RecordBatch,
-        start_offset: int,
-        timestamps: "Sequence[tuple[int | pa.Array[Any], int]]",
+        self, rows: pa.RecordBatch, system: "Iterable[pa.Array[Any]]" = ()
     ) -> pa.RecordBatch:
-        """Shape stored rows as the reader gets them.
+        """Return stored rows as the reader gets them.
 
         Args:
             rows: A batch of the stored columns.
-            start_offset: Of its first row.
-            timestamps: Runs of (timestamp, number of rows) that add up to the batch; or of a column
-                of timestamps and its length.
+            system: The system columns, where they are wanted: `__partition` if `many`, `__offset`,
+                `__timestamp`.
         """
         if not self.system_columns and rows.num_columns == len(self.columns):
             return rows
-        arrays = list(rows.columns[: len(self.columns)])
-        if self.system_columns:
-            end_offset = start_offset + rows.num_rows
-            arrays.append(pa.arange(start_offset, end_offset))  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
-            arrays.append(timestamp_column(timestamps))
+        arrays = [*rows.columns[: len(self.columns)], *system]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def timestamp_column(timestamps: "Sequence[tuple[int | pa.Array[Any], int]]") -> "pa.Array[Any]":
+    """Return a column of timestamps.
+
+    Args:
+        timestamps: At least one run, each a timestamp and its number of rows, or a column of
+            timestamps and its length.
+    """
+    parts: list[pa.Array[Any]] = []
+    runs: list[bytes] = []
+    for value, count in timestamps:
+        if isinstance(value, int):
+            runs.append(_INT64.pack(value) * count)
+            continue
+        if runs:
+            parts.append(_column(b"".join(runs)))
+            runs = []
+        parts.append(value)
+    if runs:
+        parts.append(_column(b"".join(runs)))
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def _column(values: bytes) -> "pa.Array[Any]":
+    # Not by `pa.scalar`: at its first use pyarrow imports pandas, where that is installed.
+    rows = len(values) // _INT64.size
+    return pa.Array.from_buffers(TIMESTAMP_FIELD.type, rows, [None, pa.py_buffer(values)])

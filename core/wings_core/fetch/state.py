@@ -1,14 +1,16 @@
-"""FetchState: what all partitions of one fetch share: the deadline, and the budget of messages."""
+"""What all partitions of a request share: its deadline, its budget of messages, and the waits."""
 
 import threading
 import time
+from typing import Self
 
+from wings_core.errors import ResourceExhausted
 from wings_core.metadata.wake import Wake
 from wings_core.times import Deadline
 
 
 class FetchState:
-    """The budget of one request, shared by all its partitions.
+    """The budget of one request, shared by all its partitions; all methods from any thread.
 
     "Enough" and "full" are judged by rows delivered. Rows are reserved before they are read, in
     slices, so that no partition starves another, and only rows that metadata says are there; what
@@ -19,7 +21,7 @@ class FetchState:
         deadline: The end of all waiting, however often the wait wakes.
         min_messages: Enough: once so many are delivered, no stream waits any more.
         max_messages: Full: never more than this.
-        partitions: How many partitions share the budget.
+        partitions: How many partitions share the budget at first; see `recount`.
     """
 
     def __init__(
@@ -60,15 +62,10 @@ class FetchState:
             if self.enough:
                 wake.set()
 
-    def join_rows(self) -> None:
-        """Say that a partition, at its end before, has rows again."""
+    def recount(self, partitions: int) -> None:
+        """Count so many more of the partitions, or fewer, among those that still have rows."""
         with self._lock:
-            self._with_rows += 1
-
-    def leave_rows(self) -> None:
-        """Say that a partition has no more rows for now, so its share goes to the others."""
-        with self._lock:
-            self._with_rows -= 1
+            self._with_rows += partitions
 
     def reserve(self, rows: int, partitions: int = 1) -> int:
         """Reserve up to `rows` of the budget and return how many were granted.
@@ -101,3 +98,48 @@ class FetchState:
             if self.enough:
                 for wake in self._wakes:
                     wake.set()
+
+
+class Waits:
+    """Counts the readers that wait, over Flight and HTTP; all methods from any thread.
+
+    Args:
+        waiting_max: How many may wait at once; further ones are refused.
+    """
+
+    def __init__(self, waiting_max: int) -> None:
+        self._lock = threading.Lock()
+        self._waiting_max = waiting_max
+        self._waiting = 0
+        self._begun = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many wait now."""
+        return self._waiting
+
+    @property
+    def begun(self) -> int:
+        """How many waits have begun so far."""
+        return self._begun
+
+    def one(self) -> Self:
+        """Count one wait, during a `with` block, which many threads may be in at a time.
+
+        Raises:
+            ResourceExhausted: So many wait already; by the block.
+        """
+        return self
+
+    def __enter__(self) -> None:
+        """Count one more."""
+        with self._lock:
+            if self._waiting >= self._waiting_max:
+                raise ResourceExhausted(f"{self._waiting_max} readers wait for messages already")
+            self._waiting += 1
+            self._begun += 1
+
+    def __exit__(self, *_: object) -> None:
+        """Count one less."""
+        with self._lock:
+            self._waiting -= 1

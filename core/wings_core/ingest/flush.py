@@ -12,7 +12,6 @@ from typing import Protocol
 from wings_core import tracing
 from wings_core.ingest.pack import Packer
 from wings_core.ingest.pending import Pending
-from wings_core.latest import Latest, keep
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import (
     CommitBatch,
@@ -56,17 +55,11 @@ class FlushWriter:
         store: Store of the pages.
         registry: Assigns offsets.
         inline: Chooses the flushes that metadata stores; None for none.
-        latest: Receives the rows of small commits to followed partitions.
     """
 
     def __init__(
-        self,
-        store: FolioStore,
-        registry: OffsetRegistry,
-        inline: InlineWriter | None,
-        latest: Latest,
+        self, store: FolioStore, registry: OffsetRegistry, inline: InlineWriter | None
     ) -> None:
-        self._latest = latest
         self._store = store
         self._registry = registry
         self._inline = inline
@@ -100,13 +93,7 @@ class FlushWriter:
         ((partition, rows),) = batch.runs
         stored = StoredPage(partition, rows, address, None, None, batch.topic.schema_version)
         committed = batch.to_commit(pending.stream.number, (stored,))
-        followed = self._latest.followed(batch.topic, partition)
-        if followed is None:
-            return _of_each(*self._commit([committed], inline))
-        told = self._registry.told
-        (result,) = self._commit([committed], inline)
-        keep(followed, page, result, told)
-        return _of_each(result)
+        return _of_each(*self._commit([committed], inline))
 
     def _place(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio | None, list[PageAddress]]:
         """Place pages inline or in storage; returns the inline folio, if any, and the addresses."""

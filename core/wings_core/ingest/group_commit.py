@@ -25,7 +25,6 @@ from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsErr
 from wings_core.ingest.flush import FlushWriter, InlineWriter
 from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import PENDING_BYTES, PreparedBatch
-from wings_core.latest import Latest
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import Accepted, CommitResult, Rejected
@@ -70,7 +69,6 @@ class GroupCommit:
         inline: Chooses the flushes that metadata stores; None for none.
         check_room: Raises `ResourceExhausted` while pushes are rejected; None if they never are.
         on_room: Called after each flush, when fewer bytes are pending.
-        latest: Receives the rows of small commits to followed partitions.
     """
 
     def __init__(
@@ -84,12 +82,11 @@ class GroupCommit:
         inline: InlineWriter | None = None,
         check_room: Callable[[], None] | None = None,
         on_room: Callable[[], None] = lambda: None,
-        latest: Latest | None = None,
     ) -> None:
         self._check_room = check_room
         self._on_room = on_room
         self._linger_seconds = limits.object_flush_seconds if lingers else 0.0
-        self._writer = FlushWriter(store, registry, inline, latest or Latest())
+        self._writer = FlushWriter(store, registry, inline)
         self._inline = inline
         self._limits = limits
         self._on_flush = on_flush

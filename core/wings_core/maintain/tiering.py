@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from wings_core.errors import InvalidSchema, StorageCorrupt
-from wings_core.fetch.timestamps import timestamp_column
+from wings_core.fetch.selection import timestamp_column
 from wings_core.maintain.leases import HeldLease
 from wings_core.maintain.plan import SEGMENT_BYTES_MAX, Group, find_due, parts_of_rows
 from wings_core.maintain.worker_pool import MaintenanceReport

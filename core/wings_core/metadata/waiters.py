@@ -65,7 +65,6 @@ class Waiters:
         self._lock = threading.Lock()
         self._watches_max = watches_max
         self._watches = 0
-        self._told = 0
         self._topics: dict[str, dict[Partition, dict[_Watch, int]]] = {}
         """The offset that each waits at."""
         self._topic_watches: dict[str, dict[_TopicWatch, None]] = {}
@@ -75,18 +74,12 @@ class Waiters:
         """How many wait now."""
         return self._watches
 
-    @property
-    def told(self) -> int:
-        """How often waiters were to be told of a change: grows with each."""
-        return self._told
-
     def registered(
         self, positions: Sequence[Position], callback: Callable[[], None]
     ) -> "_Registered":
         """Call `callback` on commits to the positions during the block, once for each commit.
 
-        One call may still be under way on another thread when the block has ended. The block is
-        given `told` as it was when the calls began.
+        One call may still be under way on another thread when the block has ended.
 
         Raises:
             ResourceExhausted: Too many wait already; by the block.
@@ -123,7 +116,6 @@ class Waiters:
             ends: The next offset of each topic (by UUID) and partition that was written to.
         """
         with self._lock:
-            self._told += 1
             if not self._watches:
                 return
             woken: dict[_Watch, None] = {}
@@ -146,7 +138,6 @@ class Waiters:
     def notify_deleted(self, topic_uuid: str) -> None:
         """Call back the waiters of a topic's partitions; call it once its deletion is durable."""
         with self._lock:
-            self._told += 1
             partitions = self._topics.get(topic_uuid, {}).values()
             woken = {watch: None for watches in partitions for watch in watches}
             told = [(watch, None) for watch in self._topic_watches.get(topic_uuid, ())]
@@ -155,7 +146,6 @@ class Waiters:
     def notify_all(self) -> None:
         """Call back all waiters; call it when notifications of commits may have been missed."""
         with self._lock:
-            self._told += 1
             woken = {
                 watch: None
                 for partitions in self._topics.values()
@@ -165,15 +155,14 @@ class Waiters:
             told = [(watch, None) for watches in self._topic_watches.values() for watch in watches]
         _call(woken, told)
 
-    def register(self, watch: _Watch, positions: Sequence[Position]) -> int:
-        """Begin to call a watch; returns `told`. Raises as `registered`."""
+    def register(self, watch: _Watch, positions: Sequence[Position]) -> None:
+        """Begin to call a watch. Raises as `registered`."""
         with self._lock:
             self._count_one()
             for position in positions:
                 partitions = self._topics.setdefault(position.topic_uuid, {})
                 watches = partitions.setdefault(position.partition, {})
                 watches[watch] = min(position.offset, watches.get(watch, position.offset))
-            return self._told
 
     def _count_one(self) -> None:
         """Count a waiter; called with the lock held."""
@@ -210,8 +199,8 @@ class _Registered:
         self._positions = positions
         self._watch = _Watch(callback)
 
-    def __enter__(self) -> int:
-        return self._waiters.register(self._watch, self._positions)
+    def __enter__(self) -> None:
+        self._waiters.register(self._watch, self._positions)
 
     def __exit__(self, *_: object) -> None:
         self._waiters.unregister(self._watch, self._positions)

@@ -14,8 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wings_core.arrow_types import fields_of
+from wings_core.contracts.reads import ReadOptions
 from wings_core.errors import InvalidArgument, InvalidName, NotFound, WingsError
-from wings_core.fetch.fetcher import Cancel, Cursor
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import Cancel, Read
 from wings_core.fetch.selection import OFFSET_FIELD, Selection
 from wings_core.json_rows import encode_lines
 from wings_core.model import Topic
@@ -97,16 +99,16 @@ class LettersTable:
         needed = set(schema.names) | (predicate.columns if predicate else set[str]())
         try:
             for topic, state in self._ends:
-                selection = Selection.of(topic, system_columns=True)
-                start = state.log_start_offset
-                cursor = Cursor(topic, UNPARTITIONED, start, selection, clamps=True)
-                for chunks in self._log.fetcher.scan(cursor, state.next_offset, self._cancel):
-                    for chunk in chunks:
-                        self._count.rows += chunk.batch.num_rows
-                        self._count.bytes += chunk.bytes
-                        rows = self._shown(topic, chunk.batch, needed)
-                        passed = rows if predicate is None else predicate.filter(rows)
-                        yield passed.select(schema.names)
+                selection = Selection.of(topic, ReadOptions(system_columns=True))
+                start, stop = state.log_start_offset, state.next_offset
+                cursor = PartitionCursor(UNPARTITIONED, start, stop, clamps=True)
+                read = Read.of(topic, [cursor], selection)
+                for chunk in self._log.fetcher.scan(read, self._cancel):
+                    self._count.rows += chunk.batch.num_rows
+                    self._count.bytes += chunk.bytes
+                    rows = self._shown(topic, chunk.batch, needed)
+                    passed = rows if predicate is None else predicate.filter(rows)
+                    yield passed.select(schema.names)
         except WingsError as error:
             self._count.error = self._count.error or error
             raise

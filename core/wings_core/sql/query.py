@@ -337,9 +337,7 @@ class Query:
         for index, (table, name) in enumerate(named):
             topic = topics[name]
             found = states[topic.uuid]
-            shown = TopicTable(
-                self._log, self._fetcher, topic, found, self._cancel, self.count, self._ends
-            )
+            shown = TopicTable(self._fetcher, topic, found, self._cancel, self.count, self._ends)
             self._tables[f"__scan{index}"] = shown
             self._views.append(_view(table, f"__scan{index}", shown))
 

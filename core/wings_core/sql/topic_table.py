@@ -6,26 +6,24 @@ DuckDB passes the columns and the filter of a scan to an Arrow dataset, whose pl
 The end offsets of partitions are fixed once for all scans of a query.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
 from wings_core.arrow_types import fields_of
-from wings_core.errors import Internal, InvalidArgument, OffsetOutOfRange, WingsError
-from wings_core.fetch.fetcher import Cancel, Cursor, Fetcher
+from wings_core.contracts.reads import ReadOptions
+from wings_core.errors import Internal, InvalidArgument, WingsError
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import Cancel, Fetcher, Read
 from wings_core.fetch.filter import unreadable
-from wings_core.fetch.many import ManyRead, PartitionCursor, Rotation
 from wings_core.fetch.selection import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD, Selection
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition, partition_of
 from wings_core.sql.predicate import ANY_ROW, Names, Predicate, ScanBounds
 from wings_core.sql_process.interface import EngineFailed
 from wings_core.storage.lru import Lru
-
-if TYPE_CHECKING:
-    from wings_core.log import Log
 
 ROWS_COLUMN = "rows"
 """A generated column: DuckDB asks for the first column where it only counts rows."""
@@ -41,15 +39,11 @@ TIMES_LOOKED_UP_MAX = 1024
 MADE_UP_ROWS = 1 << 20
 """Rows of a batch of generated columns only."""
 
-
 SCAN_ROWS = 131_072
 """Most rows of a batch of a scan."""
 
 COLUMNS_KEPT_MAX = 10_000
 """Most columns of topics' tables that are cached."""
-
-FEW_PARTITIONS = 64
-"""Up to so many partitions are read in turn; more are read together, each shared page once."""
 
 _Range = tuple[str, int, int]
 """Rows of a partition: its value, first offset, and end offset (exclusive)."""
@@ -137,7 +131,6 @@ class TopicTable:
     """The table of a topic.
 
     Args:
-        log: The log to read.
         fetcher: Reads the log, in batches that suit DuckDB.
         topic: The topic.
         states: Offsets of its partitions, fixed for this query.
@@ -148,7 +141,6 @@ class TopicTable:
 
     def __init__(
         self,
-        log: "Log",
         fetcher: Fetcher,
         topic: Topic,
         states: Sequence[PartitionState],
@@ -159,7 +151,6 @@ class TopicTable:
         self.topic = topic
         self.shown = shown(topic)
         self.schema = self.shown.schema
-        self._log = log
         self._fetcher = fetcher
         self._states: Mapping[Partition, PartitionState] = {each.partition: each for each in states}
         self._cancel = cancel
@@ -182,18 +173,19 @@ class TopicTable:
                 if self._ends():
                     raise EngineFailed.stopped()
                 if predicate is not None:
-                    rows = [predicate.filter(each).select(schema.names) for each in rows]
-                yield from [each for each in rows if each.num_rows]
+                    rows = predicate.filter(rows).select(schema.names)
+                if rows.num_rows:
+                    yield rows
         except WingsError as error:
             self._count.error = self._count.error or error
             raise
 
     def _read(
         self, names: Sequence[str], cursors: Sequence[PartitionCursor]
-    ) -> Iterator[Iterable[pa.RecordBatch]]:
-        """Yield several batches at a time: DuckDB clears the processor's caches between them."""
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows of partitions, in the columns of some names."""
         if _MADE_UP.issuperset(names):
-            yield from ([rows] for rows in _made_up(cursors, names))
+            yield from _made_up(cursors, names)
             return
         needed = frozenset(names)
         shown = self.shown.columns.values()
@@ -203,40 +195,15 @@ class TopicTable:
         if with_times:
             places[_TIMESTAMP] = -1
         # A read needs at least one stored column.
-        columns = [column.name for column in stored] or [self.topic.schema.names[0]]
-        few = len(cursors) <= FEW_PARTITIONS
-        selection = Selection.of(self.topic, columns, system_columns=with_times, many=not few)
+        columns = tuple(column.name for column in stored) or (self.topic.schema.names[0],)
+        options = ReadOptions(columns=columns, system_columns=with_times)
+        read = Read.of(self.topic, cursors, Selection.of(self.topic, options))
         schema = pa.schema([self.schema.field(name) for name in names])
-        read = self._read_each if few else self._read_many
-        for some in read(selection, cursors):
-            self._count.rows += sum([rows.num_rows for rows, _ in some])
-            yield [_shaped(*each, schema, places) for each in some]
-
-    def _read_each(
-        self, selection: Selection, cursors: Sequence[PartitionCursor]
-    ) -> Iterator[Sequence[tuple[pa.RecordBatch, Sequence[_Range]]]]:
-        """Yield the rows partition by partition: a tenth of the cost of reading them together."""
-        for each in cursors:
-            cursor = Cursor(self.topic, each.partition, each.offset, selection)
-            while cursor.offset < each.stop:
-                try:
-                    for chunks in self._fetcher.scan(cursor, each.stop, self._cancel):
-                        self._count.bytes += sum([chunk.bytes for chunk in chunks])
-                        yield [
-                            (batch, [(each.partition, start, end + 1)])
-                            for batch, start, end, _ in chunks
-                        ]
-                except OffsetOutOfRange as error:
-                    # Rows that retention deleted meanwhile are skipped.
-                    cursor.offset = max(cursor.offset + 1, int(error.log_start_offset))
-
-    def _read_many(
-        self, selection: Selection, cursors: Sequence[PartitionCursor]
-    ) -> Iterator[Sequence[tuple[pa.RecordBatch, Sequence[_Range]]]]:
-        many = ManyRead(self.topic, selection, None, Rotation(cursors))
-        for chunk in self._log.many.scan(many, self._cancel):
+        for chunk in self._fetcher.scan(read, self._cancel):
+            self._count.rows += chunk.batch.num_rows
             self._count.bytes += chunk.bytes
-            yield [(chunk.batch, [(name, start, end + 1) for name, start, end, _ in chunk.ranges])]
+            ranges = [(name, start, end + 1) for name, start, end, _ in chunk.ranges]
+            yield _shaped(chunk.batch, ranges, schema, places)
 
     def _cursors(self, bounds: ScanBounds) -> list[PartitionCursor]:
         """Return the ranges of partitions whose rows may satisfy the predicate."""

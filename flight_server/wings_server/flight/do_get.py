@@ -1,39 +1,54 @@
-"""DoGet: from a ticket to a stream of chunks.
+"""DoGet of reads: from a ticket to a stream of chunks.
 
-    ticket ─▶ topic, partition, selection, cursor ─▶ Fetcher ─▶ (batch, app_metadata)… ─▶ end chunk
+    ticket ─▶ topic, selection, cursors ─▶ Fetcher ─▶ (batch, app_metadata)… ─▶ end chunk
 
 The schema goes out before any wait, or the client's `do_get` itself would block and could not be
 cancelled: so `open_get` checks everything that can be checked at once, and the generator waits.
+Where many partitions stand is looked up once commits are heard, so that none in between is missed;
+but before the schema goes out where the ticket does not begin at `"earliest"`: a client that has
+the schema, and pushes, is to find those messages.
 """
 
+import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from wings_core.batches import empty_batch
-from wings_core.contracts.chunks import EndReason, chunk_metadata, end_metadata
-from wings_core.contracts.offsets import Offset, TimestampOffset
-from wings_core.contracts.tickets import AnyRead, FetchTicket, FollowTicket, ScanTicket
-from wings_core.errors import Unavailable
-from wings_core.fetch.chunks import Chunk
+from wings_core.contracts.chunks import (
+    EndReason,
+    chunk_metadata,
+    end_metadata,
+    many_end_metadata,
+)
+from wings_core.contracts.tickets import AnyRead, FetchTicket, ScanTicket
+from wings_core.errors import Unavailable, WingsError
+from wings_core.fetch.begins import chosen_of, cursors_of
+from wings_core.fetch.chunks import FetchedChunk
+from wings_core.fetch.cursors import UNKNOWN, PartitionCursor, Rotation
 from wings_core.fetch.engines import Allowance
-from wings_core.fetch.fetcher import UNLIMITED, Cancel, Cursor, Fetcher
+from wings_core.fetch.fetcher import UNLIMITED, Cancel, Read
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.log import Log
-from wings_core.model import Located, Topic
+from wings_core.model import PartitionState, Topic
 from wings_core.names import TopicName
-from wings_core.partitions import Partition, partition_of
-from wings_core.times import Deadline
+from wings_core.partitions import Partition, partitions_of
 from wings_server.flight.client_watch import ClientWatch
-from wings_server.flight.get_many import ManyGet, open_many
 from wings_server.metrics import Metrics
 from wings_server.versions import with_topic
+
+READ_AHEAD_SECONDS = 0.001
+"""A scan reads ahead for about so long at a time, and then sends what it has: sending a chunk
+clears the processor's caches, and code that runs once for many chunks finds them filled."""
+
+READ_AHEAD_BYTES = 64 * 1024 * 1024
+"""Stored bytes that it reads ahead, about: mapped pages that were read before take no memory, so
+many are read in that time."""
 
 SCHEMAS_KEPT = 256
 """Schemas of reads whose batch without rows is kept."""
@@ -43,160 +58,177 @@ SCHEMAS_KEPT = 256
 class Get:
     """A validated DoGet, ready to be streamed."""
 
-    fetcher: Fetcher
-    cursor: Cursor
+    log: Log
+    ticket: AnyRead
+    read: Read
     state: FetchState | None
     """None for a scan."""
-    end_offset: int
-    """Of a scan, exclusive."""
+    positions: Mapping[Partition, int]
+    """Where the ticket says to begin in some of all partitions."""
+    has_begun: bool
+    """Whether the cursors are known already."""
 
-    @property
-    def topic(self) -> Topic:
-        """The topic that is read."""
-        return self.cursor.topic
+    def chunks(self, cancel: Cancel) -> Iterator[FetchedChunk]:
+        """Yield the rows, chunk by chunk; blocks while a read waits.
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Of every batch of the stream."""
-        return self.cursor.selection.schema
+        Raises:
+            OffsetOutOfRange: An offset is below its partition's start, now or later.
+        """
+        if self.state is not None:
+            begin = None if self.has_begun else self.begin
+            return self.log.fetcher.read(self.read, self.state, cancel, begin)
+        if not self.has_begun:
+            self.read.rotation.add_all(self.begin())
+        return self.log.fetcher.scan(self.read, cancel)
 
-    def chunks(self, cancel: Cancel) -> Iterator[list[Chunk]]:
-        """Yield the rows, as many chunks at a time as are at hand; blocks while a read waits."""
-        if self.state is None:
-            return self.fetcher.scan(self.cursor, self.end_offset, cancel)
-        return ([chunk] for chunk in self.fetcher.read(self.cursor, self.state, cancel))
+    def begin(self) -> Iterator[PartitionCursor]:
+        """Look where the partitions stand, and yield where to begin and end in each."""
+        fetcher, topic, ticket = self.log.fetcher, self.read.topic, self.ticket
+        end_offset = ticket.end_offset if isinstance(ticket, ScanTicket) else None
+        states = fetcher.states(topic, self.read.chosen)
+        if ticket.partitions is None and end_offset is not None:
+            states = [self._up_to(states[0], end_offset)]
+        cursors = cursors_of(fetcher, topic, states, ticket, end_offset, self.positions)
+        if ticket.partitions is None and self.state is not None:
+            (cursor,) = cursors
+            cursor.stop = UNKNOWN  # The first look tells.
+            return iter([cursor])
+        return cursors
 
-    def metadata_of(self, chunk: Chunk) -> bytes:
-        """Return the app_metadata of a chunk."""
-        return chunk_metadata(chunk.start_offset, chunk.end_offset)
+    def _up_to(self, state: PartitionState, end_offset: int) -> PartitionState:
+        """Return where a partition stands, by metadata and not by memory if it is to go further.
 
-    def end_metadata(self, end: EndReason) -> bytes:
+        A scan that ends before the range that was planned elsewhere would pass for all of it.
+
+        Raises:
+            Unavailable: Metadata cannot be reached.
+        """
+        if end_offset <= state.next_offset:
+            return state
+        located = self.log.registry.locate(
+            self.read.topic.uuid, state.partition, state.next_offset, 1
+        )
+        if located.asked_at == -math.inf:
+            raise Unavailable(
+                f"the log was last heard to end at offset {state.next_offset}, and metadata "
+                f"cannot be asked whether it has reached {end_offset}"
+            )
+        return state._replace(next_offset=located.log_end_offset)
+
+    def metadata_of(self, chunk: FetchedChunk) -> bytes:
+        """Return the app_metadata of a chunk; of one partition that was named alone, its range."""
+        if self.ticket.partitions is not None:
+            return chunk.ranges.metadata
+        ((_, start_offset, end_offset, _),) = chunk.ranges
+        return chunk_metadata(start_offset, end_offset)
+
+    def end_metadata(self) -> bytes:
         """Return the app_metadata of the last chunk."""
+        end = self._end_reason()
+        cursors = self.read.rotation.cursors
+        if self.ticket.partitions is not None:
+            return many_end_metadata(
+                end, [(each.partition, each.offset, each.log_end) for each in cursors]
+            )
         # A scan that begins at or past its end, and a wait in vain, end where they began.
-        return end_metadata(end, self.cursor.offset, self.cursor.log_end_offset)
+        (cursor,) = cursors
+        return end_metadata(end, cursor.offset, cursor.log_end)
+
+    def _end_reason(self) -> EndReason:
+        """Return why the stream ended, the first that holds."""
+        if self.state is None:
+            return EndReason.END_OFFSET
+        if self.state.full:
+            return EndReason.MAX_MESSAGES
+        return EndReason.MIN_MESSAGES if self.state.enough else EndReason.DEADLINE
 
 
-def open_get(log: Log, ticket: AnyRead) -> Get | ManyGet:
+def open_get(log: Log, ticket: AnyRead) -> Get:
     """Resolve a ticket against the log.
 
     Raises:
         InvalidTicket: An unknown column or version of the schema; and the other errors of the
             ticket's contract.
         TopicNotFound: No such topic.
-        OffsetOutOfRange: The offset is below the log's start; of many partitions, once they are
-            streamed.
+        OffsetOutOfRange: The offset is below the log's start; of many partitions maybe later, when
+            they are streamed.
         Unavailable: A scan's end is past what this node knows, and metadata cannot be reached.
     """
-    arrived_at = time.monotonic()
-    deadline = Deadline.never() if isinstance(ticket, ScanTicket) else ticket.deadline_from_now()
-    state = None if isinstance(ticket, ScanTicket) else _state(ticket, deadline)
+    state = None
+    if not isinstance(ticket, ScanTicket):
+        limits = UNLIMITED, UNLIMITED
+        if isinstance(ticket, FetchTicket):
+            limits = ticket.min_messages, ticket.max_messages
+        state = FetchState(ticket.deadline_from_now(), *limits)
 
-    def open_topic(topic: Topic) -> Get | ManyGet:
-        if ticket.partitions is not None:
-            return open_many(log, topic, ticket, state)
-        return _open_one(log, topic, ticket, state, deadline, arrived_at)
+    def open_topic(topic: Topic) -> Get:
+        return _open(log, topic, ticket, state)
 
     return with_topic(log, TopicName.parse(ticket.topic), open_topic, ticket.schema_version)
 
 
-def _open_one(
-    log: Log,
-    topic: Topic,
-    ticket: AnyRead,
-    state: FetchState | None,
-    deadline: Deadline,
-    arrived_at: float,
-) -> Get:
-    partition = partition_of(ticket.partition, topic.key_type)
-    selection = Selection.of(
-        topic,
-        ticket.columns,
-        ticket.filter,
-        system_columns=ticket.system_columns,
-        allowance=Allowance(deadline),
-    )
-    offset = resolve_offset(log, topic, partition, ticket.begin)
-    # Raises at once for an offset below the log's start, and finds what is committed at arrival.
-    cursor = Cursor(topic, partition, offset, selection, clamps=ticket.begin == "earliest")
-    located = log.fetcher.locate(cursor, 1)
-    cursor.log_end_offset = located.log_end_offset
+def _open(log: Log, topic: Topic, ticket: AnyRead, state: FetchState | None) -> Get:
+    many = ticket.partitions is not None
+    allowance = None if state is None else Allowance(state.deadline)
+    selection = Selection.of(topic, ticket, many=many, allowance=allowance)
+    read = Read(topic, selection, chosen_of(topic, ticket), Rotation(), hears_topic=many)
+    if state is not None:
+        read.since = state.arrived_at
+    at = partitions_of([value for value, _ in ticket.positions], topic.key_type)
+    positions = dict(zip(at, [offset for _, offset in ticket.positions], strict=True))
+    get = Get(log, ticket, read, state, positions, _begins_at_once(ticket))
+    if get.has_begun:
+        read.rotation.add_all(get.begin())
+    return get
+
+
+def _begins_at_once(ticket: AnyRead) -> bool:
+    """Tell whether the cursors are found before the schema goes out."""
+    if ticket.partitions is None:
+        return True  # An offset below the log's start is refused at once.
     if isinstance(ticket, ScanTicket):
-        end_offset = _scan_end(log, cursor, located, ticket.end_offset, arrived_at)
-        return Get(log.fetcher, cursor, None, end_offset)
-    return Get(log.fetcher, cursor, state, 0)
-
-
-def _scan_end(
-    log: Log, cursor: Cursor, located: Located, wanted: int | None, arrived_at: float
-) -> int:
-    """Return where a scan ends: where its ticket says, but at most at what is committed at arrival.
-
-    Without metadata, that is not known: an end that was planned elsewhere may lie past what this
-    node has heard of, and a scan that ends before it would pass for the whole range.
-    """
-    while wanted is None or located.log_end_offset < wanted:
-        if located.asked_at is None or located.asked_at >= arrived_at:
-            break
-        if not located.locations:  # The answer came from a cache: metadata was not reached.
-            if wanted is None:
-                break
-            raise Unavailable(
-                f"the log was last heard to end at offset {located.log_end_offset}, and metadata "
-                f"cannot be asked whether it has reached {wanted}"
-            )
-        located = log.registry.locate(
-            cursor.topic.uuid, cursor.partition, located.log_end_offset, 1
-        )
-        cursor.log_end_offset = located.log_end_offset
-    return located.log_end_offset if wanted is None else min(wanted, located.log_end_offset)
-
-
-def _state(ticket: FetchTicket | FollowTicket, deadline: Deadline) -> FetchState:
-    if isinstance(ticket, FetchTicket):
-        return FetchState(deadline, ticket.min_messages, ticket.max_messages)
-    return FetchState(deadline, UNLIMITED, UNLIMITED)
-
-
-def resolve_offset(log: Log, topic: Topic, partition: Partition, offset: Offset) -> int:
-    """Return the offset that `"earliest"`, `"latest"`, a time or an int stands for."""
-    if isinstance(offset, int):
-        return offset
-    if isinstance(offset, TimestampOffset):
-        return log.fetcher.offset_for_timestamp(topic, partition, offset.timestamp_us)
-    state = log.registry.partition_state(topic.uuid, partition)
-    return state.log_start_offset if offset == "earliest" else state.next_offset
+        return False
+    entries = ticket.partitions if isinstance(ticket.partitions, tuple) else ()
+    # What is born after the request came is read from its first message, whatever these say.
+    offsets = (ticket.offset, *[each.offset for each in entries])
+    return bool(ticket.positions) or any(each not in (None, "earliest") for each in offsets)
 
 
 _no_rows = lru_cache(SCHEMAS_KEPT)(empty_batch)
 """The batch of an end chunk, which takes longer to build than all else of a poll without rows."""
 
 
-def _end_reason(state: FetchState | None) -> EndReason:
-    """Return why a stream ended, the first that holds; `state` is None of a scan."""
-    if state is None:
-        return EndReason.END_OFFSET
-    if state.full:
-        return EndReason.MAX_MESSAGES
-    if state.enough:
-        return EndReason.MIN_MESSAGES
-    return EndReason.DEADLINE
-
-
 def stream(
-    get: Get | ManyGet, context: flight.ServerCallContext, watch: ClientWatch, metrics: Metrics
+    get: Get, context: flight.ServerCallContext, watch: ClientWatch, metrics: Metrics
 ) -> Generator[tuple[pa.RecordBatch, bytes]]:
-    """Yield what goes on the wire: each chunk with its range, then the empty end chunk."""
+    """Yield what goes on the wire: each chunk with its ranges, then the empty end chunk."""
+    topic = get.read.topic.name
     with watch.watched(context, cancel := Cancel()):
-        # The two kinds differ in what they make of a chunk, and in nothing else.
-        metadata_of: Callable[[Any], bytes] = get.metadata_of
-        found: Iterator[list[Any]] = get.chunks(cancel)
-        for chunks in found:
-            # Handing one on takes no step of ours: see `READ_AHEAD_SECONDS`. Nor is anything done
-            # before it that can be done after: a follower waits for this.
-            yield from [(chunk.batch, metadata_of(chunk)) for chunk in chunks]
-            rows = size = 0
-            for chunk in chunks:
-                rows += chunk.batch.num_rows
-                size += chunk.bytes
-            metrics.delivered("flight", rows, size, get.topic.name)
-        yield _no_rows(get.schema), get.end_metadata(_end_reason(get.state))
+        for chunks in _ahead(get.chunks(cancel), 0.0 if get.state else READ_AHEAD_SECONDS):
+            # Nothing is done before that can be done after: a follower waits for it.
+            yield from [(chunk.batch, get.metadata_of(chunk)) for chunk in chunks]
+            rows = sum([chunk.batch.num_rows for chunk in chunks])
+            size = sum([chunk.bytes for chunk in chunks])
+            metrics.delivered("flight", rows, size, topic)
+        yield _no_rows(get.read.selection.schema), get.end_metadata()
+
+
+def _ahead(chunks: Iterator[FetchedChunk], seconds: float) -> Iterator[list[FetchedChunk]]:
+    """Yield chunks, some at a time and at least one; all that were read come before an error."""
+    some: list[FetchedChunk] = []
+    size = 0
+    ends_at = time.monotonic() + seconds
+    try:
+        for chunk in chunks:
+            some.append(chunk)
+            size += chunk.bytes
+            if size >= READ_AHEAD_BYTES or time.monotonic() >= ends_at:
+                yield some
+                some, size = [], 0
+                ends_at = time.monotonic() + seconds
+    except WingsError:
+        if some:
+            yield some
+        raise
+    if some:
+        yield some

@@ -9,15 +9,15 @@ import pyarrow.flight as flight
 
 from wings_core.contracts.info import InfoCommand, info_path, parse_criteria, parse_info_command
 from wings_core.contracts.parts import divide
-from wings_core.contracts.reads import ALL, PartitionEntry
+from wings_core.contracts.reads import PartitionEntry
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import InvalidArgument, InvalidTicket
-from wings_core.fetch.many import cursors_of, named_partitions
+from wings_core.fetch.begins import chosen_of, cursors_of
 from wings_core.fetch.selection import Selection
 from wings_core.log import Log
 from wings_core.model import PartitionState, Topic
 from wings_core.names import NamespaceName, TopicName
-from wings_core.partitions import Partition, partition_of, partition_value
+from wings_core.partitions import Partition, partition_value
 from wings_core.security.principal import ANYONE, Principal
 from wings_core.security.rights import Right
 from wings_server.versions import with_topic
@@ -117,13 +117,7 @@ def _with_topic(log: Log, command: InfoCommand, use: Callable[[Topic], T]) -> T:
 
 
 def _selection(topic: Topic, command: InfoCommand) -> Selection:
-    return Selection.of(
-        topic,
-        command.columns,
-        command.filter,
-        system_columns=command.system_columns,
-        many=command.partitions is not None,
-    )
+    return Selection.of(topic, command, many=command.partitions is not None)
 
 
 def _info(
@@ -135,13 +129,8 @@ def _info(
 ) -> flight.FlightInfo:
     selection = _selection(topic, command)
     ranges = _ranges(log, topic, command)
-    wanted = ScanTicket(
-        topic=str(topic.name),
-        columns=command.columns,
-        filter=command.filter,
-        system_columns=command.system_columns,
-        schema_version=topic.schema_version,
-    )
+    named = {**command.selection, "schema_version": topic.schema_version}
+    wanted = ScanTicket(topic=str(topic.name)).model_copy(update=named)
     tickets = _tickets_each if command.partitions is None else _tickets_many
     found = [ticket.to_bytes() for ticket in tickets(wanted, ranges, command.splits)]
     endpoints = [
@@ -168,8 +157,7 @@ def _ranges(log: Log, topic: Topic, command: InfoCommand) -> list[_Range]:
     """Return the range of each partition, as of one look at the log."""
     found: list[_Range] = []
     states = _states(log, topic, command)
-    partitions = ALL if command.partitions is None else command.partitions
-    cursors = cursors_of(log.fetcher, topic, states, partitions, command.offset, command.end_offset)
+    cursors = cursors_of(log.fetcher, topic, states, command, command.end_offset)
     for state, cursor in zip(states, cursors, strict=True):
         rows = max(0, cursor.stop - cursor.offset)
         kept = state.next_offset - state.log_start_offset
@@ -179,12 +167,9 @@ def _ranges(log: Log, topic: Topic, command: InfoCommand) -> list[_Range]:
 
 
 def _states(log: Log, topic: Topic, command: InfoCommand) -> Sequence[PartitionState]:
-    if command.partitions is not None:
-        return log.many.states(topic, named_partitions(topic, command.partitions))
-    if command.partition is None:
+    if command.partitions is None and command.partition is None:
         return log.registry.partition_states(topic.uuid)
-    partition = partition_of(command.partition, topic.key_type)
-    return [log.registry.partition_state(topic.uuid, partition)]
+    return log.fetcher.states(topic, chosen_of(topic, command))
 
 
 def _tickets_each(

@@ -133,7 +133,7 @@ class FlightService(flight.FlightServerBase):
                 case asked:
                     self._gate.allow(principal, "read", asked.topic)
                     get = open_get(self._log, asked)
-                    schema = get.schema
+                    schema = get.read.selection.schema
                     opened = stream(get, context, self._watch, self._metrics)
                     chunks = self._spread(opened, principal, refuses=True)
             return flight.GeneratorStream(schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata

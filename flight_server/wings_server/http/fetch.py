@@ -1,6 +1,6 @@
 """`POST /v1/fetch`: one read of many partitions, under one budget and one deadline.
 
-    open ─▶ read in turns, a slice of each ─▶ too few: wait once ─▶ read ─▶ … ─▶ answer
+    open ─▶ read the topics in turn, a slice of each ─▶ too few: wait once ─▶ read ─▶ … ─▶ answer
 
 All but the wait runs on a few threads; a waiting call holds none of them. Messages become JSON only
 at the end, all of a partition at once.
@@ -8,9 +8,8 @@ at the end, all of a partition at once.
 
 import json
 import random
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -18,18 +17,17 @@ import pyarrow as pa
 from pydantic import JsonValue
 
 from wings_core.errors import SchemaMismatch, WingsError
-from wings_core.fetch.chunks import Chunk
-from wings_core.fetch.fetcher import LOCATE_ROWS_MAX, Cursor, Fetcher
-from wings_core.fetch.selection import Selection
+from wings_core.fetch.chunks import FetchedChunk
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import Fetcher, Read
 from wings_core.fetch.state import FetchState
 from wings_core.json_rows import EncodedRows, encode_rows_within
 from wings_core.log import Log
-from wings_core.model import Located, LocatedPartition, Position, Topic
+from wings_core.model import Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of
 from wings_core.times import Deadline
 from wings_server.http.bodies import FetchRequest
-from wings_server.http.together import Slice, may_share, read_together
 
 _NONE = EncodedRows(b"", 0)
 
@@ -37,43 +35,66 @@ _OFFSETS_BYTES_MAX = 60
 """The most bytes by which offsets make a result longer than one without messages."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Entry:
-    """One partition of a request, and the chunks read of it so far."""
+    """One partition of a request, and the rows read of it so far."""
 
     topic: TopicName
     partition_value: JsonValue
     offset: int
     """The offset of the request."""
-    cursor: Cursor | None = None
-    """None once nothing more is read."""
-    chunks: list[Chunk] = field(default_factory=list[Chunk])
+    cursor: PartitionCursor | None = None
+    """None where nothing more is read of it."""
+    read: Read | None = None
+    """The read that its cursor is of."""
+    batches: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
     bytes: int = 0
-    """Of the chunks, as Arrow data."""
+    """The size of the batches, as Arrow data."""
+    is_paused: bool = False
+    """Whether it has its share of the answer's bytes, and maybe more rows."""
     error: WingsError | None = None
 
     @property
     def has_rows(self) -> bool:
-        """Whether the last read left messages."""
-        return self.cursor is not None and self.cursor.has_rows
+        """Whether there may be more of it now."""
+        cursor = self.cursor
+        return cursor is not None and (self.is_paused or cursor.offset < cursor.stop)
+
+    def keep(self, rows: pa.RecordBatch, share: int) -> int:
+        """Keep rows for the answer, and pause once they reach a share; returns their bytes."""
+        self.batches.append(rows)
+        size = rows.nbytes  # Counted anew at each look.
+        self.bytes += size
+        if self.bytes >= share and self.cursor is not None and self.has_rows:
+            self.is_paused = True
+            self.cursor.stop = self.cursor.offset
+        return size
+
+    def resume(self) -> None:
+        """Read on, as its share of the answer's bytes has grown."""
+        assert self.cursor is not None
+        assert self.read is not None
+        self.is_paused = False
+        self.read.rotation.extend(self.cursor, self.cursor.log_end)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What was found of an entry's partition."""
+@dataclass(slots=True, eq=False)
+class _TopicRead:
+    """The entries of one topic, which are read together."""
 
-    where: LocatedPartition
-    offset: int
-    """From where on."""
-    asked_at: float
-    """When, by the monotonic clock."""
+    read: Read
+    entries: dict[Partition, _Entry]
 
-    @property
-    def located(self) -> Located:
-        state = self.where.state
-        return Located(
-            self.where.locations, state.log_start_offset, state.next_offset, self.asked_at
-        )
+    @classmethod
+    def of(cls, topic: Topic, entries: Sequence[_Entry]) -> "_TopicRead":
+        cursors = [each.cursor for each in entries if each.cursor is not None]
+        read = Read.of(topic, cursors)
+        for each in entries:
+            each.read = read
+        read.failures = {}
+        read.counted = len(cursors)
+        read.rotation.skip(random.randrange(len(cursors)))  # Where a budget is small, others begin.
+        return cls(read, {c.partition: e for c, e in zip(cursors, entries, strict=True)})
 
 
 class Poll:
@@ -93,14 +114,21 @@ class Poll:
         self, log: Log, fetcher: Fetcher, request: FetchRequest, deadline: Deadline
     ) -> None:
         self.deadline = deadline
-        self._registry = log.registry
         self._fetcher = fetcher
-        self._many = log.many
         self._versions = log.versions
         self._bytes = 0
         self._bytes_max = log.limits.http_bytes_max
-        self._entries = _open_entries(log, request)
-        live = sum(1 for entry in self._entries if entry.cursor is not None)
+        topics: dict[TopicName, Topic] = {}
+        for name in request.topics:
+            if name not in topics:
+                topics[name] = log.admin.get_topic(name)
+        self._entries = _open_entries(topics, request)
+        self._reads: list[_TopicRead] = []
+        for name, topic in topics.items():
+            live = [each for each in self._entries if each.topic == name and each.cursor]
+            if live:
+                self._reads.append(_TopicRead.of(topic, live))
+        live = sum(len(each.entries) for each in self._reads)
         body = request.body
         self._state = FetchState(deadline, body.min_messages, body.max_messages, max(1, live))
 
@@ -109,36 +137,92 @@ class Poll:
         return self._answer() if self._read() else None
 
     def watch(self, callback: Callable[[], None]) -> AbstractContextManager[None]:
-        """Call back on commits that are worth another `advance`; see `OffsetRegistry.watch`."""
-        cursors = [entry.cursor for entry in self._entries if entry.cursor is not None]
-        positions = [
-            Position(cursor.topic.uuid, cursor.partition, cursor.offset) for cursor in cursors
-        ]
-        return self._registry.watch(positions, callback)
+        """Call back on commits that are worth another `advance`; see `Fetcher.watch`."""
+        return self._fetcher.watch([each.read for each in self._reads], callback)
 
     def _read(self) -> bool:
         """Read what is committed, within the budget; return whether the fetch is complete.
 
-        A slice of the budget of each at a time, those of one topic together, the others round-robin
-        from a random first one, and none exceeds its share of the bytes: no partition starves
-        another. A partition that fails ends alone, with the messages before its error.
+        A slice of the budget of each topic at a time, and none of its partitions exceeds its share
+        of the bytes: no partition starves another. A partition that fails ends alone, with the
+        messages before its error.
         """
-        moved, cut = True, False
-        while moved and not self._full:
-            live = self._live
-            located = self._locate(live)
-            share = self._bytes_max // max(1, sum(1 for entry in live if entry.has_rows))
-            alone = self._read_together(live, share, located)
-            moved, cut = len(alone) < len(live), False
-            first = random.randrange(len(alone)) if alone else 0
-            for entry in alone[first:] + alone[:first]:
+        for each in self._reads:
+            self._fetcher.hear(each.read)
+        while not self._full:
+            live = [entry for entry in self._entries if entry.has_rows]
+            share = self._bytes_max // max(1, len(live))
+            for entry in live:
+                if entry.is_paused and entry.bytes < share:
+                    entry.resume()
+            ready = [each for each in self._reads if each.read.rotation.ready]
+            if not ready:
+                # What is paused has its share: more of it would not fit.
+                break
+            for each in random.sample(ready, len(ready)):
                 if self._full:
                     break
-                if entry.bytes >= share:
-                    cut = cut or entry.has_rows
-                else:
-                    moved = self._read_slice(entry, share, located.get(id(entry))) or moved
-        return self._full or cut or self._state.enough or self.deadline.passed or not self._live
+                self._turn(each, share)
+        return (
+            self._full
+            or any(entry.is_paused for entry in self._entries)
+            or self._state.enough
+            or self.deadline.passed
+            or not self._reads
+        )
+
+    @property
+    def _full(self) -> bool:
+        # More Arrow data than this makes more JSON than an answer may have.
+        return self._state.full or self._bytes >= self._bytes_max
+
+    def _turn(self, some: _TopicRead, share: int) -> None:
+        """Read a slice of the entries of a topic, until one of them has its share of the bytes."""
+        read = some.read
+        assert read.failures is not None
+        try:
+            with closing(self._fetcher.turn(read, self._state)) as chunks:
+                for chunk in chunks:
+                    if self._keep(some, chunk, share) or self._full:
+                        break
+        except WingsError as error:
+            for partition in some.entries:
+                read.failures.setdefault(partition, error)
+        for partition, error in read.failures.items():
+            entry = some.entries.pop(partition, None)
+            if entry is not None:
+                self._fail(read.topic, entry, error)
+        read.failures.clear()
+        if not some.entries:
+            self._reads.remove(some)
+
+    def _keep(self, some: _TopicRead, chunk: FetchedChunk, share: int) -> bool:
+        """Keep a chunk for the answer; return whether an entry has its share of the bytes."""
+        at = 0
+        paused = False
+        for partition, _, _, rows in chunk.ranges:
+            entry = some.entries[partition]
+            self._bytes += entry.keep(chunk.batch.slice(at, rows), share)
+            paused = paused or entry.is_paused
+            at += rows
+        return paused
+
+    def _fail(self, topic: Topic, entry: _Entry, error: WingsError) -> None:
+        """End an entry, or read on with what the topic's schema has become."""
+        cursor, entry.cursor = entry.cursor, None
+        entry.is_paused = False
+        if entry.batches:
+            return
+        if isinstance(error, SchemaMismatch) and cursor is not None:
+            try:
+                newest = self._versions.look_again(topic)
+            except WingsError:
+                newest = topic
+            if newest.schema_version != topic.schema_version:
+                entry.cursor = PartitionCursor(cursor.partition, entry.offset)
+                self._reads.append(_TopicRead.of(newest, [entry]))
+                return
+        entry.error = error
 
     def _answer(self) -> "Answer":
         """Return the answer, its messages as JSON."""
@@ -147,10 +231,10 @@ class Poll:
         messages = 0
         frame = sum(len(_result(entry, _NONE)) + _OFFSETS_BYTES_MAX for entry in self._entries)
         room = self._bytes_max - frame
-        partitions = sum(1 for entry in self._entries if entry.chunks)
+        partitions = sum(1 for entry in self._entries if entry.batches)
         for entry in self._entries:
             encoded = _NONE
-            if entry.chunks:
+            if entry.batches:
                 # Each gets an equal share of what is left; the first message of all always fits.
                 encoded = _encode(entry, room // partitions, rows_min=0 if messages else 1)
                 partitions -= 1
@@ -162,117 +246,6 @@ class Poll:
         return Answer(
             b'{"topics": [' + b", ".join(results) + b"]}", messages, errors, tuple(topics)
         )
-
-    @property
-    def _live(self) -> list[_Entry]:
-        return [entry for entry in self._entries if entry.cursor is not None]
-
-    @property
-    def _full(self) -> bool:
-        # More Arrow data than this makes more JSON than an answer may have.
-        return self._state.full or self._bytes >= self._bytes_max
-
-    def _locate(self, live: Sequence[_Entry]) -> dict[int, _Found]:
-        """Look where the entries of one topic stand, all with one call, a slice of each.
-
-        Returns:
-            By the entry's identity; without those that are looked at by themselves: of a topic with
-            one entry alone, and what fails, so that it fails that entry.
-        """
-        topics: dict[str, list[tuple[_Entry, Cursor]]] = {}
-        for entry in live:
-            if entry.cursor is not None:
-                topics.setdefault(entry.cursor.topic.uuid, []).append((entry, entry.cursor))
-        wanted = max(1, self._state.max_messages - self._state.delivered)
-        # The budget's slices: what is left, shared by those that still have rows.
-        sharing = max(1, sum(1 for entry in live if entry.has_rows))
-        each = max(1, min(LOCATE_ROWS_MAX, wanted // sharing))
-        found: dict[int, _Found] = {}
-        for uuid, entries in topics.items():
-            if len(entries) == 1:
-                continue
-            asked_at = time.monotonic()
-            positions = [(cursor.partition, cursor.offset) for _, cursor in entries]
-            try:
-                located = self._registry.locate_many(uuid, positions, each)
-            except WingsError:
-                continue
-            for (entry, cursor), where in zip(entries, located, strict=False):
-                if cursor.offset >= where.state.log_start_offset:
-                    found[id(entry)] = _Found(where, cursor.offset, asked_at)
-        return found
-
-    def _read_together(
-        self, live: Sequence[_Entry], share: int, located: Mapping[int, _Found]
-    ) -> list[_Entry]:
-        """Read slices of entries of one topic together; return those to be read by themselves."""
-        alone: list[_Entry] = []
-        groups: dict[tuple[str, int], dict[Partition, tuple[_Entry, Slice]]] = {}
-        for entry in live:
-            found, cursor = located.get(id(entry)), entry.cursor
-            if found is not None and cursor is not None:
-                part = Slice(cursor, found.where, share - entry.bytes)
-                if may_share(part):
-                    key = cursor.topic.uuid, cursor.topic.schema_version
-                    groups.setdefault(key, {})[cursor.partition] = entry, part
-                    continue
-            alone.append(entry)
-        for group in groups.values():
-            slices = [part for _, part in group.values()]
-
-            def deliver(
-                partition: Partition,
-                chunk: Chunk,
-                group: Mapping[Partition, tuple[_Entry, Slice]] = group,
-            ) -> None:
-                self._take(group[partition][0], chunk)
-
-            if len(slices) < 2 or not read_together(self._many, slices, self._state, deliver):
-                alone += [entry for entry, _ in group.values()]
-                continue
-            for cursor, where, _ in slices:
-                has_rows = cursor.offset < where.state.next_offset
-                self._fetcher.count_rows(cursor, self._state, has_rows)
-        return alone
-
-    def _take(self, entry: _Entry, chunk: Chunk) -> None:
-        """Keep a chunk for the answer."""
-        entry.chunks.append(chunk)
-        size = chunk.batch.nbytes  # Counted anew at each look.
-        entry.bytes += size
-        self._bytes += size
-
-    def _read_slice(self, entry: _Entry, bytes_max: int, found: _Found | None) -> bool:
-        """Read one slice, until the entry has so many bytes; return whether the cursor moved."""
-        cursor = entry.cursor
-        assert cursor is not None
-        before = cursor.offset
-        # What was read with others, up to where one of them failed, is looked up again.
-        located = found.located if found is not None and found.offset == before else None
-        try:
-            for chunk in self._fetcher.take_slice(cursor, self._state, located):
-                self._take(entry, chunk)
-                if self._full or entry.bytes >= bytes_max:
-                    break
-        except WingsError as error:
-            if isinstance(error, SchemaMismatch) and not entry.chunks and self._renew(cursor):
-                return True
-            entry.error = None if entry.chunks else error
-            entry.cursor = None
-            if cursor.has_rows:
-                self._state.leave_rows()
-        return cursor.offset != before
-
-    def _renew(self, cursor: Cursor) -> bool:
-        """Read on with what a topic's schema has become; False where it is the same."""
-        try:
-            newest = self._versions.look_again(cursor.topic)
-        except WingsError:
-            return False
-        if newest.schema_version == cursor.topic.schema_version:
-            return False
-        cursor.topic, cursor.selection = newest, Selection.of(newest)
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,18 +260,13 @@ class Answer:
     """The topic, the messages and the bytes of each partition that has any."""
 
 
-def _open_entries(log: Log, request: FetchRequest) -> list[_Entry]:
-    topics: dict[TopicName, Topic] = {}
-    for name in request.topics:
-        if name not in topics:
-            topics[name] = log.admin.get_topic(name)
-    selections = {name: Selection.of(topic) for name, topic in topics.items()}
+def _open_entries(topics: dict[TopicName, Topic], request: FetchRequest) -> list[_Entry]:
     entries: list[_Entry] = []
     for name, asked in zip(request.topics, request.body.topics, strict=True):
         entry = _Entry(name, asked.partition_value, asked.offset)
         try:
             partition = partition_of(asked.partition_value, topics[name].key_type)
-            entry.cursor = Cursor(topics[name], partition, asked.offset, selections[name])
+            entry.cursor = PartitionCursor(partition, asked.offset)
         except WingsError as error:
             entry.error = error
         entries.append(entry)
@@ -309,7 +277,7 @@ def _encode(entry: _Entry, bytes_max: int, *, rows_min: int) -> EncodedRows:
     """Encode as many of an entry's messages as fit; one too long for JSON fails the entry."""
     if bytes_max <= 0 and rows_min == 0:
         return _NONE
-    batches = [chunk.batch for chunk in entry.chunks]
+    batches = entry.batches
     rows = batches[0] if len(batches) == 1 else cast("Any", pa).concat_batches(batches)
     try:
         return encode_rows_within(rows, bytes_max, rows_min=rows_min)

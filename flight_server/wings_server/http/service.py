@@ -57,6 +57,7 @@ class HttpService:
             log.store,
             log.registry,
             log.limits.model_copy(update={"wire_bytes_max": max(1, chunk_bytes_max)}),
+            log.versions,
         )
         self.bodies = Budget(log.limits.http_pending_bytes_max, log.memory)
         self.answers = Budget(log.limits.http_pending_bytes_max)

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.types import Receive
 
 from wings_core.errors import WingsError
-from wings_core.fetch.waits import Waits
+from wings_core.fetch.state import Waits
 from wings_core.security.principal import ANYONE, Principal
 from wings_core.times import Deadline
 from wings_server.flight.client_watch import ClientGone

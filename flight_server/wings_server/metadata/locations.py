@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from wings_core.errors import InvalidArgument, Unavailable
-from wings_core.fetch.waits import Waits
+from wings_core.fetch.state import Waits
 from wings_core.metadata.changes import TopicChanges
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import Located, Position

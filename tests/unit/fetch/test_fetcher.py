@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,9 @@ import pytest
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory
 from wings_core.errors import Unavailable
-from wings_core.fetch.fetcher import Cancel, Fetcher
+from wings_core.fetch.begins import TimeOffsets
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import UNLIMITED, Cancel, Read
 from wings_core.fetch.state import FetchState
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
@@ -65,9 +68,9 @@ def test_where_partitions_begin_at_a_time_takes_two_looks_however_many_they_are(
     for key in range(40):
         push(log, topic, key, 1, 2)
     registry = CountedRegistry(log)
-    fetcher = Fetcher(log.store, cast("OffsetRegistry", registry), log.limits)
+    offsets = TimeOffsets(log.store, cast("OffsetRegistry", registry))
     positions = [(Partition(str(key)), 0 if key % 2 else 1 << 62) for key in range(41)]
-    found = fetcher.offsets_for_timestamps(topic, positions)
+    found = offsets.offsets_for_timestamps(topic, positions)
     assert found == {Partition(str(key)): 0 if key % 2 or key == 40 else 2 for key in range(41)}
     assert registry.calls == ["offsets_for_timestamps", "locate_many"]
 
@@ -194,3 +197,33 @@ def test_after_a_look_from_before_the_request_what_came_since_is_delivered_too(
     readers = Readers(log, topic, FetchState(Deadline.after(0), 1, 10), 0)
     readers.join()
     assert readers.values == {0: [1, 2]}
+
+
+def test_followers_that_share_reads_miss_nothing_whoever_pushes(log: Log, topic: Topic) -> None:
+    """Commits that come between another follower's look and the own are not lost."""
+    pushes, pushers, followers = 40, 3, 6
+
+    def follow(_: int) -> list[Any]:
+        read = Read.of(topic, [PartitionCursor(Partition("7"), 0)])
+        state = FetchState(Deadline.after(60), UNLIMITED, UNLIMITED)
+        found: list[Any] = []
+        for chunk in log.fetcher.read(read, state, Cancel()):
+            rows = chunk.batch.num_rows
+            expected = (Partition("7"), len(found), len(found) + rows - 1, rows)
+            assert list(chunk.ranges) == [expected]
+            found += chunk.batch.column("n").to_pylist()
+            if len(found) == pushes * pushers:
+                break
+        return found
+
+    with ThreadPoolExecutor(pushers + followers) as threads:
+        following = [threads.submit(follow, number) for number in range(followers)]
+        pushed = [
+            threads.submit(lambda: [push(log, topic, 7, value) for value in range(pushes)])
+            for _ in range(pushers)
+        ]
+        for each in pushed:
+            each.result()
+        first, *others = [each.result() for each in following]
+    assert sorted(first) == sorted([*range(pushes)] * pushers)
+    assert all(other == first for other in others)

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from wings_core.fetch.many import PartitionCursor, Rotation
+from wings_core.fetch.cursors import UNKNOWN, PartitionCursor, Rotation
 from wings_core.partitions import Partition
 
 PARTITIONS = [Partition(str(number)) for number in range(8)]
@@ -89,3 +89,17 @@ def test_a_partition_that_is_born_is_read_from_its_first_message() -> None:
     assert (rotation.ready, unborn.offset, unborn.stop) == (1, 0, 3)
     rotation.extend(unborn, 2)  # Told late.
     assert (unborn.offset, unborn.stop, unborn.log_end) == (0, 3, 3)
+
+
+def test_a_partition_that_is_over_is_read_no_more_and_the_others_are_looked_at_again() -> None:
+    cursors = [cursor(partition, 2, 5) for partition in PARTITIONS[:3]]
+    rotation = Rotation(cursors)
+    cursors[1].end()
+    rotation.rotate(3, [2, 2, 2])
+    assert rotation.turn(1, 9, 9) == [cursors[0], cursors[2]]
+    cursors[0].offset = 5
+    rotation.rotate(1, [2])
+    rotation.extend(cursors[1], 9)
+    rotation.look_again()
+    assert {found.partition for found in rotation.turn(1, 9, 9)} == {PARTITIONS[0], PARTITIONS[2]}
+    assert [each.stop == UNKNOWN for each in cursors] == [True, False, True]

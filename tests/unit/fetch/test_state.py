@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wings_core.fetch.state import FetchState
+from wings_core.errors import ResourceExhausted
+from wings_core.fetch.state import FetchState, Waits
 from wings_core.metadata.wake import Wake
 from wings_core.times import Deadline
 
@@ -26,8 +27,7 @@ def test_no_more_is_reserved_than_rows_are_there() -> None:
 def test_a_slice_is_the_share_of_a_partition_that_has_rows() -> None:
     shared = state(max_messages=10, partitions=3)
     assert shared.reserve(100) == 3
-    shared.leave_rows()
-    shared.leave_rows()
+    shared.recount(-2)
     assert shared.reserve(100) == 7
 
 
@@ -95,7 +95,7 @@ def test_the_sum_reaches_the_maximum_exactly_when_the_rows_are_there(
         index = data.draw(st.sampled_from([i for i in range(len(left)) if i not in gone]))
         if left[index] == 0:
             gone.add(index)
-            shared.leave_rows()
+            shared.recount(-1)
             continue
         granted = shared.reserve(left[index])
         delivered = data.draw(st.integers(0, granted))
@@ -119,7 +119,7 @@ def test_concurrent_partitions_never_exceed_the_maximum(
             granted = shared.reserve(left)
             shared.release(granted, granted)
             left -= granted
-        shared.leave_rows()
+        shared.recount(-1)
 
     threads = [threading.Thread(target=read) for _ in range(partitions)]
     for thread in threads:
@@ -127,3 +127,25 @@ def test_concurrent_partitions_never_exceed_the_maximum(
     for thread in threads:
         thread.join(timeout=60)
     assert shared.delivered == min(max_messages, partitions * rows_each)
+
+
+# The readers that wait.
+
+
+def test_no_more_than_the_bound_wait_at_once() -> None:
+    waits = Waits(2)
+    with waits.one(), waits.one():
+        assert waits.waiting == 2
+        with pytest.raises(ResourceExhausted), waits.one():
+            pass
+        assert waits.waiting == 2
+    with waits.one():
+        assert waits.waiting == 1
+    assert (waits.waiting, waits.begun) == (0, 3)
+
+
+def test_a_wait_that_fails_is_over() -> None:
+    waits = Waits(1)
+    with pytest.raises(ZeroDivisionError), waits.one():
+        raise ZeroDivisionError
+    assert waits.waiting == 0

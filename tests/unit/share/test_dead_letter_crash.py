@@ -7,10 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from wings_core.contracts.reads import ReadOptions
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory
 from wings_core.errors import Unavailable
-from wings_core.fetch.fetcher import Cancel, Cursor
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import Cancel, Read
 from wings_core.fetch.selection import Selection
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
@@ -53,9 +55,9 @@ def reject(log: Log, group: ShareGroup, leased: LeasedRange) -> AcknowledgementR
 def letters(log: Log) -> list[int]:
     topic = log.admin.get_topic(DEAD)
     state = log.registry.partition_state(topic.uuid, UNPARTITIONED)
-    cursor = Cursor(topic, UNPARTITIONED, 0, Selection.of(topic, ["source_offset"]))
-    chunks = log.fetcher.scan(cursor, state.next_offset, Cancel())
-    columns: list[Any] = [chunk.batch.column(0) for ahead in chunks for chunk in ahead]
+    selection = Selection.of(topic, ReadOptions(columns=("source_offset",)))
+    read = Read.of(topic, [PartitionCursor(UNPARTITIONED, 0, state.next_offset)], selection)
+    columns: list[Any] = [chunk.batch.column(0) for chunk in log.fetcher.scan(read, Cancel())]
     return [number.as_py() for column in columns for number in column]
 
 

@@ -10,8 +10,8 @@ import pytest
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory
 from wings_core.errors import InvalidArgument, InvalidFilter, SchemaMismatch, Unavailable
-from wings_core.fetch.fetcher import Cancel, Cursor
-from wings_core.fetch.selection import Selection
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import Cancel, Read
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
@@ -73,9 +73,9 @@ class Setting:
         """Return all rows of an unpartitioned topic."""
         topic = self.log.admin.get_topic(name)
         state = self.log.registry.partition_state(topic.uuid, UNPARTITIONED)
-        cursor = Cursor(topic, UNPARTITIONED, 0, Selection.of(topic))
-        chunks = self.log.fetcher.scan(cursor, state.next_offset, Cancel())
-        return [row for ahead in chunks for chunk in ahead for row in chunk.batch.to_pylist()]
+        read = Read.of(topic, [PartitionCursor(UNPARTITIONED, 0, state.next_offset)])
+        chunks = self.log.fetcher.scan(read, Cancel())
+        return [row for chunk in chunks for row in chunk.batch.to_pylist()]
 
     def redriver(self) -> Redriver:
         log = self.log

@@ -167,21 +167,7 @@ class OffsetRegistry(Protocol):
         """
         ...
 
-    @property
-    def told(self) -> int | None:
-        """How often waiters were told of a change so far, to be taken before a look; for `wait`.
-
-        None where that is not known.
-        """
-        return None
-
-    def wait(
-        self,
-        positions: Sequence[Position],
-        deadline: Deadline,
-        wake: Wake,
-        told: int | None = None,
-    ) -> None:
+    def wait(self, positions: Sequence[Position], deadline: Deadline, wake: Wake) -> None:
         """Block until any position has a message at or after its offset.
 
         Also returns when another thread sets `wake`, when the deadline passes, and when a
@@ -192,14 +178,12 @@ class OffsetRegistry(Protocol):
             positions: Waited for all at once.
             deadline: The end of the wait.
             wake: Set by commits to one of the positions, and by a thread that ends the wait.
-            told: What `told` was before the caller looked at all positions, and found nothing
-                there: where it is the same now, nothing was committed meanwhile. None: the
-                positions are looked at again.
 
         Raises:
             ResourceExhausted: Too many wait already.
         """
-        ...
+        with self.watch(positions, wake.notify):
+            wake.wait(deadline.remaining())
 
     def watch(
         self, positions: Sequence[Position], callback: Callable[[], None]

@@ -22,7 +22,6 @@ from wings_core.metadata.remote.paging import BY_OFFSET, BY_PARTITION, BY_TEXT, 
 from wings_core.metadata.remote.retries import Retries
 from wings_core.metadata.remote.topic_watches import TopicWatches
 from wings_core.metadata.remote.watches import Watches
-from wings_core.metadata.wake import Wake
 from wings_core.model import (
     CommitBatch,
     CommitResult,
@@ -248,20 +247,6 @@ class RemoteRegistry(OffsetRegistry):
                 return located
         return None
 
-    def wait(
-        self,
-        positions: Sequence[Position],
-        deadline: Deadline,
-        wake: Wake,
-        told: int | None = None,
-    ) -> None:
-        """Block until a position has data; see `OffsetRegistry.wait`."""
-        del told  # The service looks.
-        if wake.is_set() or deadline.passed:
-            return
-        with self._watches.watch(positions, deadline, wake.set, once=True):
-            wake.wait(deadline.remaining())
-
     @contextmanager
     def watch(self, positions: Sequence[Position], callback: Callable[[], None]) -> Generator[None]:
         """Call back when a position has data; see `OffsetRegistry.watch`.
@@ -269,7 +254,7 @@ class RemoteRegistry(OffsetRegistry):
         Called from the thread of the connection, also for data that is there on entering; commits
         that follow one another quickly may share a call.
         """
-        with self._watches.watch(positions, Deadline.never(), callback, once=False):
+        with self._watches.watch(positions, Deadline.never(), callback):
             yield
 
     def watch_topic(

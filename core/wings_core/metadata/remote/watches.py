@@ -44,8 +44,6 @@ class Watches:
         positions: Sequence[Position],
         deadline: Deadline,
         callback: Callable[[], None],
-        *,
-        once: bool,
     ) -> Generator[None]:
         """Call back during the block when a position has a message, or its topic is gone.
 
@@ -53,7 +51,6 @@ class Watches:
             positions: All at once.
             deadline: When the caller stops waiting; never for as long as the block lasts.
             callback: As of `OffsetRegistry.watch`.
-            once: Whether one call is all that is wanted, for each partition.
 
         Raises:
             ResourceExhausted: Too many are watched already.
@@ -72,7 +69,6 @@ class Watches:
                     Position(topic_uuid, partition, offset),
                     deadline,
                     callback,
-                    once=once,
                 )
                 watching.append(one)
                 one.begin()
@@ -99,15 +95,12 @@ class _Watching:
         position: Position,
         deadline: Deadline,
         callback: Callable[[], None],
-        *,
-        once: bool,
     ) -> None:
         self._locations = locations
         self._retries = retries
         self._position = position
         self._deadline = deadline
         self._callback = callback
-        self._once = once
         self._lock = threading.Lock()
         self._waiter: Waiter[Position, Located] | None = None
         self._calls = 0
@@ -144,8 +137,7 @@ class _Watching:
             self._position = replace(self._position, offset=outcome.value.log_end_offset)
             self._pause = RETRY_SECONDS[0]
             # What is committed until the next call is made is seen by it: it looks first.
-            if not self._once:
-                self._retries.after(0, self.begin)
+            self._retries.after(0, self.begin)
             self._call()
         elif isinstance(outcome.error, TopicNotFound):
             self._call()

@@ -14,7 +14,6 @@ from wings_core.metadata.store.folios import live_folios
 from wings_core.metadata.store.inline import read_inline
 from wings_core.metadata.store.leases import keep_folios
 from wings_core.metadata.waiters import Waiters
-from wings_core.metadata.wake import Wake
 from wings_core.model import (
     CommitBatch,
     CommitResult,
@@ -29,7 +28,6 @@ from wings_core.model import (
 )
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
-from wings_core.times import Deadline
 
 
 class DatabaseRegistry(OffsetRegistry, Generic[C]):
@@ -106,24 +104,6 @@ class DatabaseRegistry(OffsetRegistry, Generic[C]):
                 connection, topic_uuid, positions, messages_max, locations_max
             )
         )
-
-    @property
-    def told(self) -> int | None:
-        """How often waiters were told of a change; see `OffsetRegistry.told`."""
-        return self._waiters.told
-
-    def wait(
-        self,
-        positions: Sequence[Position],
-        deadline: Deadline,
-        wake: Wake,
-        told: int | None = None,
-    ) -> None:
-        """Block until a position has data; see `OffsetRegistry.wait`."""
-        with self._waiters.registered(positions, wake.notify) as now:
-            if now != told and self._has_data(positions):
-                wake.set()
-            wake.wait(deadline.remaining())
 
     @contextmanager
     def watch(self, positions: Sequence[Position], callback: Callable[[], None]) -> Generator[None]:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from wings_core.contracts.messages import shortened
+from wings_core.contracts.reads import ReadOptions
 from wings_core.errors import (
     BatchTooLarge,
     InvalidArgument,
@@ -19,7 +20,8 @@ from wings_core.errors import (
     PermissionDenied,
     WingsError,
 )
-from wings_core.fetch.fetcher import Cancel, Cursor, Fetcher
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import Cancel, Fetcher, Read
 from wings_core.fetch.selection import Selection
 from wings_core.ingest.group_commit import GroupCommit
 from wings_core.ingest.pending import Pending, PushStream
@@ -119,21 +121,16 @@ class Redriver:
         topic = self._admin.get_topic(name)
         require_dead_letters(topic)
         state = self._registry.partition_state(topic.uuid, UNPARTITIONED)
-        cursor = Cursor(
-            topic,
-            UNPARTITIONED,
-            min(max(offset, state.log_start_offset), state.next_offset),
-            Selection.of(topic, _COLUMNS, expression),
-        )
+        begin = min(max(offset, state.log_start_offset), state.next_offset)
+        cursor = PartitionCursor(UNPARTITIONED, begin, min(state.next_offset, begin + messages_max))
+        selection = Selection.of(topic, ReadOptions(columns=_COLUMNS, filter=expression))
         done = Redriven(log_end_offset=state.next_offset)
-        end_offset = min(state.next_offset, cursor.offset + messages_max)
         if to is not None:
             admit(to)
             self._admin.get_topic(to)
         sender = _Sender(self._admin, self._group_commit, self._limits, done, admit, to)
-        for chunks in self._fetcher.scan(cursor, end_offset, Cancel()):
-            for chunk in chunks:
-                sender.send(_letters(chunk.batch))
+        for chunk in self._fetcher.scan(Read.of(topic, [cursor], selection), Cancel()):
+            sender.send(_letters(chunk.batch))
         done.next_offset = cursor.offset
         return done
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wings_core.contracts.reads import ReadOptions
 from wings_core.errors import (
     NotFound,
     OffsetOutOfRange,
@@ -23,9 +24,9 @@ from wings_core.errors import (
     Unavailable,
     WingsError,
 )
-from wings_core.fetch.fetcher import Cancel, Cursor, Fetcher
-from wings_core.fetch.selection import OFFSET_FIELD, Selection
-from wings_core.latest import Latest
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import Cancel, Fetcher, Read
+from wings_core.fetch.selection import OFFSET_FIELD, Selection, timestamp_column
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import PageFormat, Topic
 from wings_core.partitions import Partition
@@ -242,8 +243,6 @@ class LogSource(RecordSource):
         registry: Knows where it ends.
         columns: Read, of the topic's; None: all.
         store: Where pages lie; None: no rows are near.
-        latest: What was pushed last; the partitions that are read near count as followed. None:
-            no rows are near.
     """
 
     def __init__(
@@ -252,35 +251,33 @@ class LogSource(RecordSource):
         registry: OffsetRegistry,
         columns: Sequence[str] | None = None,
         store: FolioStore | None = None,
-        latest: Latest | None = None,
     ) -> None:
         self._fetcher = fetcher
         self._registry = registry
         self._store = store
-        self._latest = latest
+        wanted = ReadOptions(
+            columns=None if columns is None else tuple(columns), system_columns=True
+        )
         self._selections: BySchema[Selection] = BySchema(
-            lambda topic: Selection.of(topic, columns, system_columns=True), SELECTIONS_MAX
+            lambda topic: Selection.of(topic, wanted), SELECTIONS_MAX
         )
 
     def read(
         self, topic: Topic, partition: Partition, offset: int, stop_offset: int
     ) -> list[pa.RecordBatch]:
         """Return some of the rows from an offset on; see `RecordSource.read`."""
-        cursor = Cursor(topic, partition, offset, self._selections.get(topic))
-        ahead = next(self._fetcher.scan(cursor, stop_offset, Cancel()), [])
-        return [chunk.batch for chunk in ahead]
+        cursor = PartitionCursor(partition, offset, stop_offset)
+        read = Read.of(topic, [cursor], self._selections.get(topic))
+        chunk = next(self._fetcher.scan(read, Cancel()), None)
+        return [] if chunk is None else [chunk.batch]
 
     def near(
         self, topic: Topic, partition: Partition, offset: int, stop_offset: int
     ) -> list[pa.RecordBatch]:
         """Return what metadata keeps itself, as of small pushes; see `RecordSource.near`."""
-        if self._store is None or self._latest is None:
+        if self._store is None:
             return []
         selection = self._selections.get(topic)
-        latest = self._latest.rows(topic, partition, offset)
-        if latest is not None:
-            found = latest.rows(topic)
-            return [selection.deliver(found, offset, [(latest.timestamp, found.num_rows)])]
         rows = stop_offset - offset
         pages = self._registry.locate(topic.uuid, partition, offset, rows).locations
         form = (PageFormat.INLINE, topic.schema_version)
@@ -291,7 +288,9 @@ class LogSource(RecordSource):
         batches: list[pa.RecordBatch] = []
         for stored, timestamp, _ in read_pages(self._store, topic, pages, wanted):
             count = stored.num_rows
-            batches.append(selection.deliver(stored, offset, [(timestamp, count)]))
+            offsets = cast("Any", pa).arange(offset, offset + count)
+            times = timestamp_column([(timestamp, count)])
+            batches.append(selection.deliver(stored, [offsets, times]))
             offset += count
         if len(batches) < 2:
             return batches

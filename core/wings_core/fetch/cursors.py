@@ -1,12 +1,41 @@
-"""The rotation: which partition of many is read next, so that none starves."""
+"""Cursors: where a read stands in each of its partitions, and whose turn is next.
+
+A read of one partition is a read of many of which there is one.
+"""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from operator import is_
 
-from wings_core.partitions import Partition
+from wings_core.errors import OffsetOutOfRange
+from wings_core.partitions import Partition, partition_value
+
+UNKNOWN = 1 << 63
+"""The `stop` of a cursor whose log's end only a look at metadata tells."""
+
+MOVES_MAX = 8
+"""How often one page is looked for again, where it is not where it was: maintenance moves a page
+once, and what it moved again much later."""
+
+
+class Chosen:
+    """The partitions that a read is of.
+
+    Args:
+        named: The partitions, each once; None: all, those born during the read too.
+
+    Attributes:
+        named: As given.
+    """
+
+    def __init__(self, named: Sequence[Partition] | None) -> None:
+        self.named = named
+        self._set = None if named is None else frozenset(named)
+
+    def __contains__(self, partition: object) -> bool:
+        """Tell whether the read is of a partition, born or not."""
+        return self._set is None or partition in self._set
 
 
 @dataclass(slots=True, eq=False)
@@ -16,23 +45,26 @@ class PartitionCursor:
     partition: Partition
     offset: int
     """Where to read on."""
-    stop: int
+    stop: int = UNKNOWN
     """Where to stop for now, exclusive: a scan's end, else where the log is known to end."""
-    log_end: int
+    log_end: int = 0
     """The next offset to be assigned, as of the last look."""
-    clamps: bool
-    """Whether what retention takes is skipped; else it is an error."""
+    clamps: bool = False
+    """Whether what retention takes is skipped, as in reads from `"earliest"`; else it is an
+    error."""
     is_born: bool = True
-    """Whether anything was ever written to it."""
+    """Whether anything was ever written to it; one that is born later is read from offset 0."""
+    is_over: bool = False
+    """Whether nothing more of it is read."""
     moves: int = 0
     """How often its page was looked for again since it last moved."""
     queued: bool = False
     """Whether the rotation has it among those with rows."""
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether there is something to read."""
-        return self.offset < self.stop
+    def end(self) -> None:
+        """Read no more of it."""
+        self.is_over = True
+        self.stop = self.offset
 
 
 class Rotation:
@@ -54,7 +86,7 @@ class Rotation:
 
     @property
     def ready(self) -> int:
-        """How many partitions have rows."""
+        """How many partitions have rows, or may have some."""
         return len(self._ready)
 
     def find(self, partition: Partition) -> PartitionCursor | None:
@@ -67,16 +99,15 @@ class Rotation:
 
     def add_all(self, cursors: Iterable[PartitionCursor]) -> None:
         """Add partitions that are not read yet; one with messages has its turn after all others."""
-        known, ready = self._cursors, self._ready
         for cursor in cursors:
-            assert cursor.partition not in known
-            known[cursor.partition] = cursor
-            if cursor.offset < cursor.stop:
-                cursor.queued = True
-                ready.append(cursor)
+            assert cursor.partition not in self._cursors
+            self._cursors[cursor.partition] = cursor
+            self._queue(cursor)
 
     def extend(self, cursor: PartitionCursor, log_end: int) -> None:
         """Record that a partition's log ends at an offset, and read on to there."""
+        if cursor.is_over:
+            return
         if not cursor.is_born and log_end > 0:
             # It was born after the request came: it is read from its first message.
             cursor.is_born, cursor.clamps = True, True
@@ -85,29 +116,27 @@ class Rotation:
         cursor.stop = max(cursor.stop, log_end)
         self._queue(cursor)
 
+    def look_again(self) -> None:
+        """Have all partitions looked at, as anything may have been committed to them."""
+        for cursor in self._cursors.values():
+            if not cursor.is_over:
+                cursor.stop = UNKNOWN
+                self._queue(cursor)
+
     def skip(self, cursors: int) -> None:
         """Begin with another partition: so many of those with rows go to the back."""
         self._ready.rotate(-cursors)
 
-    def begins_with(self, cursors: Sequence[PartitionCursor]) -> bool:
-        """Tell whether these are the partitions whose turn is next, or the first of them."""
-        if len(cursors) > len(self._ready):
-            return False
-        return all(map(is_, cursors, self._ready))
-
-    def turn(
-        self, rows_each: int, rows_max: int, cursors_max: int, *, after: int = 0
-    ) -> Sequence[PartitionCursor]:
+    def turn(self, rows_each: int, rows_max: int, cursors_max: int) -> Sequence[PartitionCursor]:
         """Return the partitions whose turn it is, one at least where one has rows.
 
         Args:
             rows_each: How many rows of each are read in a turn, at most `rows_max`.
             rows_max: The most rows of all of them together.
             cursors_max: The most partitions.
-            after: So many of those with rows have their turn before.
         """
         taken: list[PartitionCursor] = []
-        for cursor in islice(self._ready, after, after + cursors_max):
+        for cursor in islice(self._ready, cursors_max):
             rows = cursor.stop - cursor.offset
             rows_max -= rows if rows < rows_each else rows_each
             if rows_max < 0:
@@ -142,3 +171,13 @@ class Rotation:
         if cursor.offset < cursor.stop and not cursor.queued:
             cursor.queued = True
             self._ready.append(cursor)
+
+
+def below_start(partition: Partition, offset: int, log_start_offset: int) -> OffsetOutOfRange:
+    """Return the error of an offset below a partition's start."""
+    return OffsetOutOfRange(
+        f"offset {offset} of partition {partition:.80} is below the log's start, "
+        f"{log_start_offset}",
+        partition=partition_value(partition),
+        log_start_offset=log_start_offset,
+    )
