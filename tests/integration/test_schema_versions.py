@@ -186,7 +186,7 @@ def test_the_row_that_an_earlier_version_cannot_hold_is_named(
         {"partition": "b"},
         {"partition": "b", "offset": 4},
         {"partitions": "all"},
-        {"partitions": {"b": 5}},
+        {"partitions": ["b"]},
         {"partitions": ["c", "b", "a"]},
         {"partitions": "all", "columns": ["a"], "system_columns": True},
     ]
