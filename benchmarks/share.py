@@ -28,8 +28,9 @@ from wings_core.model import (
 )
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.coordinator.coordinator import Coordinator
+from wings_core.share.coordinator.coordinator import Coordinator, Replicas, ShareSource
 from wings_core.share.model import Acknowledgement, AcquireRequest
+from wings_core.share.quorum.run import LocalLink
 from wings_core.share.remote.link import RemoteLink
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
@@ -179,11 +180,13 @@ def _bench(replicas: int) -> Generator[_Bench]:
                 for number in range(replicas)
             ]
             targets = [process.address for process in processes]
-            coordinator = Coordinator([RemoteLink(target) for target in targets], metadata.registry)
+            links = [RemoteLink(target) for target in targets]
+            coordinator = Coordinator(Replicas(links), ShareSource(metadata.registry))
         else:
             store = SqliteHoldStore(directory / "holds.sqlite")
             replica = stack.enter_context(closing(Replica(store)))
-            coordinator = Coordinator.embedded(replica, metadata.registry)
+            own = Replicas([LocalLink(replica)], local=True)
+            coordinator = Coordinator(own, ShareSource(metadata.registry))
         yield stack.enter_context(closing(_Bench(metadata, coordinator, directory)))
 
 

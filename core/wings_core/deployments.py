@@ -14,7 +14,7 @@ from wings_core.data_directory import DataDirectory
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.open import open_metadata
-from wings_core.share.open import EmbeddedCoordinator, OpenCoordinator, all_groups
+from wings_core.share.open import OpenReplicas, all_groups, open_embedded
 from wings_core.storage.disk import DiskGuard
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.open import Storage, open_shared_storage, open_storage
@@ -37,8 +37,8 @@ class Parts:
 
     metadata: Metadata
     storage: Storage
-    open_coordinator: OpenCoordinator | None = None
-    """Opens the coordinator of share groups; None if they are not supported."""
+    open_replicas: OpenReplicas | None = None
+    """Opens the replicas of share groups; None if they are not supported."""
     disk: DiskGuard | None = None
     """Watches the data directory's disk; None without one."""
     drain_holder: str | None = None
@@ -89,9 +89,9 @@ class OneDirectory:
     remote: str | None = None
     """URL of the object store for old pages; None for the recorded one, initially that of new
     pages."""
-    open_coordinator: OpenCoordinator | None = None
-    """Opens the coordinator of share groups. None for one whose only replica is in the directory,
-    or, on a node, for no share groups."""
+    open_replicas: OpenReplicas | None = None
+    """Opens the replicas of share groups. None for one in the directory, or, on a node, for no
+    share groups."""
 
     def open(self, limits: Limits) -> Parts:
         """See `Deployment.open`; a node waits up to `JOIN_SECONDS_MAX` for its service."""
@@ -112,8 +112,8 @@ class OneDirectory:
             storage = self._storage(limits, metadata, lambda: metadata.store_id, grace_seconds=0.0)
             opened.pop_all()
         groups = partial(all_groups, metadata.admin, metadata.groups)
-        own = partial(EmbeddedCoordinator.open, directory.holds, groups)
-        return Parts(metadata, storage, self.open_coordinator or own, disk, "embedded")
+        own = partial(open_embedded, directory.holds, groups)
+        return Parts(metadata, storage, self.open_replicas or own, disk, "embedded")
 
     def _open_as_node(self, limits: Limits, metadata: "RemoteMetadata") -> Parts:
         store_id = metadata.store_id(JOIN_SECONDS_MAX)
@@ -126,7 +126,7 @@ class OneDirectory:
             None,
             elsewhere=lambda: metadata.nodes.refusal,
         )
-        return Parts(metadata, storage, self.open_coordinator, disk)
+        return Parts(metadata, storage, self.open_replicas, disk)
 
     def _storage(
         self,
@@ -159,8 +159,8 @@ class PostgresAndObjects:
     remote: str | None = None
     """URL of the object store for old pages; None for that of the other nodes, initially that of
     new pages."""
-    open_coordinator: OpenCoordinator | None = None
-    """Opens the coordinator of share groups; None if they are not supported."""
+    open_replicas: OpenReplicas | None = None
+    """Opens the replicas of share groups; None if they are not supported."""
 
     def open(self, limits: Limits) -> Parts:
         """See `Deployment.open`."""
@@ -172,4 +172,4 @@ class PostgresAndObjects:
             inline=InlineFolios(self.metadata.registry.read_inline),
             store_id=lambda: self.store_id,
         )
-        return Parts(self.metadata, storage, self.open_coordinator)
+        return Parts(self.metadata, storage, self.open_replicas)

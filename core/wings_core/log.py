@@ -29,12 +29,13 @@ from wings_core.partitions import Partition
 from wings_core.reclaim import Reclaimer
 from wings_core.schema_versions import SchemaVersions
 from wings_core.share.acceptance import finished_by_all
+from wings_core.share.coordinator.coordinator import Coordinator, Replicas, ShareSource
 from wings_core.share.dead_letters.redrive import Redriver
 from wings_core.share.dead_letters.writer import DeadLetterWriter
 from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher
 from wings_core.share.delivery.times import LogTimes
-from wings_core.share.open import OpenCoordinator, no_coordinator
-from wings_core.share.shares import Shares
+from wings_core.share.open import OpenReplicas
+from wings_core.share.shares import Shares, blame_topic
 from wings_core.storage.interfaces import FolioStore
 from wings_core.traffic import Traffic
 
@@ -118,7 +119,7 @@ class Log:
             self.registry, self.stages, storage.stores, limits.stage_seconds_max
         )
         try:
-            self.shares = self._open_shares(parts.open_coordinator)
+            self.shares = self._open_shares(parts.open_replicas)
         except BaseException:
             if tables is not None:
                 tables.close()
@@ -174,24 +175,22 @@ class Log:
             versions=self.versions,
         )
 
-    def _open_shares(self, open_coordinator: OpenCoordinator | None) -> Shares:
+    def _open_shares(self, open_replicas: OpenReplicas | None) -> Shares:
         groups = self.metadata.groups
-        source = LogSource(self.fetcher, self.registry, store=self.store)
-        records = RecordFetcher(source)
+        records = RecordFetcher(LogSource(self.fetcher, self.registry, store=self.store))
         letters = DeadLetterWriter(self.admin, self.group_commit, self.limits, records)
-        coordinator = (
-            no_coordinator()
-            if open_coordinator is None
-            else open_coordinator(
-                self.registry,
-                letters,
-                self.fetcher.offsets_for_timestamps,
-                partial(current_group, groups),
-            )
+        source = ShareSource(
+            self.registry,
+            letters,
+            self.fetcher.offsets_for_timestamps,
+            partial(current_group, groups),
+            LogTimes(self.fetcher, self.registry),
+            partial(blame_topic, self.admin, groups),
         )
+        replicas = Replicas() if open_replicas is None else open_replicas()
+        coordinator = Coordinator(replicas, source)
         redriver = Redriver(self.admin, self.registry, self.fetcher, self.group_commit, self.limits)
-        times = LogTimes(self.fetcher, self.registry)
-        return Shares(self.admin, groups, coordinator, records, redriver, self.limits, times)
+        return Shares(self.admin, groups, coordinator, records, redriver, self.limits)
 
     def pushed_in(
         self, topic: Topic, partition: Partition, first: int, last: int

@@ -25,9 +25,9 @@ from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 from wings_core.security.principal import CALLER, authorize
 from wings_core.security.rights import Right
+from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.model import Acknowledgement, AcknowledgementResult, Acquired, AcquireRequest
 from wings_core.share.oldest import oldest_unfinished
-from wings_core.share.shares import Shares
 from wings_server.action import Actions, Json
 
 SHARE_ACTIONS = Actions()
@@ -117,12 +117,12 @@ def list_groups(log: Log, body: ListGroups) -> Json:
 def acknowledge(log: Log, body: Acknowledge) -> Json:
     """Accept, release, reject or renew messages of a member, all or none of each partition."""
     group = log.shares.find(TopicName.parse(body.topic), body.group)
-    (errors,) = acknowledge_entries(log.shares, group, [(body.member, body.acks)])
+    (errors,) = acknowledge_entries(log.shares.coordinator, group, [(body.member, body.acks)])
     return describe_results(body.acks, errors)
 
 
 def acknowledge_entries(
-    shares: Shares,
+    coordinator: Coordinator,
     group: ShareGroup,
     requests: Sequence[tuple[str, Sequence[AcknowledgementEntry]]],
 ) -> list[list[WingsError | None]]:
@@ -130,7 +130,7 @@ def acknowledge_entries(
 
     An entry with an impossible partition value is answered with its error, the others are done.
     """
-    return [settled.errors for settled in settle_entries(shares, group, requests, ())[0]]
+    return [settled.errors for settled in settle_entries(coordinator, group, requests, ())[0]]
 
 
 class Settled(NamedTuple):
@@ -143,7 +143,7 @@ class Settled(NamedTuple):
 
 
 def settle_entries(
-    shares: Shares,
+    coordinator: Coordinator,
     group: ShareGroup,
     requests: Sequence[tuple[str, Sequence[AcknowledgementEntry]]],
     acquires: Sequence[AcquireRequest],
@@ -154,9 +154,9 @@ def settle_entries(
     or none, so nothing but the words of a refusal tells of it.
     """
     if not requests:
-        return [], shares.settle(group, (), acquires)[1]
+        return [], coordinator.settle(group, (), acquires)[1]
     asked = [_Asked(group, *request, runs_of(request[1])) for request in requests]
-    all_results, acquired = shares.settle(group, [each.possible for each in asked], acquires)
+    all_results, acquired = coordinator.settle(group, [each.possible for each in asked], acquires)
     for each, results in zip(asked, all_results, strict=True):
         each.learn(results)
     refused = [(each, again) for each in asked if (again := each.refused_runs())]
@@ -164,7 +164,7 @@ def settle_entries(
         # Nothing was done of them: looked at one by one, the refusal tells of the message.
         alone = [_Asked(group, each.member, each.entries, again) for each, again in refused]
         try:
-            all_results = shares.settle(group, [each.possible for each in alone], ())[0]
+            all_results = coordinator.settle(group, [each.possible for each in alone], ())[0]
         except WingsError:  # As of a group that is deleted meanwhile: the first refusal stands.
             return [Settled(each.errors, each.done) for each in asked], acquired
         for (each, _), anew, results in zip(refused, alone, all_results, strict=True):

@@ -108,14 +108,14 @@ def test_a_release_just_before_a_wait_is_not_missed(
     server: RunningServer, http: httpx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (delivery,) = acquire(http, topic)["deliveries"]
-    shares = server.server.log.shares
-    watch = shares.watch
+    coordinator = server.server.log.shares.coordinator
+    watch = coordinator.watch
 
     def release_and_watch(*arguments: Any) -> Any:
         acknowledge(http, topic, ack(delivery, "release", 2, 3))
         return watch(*arguments)
 
-    monkeypatch.setattr(shares, "watch", release_and_watch)
+    monkeypatch.setattr(coordinator, "watch", release_and_watch)
     began = time.monotonic()
     (again,) = acquire(http, topic, "two", timeout_ms=LONG)["deliveries"]
     assert [each["n"] for each in again["messages"]] == [2, 3]

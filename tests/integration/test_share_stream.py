@@ -20,10 +20,10 @@ from share_calls import Leased, Member, ShareStreamCall, create_group, offsets_o
 
 from wings_core.errors import Unavailable
 from wings_core.model import ShareGroup
+from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.dead_letters import writer
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import Acquired, AcquireRequest
-from wings_core.share.shares import Shares
 from wings_server.flight import share_stream
 from wings_server.flight.share_turns import REQUESTS_WAITING_MAX
 from wings_server.flight.share_writer import ShareWriter
@@ -664,28 +664,28 @@ def test_a_stream_that_pauses_after_a_failure_is_not_called_for_messages(
     client: flight.FlightClient, new_topic_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed, failures = threading.Event(), list[str]()
-    acquire_now, settle = Shares.acquire_now, Shares.settle
+    acquire_now, settle = Coordinator.acquire_now, Coordinator.settle
 
     def fail(method: str, members: list[str]) -> None:
         if "failing" in members:
             failures.append(method)
             raise Unavailable("no majority answered")
 
-    def failing_acquire(self: Shares, request: AcquireRequest) -> Acquired:
+    def failing_acquire(self: Coordinator, request: AcquireRequest) -> Acquired:
         if request.member == "failing":
             failed.set()
         fail("acquire_now", [request.member])
         return acquire_now(self, request)
 
     def failing_settle(
-        self: Shares, group: ShareGroup, requests: Any, acquires: Sequence[AcquireRequest]
+        self: Coordinator, group: ShareGroup, requests: Any, acquires: Sequence[AcquireRequest]
     ) -> Any:
         fail("settle", [request.member for request in acquires])
         return settle(self, group, requests, acquires)
 
     monkeypatch.setattr(share_stream, "PAUSE_SECONDS", (3_600.0, 3_600.0))
-    monkeypatch.setattr(Shares, "acquire_now", failing_acquire)
-    monkeypatch.setattr(Shares, "settle", failing_settle)
+    monkeypatch.setattr(Coordinator, "acquire_now", failing_acquire)
+    monkeypatch.setattr(Coordinator, "settle", failing_settle)
     create_topic(client, new_topic_id, ["n: int64"])
     create_group(client, new_topic_id)
     failing = ShareStreamCall(client, new_topic_id, member="failing")

@@ -21,7 +21,7 @@ def finished_by_all(
 
     Args:
         groups: Where the topic's are found.
-        describe: Tells where one stands, as `ShareCoordinator.describe`.
+        describe: Tells where one stands, as `Coordinator.describe`.
         topic: Theirs.
 
     Raises:

@@ -5,9 +5,9 @@ Ranges of offsets are inclusive at both ends, `[first, last]`, as in all results
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -71,7 +71,7 @@ class AcquireRequest:
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """What `ShareCoordinator.acquire_now` found."""
+    """What `Coordinator.acquire_now` found."""
 
     ranges: tuple[LeasedRange, ...]
 
@@ -114,6 +114,36 @@ class DeadLetter:
     cause: Literal["rejected", "delivery_limit"]
     reason: str | None
     """What the member that rejected or last released them said."""
+
+
+class PendingDeadLetters(Protocol):
+    """Dead letters that were begun."""
+
+    def finish(self) -> None:
+        """Block until they are durable in the group's DLQ topic.
+
+        Raises:
+            WingsError: They are not; the messages stay held, and are tried again later.
+        """
+        ...
+
+
+class DeadLetters(Protocol):
+    """Writes the dead letters of groups that have a DLQ topic.
+
+    The coordinator begins them before it proves its lease at the replicas (so the rows' fetch
+    runs meanwhile), finishes them after, and only then writes the tombstone. A crash, or a
+    replica that fails, in between makes it begin the same messages again, perhaps in other ranges
+    and on another node: each message is written once, by its `dead_letter_id`.
+    """
+
+    def begin(self, group: ShareGroup, letters: Sequence[DeadLetter]) -> PendingDeadLetters:
+        """Queue letters and start to fetch their rows; returns at once.
+
+        Raises:
+            WingsError: They cannot be written.
+        """
+        ...
 
 
 def dead_letter_id(group_uuid: str, partition: Partition, offset: int) -> str:

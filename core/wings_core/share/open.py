@@ -3,22 +3,14 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING
 
-from wings_core.errors import (
-    InvalidArgument,
-    StorageCorrupt,
-    TopicNotFound,
-    Unavailable,
-)
-from wings_core.metadata.interfaces import Admin, Groups, OffsetRegistry, all_topics
+from wings_core.errors import InvalidArgument, TopicNotFound
+from wings_core.metadata.interfaces import Admin, Groups, all_topics
 from wings_core.metadata.sqlite.integrity import is_empty
 from wings_core.model import ShareGroup
-from wings_core.share.coordinator.coordinator import Coordinator
-from wings_core.share.coordinator.starts import FindOffsets
-from wings_core.share.coordinator.watchers import FindGroup
-from wings_core.share.counts import ShareCounts
-from wings_core.share.interfaces import DeadLetters, ShareCoordinator
+from wings_core.share.coordinator.coordinator import Replicas
+from wings_core.share.quorum.run import LocalLink
 from wings_core.share.replica.copies import PostgresCopies
 from wings_core.share.replica.sqlite_store import SqliteHoldStore, damaged
 from wings_core.share.replica.standby import StandbyReplica
@@ -27,51 +19,19 @@ if TYPE_CHECKING:
     from wings_core.security.peers import PeerAccess
     from wings_core.share.replica.postgres_store import PostgresHoldStore
 
-OpenCoordinator = Callable[[OffsetRegistry, DeadLetters, FindOffsets, FindGroup], ShareCoordinator]
-"""Opens what leases the messages of groups; closing that closes all that was opened."""
+OpenReplicas = Callable[[], Replicas]
+"""Opens the replicas of a coordinator, which closes them."""
 
 
-class EmbeddedCoordinator(Coordinator):
-    """A coordinator with one replica in this process, which it closes."""
+def open_embedded(path: Path, groups: Callable[[], Sequence[ShareGroup]]) -> Replicas:
+    """Open the only replica in a file; one that is damaged refuses every call.
 
-    _replica: StandbyReplica
-
-    @classmethod
-    def open(
-        cls,
-        path: Path,
-        groups: Callable[[], Sequence[ShareGroup]],
-        registry: OffsetRegistry,
-        dead_letters: DeadLetters,
-        find_offsets: FindOffsets,
-        find_group: FindGroup,
-    ) -> ShareCoordinator:
-        """Open the coordinator and its replica; one that is damaged refuses every call.
-
-        Args:
-            path: The replica's file, created where it is not there.
-            groups: Returns all groups there are.
-            registry: The log's index.
-            dead_letters: Writes the dead letters of groups.
-            find_offsets: Where groups begin that begin at a time.
-            find_group: Looks up a group that has watchers.
-        """
-        replica = open_replica(path, groups)
-        opened = cls.embedded(
-            replica, registry, dead_letters, find_offsets=find_offsets, find_group=find_group
-        )
-        opened._replica = replica
-        return opened
-
-    @property
-    def damage(self) -> StorageCorrupt | None:
-        """See `ShareCoordinator.damage`."""
-        return self._replica.damage
-
-    def close(self) -> None:
-        """See `ShareCoordinator.close`."""
-        super().close()
-        self._replica.close()
+    Args:
+        path: The file, created where it is not there.
+        groups: Returns all groups there are.
+    """
+    replica = open_replica(path, groups)
+    return Replicas([LocalLink(replica)], local=True, own=replica)
 
 
 def open_replica(path: Path, groups: Callable[[], Sequence[ShareGroup]]) -> StandbyReplica:
@@ -102,30 +62,16 @@ def all_groups(admin: Admin, groups: Groups) -> list[ShareGroup]:
     return found
 
 
-def open_remote(
-    targets: Sequence[str],
-    access: "PeerAccess | None",
-    registry: OffsetRegistry,
-    dead_letters: DeadLetters,
-    find_offsets: FindOffsets,
-    find_group: FindGroup,
-) -> ShareCoordinator:
-    """Open a coordinator with replicas in other processes; it connects when it is first needed.
+def open_remote(targets: Sequence[str], access: "PeerAccess | None") -> Replicas:
+    """Open links to replicas in other processes; they connect when they are first needed.
 
     Args:
         targets: `HOST:PORT` of each; the same for all nodes.
-        access: What is presented to them.
-        registry: The log's index.
-        dead_letters: Writes the dead letters of groups.
-        find_offsets: Where groups begin that begin at a time.
-        find_group: Looks up a group that has watchers.
+        access: The credentials presented to them.
     """
     from wings_core.share.remote.link import RemoteLink
 
-    links = [RemoteLink(target, access) for target in targets]
-    return Coordinator(
-        links, registry, dead_letters, find_offsets=find_offsets, find_group=find_group
-    )
+    return Replicas([RemoteLink(target, access) for target in targets])
 
 
 class SharedHolds:
@@ -156,8 +102,8 @@ class SharedHolds:
         self.copies = PostgresCopies(self._connections)
         """Of its durable state, whichever node has it."""
 
-    def open_coordinator(self, address: str) -> OpenCoordinator:
-        """Return what opens the coordinator of a node.
+    def open_link(self, address: str) -> Replicas:
+        """Open the link of a node to the replica.
 
         Args:
             address: Where the other nodes reach the replica, while this one has it.
@@ -165,19 +111,7 @@ class SharedHolds:
         from wings_core.share.remote.shared import SharedLink
 
         self._address = address
-        link = SharedLink(self.replica, address, self._owner.address, self._access)
-
-        def open_shared(
-            registry: OffsetRegistry,
-            dead_letters: DeadLetters,
-            find_offsets: FindOffsets,
-            find_group: FindGroup,
-        ) -> ShareCoordinator:
-            return Coordinator(
-                [link], registry, dead_letters, find_offsets=find_offsets, find_group=find_group
-            )
-
-        return open_shared
+        return Replicas([SharedLink(self.replica, address, self._owner.address, self._access)])
 
     def close(self) -> None:
         """Let another node take over."""
@@ -215,36 +149,3 @@ def _postgres_store() -> "type[PostgresHoldStore]":
             f"holds in PostgreSQL need psycopg: pip install 'wings-flight[postgres]' ({error})"
         ) from None
     return PostgresHoldStore
-
-
-class _NoCoordinator:
-    """Of a node that knows no replicas, as two such nodes would lease the same messages."""
-
-    damage = None
-    is_local = False
-    counts = ShareCounts()
-
-    def delete(self, group: ShareGroup) -> None:
-        """Do nothing: there is nothing of the group here."""
-
-    def altered(self, group: ShareGroup) -> None:
-        """Do nothing: no call waits here."""
-
-    def wake_another(self, group: ShareGroup) -> None:
-        """Do nothing: no call waits here."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
-        """Return a method that refuses, as all others do."""
-
-        def refuse(*_: object) -> NoReturn:
-            raise Unavailable("this node knows no replicas of holds, so it serves no share groups")
-
-        return refuse
-
-
-def no_coordinator() -> ShareCoordinator:
-    """Return the coordinator of a node that knows no replicas, which refuses all that needs one."""
-    return cast("ShareCoordinator", _NoCoordinator())

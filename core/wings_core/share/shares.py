@@ -5,7 +5,6 @@ acquire ─▶ leased ranges ─▶ their rows ─▶ (the member works) ─▶ 
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from uuid import uuid4
 
@@ -31,6 +30,7 @@ from wings_core.model import (
 )
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
+from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.coordinator.starts import Position
 from wings_core.share.counts import GroupCounts
 from wings_core.share.dead_letters.redrive import Redriven, Redriver
@@ -38,16 +38,7 @@ from wings_core.share.dead_letters.writer import open_dead_letter_topic
 from wings_core.share.delivery.delivery import Delivery, deliver, kept_delivery
 from wings_core.share.delivery.record_fetcher import RecordFetcher
 from wings_core.share.delivery.times import check_column
-from wings_core.share.interfaces import ShareCoordinator, Watch
-from wings_core.share.model import (
-    Acknowledgement,
-    AcknowledgementResult,
-    Acquired,
-    AcquireRequest,
-    ReadTimes,
-)
 from wings_core.share.replica.store import StoredPartition
-from wings_core.times import Deadline
 
 
 class GroupMoved(Unavailable):
@@ -57,6 +48,8 @@ class GroupMoved(Unavailable):
 class Shares:
     """The share groups of a log; all methods may be called from any thread.
 
+    Members use its `coordinator`, and `deliver`.
+
     Args:
         admin: Where topics are.
         groups: Where groups are kept.
@@ -64,36 +57,33 @@ class Shares:
         records: Reads the rows of leased ranges; closed with this.
         redriver: Sends dead letters back.
         limits: The bounds in force.
-        times: Reads from when on messages are delivered.
     """
 
     def __init__(
         self,
         admin: Admin,
         groups: Groups,
-        coordinator: ShareCoordinator,
+        coordinator: Coordinator,
         records: RecordFetcher,
         redriver: Redriver,
         limits: Limits,
-        times: ReadTimes,
     ) -> None:
         self._admin = admin
         self._groups = groups
-        self._coordinator = coordinator
+        self.coordinator = coordinator
         self._records = records
         self._redriver = redriver
         self._limits = limits
-        self._times = times
 
     @property
     def damage(self) -> StorageCorrupt | None:
         """Why all groups are closed until the next start; None: they are not."""
-        return self._coordinator.damage
+        return self.coordinator.damage
 
     @property
     def counts(self) -> Mapping[tuple[str, str], GroupCounts]:
         """What was delivered and finished here since the start, by the names of topic and group."""
-        return self._coordinator.counts.snapshot()
+        return self.coordinator.counts.snapshot()
 
     def find(self, topic: TopicName, group: str) -> ShareGroup:
         """Return a group of a topic, with its configuration as it is now.
@@ -131,16 +121,16 @@ class Shares:
         self._check_config(found, config)
         wanted = ShareGroup(group, str(uuid4()), found, config)
         # First its start, then its name: who finds the group finds it at its start.
-        self._coordinator.create(wanted)
+        self.coordinator.create(wanted)
         try:
             created = self._groups.create(wanted, if_not_exists=if_not_exists)
         except WingsError as error:
             # Where it may be known, it must not be forgotten: it would be refused for good.
             if not error.facts.get("in_doubt"):
-                self._coordinator.delete(wanted)
+                self.coordinator.delete(wanted)
             raise
         if created.uuid != wanted.uuid:
-            self._coordinator.delete(wanted)
+            self.coordinator.delete(wanted)
         return created
 
     def alter(self, topic: TopicName, group: str, changes: ShareConfig) -> ShareGroup:
@@ -156,7 +146,7 @@ class Shares:
         self._groups.get(found, group)
         self._check_config(found, changes)
         altered = self._groups.alter(found, group, changes)
-        self._coordinator.altered(altered)
+        self.coordinator.altered(altered)
         return altered
 
     def seek(
@@ -185,14 +175,14 @@ class Shares:
         before = self._groups.get(self._admin.get_topic(topic), group)
         anew = replace(before, uuid=str(uuid4()))
         # First where it is, then its name, as in `create`.
-        self._coordinator.create_moved(before, anew, to, partition)
+        self.coordinator.create_moved(before, anew, to, partition)
         try:
             moved = self._groups.restart(before, anew.uuid)
         except WingsError as error:
             if not error.facts.get("in_doubt"):
-                self._coordinator.delete(anew)
+                self.coordinator.delete(anew)
             raise
-        self._coordinator.delete(before)
+        self.coordinator.delete(before)
         return moved
 
     def delete(self, topic: TopicName, group: str) -> ShareGroup:
@@ -203,7 +193,7 @@ class Shares:
             GroupNotFound: It has no such group.
         """
         deleted = self._groups.delete(self._admin.get_topic(topic), group)
-        self._coordinator.delete(deleted)
+        self.coordinator.delete(deleted)
         return deleted
 
     def describe(self, group: ShareGroup) -> list[SharePartitionState]:
@@ -213,16 +203,15 @@ class Shares:
             Unavailable: No majority of the replicas answered.
             TopicNotFound: The topic was deleted.
         """
-        return self._coordinator.describe(group)
+        return self.coordinator.describe(group)
 
     def stored(self, group: ShareGroup) -> list[StoredPartition]:
-        """Return what is kept of a group; see `ShareCoordinator.stored`."""
-        return self._coordinator.stored(group)
+        """Return what is kept of a group; see `Coordinator.stored`."""
+        return self.coordinator.stored(group)
 
     def held(self, group: ShareGroup) -> Mapping[Partition, Sequence[HeldRange]]:
-        """Return what members hold, by partition; see `ShareCoordinator.held`."""
-        with self._blamed_on_topic(group):
-            return self._coordinator.held(group)
+        """Return what members hold, by partition; see `Coordinator.held`."""
+        return self.coordinator.held(group)
 
     def of_topic(self, topic: TopicName) -> list[ShareGroup]:
         """Return a topic's groups, by name.
@@ -247,50 +236,7 @@ class Shares:
     def forget_topic(self, groups: Sequence[ShareGroup]) -> None:
         """Forget what is known of the messages of groups whose topic was deleted."""
         for group in groups:
-            self._coordinator.delete(group)
-
-    def acquire(
-        self, request: AcquireRequest, deadline: Deadline, cancel: Cancel
-    ) -> list[LeasedRange]:
-        """Wait for messages until the deadline, and lease them; see `ShareCoordinator.acquire`."""
-        with self._blamed_on_topic(request.group):
-            return self._coordinator.acquire(replace(request, times=self._times), deadline, cancel)
-
-    def acquire_now(self, request: AcquireRequest) -> Acquired:
-        """Lease what there is now; see `ShareCoordinator.acquire_now`."""
-        try:
-            return self._coordinator.acquire_now(replace(request, times=self._times))
-        except GroupNotFound:
-            self._blame_topic(request.group)
-            raise
-
-    def following(
-        self, group: ShareGroup, callback: Callable[[], None]
-    ) -> AbstractContextManager[object]:
-        """Follow a group while a call waits or a stream is open; see `ShareCoordinator.following`.
-
-        Raises:
-            GroupNotFound: It was deleted.
-            TopicNotFound: The topic was deleted.
-        """
-        return self._entered(group, lambda: self._coordinator.following(group, callback))
-
-    def watch(self, request: AcquireRequest, callback: Callable[[], None]) -> Watch:
-        """Call back when there may be something to acquire; see `ShareCoordinator.watch`."""
-        with self._blamed_on_topic(request.group):
-            return self._coordinator.watch(request, callback)
-
-    def watch_idle(self, request: AcquireRequest, callback: Callable[[], None]) -> Watch | None:
-        """Call back when there is something to acquire; see `ShareCoordinator.watch_idle`."""
-        return self._coordinator.watch_idle(request, callback)
-
-    def has_ready(self, group: ShareGroup) -> bool:
-        """Tell whether there may be something to acquire; see `ShareCoordinator.has_ready`."""
-        return self._coordinator.has_ready(group)
-
-    def wake_another(self, group: ShareGroup) -> None:
-        """Call back another of those who wait; see `ShareCoordinator.wake_another`."""
-        self._coordinator.wake_another(group)
+            self.coordinator.delete(group)
 
     def deliver(
         self, group: ShareGroup, member: str, leased: Sequence[LeasedRange], cancel: Cancel
@@ -303,7 +249,7 @@ class Shares:
         """
         try:
             yield from deliver(
-                self._coordinator, self._records, self._limits, group, member, leased, cancel
+                self.coordinator, self._records, self._limits, group, member, leased, cancel
             )
         except SchemaMismatch:
             self._admin.get_topic(group.topic.name, fresh=True)  # It is remembered from then on.
@@ -315,32 +261,8 @@ class Shares:
         Where this process is the only one, metadata is near: to look at it takes no longer than
         to acquire does.
         """
-        near = self._coordinator.is_local
+        near = self.coordinator.is_local
         return kept_delivery(self._records, self._limits, group.topic, leased, near=near)
-
-    def release_undelivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
-        """Release what no member received; see `ShareCoordinator.release_undelivered`."""
-        self._coordinator.release_undelivered(group, leased)
-
-    def acknowledge(
-        self, group: ShareGroup, member: str, entries: Sequence[Acknowledgement]
-    ) -> list[AcknowledgementResult]:
-        """Acknowledge messages; see `ShareCoordinator.acknowledge`."""
-        with self._blamed_on_topic(group):
-            return self._coordinator.acknowledge(group, member, entries)
-
-    def settle(
-        self,
-        group: ShareGroup,
-        requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
-        acquires: Sequence[AcquireRequest] = (),
-    ) -> tuple[list[list[AcknowledgementResult]], list[Acquired | WingsError]]:
-        """Acknowledge messages, and acquire others meanwhile; see `ShareCoordinator.settle`."""
-        try:
-            return self._coordinator.settle(group, requests, acquires)
-        except GroupNotFound:
-            self._blame_topic(group)
-            raise
 
     def redrive(
         self,
@@ -357,41 +279,9 @@ class Shares:
     def close(self) -> None:
         """End waiting calls with `Unavailable`, and end the threads."""
         try:
-            self._coordinator.close()
+            self.coordinator.close()
         finally:
             self._records.close()
-
-    @contextmanager
-    def _entered(
-        self, group: ShareGroup, opened: Callable[[], AbstractContextManager[object]]
-    ) -> Generator[object]:
-        with ExitStack() as stack:
-            with self._blamed_on_topic(group):
-                entered = stack.enter_context(opened())
-            yield entered
-
-    @contextmanager
-    def _blamed_on_topic(self, group: ShareGroup) -> Generator[None]:
-        """Raise the errors of `_blame_topic` for `GroupNotFound`."""
-        try:
-            yield
-        except GroupNotFound:
-            self._blame_topic(group)
-            raise
-
-    def _blame_topic(self, group: ShareGroup) -> None:
-        """Raise `TopicNotFound` where a group is gone because its topic was deleted.
-
-        Raises:
-            GroupMoved: It was moved, so that its members begin anew.
-        """
-        topic = self._admin.get_topic(group.topic.name)
-        # Not by name, which a node may remember as of a moment ago.
-        found = {each.name: each.uuid for each in self._groups.of_topic(topic)}
-        if found.get(group.name, group.uuid) != group.uuid and topic.uuid == group.topic.uuid:
-            raise GroupMoved(
-                f"group {group.name:.80} was moved to another position; ask again"
-            ) from None
 
     def _check_config(self, topic: Topic, config: ShareConfig) -> None:
         if config.deliver_at_column is not None:
@@ -404,3 +294,19 @@ class Shares:
             return self._groups.of_topic(topic)
         except NotFound:
             return []  # It was deleted meanwhile.
+
+
+def blame_topic(admin: Admin, groups: Groups, group: ShareGroup) -> None:
+    """Raise the cause for which a group is not found, where it is another.
+
+    Raises:
+        TopicNotFound: Its topic was deleted.
+        GroupMoved: It was moved, so that its members begin anew.
+    """
+    topic = admin.get_topic(group.topic.name)
+    # Not by name, which a node may remember as of a moment ago.
+    found = {each.name: each.uuid for each in groups.of_topic(topic)}
+    if found.get(group.name, group.uuid) != group.uuid and topic.uuid == group.topic.uuid:
+        raise GroupMoved(
+            f"group {group.name:.80} was moved to another position; ask again"
+        ) from None

@@ -102,7 +102,7 @@ def stream_acquired(
     delivered = 0
     next_offset: int | None = None
     with watch.watched(context, cancel):
-        leased = shares.acquire(
+        leased = shares.coordinator.acquire(
             AcquireRequest(acquire.group, acquire.member, acquire.partition, acquire.messages_max),
             acquire.deadline,
             cancel,

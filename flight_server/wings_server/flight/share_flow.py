@@ -21,8 +21,8 @@ import structlog
 from wings_core.contracts.share_stream import AcknowledgeMessage
 from wings_core.errors import WingsError
 from wings_core.model import ShareGroup
+from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.model import Acquired, AcquireRequest
-from wings_core.share.shares import Shares
 from wings_server.share_actions import Settled, settle_entries
 
 ROUND_MAX = 256
@@ -81,12 +81,12 @@ class ShareFlow:
     """The streams of one group on this server; all methods from any thread.
 
     Args:
-        shares: Where messages come from.
+        coordinator: Where messages come from.
         group: Theirs.
     """
 
-    def __init__(self, shares: Shares, group: ShareGroup) -> None:
-        self._shares = shares
+    def __init__(self, coordinator: Coordinator, group: ShareGroup) -> None:
+        self._coordinator = coordinator
         self._group = group
         self._offered: queue.SimpleQueue[FlowStream | None] = queue.SimpleQueue()
         self._leading = threading.Lock()
@@ -158,13 +158,15 @@ class ShareFlow:
         ]
         requests = [(turn.member, message.acks) for turn in asking for message in turn.requests]
         acquires: list[AcquireRequest] = []
-        if wanting and self._shares.has_ready(self._group):
+        if wanting and self._coordinator.has_ready(self._group):
             acquires = [request for _, request in wanting]
         settled: Sequence[Settled] = ()
         acquired: Sequence[Acquired | WingsError] = ()
         try:
             if requests or acquires:
-                settled, acquired = settle_entries(self._shares, self._group, requests, acquires)
+                settled, acquired = settle_entries(
+                    self._coordinator, self._group, requests, acquires
+                )
         except WingsError as error:  # Of the group: nothing was done. The worker meets it again.
             for turn in asking:
                 turn.stream.leave(turn.requests)
@@ -189,10 +191,10 @@ class ShareFlow:
     def _acquire_again(self, wanting: Sequence[tuple[Turn, AcquireRequest]]) -> None:
         """Acquire for streams whose own acknowledgements, just now, may have been in the way."""
         acquired: Sequence[Acquired | WingsError] = [_NOTHING] * len(wanting)
-        if self._shares.has_ready(self._group):
+        if self._coordinator.has_ready(self._group):
             requests = [request for _, request in wanting]
             try:
-                acquired = self._shares.settle(self._group, (), requests)[1]
+                acquired = self._coordinator.settle(self._group, (), requests)[1]
             except WingsError as error:  # The group was moved or deleted just now.
                 acquired = [error] * len(wanting)
         for (turn, _), found in zip(wanting, acquired, strict=True):
@@ -213,12 +215,12 @@ class ShareFlows:
         self._lock = threading.Lock()
         self._flows: dict[str, tuple[ShareFlow, int]] = {}
 
-    def join(self, shares: Shares, group: ShareGroup) -> ShareFlow:
+    def join(self, coordinator: Coordinator, group: ShareGroup) -> ShareFlow:
         """Return the flow of a group for one more stream, which is to `leave` it."""
         with self._lock:
             flow, streams = self._flows.get(group.uuid, (None, 0))
             if flow is None:
-                flow = ShareFlow(shares, group)
+                flow = ShareFlow(coordinator, group)
             self._flows[group.uuid] = (flow, streams + 1)
             return flow
 

@@ -74,7 +74,9 @@ class ShareStream(ShareTurns):
             end = ShareEnd(Internal.code, f"internal error: {type(error).__name__}")
         try:
             self._release()
-            self._shares.wake_another(self._group)  # It may have been called, and has not looked.
+            self._coordinator.wake_another(
+                self._group
+            )  # It may have been called, and has not looked.
         except Exception:
             _logger.exception("what a share stream held expires by a fault of the server")
         try:
@@ -88,14 +90,17 @@ class ShareStream(ShareTurns):
 
     def _serve(self) -> ShareEnd | None:
         """Do what the flow leaves; returns why it ended, None where the client ended its side."""
-        with self._shares.following(self._group, self._group_changed), ExitStack() as stack:
+        with (
+            self._coordinator.following(self._group, self._group_changed),
+            ExitStack() as stack,
+        ):
             stack.callback(self._stop_watching)
             while True:
                 requests, is_over = self._wait()
                 if (requests or self._writer.outbox) and self._stop_watching():
                     # It may take long, and others could take what it is called for.
                     self._look = True
-                    self._shares.wake_another(self._group)
+                    self._coordinator.wake_another(self._group)
                 try:
                     self._writer.write_rest()
                 finally:
@@ -109,7 +114,7 @@ class ShareStream(ShareTurns):
                 while self._look and self._room > 0 and not self._requests and not self._is_over:
                     self._deliver(self._room)
                 if self._look and self._stop_watching():
-                    self._shares.wake_another(self._group)
+                    self._coordinator.wake_another(self._group)
                 with self._changed:
                     self._is_left = False
                     is_next = self._has_work
@@ -144,7 +149,7 @@ class ShareStream(ShareTurns):
         """Acknowledge all that was read, and answer; blocks until it is durable."""
         asked = [(self._member, message.acks) for message in requests]
         # A client that is gone is no reason to leave the others of its requests undone.
-        self.answer(requests, settle_entries(self._shares, self._group, asked, ())[0])
+        self.answer(requests, settle_entries(self._coordinator, self._group, asked, ())[0])
         self._writer.write_rest()
 
     def _deliver(self, room: int) -> None:
@@ -154,19 +159,19 @@ class ShareStream(ShareTurns):
             self._stop_watching()  # Who is busy is not woken for messages that others could take.
             self._look = False
             # Most often the flow has found nothing just now: it is called from before this look.
-            self._watch = self._shares.watch(request, self._wake)
-            acquired = self._shares.acquire_now(request)
+            self._watch = self._coordinator.watch(request, self._wake)
+            acquired = self._coordinator.acquire_now(request)
             if acquired.ranges:
                 self._stop_watching()
                 # It may have been called for more than it has room for.
-                self._shares.wake_another(self._group)
+                self._coordinator.wake_another(self._group)
                 self._look = True
             self._send_all(self._within_room(acquired.ranges))
             self._release_surplus()
             self._failures = 0
         except WingsError as error:
             if self._stop_watching():  # It does not look until the pause is over.
-                self._shares.wake_another(self._group)
+                self._coordinator.wake_another(self._group)
             self._pause(error)
 
     def _send_all(self, ranges: Sequence[LeasedRange]) -> None:
@@ -190,7 +195,7 @@ class ShareStream(ShareTurns):
     def _pause(self, error: WingsError) -> None:
         """Wait a while after what may pass; raises what does not."""
         is_over = isinstance(error, NotFound | GroupMoved | SchemaMismatch)
-        if is_over or self._shares.damage is not None:
+        if is_over or self._coordinator.damage is not None:
             raise error
         if self._cancel.error is not None:
             return
@@ -204,7 +209,7 @@ class ShareStream(ShareTurns):
         """Release what was acquired and is not delivered; blocks for the replicas."""
         surplus, self._surplus = self._surplus, []
         if surplus:
-            self._shares.release_undelivered(self._group, surplus)
+            self._coordinator.release_undelivered(self._group, surplus)
 
     def _release(self) -> None:
         """Release what the stream still holds; if that fails, the locks expire."""
@@ -215,10 +220,10 @@ class ShareStream(ShareTurns):
             self._holds.acknowledged(_released(each), now, now)
         held = self._holds.releases(now)
         try:
-            results = self._shares.acknowledge(self._group, self._member, held) if held else []
+            results = self._coordinator.acknowledge(self._group, self._member, held) if held else []
             refused = [each.acknowledgement for each in results if each.error is not None]
             for each in self._still_held(refused) if refused else ():
-                self._shares.acknowledge(self._group, self._member, [each])
+                self._coordinator.acknowledge(self._group, self._member, [each])
         except WingsError as error:
             _logger.info("what a share stream held expires", reason=error.message[:200])
 
@@ -228,7 +233,7 @@ class ShareStream(ShareTurns):
         Parts of them were acknowledged by calls beside the stream, as clients do while it ends.
         """
         leases: dict[tuple[Partition, str], list[HeldRange]] = {}
-        for partition, ranges in self._shares.held(self._group).items():
+        for partition, ranges in self._coordinator.held(self._group).items():
             for held in ranges:
                 leases.setdefault((partition, str(held.lease)), []).append(held)
         for each in refused:

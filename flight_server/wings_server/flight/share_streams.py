@@ -41,7 +41,7 @@ class ShareStreams:
             metrics.failed("flight", error.code)
             refuse(writer, error)
         else:
-            flow = self._flows.join(log.shares, opened.group)
+            flow = self._flows.join(log.shares.coordinator, opened.group)
             stream = ShareStream(log, opened, writer, metrics, admission, flow)
             with self._lock:
                 self._open.add(stream)

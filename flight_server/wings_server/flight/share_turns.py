@@ -19,9 +19,9 @@ from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.log import Log
 from wings_core.model import LeasedRange
+from wings_core.share.coordinator.ready import Waiting
 from wings_core.share.delivery.delivery import Delivery
 from wings_core.share.delivery.stream_holds import StreamHolds
-from wings_core.share.interfaces import Watch
 from wings_core.share.model import Acquired, AcquireRequest
 from wings_core.times import Deadline
 from wings_server.flight.share_flow import ShareFlow, Turn
@@ -63,6 +63,7 @@ class ShareTurns:
     ) -> None:
         self._admission = admission
         self._shares = log.shares
+        self._coordinator = log.shares.coordinator
         self._opened = opened
         self._group = opened.group
         self._member = opened.command.member
@@ -105,7 +106,7 @@ class ShareTurns:
         """When messages were last asked for, which their locks are counted from."""
         self._taken_at = 0.0
         """When requests were last taken to be carried out."""
-        self._watch: Watch | None = None
+        self._watch: Waiting | None = None
         """By which it is called when there are messages."""
 
     def end(self, end: ShareEnd) -> None:
@@ -252,7 +253,7 @@ class ShareTurns:
         assert self._asked is not None
         if not (self._look or self._is_left or self._room <= 0 or self._writer.outbox):
             try:
-                self._watch = self._shares.watch_idle(self._asked, self._wake)
+                self._watch = self._coordinator.watch_idle(self._asked, self._wake)
             except WingsError:
                 self._watch = None  # The worker meets it again.
             if self._watch is not None:

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from wings_core.errors import InvalidArgument
-from wings_core.share.open import OpenCoordinator, SharedHolds
+from wings_core.share.open import OpenReplicas, SharedHolds
 from wings_core.share.replica.copies import HoldsCopies
 from wings_server.exposure import TLS_MISSING, check_exposure
 from wings_server.holds.handlers import hold_service
@@ -16,7 +16,7 @@ from wings_server.tls import Tls, peer_access
 
 def serve_holds(
     settings: Settings, started: ExitStack, url: str, node_token: str, tls: Tls | None
-) -> tuple[OpenCoordinator, HoldsCopies]:
+) -> tuple[OpenReplicas, HoldsCopies]:
     """Serve the replica to the other nodes, for as long as this one has it.
 
     Args:
@@ -27,7 +27,7 @@ def serve_holds(
         tls: The node's certificate.
 
     Returns:
-        What opens the coordinator of the node, and what copies the replica's state.
+        The replicas of the node's coordinator, and copies of the replica's state.
 
     Raises:
         InvalidArgument: It would be served beyond loopback without TLS.
@@ -56,4 +56,5 @@ def serve_holds(
     host = listen.host
     if settings.holds is None or listen.is_wildcard:
         host = (settings.advertise or settings.flight).host
-    return holds.open_coordinator(str(Address(host, service.address.port))), holds.copies
+    replicas = holds.open_link(str(Address(host, service.address.port)))
+    return lambda: replicas, holds.copies

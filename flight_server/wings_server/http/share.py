@@ -45,6 +45,7 @@ class AcquirePoll:
 
     def __init__(self, log: Log, body: ShareAcquireBody, deadline: Deadline) -> None:
         self._shares = log.shares
+        self._coordinator = log.shares.coordinator
         self._pushed_in = log.pushed_in
         self._bytes_max = log.limits.http_bytes_max
         self._member = body.member
@@ -62,12 +63,12 @@ class AcquirePoll:
 
     @contextmanager
     def watch(self, callback: Callable[[], None]) -> Generator[None]:
-        """Call back when messages may be available; see `ShareCoordinator.watch`."""
-        with self._shares.following(self._group, callback):
-            with self._shares.watch(self._request, callback):
+        """Call back when messages may be available; see `Coordinator.watch`."""
+        with self._coordinator.following(self._group, callback):
+            with self._coordinator.watch(self._request, callback):
                 yield
             # It may have been called after its last look.
-            self._shares.wake_another(self._group)
+            self._coordinator.wake_another(self._group)
 
     def advance(self) -> bytes | None:
         """Acquire what is available; return the answer, or None where the caller is to wait."""
@@ -80,14 +81,14 @@ class AcquirePoll:
             return self._advance()
 
     def _advance(self) -> bytes | None:
-        acquired = self._shares.acquire_now(self._request)
+        acquired = self._coordinator.acquire_now(self._request)
         if acquired.ranges:
             return self._answer(acquired.ranges)
         return _framed([], EndReason.DEADLINE) if self.deadline.passed else None
 
     def release(self) -> None:
         """Release the messages of an answer that cannot be sent."""
-        self._shares.release_undelivered(self._group, self._delivered)
+        self._coordinator.release_undelivered(self._group, self._delivered)
 
     def _answer(self, leased: tuple[LeasedRange, ...]) -> bytes:
         """Return as many of the messages as one answer has room for; release the others."""
@@ -116,7 +117,7 @@ class AcquirePoll:
         if rows.rows < delivery.batch.num_rows:
             offsets = delivery.batch.column("__offset")
             first_left: int = offsets[rows.rows].as_py()
-            self._shares.release_undelivered(
+            self._coordinator.release_undelivered(
                 self._group, [replace(leased, start_offset=first_left)]
             )
             if rows.rows == 0:

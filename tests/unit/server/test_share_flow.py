@@ -14,8 +14,9 @@ from wings_core.errors import GroupNotFound, Unavailable, WingsError
 from wings_core.model import LeasedRange, ShareConfig, ShareGroup, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
+from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.model import Acknowledgement, AcknowledgementResult, Acquired, AcquireRequest
-from wings_core.share.shares import GroupMoved, Shares
+from wings_core.share.shares import GroupMoved
 from wings_server.flight.share_flow import ShareFlow, ShareFlows, Turn
 from wings_server.flight.unread import UNREAD_BYTES_MAX, Unread
 from wings_server.share_actions import Settled, runs_of
@@ -31,7 +32,7 @@ NOTHING = Acquired(())
 
 
 class Coordinated:
-    """Stands for `Shares`: what was asked of it together, which waits while it is told to."""
+    """Stands for a `Coordinator`; notes the calls, which wait while they are told to."""
 
     def __init__(self) -> None:
         self.acknowledged: list[list[str]] = []
@@ -115,7 +116,7 @@ class Stream:
 
 @contextmanager
 def flowing(shares: Coordinated) -> Generator[ShareFlow]:
-    flow = ShareFlow(cast("Shares", shares), GROUP)
+    flow = ShareFlow(cast("Coordinator", shares), GROUP)
     try:
         yield flow
     finally:
@@ -216,7 +217,7 @@ def test_a_fault_of_a_turn_ends_its_stream_alone(method: str) -> None:
 
 
 def test_streams_of_a_group_share_a_flow_that_ends_with_the_last_of_them() -> None:
-    flows, shares = ShareFlows(), cast("Shares", Coordinated())
+    flows, shares = ShareFlows(), cast("Coordinator", Coordinated())
     flow = flows.join(shares, GROUP)
     assert flows.join(shares, GROUP) is flow
     flows.leave(GROUP)

@@ -51,7 +51,7 @@ def stream_of(schema: pa.Schema) -> tuple[ShareStream, list[pa.RecordBatch]]:
     command = anything(member="m", max_messages=1, credit=ROWS)
     group = anything(topic=anything(name="t"), config=ShareConfig())
     stream = ShareStream(
-        anything(shares=None, pushed_in=nothing),
+        anything(shares=anything(coordinator=None), pushed_in=nothing),
         anything(group=group, command=command, schema=schema),
         anything(write_with_metadata=write),
         anything(delivered=nothing),

@@ -42,12 +42,12 @@ from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.coordinator.core import Bounds, CoordinatorCore
 from wings_core.share.delivery.stream_holds import StreamHolds
-from wings_core.share.interfaces import PendingDeadLetters
 from wings_core.share.model import (
     Acknowledgement,
     AcknowledgeType,
     AcquireRequest,
     DeadLetter,
+    PendingDeadLetters,
 )
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.run import (

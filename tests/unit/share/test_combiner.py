@@ -136,7 +136,7 @@ def test_acknowledgements_of_many_partitions_and_requests_share_a_write(
 
     monkeypatch.setattr(store, "write", counted)
     of_a, of_b = leased
-    results = share.coordinator.acknowledge_all(
+    results, _ = share.coordinator.settle(
         group,
         [
             ("me", [entry_of(of_a, "accept", last=1), entry_of(of_b, "accept")]),
@@ -149,6 +149,7 @@ def test_acknowledgements_of_many_partitions_and_requests_share_a_write(
             ),
             ("me", [entry_of(of_a, "accept", first=2)]),
         ],
+        (),
     )
     errors = [[type(result.error) for result in of_request] for of_request in results]
     assert errors == [[type(None)] * 2, [InvalidRecordState] * 2, [type(None)]]

@@ -56,7 +56,7 @@ def test_a_group_that_metadata_may_have_taken_is_served_where_it_has_from_its_st
                     log.shares.find(ORDERS, "billing")
             group = log.shares.create(ORDERS, "billing", ShareConfig(), if_not_exists=True)
             push(log, 3)
-            (leased,) = log.shares.acquire(
+            (leased,) = log.shares.coordinator.acquire(
                 AcquireRequest(group, "one", None, 10), Deadline.after(20), Cancel()
             )
             assert (leased.start_offset, leased.end_offset) == (3, 3)

@@ -41,14 +41,16 @@ def opened(path: Path) -> Generator[Log]:
 
 
 def acquire(log: Log, group: ShareGroup) -> list[LeasedRange]:
-    return log.shares.acquire(AcquireRequest(group, "one", None, 100), Deadline.after(20), Cancel())
+    return log.shares.coordinator.acquire(
+        AcquireRequest(group, "one", None, 100), Deadline.after(20), Cancel()
+    )
 
 
 def reject(log: Log, group: ShareGroup, leased: LeasedRange) -> AcknowledgementResult:
     entry = Acknowledgement(
         leased.partition, leased.start_offset, leased.end_offset, leased.lease, "reject"
     )
-    (result,) = log.shares.acknowledge(group, "one", [entry])
+    (result,) = log.shares.coordinator.acknowledge(group, "one", [entry])
     return result
 
 

@@ -17,11 +17,11 @@ from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.lease import Bundle, Leased, Leases
 from wings_core.share.coordinator.partition_table import Bounds, TrackedPartition
 from wings_core.share.delivery.stream_holds import StreamHolds
-from wings_core.share.interfaces import PendingDeadLetters
 from wings_core.share.model import (
     Acknowledgement,
     AcquireRequest,
     DeadLetter,
+    PendingDeadLetters,
     ShareKey,
 )
 from wings_core.share.quorum.quorum import TRIES_MAX, HoldQuorum

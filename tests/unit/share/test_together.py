@@ -122,7 +122,7 @@ def test_each_of_those_that_accept_at_once_is_answered_by_itself(share: ShareUnd
         ("three", [entry_of(three, "accept"), entry_of(three, "accept")]),  # Twice.
         ("two", [entry_of(two, "accept", last=two.start_offset)]),
     ]
-    results = share.coordinator.acknowledge_all(group, requests)
+    results, _ = share.coordinator.settle(group, requests, ())
     errors = [[type(result.error) for result in found] for found in results]
     refused = InvalidRecordState
     assert errors == [[type(None)], [refused], [refused, refused], [type(None)]]
@@ -149,7 +149,7 @@ def test_a_lease_that_is_lost_at_a_majority_fails_its_own_member_alone(
             (member, [entry_of(leased, "accept")])
             for member, leased in zip(MEMBERS, (one, two, three), strict=True)
         ]
-        results = share.coordinator.acknowledge_all(group, requests)
+        results, _ = share.coordinator.settle(group, requests, ())
         assert [type(result.error) for (result,) in results] == [
             type(None),
             Unavailable,
@@ -194,7 +194,7 @@ def test_a_group_that_was_deleted_is_refused(share: ShareUnderTest) -> None:
     with pytest.raises(WingsError, match="deleted"):
         acquired(share, group, 1)
     with pytest.raises(WingsError, match="deleted"):
-        share.coordinator.acknowledge_all(group, [("one", [])])
+        share.coordinator.settle(group, [("one", [])], ())
 
 
 def test_messages_of_many_partitions_are_held_by_one_request_to_each_replica(

@@ -15,7 +15,7 @@ from wings_core.share.coordinator.lease import Bundle, Leased
 from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX, Bounds
 from wings_core.share.coordinator.ready import ReadyPartitions
 from wings_core.share.counts import ShareCounts
-from wings_core.share.model import Acquired, AcquireRequest
+from wings_core.share.model import Acquired, AcquireRequest, ReadTimes
 from wings_core.share.quorum.run import Procedure, Runner
 
 PEEK_PARTITIONS = 16
@@ -72,9 +72,16 @@ class Acquires:
         self._counts = counts
         self._is_local = local
 
-    def now(self, request: AcquireRequest) -> Acquired:
-        """See `ShareCoordinator.acquire_now`."""
-        request = self._checked(request)
+    def now(self, request: AcquireRequest, times: ReadTimes | None) -> Acquired:
+        """Lease what is available now; see `Coordinator.acquire_now`.
+
+        Args:
+            request: The request.
+            times: Reads the times of messages, where the request names nothing else.
+        """
+        _check_member(request)
+        group = self._groups.check(request.group)
+        request = replace(request, group=group, times=request.times or times)
         index = self._groups.index(request.group)
         try:
             ranges = self._acquire(request, index)
@@ -153,11 +160,6 @@ class Acquires:
         begun.index.took_some()
         self._count_delivered(group, found)
         return [each if isinstance(each, WingsError) else Acquired(tuple(each)) for each in found]
-
-    def _checked(self, request: AcquireRequest) -> AcquireRequest:
-        _check_member(request)
-        group = self._groups.check(request.group)
-        return request if group is request.group else replace(request, group=group)
 
     def _only_partition(self, request: AcquireRequest) -> Partition | None:
         """Return the one partition that a request may be served from; None: any."""

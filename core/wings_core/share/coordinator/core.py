@@ -17,8 +17,7 @@ from wings_core.share.coordinator.acknowledge import Acknowledge
 from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.lease import Leases
 from wings_core.share.coordinator.partition_table import Bounds, PartitionTable, key_of
-from wings_core.share.interfaces import DeadLetters
-from wings_core.share.model import OffsetRange
+from wings_core.share.model import DeadLetters, OffsetRange
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.run import Procedure
 from wings_core.share.quorum.votes import Known

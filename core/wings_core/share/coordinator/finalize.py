@@ -15,8 +15,13 @@ from wings_core.model import Lease, ShareGroup
 from wings_core.share.clock import Clock
 from wings_core.share.coordinator.entries import Entry, not_held, unknown
 from wings_core.share.coordinator.partition_table import PartitionTable, TrackedPartition
-from wings_core.share.interfaces import DeadLetters, PendingDeadLetters
-from wings_core.share.model import Acknowledgement, DeadLetter, OffsetRange
+from wings_core.share.model import (
+    Acknowledgement,
+    DeadLetter,
+    DeadLetters,
+    OffsetRange,
+    PendingDeadLetters,
+)
 from wings_core.share.quorum.quorum import TRIES_MAX, HoldQuorum
 from wings_core.share.quorum.run import FinishDeadLetters, Procedure
 from wings_core.share.quorum.votes import Verdict

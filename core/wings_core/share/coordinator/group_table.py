@@ -31,6 +31,7 @@ class GroupTable:
 
     Attributes:
         watchers: Those who wait for messages of a group.
+        refusal: Why no group can be served; None: groups are served.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class GroupTable:
         self._groups: dict[str, ShareGroup] = {}
         self._indexes: dict[str, ReadyPartitions] = {}
         """By group."""
-        self._is_closed = False
+        self.refusal: str | None = None
 
     def known(self) -> list[ShareGroup]:
         """Return the groups, as they are now."""
@@ -73,8 +74,7 @@ class GroupTable:
 
     def check(self, group: ShareGroup) -> ShareGroup:
         """Refuse what cannot be served any more; return and remember the group as it is now."""
-        if self._is_closed:
-            raise Unavailable("the coordinator of share groups is closed")
+        self.refuse()
         group = self.watchers.current(group)
         known = self._groups.get(group.uuid)
         if known is group:
@@ -86,6 +86,11 @@ class GroupTable:
             self._groups[group.uuid] = group
         self._used()
         return group
+
+    def refuse(self) -> None:
+        """Raise `Unavailable` where no group can be served."""
+        if self.refusal is not None:
+            raise Unavailable(self.refusal)
 
     def index(self, group: ShareGroup) -> ReadyPartitions:
         """Return the index of a group, made where there is none."""
@@ -194,7 +199,7 @@ class GroupTable:
 
     def close(self) -> None:
         """Refuse groups from now on, and wake all who wait for them."""
-        self._is_closed = True
+        self.refusal = "the coordinator of share groups is closed"
         self.watchers.close()
         for index in list(self._indexes.values()):
             index.close()

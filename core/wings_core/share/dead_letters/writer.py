@@ -37,8 +37,7 @@ from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.dead_letters.payloads import payload_of
 from wings_core.share.delivery.record_fetcher import RecordFetcher, Records, rows_of
-from wings_core.share.interfaces import DeadLetters, PendingDeadLetters
-from wings_core.share.model import DeadLetter, dead_letter_id
+from wings_core.share.model import DeadLetter, DeadLetters, PendingDeadLetters, dead_letter_id
 from wings_core.times import now_us
 
 PIECE_MESSAGES = 500

@@ -14,8 +14,8 @@ from wings_core.fetch.selection import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_
 from wings_core.limits import Limits
 from wings_core.model import LeasedRange, ShareGroup, Topic
 from wings_core.partitions import Partition
+from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.delivery.record_fetcher import RecordFetcher
-from wings_core.share.interfaces import ShareCoordinator
 from wings_core.share.model import Acknowledgement
 
 DELIVERY_COUNT_FIELD = pa.field("__delivery_count", pa.int32(), nullable=False)
@@ -75,7 +75,7 @@ class Undelivered:
 
 
 def deliver(
-    coordinator: ShareCoordinator,
+    coordinator: Coordinator,
     records: RecordFetcher,
     limits: Limits,
     group: ShareGroup,
@@ -196,9 +196,7 @@ def _taken_before(batches: list[pa.RecordBatch], offset: int) -> Iterator[pa.Rec
         yield batches.pop(0)
 
 
-def _release(
-    coordinator: ShareCoordinator, group: ShareGroup, member: str, part: Undelivered
-) -> None:
+def _release(coordinator: Coordinator, group: ShareGroup, member: str, part: Undelivered) -> None:
     gone = part.range
     if not part.damaged:
         coordinator.release_undelivered(group, [gone])

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from wings_core.errors import WingsError
-from wings_core.share.interfaces import PendingDeadLetters
+from wings_core.share.model import PendingDeadLetters
 from wings_core.share.replica.requests import Answer, HoldReplica, Request
 
 ANSWERS_SECONDS_MAX = 2.0
