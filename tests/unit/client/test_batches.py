@@ -82,7 +82,7 @@ def test_columns_of_arrow_are_cast_where_no_value_changes() -> None:
     assert rows_of({"key": encoded, "n": [1, 2]}) == [{"key": "a", "n": 1}, {"key": None, "n": 2}]
     with pytest.raises(SchemaMismatch, match="'n'"):
         rows_of({"key": encoded, "n": pa.array([1.5, 2.0])})
-    with pytest.raises(SchemaMismatch, match="'n' is of type string"):
+    with pytest.raises(SchemaMismatch, match="'n' has type string"):
         rows_of({"key": encoded, "n": pa.array(["1", "2"])})
 
 
@@ -179,7 +179,7 @@ def test_rows_of_an_iterator_are_numbered_through() -> None:
 
 def test_a_column_that_does_not_fit_is_named_before_anything_is_made() -> None:
     wrong = pa.table({"key": [1], "n": [1]})
-    with pytest.raises(SchemaMismatch, match="column 'key' is of type int64"):
+    with pytest.raises(SchemaMismatch, match="column 'key' has type int64"):
         next(to_batches(wrong, SCHEMA, Cut()))
 
 
