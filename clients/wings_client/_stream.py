@@ -96,8 +96,6 @@ class Reading:
         ticket: bytes,
         seconds: float,
         endpoint: str | None = None,
-        *,
-        is_short: bool = False,
     ) -> "OpenStream":
         """Open a stream; blocks until its schema is there. Tries once.
 
@@ -105,7 +103,6 @@ class Reading:
             ticket: As JSON.
             seconds: The gRPC deadline: after so many the stream fails.
             endpoint: The node to ask; None: the one that calls go to now.
-            is_short: Whether a healthy node may take longer than that.
 
         Raises:
             StreamCancelled: `cancel` was called.
@@ -113,7 +110,7 @@ class Reading:
         """
         if self.is_cancelled:
             raise StreamCancelled
-        reader, called = self.transport.get(ticket, seconds, endpoint, is_short=is_short)
+        reader, called = self.transport.get(ticket, seconds, endpoint)
         self._reader = reader
         if self.is_cancelled:
             reader.cancel()

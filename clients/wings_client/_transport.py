@@ -29,7 +29,6 @@ from wings_client._errors import (
     call_errors,
     client_closed,
     ignored_call_errors,
-    is_timeout,
     lost,
     typed_error,
     typed_errors,
@@ -133,8 +132,6 @@ class Transport:
         self.retry = replace(retry, attempts=max(retry.attempts, attempts))
         self.closed = threading.Event()
         """Set once the client is closed; ends every pause."""
-        self.is_prompt = False
-        """Whether the first reply of the last gather came within `PROMPT_SECONDS`."""
         self.is_inherited = False
         """Whether this process is a fork of the one that made it, which may not use it."""
         # Guards the fields below; never held across a blocking call.
@@ -264,8 +261,6 @@ class Transport:
         ticket: bytes,
         seconds: float,
         endpoint: str | None = None,
-        *,
-        is_short: bool = False,
     ) -> tuple[flight.FlightStreamReader, str]:
         """Open a DoGet stream; blocks until its schema is there. Tries once.
 
@@ -273,7 +268,6 @@ class Transport:
             ticket: As JSON.
             seconds: The gRPC deadline: after so many the stream fails.
             endpoint: The node to ask; None: the one that calls go to now.
-            is_short: Whether a healthy node may take longer than that.
 
         Returns:
             The stream, and the address of its node.
@@ -286,8 +280,7 @@ class Transport:
             reader = client.do_get(flight.Ticket(ticket), self.options(seconds))
         except call_errors() as error:
             failure = typed_error(error, called)
-            if not (is_short and is_timeout(failure)):
-                self.addresses.note(failure, called)
+            self.addresses.note(failure, called)
             raise failure from error
         self._halves[reader] = None
         return reader, called

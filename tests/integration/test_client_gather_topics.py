@@ -9,7 +9,6 @@ from fix_server import Trim
 
 from wings_client import Client
 from wings_client.gather import GatherReason, ManyReply, Request, _sources
-from wings_client.gather._source import Source
 from wings_core.errors import InvalidArgument, InvalidTicket, TopicNotFound
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_server.testing import RunningServer
@@ -216,18 +215,18 @@ def test_a_source_from_the_earliest_goes_on_behind_what_retention_took(
         wings.push(topic, {"key": [7], "n": [n]})
 
     monkeypatch.setattr(_sources, "THREADS_MAX", 1)
-    make = _sources.Sources._ticket  # pyright: ignore[reportPrivateUsage]
+    make = Request.to_ticket
     passed = threading.Event()
 
-    def ticket(self: _sources.Sources, source: Source, seconds: float) -> bytes:
-        if (source.read_offset == 2 or source.read_offsets.get(7) == 2) and not passed.is_set():
+    def ticket(self: Request, seconds: float, offset: Any = None, received: int = 0) -> bytes:
+        if offset in (2, {7: 2}) and not passed.is_set():
             passed.set()
             for n in range(2, 6):
                 push(n)
             trim(topic, 4, Partition("7") if is_keyed else UNPARTITIONED)
-        return make(self, source, seconds)
+        return make(self, seconds, offset, received)
 
-    monkeypatch.setattr(_sources.Sources, "_ticket", ticket)
+    monkeypatch.setattr(Request, "to_ticket", ticket)
     push(0)
     push(1)
     request = Request(topic.name, partitions="all" if is_keyed else None, min_messages=4)

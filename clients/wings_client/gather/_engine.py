@@ -20,9 +20,7 @@ from wings_client._transport import Transport
 from wings_client.gather._end import GatherEnd, GatherReason, SourceState
 from wings_client.gather._request import ManyReply, Reply, Request
 from wings_client.gather._rules import EMPTY, Rules
-from wings_client.gather._source import Source
-from wings_client.gather._sources import Sources
-from wings_client.gather._tickets import Tickets
+from wings_client.gather._sources import Source, Sources
 from wings_core.contracts.chunks import reached
 from wings_core.errors import Unavailable, WingsError
 
@@ -63,8 +61,7 @@ class Engine:
 
     Args:
         transports: By endpoint; None is the client's own, all others are closed at the end.
-        requests: The requests to send.
-        tickets: Has checked the requests.
+        requests: The requests to send, checked.
         rules: When to end.
     """
 
@@ -72,7 +69,6 @@ class Engine:
         self,
         transports: Mapping[str | None, Transport],
         requests: Sequence[Request],
-        tickets: Tickets,
         rules: Rules,
     ) -> None:
         self._rules = rules
@@ -106,7 +102,6 @@ class Engine:
         self._sources = Sources(
             transports,
             requests,
-            tickets,
             rules.timeout,
             left=self._left,
             put=self._put,
@@ -132,7 +127,6 @@ class Engine:
     def begin_wait(self) -> Wait:
         """Begin to wait for the next reply."""
         self._transport.check_process()
-        self._sources.read_by_threads()
         with self._lock:
             return self._begun_wait()
 
@@ -157,8 +151,6 @@ class Engine:
         with self._lock:
             wait = self._begun_wait()
             step = self._look(wait)
-        if step is None:
-            step = self._read_here(wait)
         while step is None:
             began = time.monotonic()
             self._wake.acquire(timeout=wait.left)
@@ -168,17 +160,6 @@ class Engine:
                 step = self._look(wait)
         taken = self._taken(step)
         return taken if isinstance(taken, Reply) else None
-
-    def _read_here(self, wait: Wait) -> Step | None:
-        """Read on the caller's own thread if that may be faster, else start the threads."""
-        began = time.monotonic()
-        if not self._sources.read_by_caller(wait.left):
-            self._sources.read_by_threads()
-            return None
-        waited = time.monotonic() - began
-        with self._lock:
-            self._account(wait, waited)
-            return self._look(wait)
 
     def close(self) -> None:
         """End the streams on other servers; the client, when it is closed, ends its own."""
@@ -358,10 +339,9 @@ class Engine:
 
     # The threads of the sources.
 
-    def _put(self, source: Source, reply: Reply, waits: bool) -> bool:
+    def _put(self, source: Source, reply: Reply) -> bool:
         with self._lock:
-            # The one reply that does not wait is read by the caller, who also makes room.
-            while waits and self._takes and len(self._arrived) >= REPLIES_WAITING_MAX:
+            while self._takes and len(self._arrived) >= REPLIES_WAITING_MAX:
                 self._room.wait(ROOM_SECONDS)
             if not self._takes:
                 return False

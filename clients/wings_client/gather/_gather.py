@@ -9,9 +9,8 @@ from wings_client._arguments import checked
 from wings_client._transport import Transport
 from wings_client.gather._end import GatherEnd, GatherReason
 from wings_client.gather._engine import Engine
-from wings_client.gather._request import Reply, Request
+from wings_client.gather._request import Reply, Request, check_requests
 from wings_client.gather._rules import Rules
-from wings_client.gather._tickets import Tickets
 from wings_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -31,8 +30,7 @@ OnEnd = Callable[[GatherEnd], None]
 class Gather:
     """The replies to one request to many, as they arrive; made by `Client.gather`.
 
-    Threads send the requests from the call on, whether or not it is iterated. Only if the server
-    responds promptly, the first is left for 2 ms to the thread that asks for a reply.
+    Threads send the requests from the call on, whether or not it is iterated.
 
     Iterate it, with `for` or `async for`, or have the replies delivered to a function: one of
     these, once. Leaving the loop, `cancel`, and garbage collection of the gather end its streams on
@@ -156,15 +154,14 @@ def gather(transport: Transport, requests: Iterable[Request], rules: Rules) -> G
     wanted = tuple(requests)
     if not 1 <= len(wanted) <= SOURCES_MAX:
         raise InvalidArgument(f"a gather takes 1 to {SOURCES_MAX} requests; got {len(wanted)}")
-    tickets = Tickets()
-    tickets.check(wanted, rules.timeout)
+    check_requests(wanted, rules.timeout)
     endpoints = {request.endpoint for request in wanted if request.endpoint is not None}
     transports: dict[str | None, Transport] = {None: transport}
     for endpoint in endpoints:
         transports[endpoint] = Transport(
             endpoint, transport.timeout, transport.retry, transport.access
         )
-    engine = Engine(transports, wanted, tickets, rules)
+    engine = Engine(transports, wanted, rules)
     if endpoints:
         transport.add(engine)
     return Gather(engine)

@@ -1,7 +1,8 @@
 """The request of a gather to one source, and a reply."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from wings_client._arguments import COUNT, TEXT, checked_with, instance_of, one_of
@@ -11,6 +12,7 @@ from wings_client._model import ConsumedBatch, PartitionValue, RangesBatch
 from wings_client._stream import milliseconds
 from wings_client.arrow import RecordBatch
 from wings_core.contracts.chunks import PartitionRange
+from wings_core.contracts.messages import INT64_MAX
 from wings_core.contracts.tickets import FetchTicket, FollowTicket, ScanTicket
 from wings_core.errors import InvalidTicket
 
@@ -114,6 +116,34 @@ class Request:
     def waits(self) -> bool:
         """Whether the server waits for messages, for as long as the ticket says."""
         return self.ticket is None and self.kind != "scan"
+
+
+_all_but_place = attrgetter(
+    *(name for name in Request.__dataclass_fields__ if name not in {"partition", "offset"})
+)
+
+
+def check_requests(requests: Iterable[Request], seconds: float) -> None:
+    """Check all requests; one that differs from the last in its numbers alone is as valid.
+
+    Args:
+        requests: The requests.
+        seconds: How long the gather lasts.
+
+    Raises:
+        InvalidTicket: A value is out of range.
+    """
+    last: object = None
+    for request in requests:
+        rest, offset = _all_but_place(request), request.offset
+        partition = request.partition
+        is_plain = type(partition) is int or (isinstance(partition, str) and partition.isascii())
+        if is_plain and rest == last and type(offset) is int and 0 <= offset <= INT64_MAX:
+            continue
+        if request.timeout is not None and not request.timeout > 0:
+            raise InvalidTicket(f"request: timeout must be positive; got {request.timeout}")
+        request.to_ticket(seconds if request.timeout is None else request.timeout)
+        last = rest if type(offset) is int else None
 
 
 class Reply(NamedTuple):

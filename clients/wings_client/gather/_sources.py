@@ -1,54 +1,39 @@
 """The sources of a gather: their streams, read by a bounded number of threads.
 
-A thread reads one stream to its end and takes the next. It begins with one thread, so that the
-first reply arrives as soon as that of a single read. The pacing thread soon adds some, enough to
-keep a few cores busy; more would only delay replies that are available already. But streams that
-wait for messages must not keep others from being sent: while there is no progress the number of
-threads is doubled, so that long polls soon all wait at once.
-
-Where there are more sources than threads, a server waits for a source for one time slice, after
-which the next source is read.
-
-Two hand-overs between threads cost a third of a small read. So if the first reply of the
-connection's last gather was prompt, the first stream is left to the caller's own thread for a
-moment: it asks the server not to wait, and cancels the stream soon, so that it is free for other
-replies and for its time-outs. A thread resumes the stream.
+A thread reads one stream to its end and takes the next. The first starts the others,
+each once the streams of those before are open: all at once would delay the replies that are there
+already. Where there are more sources than threads, a server waits for a
+source for one time slice, after which the next source is read.
 
 One lock guards what they share, and is never held across a blocking call. A signal handler or a
 finalizer may call `cancel` on a thread that holds it, at any call in a guarded section.
 """
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, field
+from typing import Any
 
-from wings_client._errors import call_errors, client_closed, is_passing, is_timeout, typed_error
-from wings_client._stream import StreamCancelled
+from pydantic_core import from_json
+
+from wings_client._errors import call_errors, client_closed, is_passing, lost, typed_error
+from wings_client._stream import OpenStream, Reading
 from wings_client._threads import start_thread
 from wings_client._transport import Transport
-from wings_client.gather._request import Reply, Request
-from wings_client.gather._source import PROMPT_SECONDS, Source, SourceStream
-from wings_client.gather._tickets import Tickets
+from wings_client.arrow import RecordBatch
+from wings_client.gather._request import FETCH_MESSAGES, ManyReply, Reply, Request
+from wings_core.contracts.chunks import PartitionRange, reached
+from wings_core.contracts.messages import to_bytes
 from wings_core.errors import OffsetOutOfRange, WingsError
+from wings_core.partitions import JsonScalar
 from wings_core.times import Deadline
 
 THREADS_MAX = 64
 """Streams read at once, each by a thread."""
 
-PACE_SECONDS = 0.002
-"""Pause between two checks for too few threads, at first."""
-
-PACE_SECONDS_MAX = 0.008
-"""Each check that finds enough of them doubles the pause before the next, up to this: a check takes
-time from the threads that read."""
-
-BUSY_READS = 4
-"""Threads that read streams younger than `BUSY_SECONDS`, while there are sources to send."""
-
-BUSY_SECONDS = 0.03
-"""A stream older than this is assumed to wait for messages."""
+OPEN_SECONDS = 0.02
+"""Longest wait for a thread to open its stream before another is started."""
 
 SLICE_SECONDS = 0.1
 """The time slice of a source without a reply, where there are more sources than threads."""
@@ -60,8 +45,138 @@ BACKSTOP_SECONDS = 300.0
 """How much later than the gather's time-out a stream's gRPC deadline is: it includes the time that
 the caller spends with a reply."""
 
-CALLER_SECONDS = 0.02
-"""How long the caller's own thread reads the first stream, at most."""
+
+@dataclass(slots=True)
+class Source:
+    """One source; the gather's lock guards it."""
+
+    index: int
+    """Among the requests, from 0."""
+    request: Request
+    deadline: Deadline
+    """Until when the server may wait."""
+    next_offset: int | None
+    """The offset after what was delivered."""
+    arrived_rows: int = 0
+    replies: int = 0
+    """Delivered."""
+    rows: int = 0
+    """Delivered."""
+    failures: int = 0
+    """Nodes that failed to serve it."""
+    stream_end: object = None
+    """The reason in the last end chunk; None if there was none."""
+    read_offset: int | None = None
+    """The offset after what arrived, whether or not it is put yet."""
+    idle_offset: int | None = None
+    """The next offset by the last end chunk: all replies before it were put."""
+    read_offsets: dict[JsonScalar, int] = field(default_factory=dict[JsonScalar, int])
+    """Of many partitions, as `read_offset`."""
+    next_offsets: dict[JsonScalar, int] = field(default_factory=dict[JsonScalar, int])
+    """Of many partitions, as `next_offset`."""
+    idle_offsets: dict[JsonScalar, int] = field(default_factory=dict[JsonScalar, int])
+    """Of many partitions, as `idle_offset`."""
+    ended: bool = False
+    error: WingsError | None = None
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether it is a fetch that has received `min_messages`."""
+        least = self.request.min_messages or 1
+        return self.request.kind == "fetch" and self.arrived_rows >= least
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is a fetch that has received `max_messages`."""
+        most = self.request.max_messages or FETCH_MESSAGES
+        return self.request.kind == "fetch" and self.arrived_rows >= most
+
+
+class SourceStream:
+    """One stream of one source, read by one thread at a time.
+
+    Args:
+        source: The source.
+        transport: To its server.
+    """
+
+    def __init__(self, source: Source, transport: Transport) -> None:
+        self.source = source
+        self.reading = Reading(transport)
+        self._transport = transport
+        self._stream: OpenStream | None = None
+
+    def open(self, ticket: bytes, seconds: float) -> None:
+        """Open the stream; blocks until its schema is there.
+
+        Args:
+            ticket: To send.
+            seconds: Until its gRPC deadline.
+
+        Raises:
+            StreamCancelled: It was cancelled.
+            WingsError: The server's refusal, or `Unavailable`.
+        """
+        self.source.stream_end = None
+        # Sources are spread over the nodes of a cluster; after a failure, the next node is read.
+        node = self._transport.addresses.for_read(self.source.index + self.source.failures)
+        self._stream = self.reading.open(ticket, seconds, node)
+
+    def next(self) -> Reply | None:
+        """Return the next reply, None after the last; blocks while the server waits.
+
+        Raises:
+            WingsError: The server's refusal, or `Unavailable`.
+        """
+        assert self._stream is not None
+        source = self.source
+        while True:
+            try:
+                batch, metadata = self._stream.reader.read_chunk()
+            except StopIteration:
+                if source.request.ticket is None and source.stream_end is None:
+                    failure = lost("a stream ended before its end chunk", self._stream.endpoint)
+                    raise self._stream.failed(failure) from None
+                return None
+            except call_errors() as error:
+                failure = typed_error(error, self._stream.endpoint)
+                raise self._stream.failed(failure) from error
+            said = _json_of(metadata)
+            rows = 0 if batch is None else batch.num_rows  # pyright: ignore[reportUnnecessaryComparison] - metadata alone.
+            # A server other than Wings may use these keys for anything.
+            if "end" in said and rows == 0 and type(said.get("next_offset")) is int:
+                source.stream_end = said["end"]
+                source.read_offset = source.idle_offset = said["next_offset"]
+                continue
+            if source.request.partitions is not None:
+                assert batch is not None
+                reply = self._of_many(batch, said)
+                if reply is None:
+                    continue
+                source.arrived_rows += rows
+                return reply
+            if batch is None:  # pyright: ignore[reportUnnecessaryComparison] - metadata alone.
+                continue
+            start_offset, end_offset = said.get("start_offset"), said.get("end_offset")
+            if type(start_offset) is int and type(end_offset) is int:
+                source.read_offset = end_offset + 1
+            else:
+                start_offset = end_offset = None
+            source.arrived_rows += rows
+            return Reply(batch, source.request, start_offset, end_offset)
+
+    def _of_many(self, batch: RecordBatch, said: dict[str, Any]) -> ManyReply | None:
+        """Return the reply of a chunk of many partitions, None where it is the end chunk."""
+        source = self.source
+        if "end" in said:
+            source.stream_end = said["end"]
+            ends = {each["partition"]: each["next_offset"] for each in said["partitions"]}
+            source.read_offsets |= ends
+            source.idle_offsets = ends
+            return None
+        ranges = [PartitionRange(**each) for each in said["ranges"]]
+        source.read_offsets.update(reached(ranges))
+        return ManyReply.of(batch, source.request, ranges)
 
 
 class Sources:
@@ -70,11 +185,9 @@ class Sources:
     Args:
         transports: By endpoint; None is the client's own.
         requests: The requests to send.
-        tickets: Has checked the requests.
         seconds: How long the gather may last.
         left: Returns how many seconds of that are left; those of the caller do not count.
-        put: Accepts a reply; blocks while there is no room if its last argument is True; returns
-            False if the gather has ended.
+        put: Accepts a reply, blocks while there is no room; returns False if the gather has ended.
         end: Called with a source that ended, and its error or None.
         opened: Called with a source whose server responded.
         finished: Called once, when the last thread ends.
@@ -84,18 +197,16 @@ class Sources:
         self,
         transports: Mapping[str | None, Transport],
         requests: Sequence[Request],
-        tickets: Tickets,
         seconds: float,
         *,
         left: Callable[[], float],
-        put: Callable[[Source, Reply, bool], bool],
+        put: Callable[[Source, Reply], bool],
         end: Callable[[Source, WingsError | None], None],
         opened: Callable[[Source], None],
         finished: Callable[[], None],
     ) -> None:
         self._transports = transports
         self._requests = requests
-        self._tickets = tickets
         self._seconds = seconds
         self._left = left
         self._put = put
@@ -105,8 +216,8 @@ class Sources:
         self._deadline = Deadline.after(seconds + GRACE_SECONDS)
         self._sliced = len(requests) > THREADS_MAX
         self._lock = threading.RLock()
-        self._ended = threading.Condition(self._lock)
-        """Notified when nothing is left to be sent."""
+        self._moved = threading.Condition(self._lock)
+        """Notified when a stream is open, or all were cancelled."""
         self._sent: list[Source] = []
         """In the order of the requests: a source is made when its request is sent."""
         self._unsent = len(requests)
@@ -114,26 +225,11 @@ class Sources:
         """Sources to be sent again."""
         self._streams: set[SourceStream] = set()
         """Streams that are open, or soon will be."""
-        self._is_left_to_caller = False
-        """Whether the first stream waits for the caller to read it."""
-        self._is_with_caller = False
-        """Whether the caller reads it."""
-        self._caller_until = 0.0
-        """When others are sent although it does."""
-        self._held: tuple[Source, SourceStream] | None = None
-        """The stream that the caller has begun to read; a thread continues it."""
-        self._is_threaded = False
-        """Whether there are threads that read."""
-        self._begun: dict[int, float] = {}
-        """When each thread began to read its present stream, by the thread's number."""
-        self._moves = 0
-        """Count of streams begun and first replies; a change of it is progress."""
-        self._moves_seen = 0
         self._cancelled = False
-        self._started = 0
-        """Threads started, but for the pacing one."""
         self._running = 0
-        """Threads that have not ended, including the pacing one."""
+        """Threads that have not ended."""
+        self._reading = 0
+        """Threads whose stream is open."""
 
     @property
     def sent(self) -> list[Source]:
@@ -141,79 +237,17 @@ class Sources:
         return list(self._sent)  # Atomic without the lock: the engine's is held.
 
     def start(self) -> None:
-        """Send the first request, and start to send the others.
+        """Start to send the requests.
 
         Raises:
             RuntimeError: No thread at all can be started.
         """
-        self._is_left_to_caller = self._suits_caller(self._requests[0])
-        paced = self._is_left_to_caller or self._unsent > 1
-        self._running = paced  # Before there is another thread.
-        if not self._is_left_to_caller:
-            self.read_by_threads()
-        if paced:
-            self._start_thread(self._pace, "wings-gather-pace")
-
-    def read_by_threads(self) -> None:
-        """Start the threads, unless they are; called when the caller has to wait for them.
-
-        Raises:
-            RuntimeError: No thread at all can be started.
-        """
-        if self._is_threaded:
-            return
-        with self._lock:
-            if self._is_threaded:
-                return
-            self._is_threaded = True
-            self._is_left_to_caller = False
-        self._start_readers(1)
-
-    def read_by_caller(self, seconds: float) -> bool:
-        """Read the first stream until its first reply is put, if it is left to the caller.
-
-        Args:
-            seconds: Blocks at most this long, and at most `CALLER_SECONDS`.
-
-        Returns:
-            Whether it was read.
-        """
-        if not self._is_left_to_caller:
-            return False
-        with self._lock:
-            if not self._is_left_to_caller or not self._unsent:
-                return False
-            source = self._next_unsent()
-            self._is_left_to_caller = False
-            if source is None:
-                return False
-            self._is_with_caller = True
-            self._caller_until = time.monotonic() + PROMPT_SECONDS
-        stream: SourceStream | None = None
-        reply: Reply | None = None
-        again = False
+        self._running = 1  # Before there is another thread.
         try:
-            stream = self._new_stream(source, is_short=True)
-            stream.open(self._ticket(source, 0.0), min(seconds, CALLER_SECONDS))
-            self._opened(source)
-            reply = stream.next()
-            if reply is None:
-                again = self._goes_on(source)
-            elif not self._put(source, reply, False):
-                reply = None  # Not delivered, so no later reply may be.
-        except (WingsError, StreamCancelled, *call_errors()) as error:  # The gather's end has it.
-            again = self._failed(source, stream, error)
-        finally:
-            with self._lock:
-                self._is_with_caller = False
-                if not self._cancelled:
-                    if reply is not None and stream is not None:
-                        self._held = source, stream
-                        stream = None
-                    elif again:
-                        self._again.append(source)
-            self._close(stream)
-        return True
+            start_thread(self._lead, "wings-gather")
+        except RuntimeError:
+            self._finished()
+            raise
 
     def cancel(self) -> None:
         """End all streams, here and on the servers."""
@@ -221,122 +255,57 @@ class Sources:
             self._cancelled = True
             self._unsent = 0
             self._again.clear()
-            held, self._held = self._held, None
-            self._ended.notify()
+            self._moved.notify_all()
             streams = list(self._streams)
         for stream in streams:
             stream.reading.cancel()
-        if held is not None:
-            self._close(held[1])
 
-    def _suits_caller(self, request: Request) -> bool:
-        """Return whether a stream can be cancelled soon, and resumed exactly where it stopped."""
-        if request.ticket is not None or request.filter is not None:
-            return False
-        if request.partitions is not None:
-            return False
-        offset = request.offset
-        return self._transports[request.endpoint].is_prompt and (
-            type(offset) is int or offset == "earliest"
-        )
-
-    def _start_readers(self, count: int) -> bool:
-        """Start reading threads; returns False if no more can be started."""
-        for _ in range(count):
-            with self._lock:
-                number = self._started
-                self._started += 1
-                self._running += 1
-                self._begun[number] = time.monotonic()
-            if not self._start_thread(partial(self._run, number), f"wings-gather-{number}"):
+    def _lead(self) -> None:
+        """Start threads while more than one source waits to be sent, then read as they do."""
+        while self._wants_another():
+            try:
+                start_thread(self._run, "wings-gather")
+            except RuntimeError:
                 with self._lock:
-                    self._begun.pop(number)
-                return False
-        return True
-
-    def _start_thread(self, run: Callable[[], None], name: str) -> bool:
-        """Start a thread that counts as running; returns False if it cannot be started."""
-        try:
-            start_thread(run, name)
-        except RuntimeError:
-            with self._lock:
-                self._running -= 1
-                self._sliced = True  # Fewer threads than sources: read them by time slices.
-                alone = self._running == 0
-            if alone:
-                self._finished()
-                raise
-            return False
-        return True
-
-    def _pace(self) -> None:
-        """Start threads while there are sources to send and too few threads to send them soon."""
-        pause = PACE_SECONDS
-        while (count := self._threads_wanted(pause)) is not None:
-            if not self._start_readers(count):
+                    self._running -= 1
+                    self._sliced = True
                 break
-            enough = self._is_threaded and count == 0 and not self._is_with_caller
-            pause = min(2 * pause, PACE_SECONDS_MAX) if enough else PACE_SECONDS
-        # No more threads are needed, so this one reads too.
-        self._run(THREADS_MAX)
+        self._run()
 
-    def _threads_wanted(self, pause: float) -> int | None:
-        """Wait for `pause`; returns how many threads to start, None to stop pacing."""
+    def _wants_another(self) -> bool:
+        """Count one more thread once there may be another; returns False if none is needed."""
+
+        def may_open() -> bool:
+            return self._unsent <= 1 or self._running - 1 <= self._reading
+
         with self._lock:
-            self._ended.wait_for(lambda: not (self._waiting or self._is_with_caller), pause)
-            if self._is_with_caller and time.monotonic() < self._caller_until:
-                return 0  # Other streams would delay the reply that it is about to get.
-            self._is_left_to_caller = False
-            self._is_threaded = True
-            room = min(THREADS_MAX - 1 - self._started, self._waiting)
-            if room == 0:
-                return 0 if self._is_with_caller else None
-            busy_since = time.monotonic() - BUSY_SECONDS
-            busy = sum(begun > busy_since for begun in self._begun.values())
-            moved = self._moves != self._moves_seen
-            self._moves_seen = self._moves
-            return min(room, max(BUSY_READS - busy, 0 if moved else self._started))
+            self._moved.wait_for(may_open, OPEN_SECONDS)
+            wanted = self._unsent > 1 and self._running < THREADS_MAX
+            self._running += wanted
+            return wanted
 
-    @property
-    def _waiting(self) -> int:
-        """How many sources wait to be sent."""
-        return self._unsent + len(self._again) + (self._held is not None)
-
-    def _run(self, number: int) -> None:
+    def _run(self) -> None:
+        """Read one source after another, until none is left."""
         try:
-            while (found := self._next(number)) is not None:
-                source, stream = found
-                if self._read(source, stream):
+            while (source := self._next()) is not None:
+                if self._read(source):
                     with self._lock:
                         if not self._cancelled:
                             self._again.append(source)
         finally:
-            self._leave()
+            with self._lock:
+                self._running -= 1
+                last = self._running == 0
+            if last:
+                self._finished()
 
-    def _leave(self) -> None:
+    def _next(self) -> Source | None:
+        """Return the next source to read; None if there is none."""
         with self._lock:
-            self._running -= 1
-            last = self._running == 0
-        if last:
-            self._finished()
-
-    def _next(self, number: int) -> tuple[Source, SourceStream | None] | None:
-        """Return the next source to read, with its stream if open; None if there is none."""
-        with self._lock:
-            self._begun[number] = time.monotonic()
-            if self._held is not None:
-                held, self._held = self._held, None
-                self._moves += 1
-                return held
             source = self._next_unsent()
             if source is None and self._again:
                 source = self._again.popleft()
-            if source is not None:
-                self._moves += 1
-                return source, None
-            self._begun.pop(number, None)
-            self._ended.notify()
-            return None
+            return source
 
     def _next_unsent(self) -> Source | None:
         """Return the source of the next request; None if all are sent, or after `cancel`."""
@@ -359,63 +328,57 @@ class Sources:
             request.offset if isinstance(request.offset, int) else None,
         )
 
-    def _new_stream(self, source: Source, *, is_short: bool = False) -> SourceStream:
-        stream = SourceStream(source, self._transports[source.request.endpoint], is_short=is_short)
+    def _read(self, source: Source) -> bool:
+        """Read a source's stream to its end; returns whether to read it again later."""
+        stream = SourceStream(source, self._transports[source.request.endpoint])
         with self._lock:
             self._streams.add(stream)
             if self._cancelled:
                 stream.reading.cancel()
-        return stream
-
-    def _close(self, stream: SourceStream | None) -> None:
-        if stream is not None:
-            with self._lock:
-                self._streams.discard(stream)
-            stream.reading.done()
-
-    def _ticket(self, source: Source, seconds: float) -> bytes:
-        one = source.request.partitions is None
-        reached = source.read_offset if one else source.read_offsets
-        return self._tickets.make(source.request, seconds, reached, source.arrived_rows)
-
-    def _read(self, source: Source, stream: SourceStream | None) -> bool:
-        """Read a source's stream to its end; returns whether to read it again later."""
+        is_open = False
         try:
-            if stream is None:
-                stream = self._new_stream(source)
-                ticket = self._ticket(source, self._wait(source))
-                stream.open(ticket, self._seconds + BACKSTOP_SECONDS)
-                self._opened(source)
+            stream.open(self._ticket(source), self._seconds + BACKSTOP_SECONDS)
+            self._count(1)
+            is_open = True
+            self._opened(source)
             while (reply := stream.next()) is not None:
-                if source.arrived == 1:
-                    self._moves += 1
-                if not self._put(source, reply, True):
+                if not self._put(source, reply):
                     return False
                 del reply  # Else its memory would be kept while the next is waited for.
         except BaseException as error:  # noqa: BLE001 - it would end the thread silently.
             return self._failed(source, stream, error)
         finally:
-            self._close(stream)
-        return self._goes_on(source)
-
-    def _goes_on(self, source: Source) -> bool:
-        """End a source whose stream has ended, unless it is to be read again; returns that."""
+            with self._lock:
+                self._streams.discard(stream)
+            if is_open:
+                self._count(-1)
+            stream.reading.done()
         if source.request.waits and not self._is_over(source):
             return True
         self._end(source, None)
         return False
 
-    def _failed(self, source: Source, stream: SourceStream | None, error: BaseException) -> bool:
+    def _count(self, opened: int) -> None:
+        """Count a stream that is open, or no longer is."""
+        with self._lock:
+            self._reading += opened
+            self._moved.notify()
+
+    def _ticket(self, source: Source) -> bytes:
+        """Return the ticket of a source's next stream."""
+        request = source.request
+        offset = source.read_offset if request.partitions is None else source.read_offsets or None
+        return request.to_ticket(self._wait(source), offset, source.arrived_rows)
+
+    def _failed(self, source: Source, stream: SourceStream, error: BaseException) -> bool:
         """End a source whose stream failed; returns True if it is to be read again instead."""
         if self._cancelled:  # The gather ended it.
             return False
         if source.is_full:  # It has all messages it asked for, so the failure does not matter.
             self._end(source, None)
             return False
-        if stream is not None and stream.is_short and is_timeout(error):
-            return True
         endpoint = self._transports[source.request.endpoint].endpoint
-        if stream is not None and stream.reading.is_cancelled:
+        if stream.reading.is_cancelled:
             self._end(source, client_closed(endpoint))
         elif isinstance(error, WingsError):
             if _skips(source, error) or self._has_another_node(source, error):
@@ -469,3 +432,12 @@ def _skips(source: Source, error: WingsError) -> bool:
         return False
     source.read_offsets[partition] = start
     return True
+
+
+def _json_of(metadata: Any) -> dict[str, Any]:
+    """Return a chunk's metadata as a JSON object; empty if it is none."""
+    try:
+        found = from_json(to_bytes(metadata) or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

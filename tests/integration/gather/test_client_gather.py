@@ -13,6 +13,7 @@ from scripted_responders import (
     WAYS_OUT,
     Responder,
     gather_that_ends,
+    near_script,
     script,
     wait_for_streams,
 )
@@ -196,6 +197,20 @@ def test_a_server_that_dies_midway_is_disconnected(server: Responder, client: Cl
     assert isinstance(gather.end.error, Unavailable)
     assert gather.end.error.connection == Connection.LOST
     assert gather.end.sources[0].next_offset == 2
+
+
+def test_a_server_that_went_silent_keeps_neither_replies_nor_the_total(server: Responder) -> None:
+    with (
+        breakable(server.endpoint) as proxy,
+        wings_client.connect(proxy.endpoint, timeout=60.0) as client,
+    ):
+        list(client.gather([near_script((0, 1))]))
+        proxy.stall()
+        requests = [near_script((0, 1)), script(server.endpoint, (0, 1))]
+        gather = client.gather(requests, timeout=3.0)
+        assert [reply.request for reply in gather] == requests[1:]
+        assert gather.end is not None
+        assert gather.end.reason == GatherReason.TIMEOUT
 
 
 @pytest.mark.parametrize("stall_timeout", [None, 30.0])
