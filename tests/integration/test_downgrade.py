@@ -9,7 +9,7 @@ import pytest
 
 import wings_client
 from wings_core.errors import Internal, InvalidArgument
-from wings_core.metadata.sqlite.migrations import MIGRATIONS
+from wings_core.metadata.sqlite.schema import VERSIONS
 from wings_server.testing import running_server
 
 LOCKS = {"LOCK", "METADATA.LOCK", "RESERVE"}
@@ -43,7 +43,7 @@ def test_a_directory_of_a_later_format_is_refused_and_stays_as_it_is(directory: 
 
 
 def test_later_metadata_is_refused_and_stays_as_it_is(directory: Path) -> None:
-    later = len(MIGRATIONS) + 1
+    later = VERSIONS.newest + 1
     with closing(sqlite3.connect(directory / "metadata.sqlite")) as connection:
         connection.execute("INSERT INTO migrations (version, applied_at) VALUES (?, 0)", (later,))
         connection.commit()

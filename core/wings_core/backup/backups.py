@@ -34,7 +34,7 @@ from wings_core.data_directory import FORMAT_VERSION
 from wings_core.errors import InvalidArgument, ResourceExhausted, WingsError
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.maintenance import KEEPS_FOLIOS
-from wings_core.metadata.sqlite.migrations import MIGRATIONS
+from wings_core.metadata.sqlite.schema import VERSIONS
 from wings_core.model import INLINE_SUFFIX
 from wings_core.share.replica.copies import HoldsCopies
 from wings_core.storage.folio_places import FolioPlaces
@@ -219,7 +219,7 @@ class Backups:
             "log": snapshot.store_id,
             "at_us": snapshot.at,
             "format": FORMAT_VERSION,
-            "metadata_version": len(MIGRATIONS),
+            "metadata_version": VERSIONS.newest,
             "databases": {name: path.stat().st_size for name, path in snapshot.databases.items()},
         }
 

@@ -23,7 +23,7 @@ from wings_core.data_directory import FORMAT_VERSION, RESTORING, DataDirectory
 from wings_core.errors import InvalidArgument, StorageCorrupt, TopicNotFound, Unavailable
 from wings_core.metadata.interfaces import all_topics
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.metadata.sqlite.migrations import MIGRATIONS
+from wings_core.metadata.sqlite.schema import VERSIONS
 from wings_core.model import INLINE_SUFFIX, Topic
 from wings_core.names import TopicName
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
@@ -195,7 +195,7 @@ class _Restore:
 def _check_versions(manifest: Manifest) -> None:
     for what, found, known in (
         ("a data directory of format", manifest.format, FORMAT_VERSION),
-        ("metadata of version", manifest.metadata_version, len(MIGRATIONS)),
+        ("metadata of version", manifest.metadata_version, VERSIONS.newest),
     ):
         if found > known:
             raise InvalidArgument(

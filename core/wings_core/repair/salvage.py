@@ -20,7 +20,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite.database_file import SCHEMA_PAGE, DatabaseFile
 from wings_core.metadata.sqlite.integrity import CHECKSUMS, checksum_of
-from wings_core.metadata.sqlite.migrations import MIGRATIONS
+from wings_core.metadata.sqlite.schema import VERSIONS
 from wings_core.model import TopicConfig
 from wings_core.repair.records import Record, Trees, Value
 
@@ -293,18 +293,18 @@ class _Salvage:
         problems: list[str] = []
         versions = [version or 0 for version, _ in self._trees.walk(root, problems)]
         version = max(versions, default=0)
-        # Every version has a row: if one is missing, the page is damaged or another table's.
-        if problems or sorted(versions) != list(range(1, version + 1)):
+        # Each step left a row: if one is missing, the page is damaged or another table's.
+        if problems or sorted(versions) != list(range(min(versions, default=0), version + 1)):
             return
-        if 0 < version < len(MIGRATIONS):
+        if 0 < version < VERSIONS.newest:
             raise InvalidArgument(
-                f"the metadata is of version {version}, and only version {len(MIGRATIONS)} can be "
+                f"the metadata is of version {version}, and only version {VERSIONS.newest} can be "
                 "repaired: start a server of this version on a copy of the directory first, which "
                 "brings it up to date"
             )
-        if version > len(MIGRATIONS):
+        if version > VERSIONS.newest:
             raise InvalidArgument(
-                f"the metadata is of version {version}, newer than {len(MIGRATIONS)}, which this "
+                f"the metadata is of version {version}, newer than {VERSIONS.newest}, which this "
                 "code knows: repair it with the Wings that wrote it"
             )
 

@@ -23,8 +23,9 @@ from wings_core.metadata.postgres.notifications import (
     encode_notification,
 )
 from wings_core.metadata.postgres.schema import SCHEMA as SCHEMA_NOW
-from wings_core.metadata.postgres.schema import VERSIONS, Versions
+from wings_core.metadata.postgres.schema import VERSIONS
 from wings_core.metadata.store.notifications import Notification
+from wings_core.metadata.versions import Versions
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.partitions import UNPARTITIONED, Partition
 

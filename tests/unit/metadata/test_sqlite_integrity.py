@@ -16,9 +16,8 @@ from property_examples import examples
 from wings_core.check import check_directory
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import WingsError
-from wings_core.metadata.sqlite import SqliteMetadata, migrations
+from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite.integrity import CHECKSUMS, metadata_problems, open_to_check
-from wings_core.metadata.sqlite.versions import from_17
 from wings_core.model import CommitBatch, StoredPage
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.partitions import UNPARTITIONED, Partition
@@ -172,32 +171,3 @@ def test_a_changed_byte_of_an_inline_page_is_found(tmp_path: Path) -> None:
     (problem,) = check_directory(tmp_path).problems
     assert "checksum" in problem.message
     assert problem.folio == folio.name
-
-
-def test_rows_of_before_get_checksums(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as before:
-        released = migrations.MIGRATIONS
-        before.setattr(migrations, "MIGRATIONS", released[: released.index(from_17.ROW_CHECKSUMS)])
-        file = path / "old.sqlite"
-        with SqliteMetadata(file) as metadata:
-            topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("t"), SCHEMA)
-            metadata.registry.commit_offsets("etl", [(topic, UNPARTITIONED, 0)])
-        with closing(sqlite3.connect(file)) as connection:  # By the statements of then.
-            connection.executescript(
-                "INSERT INTO folios (id, name, pages) VALUES (1, 'folio', 1);"
-                "INSERT INTO partitions (id, topic_id, value, log_start_offset, next_offset, bytes,"
-                " last_timestamp, pages) SELECT 1, id, 'null', 0, 4, 9, 1, 1 FROM topics;"
-                "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id,"
-                " position, length) VALUES (1, 3, 0, 1, 1, 0, 9);"
-                "INSERT INTO producer_results (topic_id, producer_id, slot, sequence, committed,"
-                " committed_at) SELECT id, 'p', 0, 0, '[]', 1 FROM topics"
-            )
-        assert not list(metadata_problems(file))
-    with SqliteMetadata(file) as metadata:
-        assert metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 9).log_end_offset == 4
-    assert not list(metadata_problems(file))
-    with closing(sqlite3.connect(file)) as connection:
-        for table in CHECKSUMS:
-            rows = connection.execute(f"SELECT checksum FROM {table}").fetchall()
-            assert rows
-            assert all(checksum > 0 for (checksum,) in rows)

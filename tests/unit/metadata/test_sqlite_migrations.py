@@ -7,19 +7,25 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from fix_metadata import NOON, SCHEMA, SECOND, Clock, batch_of
+from earlier_directories import unpack_earlier
+from fix_metadata import NOON, SCHEMA, SECOND, Clock
 from fix_new_metadata import NewMetadata
 
 from wings_core.errors import Internal
-from wings_core.metadata.sqlite import SqliteMetadata, migrations
-from wings_core.metadata.sqlite.versions import from_10
+from wings_core.metadata.sqlite import SqliteMetadata, schema
+from wings_core.metadata.sqlite.integrity import metadata_problems
+from wings_core.metadata.sqlite.schema import VERSIONS
+from wings_core.metadata.versions import Versions
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
-from wings_core.partitions import UNPARTITIONED
 
 pytestmark = pytest.mark.usefixtures("migrated_anew")
 
-RELEASED = list(range(1, len(migrations.MIGRATIONS) + 1))
-"""The versions that this code brings a database to, one after the other."""
+NEWEST = VERSIONS.newest
+
+
+def with_another(*statements: str) -> Versions:
+    """Return the versions of a code that has one more."""
+    return Versions((*VERSIONS.schema, *statements), NEWEST, (statements,))
 
 
 @pytest.fixture
@@ -41,15 +47,15 @@ def versions(path: Path) -> list[tuple[int, int]]:
 def test_each_migration_is_applied_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     SqliteMetadata(path, clock=clock).close()
-    assert versions(path) == [(version, NOON) for version in RELEASED]
+    assert versions(path) == [(NEWEST, NOON)]
     clock.time += SECOND
-    another = ("INSERT INTO namespaces (tenant, name, created_at) VALUES ('a', 'b', :now)",)
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, another))
+    another = "INSERT INTO namespaces (tenant, name, created_at) VALUES ('a', 'b', :now)"
+    monkeypatch.setattr(schema, "VERSIONS", with_another(another))
     for _ in range(2):
         with SqliteMetadata(path, clock=clock) as metadata:
             found = [(each.name, each.created_at) for each in metadata.admin.list_namespaces()]
             assert found == [(NamespaceName("a", "b"), NOON + SECOND), (DEFAULT_NAMESPACE, NOON)]
-    assert versions(path)[-1] == (len(RELEASED) + 1, NOON + SECOND)
+    assert versions(path)[-1] == (NEWEST + 1, NOON + SECOND)
 
 
 def test_what_is_copied_to_other_tests_is_what_migrations_make(
@@ -70,19 +76,19 @@ def test_what_is_copied_to_other_tests_is_what_migrations_make(
     assert len({each for dump in found for each in dump}) == 3 * len(found[0]) > 0
 
 
+@pytest.mark.parametrize("new", [False, True])
 def test_a_migration_that_fails_leaves_nothing_and_is_done_at_the_next_start(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, new: bool
 ) -> None:
-    good = ("CREATE TABLE extra (id INTEGER)",)
-    bad = (*good, "INSERT INTO nowhere VALUES (1)")
-    released = migrations.MIGRATIONS
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*released, bad))
+    good, bad = "CREATE TABLE extra (id INTEGER)", "INSERT INTO nowhere VALUES (1)"
+    if not new:
+        SqliteMetadata(path).close()
+    monkeypatch.setattr(schema, "VERSIONS", with_another(good, bad))
     with pytest.raises(Internal, match="nowhere"):
         SqliteMetadata(path)
-    assert [version for version, _ in versions(path)] == RELEASED
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*released, good))
+    monkeypatch.setattr(schema, "VERSIONS", with_another(good))
     SqliteMetadata(path).close()
-    assert [version for version, _ in versions(path)] == [*RELEASED, len(RELEASED) + 1]
+    assert versions(path)[-1][0] == NEWEST + 1
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -91,7 +97,7 @@ def test_a_newer_database_is_refused_and_left_as_it_is(path: Path, read_only: bo
     with raw(path) as connection:
         connection.execute("INSERT INTO migrations VALUES (99, 0)")
     before = path.read_bytes()
-    with pytest.raises(Internal, match=f"version 99, newer than {len(RELEASED)}"):
+    with pytest.raises(Internal, match=f"version 99, newer than {NEWEST}"):
         SqliteMetadata(path, read_only=read_only)
     assert path.read_bytes() == before
 
@@ -121,9 +127,7 @@ def test_an_older_database_is_not_read_until_a_server_brought_it_up_to_date(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     SqliteMetadata(path).close()
-    monkeypatch.setattr(
-        migrations, "MIGRATIONS", (*migrations.MIGRATIONS, ("CREATE TABLE extra (id INTEGER)",))
-    )
+    monkeypatch.setattr(schema, "VERSIONS", with_another("CREATE TABLE extra (id INTEGER)"))
     with pytest.raises(Internal, match="start the server once"):
         SqliteMetadata(path, read_only=True)
     SqliteMetadata(path).close()
@@ -133,34 +137,42 @@ def test_an_older_database_is_not_read_until_a_server_brought_it_up_to_date(
 def test_what_was_there_survives_a_migration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with SqliteMetadata(path) as metadata:
         topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("orders"), SCHEMA)
-    monkeypatch.setattr(
-        migrations, "MIGRATIONS", (*migrations.MIGRATIONS, ("CREATE TABLE extra (id INTEGER)",))
-    )
+    monkeypatch.setattr(schema, "VERSIONS", with_another("CREATE TABLE extra (id INTEGER)"))
     with SqliteMetadata(path) as metadata:
         assert metadata.admin.get_topic(topic.name) == topic
 
 
-COUNTS = ("pages", "merged_pages", "merged_rows", "merged_bytes")
-
-
-def test_what_tiers_hold_is_counted_by_the_migration_and_not_again(path: Path) -> None:
-    counts = f"SELECT {', '.join(COUNTS)} FROM partitions"
-    with SqliteMetadata(path) as metadata:
-        topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("orders"), SCHEMA)
-        for _ in range(3):
-            metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 4})])
+def test_a_database_older_than_the_last_release_is_refused(path: Path) -> None:
+    SqliteMetadata(path).close()
     with raw(path) as connection:
-        # As if the first two pages were one that was merged.
-        connection.execute("DELETE FROM pages WHERE end_offset = 3")
-        connection.execute(
-            "UPDATE pages SET start_offset = 0, first_timestamp = 1, format = 2 "
-            "WHERE end_offset = 7"
-        )
-        for column in ("checksum", *COUNTS):
-            connection.execute(f"ALTER TABLE partitions DROP COLUMN {column}")
-        for statement in from_10.TIERS:
-            connection.execute(statement)
-        assert connection.execute(counts).fetchall() == [(2, 1, 8, 100)]
-        connection.execute("DELETE FROM pages")
-    with SqliteMetadata(path) as metadata:
-        assert [state.pages for state in metadata.maintenance.tier_states(topic.uuid)] == [1, 1]
+        connection.execute("UPDATE migrations SET version = 21")
+    with pytest.raises(Internal, match=r"wings-flight\[server\]==0.1.0"):
+        SqliteMetadata(path)
+
+
+@pytest.mark.parametrize("earlier", ["0.1.0", "with_a_journal"])
+def test_tables_of_an_earlier_version_become_those_of_a_new_database(
+    path: Path, tmp_path: Path, earlier: str
+) -> None:
+    SqliteMetadata(path).close()
+    unpack_earlier(earlier, tmp_path)
+    migrated = tmp_path / "data" / "metadata.sqlite"
+    assert shapes(migrated) != shapes(path)
+    SqliteMetadata(migrated).close()
+    assert shapes(migrated) == shapes(path)
+    assert not list(metadata_problems(migrated)), "the checksums of rows are those of their values"
+    with raw(migrated) as connection:
+        assert connection.execute("SELECT 1 FROM producer_results LIMIT 1").fetchone()
+
+
+def shapes(path: Path) -> dict[str, object]:
+    """Return the columns of all tables in order, and the texts of indexes and triggers."""
+    with raw(path) as connection:
+        return {
+            name: connection.execute(f"PRAGMA table_xinfo({name})").fetchall()
+            if kind == "table"
+            else re.sub(r"\s", "", text or "")
+            for kind, name, text in connection.execute(
+                "SELECT type, name, sql FROM sqlite_schema"
+            ).fetchall()
+        }

@@ -45,7 +45,7 @@ def test_all_rows_of_a_sound_file_are_found(tmp_path: Path) -> None:
 
 
 def test_rows_from_before_columns_were_added_are_found(tmp_path: Path) -> None:
-    unpack_earlier("before_page_formats", tmp_path)
+    unpack_earlier("0.1.0", tmp_path)
     path = tmp_path / "data" / "metadata.sqlite"
     with pytest.raises(InvalidArgument, match="brings it up to date"):
         salvage(path)

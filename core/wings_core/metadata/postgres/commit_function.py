@@ -14,13 +14,10 @@ A change of what the function takes is another function, made by a later migrati
 version before go on to call theirs.
 """
 
-from collections.abc import Sequence
-from typing import LiteralString, cast
-
 from wings_core.metadata.results import RESULTS_KEPT_MAX
 from wings_core.metadata.store.locks import Lock
 
-TYPES: Sequence[LiteralString] = (
+TYPES = (
     # `id`: NULL where the topic is not there.
     "CREATE TYPE flush_topic AS (uuid TEXT, id BIGINT)",
     """
@@ -57,7 +54,7 @@ TYPES: Sequence[LiteralString] = (
     "CREATE TYPE flush_writer AS (name TEXT, bucket INTEGER, number BIGINT, results TEXT)",
 )
 
-_COMMIT_FLUSH = f"""
+COMMIT_FLUSH = f"""
 CREATE FUNCTION commit_flush(
     transaction UUID,
     node TEXT,
@@ -254,7 +251,5 @@ BEGIN
 END
 $function$
 """
-
-COMMIT_FLUSH = cast("LiteralString", _COMMIT_FLUSH)  # What is put into it are numbers.
 """Rows that another transaction inserted meanwhile cannot be locked before: then it fails, as two
 transactions that cannot be serialized do, and is tried again."""

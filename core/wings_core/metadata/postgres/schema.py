@@ -6,8 +6,6 @@ lock that all nodes take: of several that start at once, one migrates.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import LiteralString
 
 from psycopg import sql
 
@@ -16,15 +14,15 @@ from wings_core.metadata.postgres.commit_function import COMMIT_FLUSH, TYPES
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import PostgresDatabase
 from wings_core.metadata.store.locks import Lock
-from wings_core.metadata.versions import check_version
+from wings_core.metadata.versions import Versions
 
 MIGRATION_SECONDS_MAX = 3_600
 """How long a migration may take, which may look at every page: each of its statements at the
 server, and all of it here."""
 
-_CHANGED_OFTEN: LiteralString = "WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05)"
+_CHANGED_OFTEN = "WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05)"
 
-_INLINE_GOES: Sequence[LiteralString] = (
+_INLINE_GOES: Sequence[str] = (
     # Bytes go with their folio, as by a foreign key, which would look the folio up again for each
     # push: it has just been inserted. Those of all folios of a statement go at once, whatever
     # schema the session that deletes them is in.
@@ -43,7 +41,7 @@ _INLINE_GOES: Sequence[LiteralString] = (
     """,
 )
 
-SCHEMA: Sequence[LiteralString] = (
+SCHEMA: Sequence[str] = (
     """
     -- A tenant is there while one of its namespaces is.
     CREATE TABLE namespaces (
@@ -355,27 +353,7 @@ SCHEMA: Sequence[LiteralString] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """A schema, and the versions of it that can become it.
-
-    Attributes:
-        schema: The statements that make the tables; `now` is bound.
-        oldest: The oldest version that can be migrated.
-        migrations: The statements that bring each version, from the oldest on, to the next.
-    """
-
-    schema: Sequence[LiteralString]
-    oldest: int
-    migrations: Sequence[Sequence[LiteralString]] = ()
-
-    @property
-    def newest(self) -> int:
-        """The version of the schema."""
-        return self.oldest + len(self.migrations)
-
-
-_FROM_0_1_0: Sequence[Sequence[LiteralString]] = (
+_FROM_0_1_0: Sequence[Sequence[str]] = (
     ("ALTER TABLE outcomes ADD COLUMN node TEXT",),
     *[()] * 4,  # Functions that this version does not call.
     (
@@ -424,8 +402,7 @@ def check_tables(connection: Connection, schema: str, versions: Versions | None 
     version = _version(connection, schema)
     if version is None:
         raise Internal(f"the database has no metadata of Wings: there is no schema {schema!r}")
-    versions = versions or VERSIONS
-    check_version(version, versions.newest, versions.newest)
+    (versions or VERSIONS).check(version, read_only=True)
 
 
 def has_schema(connection: Connection, schema: str) -> bool:
@@ -451,19 +428,19 @@ def step(connection: Connection, schema: str, now: int, versions: Versions) -> b
     if version is None:
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
     if version:
-        check_version(version, versions.oldest, versions.newest)
+        versions.check(version)
         if version == versions.newest:
             return False
-        statements, version = versions.migrations[version - versions.oldest], version + 1
     else:
         connection.execute(
             "CREATE TABLE IF NOT EXISTS migrations "
             "(version INTEGER PRIMARY KEY, applied_at BIGINT NOT NULL)"
         )
-        statements, version = versions.schema, versions.newest
+    statements, version = versions.step(version or 0)
     connection.execute(_UNHURRIED, (f"{MIGRATION_SECONDS_MAX}s",))
     for statement in statements:
-        connection.execute(statement, {"now": now} if "%(now)s" in statement else None)
+        values = {"now": now} if "%(now)s" in statement else None
+        connection.execute(statement.encode(), values)
     connection.execute(
         "INSERT INTO migrations (version, applied_at) VALUES (%s, %s)", (version, now)
     )

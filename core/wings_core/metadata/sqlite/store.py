@@ -21,8 +21,8 @@ from wings_core.metadata.sqlite.commit import SqliteCommits
 from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.sqlite.copies import copying
 from wings_core.metadata.sqlite.database import Connection, SqliteDatabase
-from wings_core.metadata.sqlite.migrations import check_version, migrate
 from wings_core.metadata.sqlite.notes import Notes
+from wings_core.metadata.sqlite.schema import check_tables, migrate
 from wings_core.metadata.store import DatabaseMetadata
 from wings_core.metadata.store.topic_cache import TOPICS_CACHED_MAX, TopicCache
 from wings_core.metadata.waiters import Waiters
@@ -62,7 +62,7 @@ class SqliteMetadata(DatabaseMetadata[Connection]):
         self._connections = Connections(path, read_only=read_only, connection_type=connection_type)
         try:
             if read_only:
-                check_version(self._connections)
+                check_tables(self._connections)
             else:
                 migrate(self._connections, clock)
         except BaseException:

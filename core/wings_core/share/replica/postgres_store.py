@@ -24,7 +24,8 @@ import psycopg
 from psycopg import sql
 
 from wings_core.metadata.postgres.connections import Connection, Connections
-from wings_core.metadata.postgres.schema import Versions, step
+from wings_core.metadata.postgres.schema import step
+from wings_core.metadata.versions import Versions
 from wings_core.partitions import Partition
 from wings_core.share.model import ShareKey
 from wings_core.share.replica.postgres_lease import (

@@ -1,1 +1,0 @@
-"""The numbered migrations, by range."""
