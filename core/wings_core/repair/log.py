@@ -9,7 +9,7 @@ from itertools import count
 
 from wings_core.check import Problem
 from wings_core.errors import Internal
-from wings_core.metadata.store.rows import location_of
+from wings_core.metadata.store.pages import location_of
 from wings_core.model import INLINE_SUFFIX, LOST_FOLIO, Location, PageAddress, PageFormat, Topic
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.repair.catalog import KeptTopics, as_int

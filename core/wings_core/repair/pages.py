@@ -13,7 +13,7 @@ from wings_core.data_directory import DataDirectory
 from wings_core.errors import Internal
 from wings_core.limits import Limits
 from wings_core.metadata.sqlite.notes import COLUMNS, MOVED, PUSHED, read_notes
-from wings_core.metadata.store.rows import location_of
+from wings_core.metadata.store.pages import location_of
 from wings_core.model import INLINE_SUFFIX, Location, Topic
 from wings_core.partitions import UNPARTITIONED, Partition, partitions_of_keys
 from wings_core.repair.catalog import as_int

@@ -21,7 +21,7 @@ from wings_core.errors import (
     WingsError,
 )
 from wings_core.metadata.creation import DELETED_KEPT_US
-from wings_core.metadata.store import admin
+from wings_core.metadata.store import topics
 from wings_core.model import (
     Namespace,
     Node,
@@ -264,7 +264,7 @@ def test_the_versions_of_a_schema_are_bounded_in_bytes(
     metadata: MetadataUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     created = metadata.admin.create_topic(ORDERS, SCHEMA, "key", CONFIG)
-    monkeypatch.setattr(admin, "VERSIONS_BYTES_MAX", SCHEMA.serialize().size)
+    monkeypatch.setattr(topics, "VERSIONS_BYTES_MAX", SCHEMA.serialize().size)
     first, second = (SchemaChange(add=pa.schema([(name, pa.int8())])) for name in ("a", "b"))
     altered = metadata.admin.alter_schema(ORDERS, first)
     assert altered.schemas == (*created.schemas, altered.schema)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
@@ -24,9 +24,9 @@ from wings_core.errors import (
     TopicNotFound,
 )
 from wings_core.metadata import grouping
-from wings_core.metadata.postgres import PostgresMetadata, database, dialect
+from wings_core.metadata.postgres import PostgresMetadata, database
+from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.store import groups
-from wings_core.metadata.store.purge import purge_staged
 from wings_core.metadata.wake import Wake
 from wings_core.model import (
     Aborted,
@@ -300,17 +300,18 @@ def test_nothing_is_out_of_date_to_a_service_whose_clock_is_days_ahead(
 def test_a_purge_and_an_abort_take_stages_in_one_order(
     postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs: list[str] = []
+    begun = 0
+    aborts: list[Future[Aborted]] = []
+    execute = Connection.execute
 
-    def counted(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: object) -> object:
-            runs.append(name)
-            return work(*arguments)
+    def executing(self: Connection, query: Any, *arguments: Any, **others: Any) -> Any:
+        nonlocal begun
+        begun += query == "BEGIN"
+        if not aborts and "DELETE FROM staged_pages" in str(query):  # A stage is locked.
+            aborts.append(threads.submit(other.stages.abort, "w", ["a", "z"]))
+            wait_for_a_waiter(postgres)
+        return execute(self, query, *arguments, **others)
 
-        return run
-
-    monkeypatch.setattr(dialect, "purge", counted("purge", dialect.purge))
-    monkeypatch.setattr(dialect, "delete_stages", counted("abort", dialect.delete_stages))
     with (
         PostgresMetadata(postgres.url, schema=schema) as one,
         PostgresMetadata(postgres.url, schema=schema) as other,
@@ -322,20 +323,10 @@ def test_a_purge_and_an_abort_take_stages_in_one_order(
             entry = StageEntry(stage, "w", first=True)
             one.registry.commit([batch_of(topic, {UNPARTITIONED: 1}, stage=entry)])
             one.admin.delete_topic(topic.name)
-        aborts: list[Future[Aborted]] = []
-
-        def purge_beside_an_abort(*arguments: Any) -> int:
-            purged = purge_staged(*arguments)
-            if not aborts:  # The purge has locked a stage.
-                aborts.append(threads.submit(other.stages.abort, "w", ["a", "z"]))
-                wait_for_a_waiter(postgres)
-            return purged
-
-        patched = "wings_core.metadata.postgres.purge.purge_staged"
-        monkeypatch.setattr(patched, purge_beside_an_abort)
+        monkeypatch.setattr(Connection, "execute", executing)
         one.registry.purge(100)
         assert aborts[0].result(LONG).stages == ("a", "z")
-        assert runs == ["purge", "abort"], "neither was undone and tried again"
+        assert begun == 2, "neither was undone and tried again"
         while one.registry.purge(100):
             pass
         assert one.registry.live_folios() == set()

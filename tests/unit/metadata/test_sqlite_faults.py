@@ -295,7 +295,7 @@ def test_a_commit_between_the_look_and_the_wait_is_heard(
     looks: list[str] = []
 
     def commit_after_the_look(sql: str) -> None:
-        if "next_offset\nFROM topics" in sql:
+        if "SELECT next_offset FROM partitions" in sql:
             looks.append(sql)
             faults.after = lambda _: None
             commit(metadata, topic)

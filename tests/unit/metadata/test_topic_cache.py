@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from wings_core.metadata.store.topic_cache import TopicCache
+from wings_core.metadata.store.topics import TopicCache
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE
 

@@ -17,16 +17,13 @@ from wings_core.metadata.flushes import dump_results, is_repeat, load_results
 from wings_core.metadata.judge import ID_BYTES_MAX, Judge, PartitionDraft, check_text
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import PostgresDatabase
+from wings_core.metadata.postgres.locate import PARTITION_BYTES_MAX
 from wings_core.metadata.results import RESULTS_KEPT_MAX, Series
 from wings_core.metadata.stages import StageDraft
+from wings_core.metadata.store.database import of_ends
 from wings_core.metadata.store.locks import bucket, buckets
-from wings_core.metadata.store.notifications import of_ends
 from wings_core.model import CommitBatch, CommitResult, CommittedRange, FlushId, InlineFolio
 from wings_core.partitions import Partition, is_longer
-
-PARTITION_BYTES_MAX = 2_048
-"""The longest partition value, as JSON in UTF-8. An entry of an index holds 2,704 bytes at most, on
-pages of the usual size: a value, a topic, and for offsets the longest name of a consumer."""
 
 KNOWN_MAX = 65_536
 """Partitions, producers, topics and stages of which it is known what was stored, each."""

@@ -25,8 +25,7 @@ from wings_core.errors import Internal, Unavailable, WingsError
 from wings_core.metadata.postgres import connections
 from wings_core.metadata.postgres.connections import Connection, Connections, Loan
 from wings_core.metadata.postgres.faults import discard, passing, translated
-from wings_core.metadata.store.database import Retry, no_notification
-from wings_core.metadata.store.notifications import Notification
+from wings_core.metadata.store.database import Notification, Retry, no_notification
 from wings_core.times import now_us
 
 RETRY_SECONDS_MAX = 20.0
@@ -34,9 +33,6 @@ RETRY_SECONDS_MAX = 20.0
 
 OUTCOME_SECONDS_MAX = 120.0
 """How long the outcome of a transaction is asked for before it is reported as in doubt."""
-
-OUTCOMES_KEPT_SECONDS = 3_600
-"""Outcomes older than this are purged: far older than any that are asked for."""
 
 PAUSE_SECONDS_MIN = 0.02
 PAUSE_SECONDS_MAX = 1.0
@@ -99,7 +95,7 @@ class PostgresDatabase:
         """How far the server's clock was ahead of this machine's when it was last looked at."""
         self._closing = threading.Event()
 
-    def read(self, work: Callable[[Connection], T]) -> T:
+    def read(self, work: Callable[[Connection], T], /) -> T:
         """Run one statement, or several that need not see the same state; see `Database.read`."""
         for last in self._tries(self._retry_seconds):
             try:
@@ -114,6 +110,7 @@ class PostgresDatabase:
         self,
         work: Callable[[Connection], T],
         notification: Callable[[T], Notification | None] = no_notification,
+        /,
         *,
         committed: Callable[[T], None] | None = None,
         keeps_cache: bool = False,

@@ -11,7 +11,7 @@ comes after fails by itself, the row in `outcomes` too. No exchange may end betw
 COMMIT: alone, COMMIT would undo an aborted transaction without a complaint.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, LiteralString, Self
 
@@ -22,6 +22,12 @@ from psycopg.pq.abc import PGresult
 from psycopg.rows import TupleRow
 
 from wings_core.metadata.store.locks import Lock, buckets
+
+ROWS_MANY = 200
+"""From so many rows on a plan of its own costs little beside what it is for."""
+
+OUTCOMES_KEPT_SECONDS = 3_600
+"""Outcomes older than this are purged: far older than any that are asked for."""
 
 _NOT_PREPARED = b"26000"
 
@@ -85,6 +91,55 @@ class ExchangeConnection(psycopg.Connection[TupleRow]):
             if result.error_field(DiagnosticField.SQLSTATE) is None:
                 raise psycopg.OperationalError(self.pgconn.get_error_message())
             raise error_from_result(result)
+
+    def execute_rows(
+        self,
+        query: LiteralString,
+        columns: Mapping[str, Sequence[Any]],
+        params: Mapping[str, Any] | None = None,
+        /,
+    ) -> psycopg.Cursor[TupleRow]:
+        """Send a statement over rows that are given; see `store.database.Connection`.
+
+        From so many on the transaction is planned for them.
+        """
+        values = {f"given_{name.split()[0]}": list(each) for name, each in columns.items()}
+        self.expect_rows(max(map(len, values.values()), default=0))
+        names = ", ".join([f'"{name.split()[0]}"' for name in columns])
+        arrays = ", ".join(
+            [
+                f"%({value})s::{name.split()[1]}[]"
+                for value, name in zip(values, columns, strict=True)
+            ]
+        )
+        given = f"unnest({arrays}) WITH ORDINALITY AS given ({names}, place)"
+        return self.execute(query.replace("{given}", given).encode(), {**values, **(params or {})})
+
+    def expect_rows(self, rows: int) -> None:
+        """Have the rest of the transaction planned for as many rows of a table as it goes over.
+
+        Statements are planned once, for a walk along indexes (see `connections`). Where that was
+        done while a table had few rows, the planner may walk through all of them for each that is
+        wanted, which costs nothing then and is as much as their square later: until PostgreSQL has
+        counted the rows again, a first push to 10,000 partitions would take longer than a statement
+        may.
+        """
+        if rows >= ROWS_MANY:
+            self.execute(
+                "SELECT set_config('plan_cache_mode', 'force_custom_plan', true), "
+                "set_config('enable_hashjoin', 'on', true)"
+            )
+
+    def note(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Do nothing: there is no repair of PostgreSQL."""
+
+    def purge_outcomes(self, rows_max: int) -> int:
+        """Delete up to so many outcomes that are not asked for any more; return how many."""
+        return self.execute(
+            "DELETE FROM outcomes WHERE id IN (SELECT id FROM outcomes "
+            "WHERE decided_at < now() - make_interval(secs => %s) LIMIT %s::bigint)",
+            (OUTCOMES_KEPT_SECONDS, rows_max),
+        ).rowcount
 
     def take_lock(self, lock: Lock, names: Iterable[str] = ("",)) -> None:
         """Keep other transactions from the names until the end of this one."""

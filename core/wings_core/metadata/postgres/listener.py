@@ -29,7 +29,7 @@ from wings_core.metadata.postgres.notifications import (
     encode_notification,
     is_of,
 )
-from wings_core.metadata.store.notifications import Notification
+from wings_core.metadata.store.database import Notification
 
 LOOK_SECONDS = 4.0
 """How often the listener looks whether it was told of everything."""

@@ -10,14 +10,17 @@ from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OFFSET_MAX
 from wings_core.metadata.located import ManyLocated, many_located
 from wings_core.metadata.postgres.connections import Connection
-from wings_core.metadata.store.rows import location_of
+from wings_core.metadata.store.pages import location_of
 from wings_core.model import (
     Located,
     LocatedPartition,
     PartitionState,
-    Position,
 )
 from wings_core.partitions import Partition
+
+PARTITION_BYTES_MAX: int = 2_048
+"""The longest partition value, as JSON in UTF-8. An entry of an index holds 2,704 bytes at most, on
+pages of the usual size: a value, a topic, and for offsets the longest name of a consumer."""
 
 LOCATE = """
 SELECT partitions.log_start_offset, partitions.next_offset,
@@ -78,18 +81,6 @@ LIMIT %(locations)s::bigint
 
 Each partition is looked up by itself, as the limit leaves no other plan: where few were there when
 the statement was planned, a join would walk through all of them for each that is wanted.
-"""
-
-_ANY_HAS_DATA = """
-SELECT 1
-FROM unnest(%s::text[], %s::text[], %s::numeric[]) AS wanted (topic, partition, "offset")
-LEFT JOIN topics ON topics.uuid = wanted.topic AND topics.deleted_at IS NULL
-LEFT JOIN LATERAL (
-    SELECT next_offset FROM partitions
-    WHERE topic_id = topics.id AND value = wanted.partition LIMIT 1
-) AS partitions ON true
-WHERE topics.id IS NULL OR partitions.next_offset > wanted."offset"
-LIMIT 1
 """
 
 _OFFSETS_FOR_TIMESTAMPS = """
@@ -200,16 +191,6 @@ def locate_slices(
     """Find pages of many partitions, as columns; see `OffsetRegistry.locate_slices`."""
     found = locate_many(connection, topic_uuid, positions, messages_max, locations_max)
     return many_located(found)
-
-
-def any_has_data(connection: Connection, positions: Sequence[Position]) -> bool:
-    """Tell whether a position has a message at or after its offset, or its topic is gone."""
-    columns = (
-        [position.topic_uuid for position in positions],
-        [position.partition for position in positions],
-        [str(position.offset) for position in positions],
-    )
-    return connection.execute(_ANY_HAS_DATA, columns).fetchone() is not None
 
 
 def offsets_for_timestamps(

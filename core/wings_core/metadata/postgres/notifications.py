@@ -8,7 +8,7 @@ import json
 import threading
 from typing import Any
 
-from wings_core.metadata.store.notifications import Notification
+from wings_core.metadata.store.database import Notification
 from wings_core.partitions import Partition
 
 PAYLOAD_BYTES_MAX = 7_900

@@ -14,7 +14,7 @@ from typing import Literal
 from uuid import UUID
 
 from wings_core.errors import InvalidArgument
-from wings_core.metadata.postgres import dialect
+from wings_core.metadata.postgres import locate
 from wings_core.metadata.postgres.commit import PostgresCommits
 from wings_core.metadata.postgres.connections import Connection, Connections
 from wings_core.metadata.postgres.database import RETRY_SECONDS_MAX, PostgresDatabase
@@ -22,8 +22,8 @@ from wings_core.metadata.postgres.export import exporting
 from wings_core.metadata.postgres.listener import Listener
 from wings_core.metadata.postgres.schema import check_tables, migrate
 from wings_core.metadata.store import DatabaseMetadata
-from wings_core.metadata.store.notifications import Notification
-from wings_core.metadata.store.topic_cache import TopicCache
+from wings_core.metadata.store.database import Notification
+from wings_core.metadata.store.topics import TopicCache
 from wings_core.metadata.waiters import Waiters
 from wings_core.model import STORE_MESSAGES, StoreRole
 
@@ -38,7 +38,7 @@ OF_NODES = UUID(int=1)
 """Stands for a data directory where nodes have none."""
 
 
-class PostgresMetadata(DatabaseMetadata[Connection]):
+class PostgresMetadata(DatabaseMetadata):
     """Topics and the log's index in PostgreSQL; may be used in a `with` statement.
 
     Args:
@@ -92,7 +92,7 @@ class PostgresMetadata(DatabaseMetadata[Connection]):
             raise
         # Topics are not cached: another node may change them at any time.
         commits = PostgresCommits(self._database)
-        super().__init__(self._database, dialect, waiters, TopicCache(0), commits)
+        super().__init__(self._database, locate, commits, waiters, TopicCache(0))
 
     def claim_for_service(self) -> str:
         """Take this metadata for metadata services, whose nodes know it by the id returned.

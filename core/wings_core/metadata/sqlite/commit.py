@@ -17,7 +17,7 @@ from wings_core.metadata.sqlite.pages import (
 )
 from wings_core.metadata.sqlite.stages import find_stage, write_stages
 from wings_core.metadata.stages import StageDraft
-from wings_core.metadata.store.notifications import of_ends
+from wings_core.metadata.store.database import of_ends
 from wings_core.model import (
     CommitBatch,
     CommitResult,

@@ -1,5 +1,6 @@
 """Transactions on SQLite, and PostgreSQL's SQL as SQLite runs it."""
 
+import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,9 +10,8 @@ from typing import Any, TypeVar
 
 from wings_core.metadata.sqlite.commit_cache import CommitCache
 from wings_core.metadata.sqlite.connections import Connections
-from wings_core.metadata.store.database import no_notification
+from wings_core.metadata.store.database import Notification, no_notification
 from wings_core.metadata.store.locks import Lock
-from wings_core.metadata.store.notifications import Notification
 from wings_core.metadata.waiters import Waiters
 
 STATEMENTS_MAX = 1_024
@@ -45,6 +45,16 @@ def in_sqlite(query: str) -> str:
     return _NAMED.sub(r":\1", query).replace("%s", "?")
 
 
+@lru_cache(STATEMENTS_MAX)
+def _given(columns: tuple[str, ...]) -> str:
+    """Return the table of the rows that are given, of columns by name and type."""
+    names = [
+        f"json_extract(value, '$[{place}]') AS \"{column.split()[0]}\""
+        for place, column in enumerate(columns)
+    ]
+    return f"(SELECT key AS place, {', '.join(names)} FROM json_each(%(given)s)) AS given"
+
+
 class Connection:
     """A connection to SQLite as `store.database.Connection`.
 
@@ -64,6 +74,32 @@ class Connection:
     ) -> sqlite3.Cursor:
         """Run a statement in the SQL of SQLite or of PostgreSQL; see `in_sqlite`."""
         return self.raw.execute(in_sqlite(query), params or ())
+
+    def execute_rows(
+        self,
+        query: str,
+        columns: Mapping[str, Sequence[Any]],
+        params: Mapping[str, Any] | None = None,
+        /,
+    ) -> sqlite3.Cursor:
+        """Run a statement over rows that are given; see `store.database.Connection`."""
+        given = json.dumps(list(zip(*columns.values(), strict=True)), ensure_ascii=False)
+        return self.raw.execute(
+            in_sqlite(query.replace("{given}", _given(tuple(columns)))),
+            {"given": given, **(params or {})},
+        )
+
+    def expect_rows(self, rows: int) -> None:
+        """Do nothing: plans are the same for any number."""
+
+    def note(self, table: str, rows: Sequence[Any]) -> None:
+        """Keep rows for the notes of a repair; see `notes`."""
+        self.cache.note(table, rows)
+
+    def purge_outcomes(self, rows_max: int) -> int:
+        """Do nothing: no process asks for the outcome of a transaction."""
+        del rows_max
+        return 0
 
     def take_lock(self, lock: Lock, names: Iterable[str] = ("",)) -> None:
         """Do nothing: one process writes at a time."""
@@ -121,7 +157,7 @@ class SqliteDatabase:
         del connection
         return self._clock()
 
-    def read(self, work: Callable[[Connection], T]) -> T:
+    def read(self, work: Callable[[Connection], T], /) -> T:
         """Run statements that need not see the same state; see `Database.read`."""
         cache = self._connections.commit_cache
         return self._connections.read(lambda raw: work(Connection(raw, cache)))
@@ -130,6 +166,7 @@ class SqliteDatabase:
         self,
         work: Callable[[Connection], T],
         notification: Callable[[T], Notification | None] = no_notification,
+        /,
         *,
         committed: Callable[[T], None] | None = None,
         keeps_cache: bool = False,

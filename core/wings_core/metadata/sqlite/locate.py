@@ -22,16 +22,18 @@ from wings_core.metadata.located import (
     run_starts,
 )
 from wings_core.metadata.sqlite.database import Connection
-from wings_core.metadata.store.rows import location_of
+from wings_core.metadata.store.pages import location_of
 from wings_core.metadata.store.topics import require_topic_id
 from wings_core.model import (
     Located,
     LocatedPartition,
     Location,
     PartitionState,
-    Position,
 )
-from wings_core.partitions import Partition
+from wings_core.partitions import VALUE_BYTES_MAX, Partition
+
+PARTITION_BYTES_MAX: int = VALUE_BYTES_MAX
+"""The longest partition value, as JSON in UTF-8: any."""
 
 _LOCATE = """
 SELECT partitions.log_start_offset, partitions.next_offset,
@@ -59,13 +61,6 @@ SELECT start_offset, end_offset, timestamp, folio_id, position, length, first_ti
 FROM pages WHERE partition_id = ? AND end_offset >= ? ORDER BY end_offset LIMIT ?
 """
 """Without the names of folios: many pages have the same."""
-
-_NEXT_OFFSET = """
-SELECT partitions.next_offset
-FROM topics
-LEFT JOIN partitions ON partitions.topic_id = topics.id AND partitions.value = ?
-WHERE topics.uuid = ? AND topics.deleted_at IS NULL
-"""
 
 
 def locate(
@@ -309,17 +304,6 @@ class _FolioNames(dict[int, str]):
         ).fetchone()
         self[folio_id] = name = "" if row is None else row[0]  # In damaged metadata alone.
         return name
-
-
-def any_has_data(connection: Connection, positions: Sequence[Position]) -> bool:
-    """Tell whether a position has a message at or after its offset, or its topic is gone."""
-    for position in positions:
-        row: tuple[int | None] | None = connection.execute(
-            _NEXT_OFFSET, (position.partition, position.topic_uuid)
-        ).fetchone()
-        if row is None or (row[0] or 0) > position.offset:
-            return True
-    return False
 
 
 _TIMES = """

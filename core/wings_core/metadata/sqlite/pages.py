@@ -1,12 +1,10 @@
 """Pages and their folios in SQLite."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from wings_core.metadata.sqlite.database import Connection, insert_rows
-from wings_core.metadata.sqlite.notes import MOVED, PUSHED
-from wings_core.metadata.store.pages import merged_row
-from wings_core.model import INLINE_SUFFIX, Location, PageFormat
+from wings_core.metadata.sqlite.notes import PUSHED
+from wings_core.model import INLINE_SUFFIX, PageFormat
 
 PageRow = tuple[int | None, int, int, int, int, int, int, int | None, int | None, int, int]
 """Partition's id, end, start, timestamp, folio's id, position, length; of a slice its first row and
@@ -61,16 +59,3 @@ def insert_inline(connection: Connection, folio_id: int, data: bytes) -> None:
     connection.raw.execute(
         "INSERT INTO inline_folios (folio_id, data) VALUES (?, ?)", (folio_id, data)
     )
-
-
-def add_pages(connection: Connection, pages: Sequence[tuple[int, Location]]) -> None:
-    """Index merged pages of partitions, by id, and count them to their folios."""
-    folio_ids = count_to_folios(connection, Counter(page.address.folio for _, page in pages))
-    rows = [merged_row(id_, page, folio_ids[page.address.folio]) for id_, page in pages]
-    connection.raw.executemany(
-        "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
-        "position, length, first_timestamp, format, first_row, slice_bytes, schema_version) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        rows,
-    )
-    connection.cache.note(MOVED, rows)

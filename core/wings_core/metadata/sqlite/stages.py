@@ -1,6 +1,6 @@
 """Stages in SQLite: begun and added to by commits, aborted; `publish` moves them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from wings_core.metadata.sqlite.database import Connection
 from wings_core.metadata.stages import StageDraft
@@ -67,16 +67,3 @@ def write_stages(
                 for number, (page, timestamp) in enumerate(draft.added, first)
             ],
         )
-
-
-def delete_stages(connection: Connection, stages: Sequence[str]) -> tuple[str, ...]:
-    """Take the names off stages, which makes their pages ready to be purged.
-
-    Returns:
-        Those that were there, in the order given.
-    """
-    return tuple(
-        stage
-        for stage in dict.fromkeys(stages)
-        if connection.execute("UPDATE stages SET name = NULL WHERE name = ?", (stage,)).rowcount
-    )

@@ -16,20 +16,20 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from wings_core.errors import Internal, StorageCorrupt, WingsError
-from wings_core.metadata.sqlite import dialect
+from wings_core.metadata.sqlite import locate
 from wings_core.metadata.sqlite.commit import SqliteCommits
 from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.sqlite.copies import copying
-from wings_core.metadata.sqlite.database import Connection, SqliteDatabase
+from wings_core.metadata.sqlite.database import SqliteDatabase
 from wings_core.metadata.sqlite.notes import Notes
 from wings_core.metadata.sqlite.schema import check_tables, migrate
 from wings_core.metadata.store import DatabaseMetadata
-from wings_core.metadata.store.topic_cache import TOPICS_CACHED_MAX, TopicCache
+from wings_core.metadata.store.topics import TOPICS_CACHED_MAX, TopicCache
 from wings_core.metadata.waiters import Waiters
 from wings_core.times import now_us
 
 
-class SqliteMetadata(DatabaseMetadata[Connection]):
+class SqliteMetadata(DatabaseMetadata):
     """Topics and the log's index in one SQLite file; may be used in a `with` statement.
 
     The caller makes sure that one process at a time opens it for writing.
@@ -77,7 +77,7 @@ class SqliteMetadata(DatabaseMetadata[Connection]):
         self._database = SqliteDatabase(self._connections, waiters, clock)
         topics = TopicCache(0 if read_only else TOPICS_CACHED_MAX)
         commits = SqliteCommits(self._database)
-        super().__init__(self._database, dialect, waiters, topics, commits)
+        super().__init__(self._database, locate, commits, waiters, topics)
 
     @property
     def store_id(self) -> str:

@@ -1,13 +1,12 @@
-"""The database under a store of metadata: its transactions, and the statements that are its own."""
+"""The database under a store of metadata: connections, transactions, and what is its own."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, LiteralString, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, LiteralString, Protocol, TypeVar
 
 from wings_core.metadata.located import ManyLocated
 from wings_core.metadata.store.locks import Lock
-from wings_core.metadata.store.notifications import Notification
+from wings_core.metadata.waiters import Waiters
 from wings_core.model import (
     CommitBatch,
     CommitResult,
@@ -15,26 +14,10 @@ from wings_core.model import (
     InlineFolio,
     Located,
     LocatedPartition,
-    Location,
-    Position,
-    PublishedRange,
-    Shard,
-    ShardClaim,
-    ShardProgress,
 )
 from wings_core.partitions import Partition
 
 T = TypeVar("T")
-
-
-class PastEnd(NamedTuple):
-    """An offset that is past the end of its partition's log."""
-
-    topic_id: int
-    partition: Partition
-    offset: int
-    log_start_offset: int
-    log_end_offset: int
 
 
 class Retry(Exception):  # noqa: N818 - not an error: another transaction was faster
@@ -70,6 +53,27 @@ class Connection(Protocol):
         """Send a statement of PostgreSQL's SQL; its result is waited for when it is fetched."""
         ...
 
+    def execute_rows(
+        self,
+        query: LiteralString,
+        columns: Mapping[str, Sequence[Any]],
+        params: Mapping[str, Any] | None = None,
+        /,
+    ) -> Cursor:
+        """Send a statement over rows that are given, many at once.
+
+        Args:
+            query: Reads them as `{given}`, a table of that name.
+            columns: By name and type in PostgreSQL, such as `id bigint`; all of one length. Beside
+                them the table has `place`, the number of each row.
+            params: Further ones, by name.
+        """
+        ...
+
+    def expect_rows(self, rows: int) -> None:
+        """Say that the rest of the transaction goes over so many rows of a table."""
+        ...
+
     def take_lock(self, lock: Lock, names: Iterable[str] = ("",)) -> None:
         """Lock names exclusively until the end of the transaction; see `locks`."""
         ...
@@ -78,9 +82,41 @@ class Connection(Protocol):
         """Lock names until the end of the transaction, shared with others that call this."""
         ...
 
+    def note(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Keep rows that were written for a repair, where that needs them; they must not change."""
+        ...
 
-C = TypeVar("C", bound=Connection)
-C_contra = TypeVar("C_contra", bound=Connection, contravariant=True)
+    def purge_outcomes(self, rows_max: int) -> int:
+        """Delete up to so many outcomes of transactions, where they are kept; return how many."""
+        ...
+
+
+@dataclass(slots=True)  # Not frozen, which would take three times as long to make.
+class Notification:
+    """What a transaction changed, for the waiters to be woken by it."""
+
+    ends: Mapping[tuple[str, Partition], int] = field(
+        default_factory=dict[tuple[str, Partition], int]
+    )
+    """The next offset of partitions written to, by topic UUID and partition."""
+    topics: tuple[str, ...] = ()
+    """UUIDs of topics that were deleted, or of which any partition was written to."""
+    everything: bool = False
+    """Whether any partition of any topic may have been written to."""
+
+    def wake(self, waiters: Waiters) -> None:
+        """Call back the waiters that any of it concerns."""
+        if self.everything:
+            waiters.notify_all()
+        if self.ends:
+            waiters.notify(self.ends)
+        for topic_uuid in self.topics:
+            waiters.notify_deleted(topic_uuid)
+
+
+def of_ends(ends: Mapping[tuple[str, Partition], int]) -> Notification | None:
+    """Return the notification of a commit, None where it wrote nothing."""
+    return Notification(ends) if ends else None
 
 
 def no_notification(_: object) -> Notification | None:
@@ -88,10 +124,10 @@ def no_notification(_: object) -> Notification | None:
     return None
 
 
-class Database(Protocol[C]):
+class Database(Protocol):
     """Runs reads and transactions, and notifies waiters of what was committed."""
 
-    def read(self, work: Callable[[C], T]) -> T:
+    def read(self, work: Callable[[Connection], T], /) -> T:
         """Run one statement, or several that need not see the same state.
 
         Args:
@@ -105,8 +141,9 @@ class Database(Protocol[C]):
 
     def write(
         self,
-        work: Callable[[C], T],
+        work: Callable[[Connection], T],
         notification: Callable[[T], Notification | None] = no_notification,
+        /,
         *,
         committed: Callable[[T], None] | None = None,
         keeps_cache: bool = False,
@@ -132,13 +169,13 @@ class Database(Protocol[C]):
         """Return this process's time, in microseconds since the epoch."""
         ...
 
-    def lease_now(self, connection: C, /) -> int:
+    def lease_now(self, connection: Any, /) -> int:
         """Return the time that leases count by, one for all processes, in microseconds."""
         ...
 
 
 class Commits(Protocol):
-    """Commits flushes to a database, in transactions of its own."""
+    """Commits flushes, in transactions of their own."""
 
     def commit(
         self,
@@ -150,138 +187,53 @@ class Commits(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """What a publish moved into the log."""
+class Looks(Protocol):
+    """A module of looks into the log's index, whose statements and plans are a database's own.
 
-    ranges: tuple[PublishedRange, ...]
-    """One for each topic and partition, in the order of their first pages."""
-    ends: dict[tuple[str, Partition], int]
-    """The next offset of each partition that was written to, by topic UUID and partition."""
-
-
-class Dialect(Protocol[C_contra]):
-    """The functions whose statements, locks or plans are a database's own.
-
-    Each runs within the transaction of its connection, but for those that look up.
+    Each takes a connection of its database, and sees all at one moment.
     """
 
-    partition_bytes_max: int
+    PARTITION_BYTES_MAX: int
     """The longest partition value that the database takes, as JSON in UTF-8."""
 
     def locate(
         self,
-        connection: C_contra,
+        connection: Any,
         topic_uuid: str,
         partition: Partition,
         offset: int,
         messages_max: int,
+        /,
     ) -> Located:
         """Find the pages from an offset on; see `OffsetRegistry.locate`."""
         ...
 
     def locate_many(
         self,
-        connection: C_contra,
+        connection: Any,
         topic_uuid: str,
         positions: Sequence[tuple[Partition, int]],
         messages_max: int,
         locations_max: int,
+        /,
     ) -> list[LocatedPartition]:
         """Find pages of many partitions; see `OffsetRegistry.locate_many`."""
         ...
 
     def locate_slices(
         self,
-        connection: C_contra,
+        connection: Any,
         topic_uuid: str,
         positions: Sequence[tuple[Partition, int]],
         messages_max: int,
         locations_max: int,
+        /,
     ) -> ManyLocated:
         """Find pages of many partitions, as columns; see `OffsetRegistry.locate_slices`."""
         ...
 
-    def any_has_data(self, connection: C_contra, positions: Sequence[Position]) -> bool:
-        """Tell whether a position has a message at or after its offset, or its topic is gone."""
-        ...
-
     def offsets_for_timestamps(
-        self, connection: C_contra, topic_uuid: str, positions: Sequence[tuple[Partition, int]]
+        self, connection: Any, topic_uuid: str, positions: Sequence[tuple[Partition, int]], /
     ) -> list[int]:
         """Return the first offsets at or after times; see `OffsetRegistry`."""
-        ...
-
-    def write_offsets(
-        self,
-        connection: C_contra,
-        consumer: str,
-        offsets: Mapping[int, Mapping[Partition, int]],
-        now: int,
-    ) -> PastEnd | None:
-        """Write a consumer's offsets, by topic id and partition.
-
-        Returns:
-            One of them that is past the end of its log, for which they must be undone.
-        """
-        ...
-
-    def purge(self, connection: C_contra, rows_max: int, now: int) -> bool:
-        """Delete rows of deleted topics and what is out of date; see `OffsetRegistry.purge`."""
-        ...
-
-    def retire(self, connection: C_contra, folios: Sequence[str], now: int) -> list[str]:
-        """Fence folios without pages; see `OffsetRegistry.retire`."""
-        ...
-
-    def move_stages(self, connection: C_contra, stages: Sequence[str], now: int) -> Moved:
-        """Give offsets to all pages of stages, and delete the stages; see `Stages.publish`."""
-        ...
-
-    def delete_stages(self, connection: C_contra, stages: Sequence[str]) -> tuple[str, ...]:
-        """Take the names off stages, so that their pages are purged; return those there were."""
-        ...
-
-    def add_pages(self, connection: C_contra, pages: Sequence[tuple[int, Location]]) -> None:
-        """Index merged pages of partitions, by id, and count them to their folios."""
-        ...
-
-    def count_off(self, connection: C_contra, folios: Counter[int]) -> None:
-        """Count deleted pages off their folios, by id, and delete folios without pages."""
-        ...
-
-    def find_shards(self, connection: C_contra, source: str, shards: Sequence[str]) -> list[Shard]:
-        """Return those of the shards that are there, in the order given."""
-        ...
-
-    def open_shards(
-        self, connection: C_contra, source: str, token: str, shards: Sequence[str], now: int
-    ) -> None:
-        """Create the shards that are not there."""
-        ...
-
-    def acquire_shards(
-        self,
-        connection: C_contra,
-        source: str,
-        token: str,
-        claims: Sequence[ShardClaim],
-        now: int,
-        stale_before: int,
-    ) -> None:
-        """Change the owner of the shards whose claims hold; see `Shards.acquire`."""
-        ...
-
-    def reset_shards(self, connection: C_contra, source: str, shards: Sequence[str]) -> list[str]:
-        """Open dead shards again; return those that were dead, in any order."""
-        ...
-
-    def write_progress(
-        self, connection: C_contra, shards: Sequence[ShardProgress], clock: Callable[[], int]
-    ) -> None:
-        """Move shards within a publish, by the lease clock; they were checked before.
-
-        Raises:
-            PublishFenced: One of them may not be moved so.
-        """
         ...

@@ -1,12 +1,12 @@
 """Share groups in a database: each method is one transaction."""
 
-from typing import Generic, Literal
+from typing import Literal
 
 from wings_core.errors import AlreadyExists
 from wings_core.metadata.grouping import check_name, check_room, existing_group, no_group
 from wings_core.metadata.interfaces import Groups
 from wings_core.metadata.judge import check_id, check_text
-from wings_core.metadata.store.database import C, Connection, Database
+from wings_core.metadata.store.database import Connection, Database
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.topics import require_topic_id
 from wings_core.model import ShareConfig, ShareGroup, Topic
@@ -18,21 +18,21 @@ _SELECT = (
 )
 
 
-class DatabaseGroups(Groups, Generic[C]):
+class DatabaseGroups(Groups):
     """See `Groups`.
 
     Args:
         database: Where they are.
     """
 
-    def __init__(self, database: Database[C]) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
 
     def create(self, group: ShareGroup, *, if_not_exists: bool = False) -> ShareGroup:
         """Create a group; see `Groups.create`."""
         check_name(group.name)
 
-        def work(connection: C) -> ShareGroup:
+        def work(connection: Connection) -> ShareGroup:
             connection.share_lock(Lock.TOPICS, (group.topic.uuid,))
             topic_id = require_topic_id(connection, group.topic.uuid)
             existing = _find(connection, group.topic, group.name)
@@ -72,7 +72,7 @@ class DatabaseGroups(Groups, Generic[C]):
         """Return a topic's groups, by name; see `Groups.of_topic`."""
         check_text("after", after or "")
 
-        def work(connection: C) -> list[ShareGroup]:
+        def work(connection: Connection) -> list[ShareGroup]:
             require_topic_id(connection, topic.uuid)
             # A name is never empty.
             rows = connection.execute(
@@ -88,7 +88,7 @@ class DatabaseGroups(Groups, Generic[C]):
         """Change a group's configuration; see `Groups.alter`."""
         check_text("the group's name", name)
 
-        def work(connection: C) -> ShareGroup:
+        def work(connection: Connection) -> ShareGroup:
             found = _require(connection, topic, name, " FOR UPDATE OF share_groups")
             config = found.config.changed_by(changes)
             connection.execute(
@@ -105,7 +105,7 @@ class DatabaseGroups(Groups, Generic[C]):
         check_text("the group's name", name)
         check_id("the group's UUID", uuid)
 
-        def work(connection: C) -> ShareGroup:
+        def work(connection: Connection) -> ShareGroup:
             found = _require(connection, topic, name, " FOR UPDATE OF share_groups")
             if found.uuid == uuid:
                 return found
@@ -122,7 +122,7 @@ class DatabaseGroups(Groups, Generic[C]):
         """Delete a group; see `Groups.delete`."""
         check_text("the group's name", name)
 
-        def work(connection: C) -> ShareGroup:
+        def work(connection: Connection) -> ShareGroup:
             found = _require(connection, topic, name, " FOR UPDATE OF share_groups")
             if uuid not in {None, found.uuid}:
                 raise no_group(topic, name)

@@ -1,48 +1,57 @@
-"""Maintenance in a database: each method is one transaction, done by the module of its verb."""
+"""Maintenance in a database: each method is one transaction."""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
-from typing import Generic
 
 from wings_core.errors import WingsError
+from wings_core.metadata.expiry import expired_pages
 from wings_core.metadata.judge import check_text
 from wings_core.metadata.maintenance import (
+    KEEPS_FOLIOS,
     Finished,
     Lease,
     Maintenance,
     check_replacements,
 )
-from wings_core.metadata.store import leases
-from wings_core.metadata.store.database import C, Database, Dialect
-from wings_core.metadata.store.expire import expire
-from wings_core.metadata.store.inline import find_inline
-from wings_core.metadata.store.partitions import largest_topics, tier_states, topic_state
-from wings_core.metadata.store.replace import replace_all
-from wings_core.metadata.store.tables import has_segments
+from wings_core.metadata.store.database import Connection, Database
+from wings_core.metadata.store.groups import lock_groups
+from wings_core.metadata.store.locks import Lock
+from wings_core.metadata.store.pages import add_pages, count_off, location_of
+from wings_core.metadata.store.partitions import (
+    largest_topics,
+    lock_partition,
+    tier_states,
+    topic_state,
+)
+from wings_core.metadata.store.topics import find_topic_ids
+from wings_core.metadata.tiers import PageCounts
 from wings_core.model import (
     Expired,
     InlineBacklog,
+    InlinePage,
     LargestTopics,
+    Location,
     Replacement,
     TierState,
     TopicState,
+    page_format,
 )
+from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
 
 _logger = logging.getLogger(__name__)
 
 
-class DatabaseMaintenance(Maintenance, Generic[C]):
+class DatabaseMaintenance(Maintenance):
     """See `Maintenance`.
 
     Args:
         database: Where the pages are indexed.
-        dialect: Its statements.
     """
 
-    def __init__(self, database: Database[C], dialect: Dialect[C]) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._dialect = dialect
 
     def acquire_lease(self, name: str, holder: str, seconds: float) -> int | None:
         """Acquire or renew a lease; see `Maintenance.acquire_lease`."""
@@ -50,7 +59,7 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
         check_text("a lease", holder)
         length = round(seconds * 1_000_000)
         return self._database.write(
-            lambda connection: leases.acquire(
+            lambda connection: _acquire_lease(
                 connection, name, holder, length, self._database.lease_now(connection)
             )
         )
@@ -62,7 +71,7 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
         """
         try:
             self._database.write(
-                lambda connection: leases.drop_all(connection, self._database.lease_now(connection))
+                lambda connection: _drop_leases(connection, self._database.lease_now(connection))
             )
         except WingsError as error:
             _logger.warning("could not drop the leases of processes that ended: %s", error)
@@ -72,7 +81,7 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
         check_text("a lease", name)
         check_text("a lease", holder)
         self._database.write(
-            lambda connection: leases.release(
+            lambda connection: _release_lease(
                 connection, name, holder, self._database.lease_now(connection)
             )
         )
@@ -91,9 +100,8 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
         """Drop the oldest pages of a partition; see `Maintenance.expire`."""
         before = None if age_us is None else self._database.now() - age_us
 
-        def work(connection: C) -> Expired:
-            expired = expire(
-                self._dialect,
+        def work(connection: Connection) -> Expired:
+            expired = _expire(
                 connection,
                 topic_uuid,
                 partition,
@@ -103,7 +111,7 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
                 pages_max,
             )
             first = expired.log_start_offset - expired.rows
-            if outside_tables and has_segments(
+            if outside_tables and _has_segments(
                 connection, topic_uuid, partition, first, expired.log_start_offset
             ):
                 raise _InTableError(first)
@@ -118,9 +126,9 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
         """Put pages into the place of others; see `Maintenance.replace_all`."""
         check_replacements(replacements)
 
-        def work(connection: C) -> list[bool]:
-            replaced = replace_all(self._dialect, connection, replacements)
-            if any(replaced) and not leases.is_held(
+        def work(connection: Connection) -> list[bool]:
+            replaced = _replace_all(connection, replacements)
+            if any(replaced) and not is_held(
                 connection, lease, self._database.lease_now(connection)
             ):
                 raise _LeaseLostError
@@ -133,7 +141,7 @@ class DatabaseMaintenance(Maintenance, Generic[C]):
 
     def inline_backlog(self, pages_max: int) -> InlineBacklog:
         """Return what metadata keeps inline; see `Maintenance.inline_backlog`."""
-        return self._database.read(lambda connection: find_inline(connection, pages_max))
+        return self._database.read(lambda connection: _find_inline(connection, pages_max))
 
     def tier_states(
         self,
@@ -168,3 +176,261 @@ class _InTableError(Exception):
     def __init__(self, log_start_offset: int) -> None:
         super().__init__()
         self.log_start_offset = log_start_offset
+
+
+LEASES_KEPT_US = 24 * 3600 * 1_000_000
+"""A lease that ended is deleted after this, in microseconds."""
+
+_AFTER_KEEPS_FOLIOS = KEEPS_FOLIOS[:-1] + chr(ord(KEEPS_FOLIOS[-1]) + 1)
+"""Greater than every name that begins so, and than no other greater one."""
+
+
+def _acquire_lease(
+    connection: Connection, name: str, holder: str, length_us: int, now: int
+) -> int | None:
+    """Acquire or renew a lease; see `Maintenance.acquire_lease`."""
+    row = connection.execute(
+        "INSERT INTO leases (name, holder, token, expires_at) "
+        "VALUES (%(name)s, %(holder)s, 1, %(now)s::bigint + %(length)s::bigint) "
+        "ON CONFLICT (name) DO UPDATE SET token = leases.token + CASE WHEN "
+        "leases.holder <> excluded.holder OR leases.expires_at <= %(now)s THEN 1 ELSE 0 END, "
+        "holder = excluded.holder, expires_at = excluded.expires_at "
+        "WHERE leases.holder = excluded.holder OR leases.expires_at <= %(now)s RETURNING token",
+        {"name": name, "holder": holder, "length": length_us, "now": now},
+    ).fetchone()
+    return None if row is None else int(row[0])
+
+
+def _release_lease(connection: Connection, name: str, holder: str, now: int) -> None:
+    """Release a lease; see `Maintenance.release_lease`."""
+    connection.execute(
+        "UPDATE leases SET expires_at = %(now)s "
+        "WHERE name = %(name)s AND holder = %(holder)s AND expires_at > %(now)s",
+        {"name": name, "holder": holder, "now": now},
+    )
+
+
+def _drop_leases(connection: Connection, now: int) -> None:
+    """End all leases, and those of nodes; see `DatabaseMaintenance.drop_leases`."""
+    connection.execute(
+        "UPDATE leases SET expires_at = %(now)s WHERE expires_at > %(now)s", {"now": now}
+    )
+    connection.execute("DELETE FROM nodes")
+
+
+def keep_folios(connection: Connection, now: int) -> bool:
+    """Tell whether folios are kept that nothing refers to, as some lease has not ended."""
+    row = connection.execute(
+        "SELECT 1 FROM leases WHERE name > %(first)s::text AND name < %(end)s::text "
+        "AND expires_at > %(now)s::bigint LIMIT 1",
+        {"first": KEEPS_FOLIOS, "end": _AFTER_KEEPS_FOLIOS, "now": now},
+    ).fetchone()
+    return row is not None
+
+
+def purge_leases(connection: Connection, rows_max: int, now: int) -> int:
+    """Delete up to so many leases that ended long ago; return how many."""
+    rows = connection.execute(
+        "WITH old AS MATERIALIZED (SELECT name FROM leases "
+        "WHERE expires_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) "
+        "DELETE FROM leases WHERE name IN (SELECT name FROM old) RETURNING token",
+        (now - LEASES_KEPT_US, max(0, rows_max)),
+    ).fetchall()
+    return len(rows)
+
+
+def is_held(connection: Connection, lease: Lease, now: int) -> bool:
+    """Tell whether a lease has not ended since it was taken; it cannot be taken from here on.
+
+    Its row is locked last of all, so this is called at the end of a transaction.
+    """
+    row = connection.execute(
+        "SELECT 1 FROM leases WHERE name = %s AND holder = %s AND token = %s "
+        "AND expires_at > %s::bigint FOR SHARE",
+        (lease.name, lease.holder, lease.token, now),
+    ).fetchone()
+    return row is not None
+
+
+def _expire(
+    connection: Connection,
+    topic_uuid: str,
+    partition: Partition,
+    before: int | None,
+    bytes_kept: int | None,
+    finished: Finished | None,
+    pages_max: int,
+) -> Expired:
+    """Drop pages within the transaction of `connection`; see `Maintenance.expire`."""
+    finished_before = 0
+    if finished is not None and lock_groups(connection, topic_uuid) == finished.groups:
+        finished_before = finished.before
+    locked = lock_partition(connection, topic_uuid, partition)
+    if locked is None:
+        return Expired(0, 0, 0, 0)
+    partition_id, log_start_offset, size = locked
+    pages = connection.execute(
+        "SELECT end_offset, timestamp, coalesce(slice_bytes, length), folio_id, "
+        "end_offset - start_offset + 1, format FROM pages WHERE partition_id = %s "
+        "ORDER BY end_offset LIMIT %s::bigint",
+        (partition_id, pages_max),
+    ).fetchall()
+    ages = ((timestamp, end_offset, length) for end_offset, timestamp, length, *_ in pages)
+    gone = pages[: expired_pages(ages, size, before, bytes_kept, finished_before)]
+    if not gone:
+        return Expired(log_start_offset, 0, 0, 0)
+    last_offset = int(gone[-1][0])
+    dropped = PageCounts.of(
+        (rows, length, page_format(format_)) for _, _, length, _, rows, format_ in gone
+    )
+    connection.execute(
+        "UPDATE partitions SET log_start_offset = %s, bytes = bytes - %s, pages = pages - %s, "
+        "merged_pages = merged_pages - %s, merged_rows = merged_rows - %s, "
+        "merged_bytes = merged_bytes - %s WHERE id = %s",
+        (
+            last_offset + 1,
+            dropped.bytes,
+            dropped.pages,
+            dropped.merged_pages,
+            dropped.merged_rows,
+            dropped.merged_bytes,
+            partition_id,
+        ),
+    )
+    connection.execute(
+        "DELETE FROM pages WHERE partition_id = %s AND end_offset <= %s",
+        (partition_id, last_offset),
+    )
+    count_off(connection, Counter(folio_id for _, _, _, folio_id, _, _ in gone))
+    return Expired(last_offset + 1, len(gone), last_offset + 1 - log_start_offset, dropped.bytes)
+
+
+def _replace_all(connection: Connection, replacements: Sequence[Replacement]) -> list[bool]:
+    """Replace pages within the transaction of `connection`; see `Maintenance.replace_all`."""
+    uuids = sorted({each.topic_uuid for each in replacements})
+    connection.share_lock(Lock.TOPICS, uuids)
+    topic_ids = find_topic_ids(connection, uuids)
+    replaced = [False] * len(replacements)
+    partition_ids: dict[int, int] = {}
+    folios: Counter[int] = Counter()
+    # All partitions are locked before the first folio is, in the order of `locks`.
+    for index in sorted(
+        (index for index, each in enumerate(replacements) if each.topic_uuid in topic_ids),
+        key=lambda index: (
+            topic_ids[replacements[index].topic_uuid],
+            replacements[index].partition,
+        ),
+    ):
+        each = replacements[index]
+        partition_id = _lock(connection, topic_ids[each.topic_uuid], each)
+        if partition_id is not None:
+            found = _still_there(connection, partition_id, each.old)
+            if found is not None:
+                replaced[index] = True
+                partition_ids[index] = partition_id
+                folios += found
+    for index, partition_id in partition_ids.items():
+        each = replacements[index]
+        connection.execute(
+            "DELETE FROM pages WHERE partition_id = %s AND end_offset BETWEEN %s AND %s",
+            (partition_id, each.old[0].end_offset, each.old[-1].end_offset),
+        )
+        _count(connection, partition_id, each)
+    if partition_ids:
+        added = [
+            (id_, page) for index, id_ in partition_ids.items() for page in replacements[index].new
+        ]
+        add_pages(connection, added)
+    count_off(connection, folios)
+    return replaced
+
+
+def _lock(connection: Connection, topic_id: int, replacement: Replacement) -> int | None:
+    """Lock a partition, and return its id, None where it was never written to."""
+    row = connection.execute(
+        "SELECT id FROM partitions WHERE topic_id = %s AND value = %s FOR UPDATE",
+        (topic_id, replacement.partition),
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def _still_there(
+    connection: Connection, partition_id: int, old: Sequence[Location]
+) -> Counter[int] | None:
+    """Return how many of the pages each folio has, by its id, None where they are not as said."""
+    rows = connection.execute(
+        "SELECT start_offset, end_offset, timestamp, "
+        "(SELECT name FROM folios WHERE id = folio_id), position, length, "
+        "first_timestamp, format, first_row, slice_bytes, schema_version, folio_id FROM pages "
+        "WHERE partition_id = %s AND end_offset BETWEEN %s AND %s ORDER BY end_offset",
+        (partition_id, old[0].end_offset, old[-1].end_offset),
+    ).fetchall()
+    found = [location_of(*page) for *page, _ in rows]
+    return Counter(folio_id for *_, folio_id in rows) if found == list(old) else None
+
+
+def _count(connection: Connection, partition_id: int, replacement: Replacement) -> None:
+    came = PageCounts.of_locations(replacement.new)
+    went = PageCounts.of_locations(replacement.old)
+    connection.execute(
+        "UPDATE partitions SET bytes = bytes + %s, pages = pages + %s, "
+        "merged_pages = merged_pages + %s, merged_rows = merged_rows + %s, "
+        "merged_bytes = merged_bytes + %s WHERE id = %s",
+        (
+            came.bytes - went.bytes,
+            came.pages - went.pages,
+            came.merged_pages - went.merged_pages,
+            came.merged_rows - went.merged_rows,
+            came.merged_bytes - went.merged_bytes,
+            partition_id,
+        ),
+    )
+
+
+def _find_inline(connection: Connection, pages_max: int) -> InlineBacklog:
+    """Return what is inline; see `Maintenance.inline_backlog`."""
+    # Deleted topics have no namespace, and so fall out of the join.
+    rows = connection.execute(
+        "SELECT namespaces.tenant, namespaces.name, topics.name, topics.uuid, partitions.value, "
+        "pages.start_offset, pages.end_offset, pages.timestamp, folios.name, pages.position, "
+        "pages.length, pages.first_timestamp, pages.format, pages.first_row, pages.slice_bytes, "
+        "pages.schema_version "
+        "FROM pages JOIN partitions ON partitions.id = pages.partition_id "
+        "JOIN topics ON topics.id = partitions.topic_id "
+        "JOIN namespaces ON namespaces.id = topics.namespace_id "
+        "JOIN folios ON folios.id = pages.folio_id "
+        "WHERE pages.format = 3 ORDER BY pages.partition_id, pages.end_offset LIMIT %s::bigint",
+        (pages_max,),
+    ).fetchall()
+    ((size,),) = connection.execute(
+        "SELECT coalesce(sum(length(data)), 0) FROM inline_folios"
+    ).fetchall()
+    pages = tuple(
+        InlinePage(
+            TopicName(NamespaceName(tenant, namespace), topic), uuid, partition, location_of(*page)
+        )
+        for tenant, namespace, topic, uuid, partition, *page in rows
+    )
+    return InlineBacklog(pages, int(size))
+
+
+def _has_segments(
+    connection: Connection, topic_uuid: str, partition: Partition, first: int, end: int
+) -> bool:
+    """Tell whether a table has rows of a range of offsets, or is about to.
+
+    Asked once the folios of the range are locked: what another transaction planned is seen then.
+
+    Args:
+        connection: In whose transaction they are locked.
+        topic_uuid: The topic.
+        partition: Of the offsets.
+        first: Inclusive.
+        end: Exclusive.
+    """
+    row = connection.execute(
+        "SELECT 1 FROM table_segments WHERE topic_uuid = %s AND partition = %s "
+        "AND end_offset >= %s AND end_offset < %s LIMIT 1",
+        (topic_uuid, partition, first, end),
+    ).fetchone()
+    return row is not None

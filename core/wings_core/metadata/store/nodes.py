@@ -1,30 +1,28 @@
 """Flight nodes in a database."""
 
-from typing import Generic
-
 from wings_core.metadata.interfaces import Nodes
 from wings_core.metadata.judge import check_text
 from wings_core.metadata.nodes import check_node, check_room
-from wings_core.metadata.store.database import C, Connection, Database
+from wings_core.metadata.store.database import Connection, Database
 from wings_core.metadata.store.locks import Lock
 from wings_core.model import Node
 
 
-class DatabaseNodes(Nodes, Generic[C]):
+class DatabaseNodes(Nodes):
     """See `Nodes`.
 
     Args:
         database: Where they are.
     """
 
-    def __init__(self, database: Database[C]) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
 
     def renew(self, node: Node, seconds: float) -> list[Node]:
         """Register a node, or renew its lease; see `Nodes.renew`."""
         check_node(node, seconds)
 
-        def work(connection: C) -> list[Node]:
+        def work(connection: Connection) -> list[Node]:
             connection.take_lock(Lock.NODES)
             now = self._database.lease_now(connection)
             connection.execute(
@@ -48,7 +46,7 @@ class DatabaseNodes(Nodes, Generic[C]):
         """Deregister a node; see `Nodes.leave`."""
         check_text("a node's id", node_id)
 
-        def work(connection: C) -> None:
+        def work(connection: Connection) -> None:
             connection.take_lock(Lock.NODES)
             connection.execute("DELETE FROM nodes WHERE id = %s", (node_id,))
 

@@ -1,16 +1,26 @@
-"""Purging in small steps: what both databases delete alike."""
+"""Purging in small steps: rows of deleted topics and stages, and results out of date."""
 
 from collections import Counter
 from typing import LiteralString
 
 from wings_core.metadata.creation import DELETED_KEPT_US
+from wings_core.metadata.flushes import FLUSHES_KEPT_US
 from wings_core.metadata.folios import RETIRED_KEPT_US
 from wings_core.metadata.judge import RESULTS_KEPT_US
 from wings_core.metadata.store.database import Connection
-from wings_core.metadata.store.flushes import purge_flushes
 from wings_core.metadata.store.groups import purge_of_topic as purge_groups
-from wings_core.metadata.store.leases import purge_leases
+from wings_core.metadata.store.locks import Lock
+from wings_core.metadata.store.maintenance import purge_leases
+from wings_core.metadata.store.pages import count_off
 from wings_core.metadata.store.publish import purge_results
+
+_FLUSHES = """
+WITH old AS MATERIALIZED (
+    SELECT writer FROM flushes
+    WHERE committed_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+)
+DELETE FROM flushes WHERE writer IN (SELECT writer FROM old) RETURNING number
+"""
 
 _OF_TOPIC = (
     """
@@ -78,7 +88,40 @@ DELETE FROM folios WHERE id IN (SELECT id FROM old) RETURNING id
 """
 
 
-def next_deleted_topic(connection: Connection) -> int | None:
+def purge(connection: Connection, rows_max: int, now: int) -> bool:
+    """Delete up to `rows_max` rows of deleted topics and stages, then of results out of date.
+
+    Args:
+        connection: In a transaction; no other transaction purges until its end.
+        rows_max: Bounds the time that the transaction takes.
+        now: Microseconds since the epoch, by the lease clock.
+
+    Returns:
+        True while there may be more.
+    """
+    connection.take_lock(Lock.PURGE)
+    folios: Counter[int] = Counter()
+    left = rows_max
+    staged = 0
+    # Stages are locked by name, which they are within a topic: those of others go another time.
+    while left > 0 and not staged:
+        topic_id = _next_deleted_topic(connection)
+        if topic_id is None:
+            break
+        left -= _purge_pages(connection, topic_id, left, folios)
+        staged = _purge_staged(connection, topic_id, left, folios)
+        left -= staged
+        connection.expect_rows(left)
+        left -= _purge_rest_of_topic(connection, topic_id, left, now)
+    left -= _purge_stages(connection, left, folios)
+    connection.expect_rows(left)
+    left -= _purge_out_of_date(connection, left, now)
+    left -= connection.purge_outcomes(max(0, left))
+    count_off(connection, folios)
+    return left <= 0 or staged > 0
+
+
+def _next_deleted_topic(connection: Connection) -> int | None:
     """Return the id of the topic that was deleted first of those not purged yet."""
     row = connection.execute(
         "SELECT id FROM topics WHERE deleted_at IS NOT NULL AND purged_at IS NULL "
@@ -87,7 +130,7 @@ def next_deleted_topic(connection: Connection) -> int | None:
     return None if row is None else row[0]
 
 
-def purge_pages(connection: Connection, topic_id: int, rows_max: int, folios: Counter[int]) -> int:
+def _purge_pages(connection: Connection, topic_id: int, rows_max: int, folios: Counter[int]) -> int:
     """Delete up to so many pages and partitions of a deleted topic; return how many.
 
     Args:
@@ -106,8 +149,10 @@ def purge_pages(connection: Connection, topic_id: int, rows_max: int, folios: Co
     )
 
 
-def purge_staged(connection: Connection, topic_id: int, rows_max: int, folios: Counter[int]) -> int:
-    """Delete up to so many pages staged for a deleted topic, as `purge_pages`; return how many.
+def _purge_staged(
+    connection: Connection, topic_id: int, rows_max: int, folios: Counter[int]
+) -> int:
+    """Delete up to so many pages staged for a deleted topic, as `_purge_pages`; return how many.
 
     The stages themselves stay until they are swept.
     """
@@ -121,7 +166,7 @@ def purge_staged(connection: Connection, topic_id: int, rows_max: int, folios: C
     )
 
 
-def purge_stages(connection: Connection, rows_max: int, folios: Counter[int]) -> int:
+def _purge_stages(connection: Connection, rows_max: int, folios: Counter[int]) -> int:
     """Delete up to so many rows of stages that were aborted or swept; return how many."""
     return _purge(
         connection,
@@ -165,7 +210,7 @@ def _purge(
     return rows_max - left
 
 
-def purge_rest_of_topic(connection: Connection, topic_id: int, rows_max: int, now: int) -> int:
+def _purge_rest_of_topic(connection: Connection, topic_id: int, rows_max: int, now: int) -> int:
     """Delete up to so many groups, producers and offsets of a deleted topic without pages.
 
     Returns:
@@ -180,7 +225,7 @@ def purge_rest_of_topic(connection: Connection, topic_id: int, rows_max: int, no
     return rows_max - left
 
 
-def purge_out_of_date(connection: Connection, rows_max: int, now: int) -> int:
+def _purge_out_of_date(connection: Connection, rows_max: int, now: int) -> int:
     """Delete up to so many rows that were kept for as long as they are asked for.
 
     Returns:
@@ -191,9 +236,10 @@ def purge_out_of_date(connection: Connection, rows_max: int, now: int) -> int:
         (_PURGED_TOPICS, DELETED_KEPT_US),
         (_OLD_RESULTS, RESULTS_KEPT_US),
         (_RETIRED_FOLIOS, RETIRED_KEPT_US),
+        (_FLUSHES, FLUSHES_KEPT_US),
     )
     for statement, kept_us in old:
         left -= len(connection.execute(statement, (now - kept_us, max(0, left))).fetchall())
-    for purge in (purge_results, purge_leases, purge_flushes):
+    for purge in (purge_results, purge_leases):
         left -= purge(connection, left, now)
     return rows_max - left

@@ -1,7 +1,6 @@
 """Shards in a database: each method is one transaction."""
 
 from collections.abc import Sequence
-from typing import Generic
 
 from wings_core.metadata.interfaces import OFFSET_MAX, Shards
 from wings_core.metadata.judge import check_text
@@ -12,33 +11,44 @@ from wings_core.metadata.shards import (
     check_seconds,
     check_shards,
 )
-from wings_core.metadata.store.database import C, Database, Dialect
-from wings_core.model import Shard, ShardClaim, ShardCounts, ShardsPruned, ShardState
+from wings_core.metadata.store.database import Connection, Database
+from wings_core.model import (
+    Shard,
+    ShardClaim,
+    ShardCounts,
+    ShardProgress,
+    ShardsPruned,
+    ShardState,
+)
 
 COLUMNS = "source, shard, token, position, state, failures, error, opened_at, updated_at"
 """Of a row that `shard_of` reads."""
 
 
-class DatabaseShards(Shards, Generic[C]):
+class DatabaseShards(Shards):
     """See `Shards`.
 
     Args:
         database: Where they are.
-        dialect: Its statements.
     """
 
-    def __init__(self, database: Database[C], dialect: Dialect[C]) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._dialect = dialect
 
     def open(self, source: str, token: str, shards: Sequence[str]) -> list[Shard]:
         """Create shards that are not there; see `Shards.open`."""
         check_shards(source, token, shards)
 
-        def work(connection: C) -> list[Shard]:
-            now = self._database.lease_now(connection)
-            self._dialect.open_shards(connection, source, token, shards, now)
-            return self._dialect.find_shards(connection, source, shards)
+        def work(connection: Connection) -> list[Shard]:
+            # In order, so that two transactions that open the same ones do not wait for each other.
+            connection.execute_rows(
+                f"INSERT INTO shards ({COLUMNS}) SELECT %(source)s, given.shard, %(token)s, 0, "
+                "'open', 0, NULL, %(now)s::bigint, %(now)s::bigint FROM {given} WHERE true "
+                "ON CONFLICT DO NOTHING",
+                {"shard text": sorted(shards)},
+                {"source": source, "token": token, "now": self._database.lease_now(connection)},
+            )
+            return _find(connection, source, shards)
 
         return self._database.write(work)
 
@@ -49,12 +59,26 @@ class DatabaseShards(Shards, Generic[C]):
         check_claims(source, token, claims)
         check_seconds("stale_seconds", stale_seconds)
 
-        def work(connection: C) -> list[Shard]:
-            now = self._database.lease_now(connection)
-            stale_before = now - round(stale_seconds * 1e6)
-            self._dialect.acquire_shards(connection, source, token, claims, now, stale_before)
+        def work(connection: Connection) -> list[Shard]:
             shards = [claim.shard for claim in claims]
-            return self._dialect.find_shards(connection, source, shards)
+            _lock(connection, [source] * len(shards), shards)
+            now = self._database.lease_now(connection)
+            connection.execute_rows(
+                "UPDATE shards SET token = %(token)s, "
+                "updated_at = CASE WHEN updated_at > %(now)s::bigint THEN updated_at "
+                "ELSE %(now)s::bigint END FROM {given} "
+                "WHERE shards.source = %(source)s AND shards.shard = given.shard "
+                "AND shards.state = 'open' AND shards.token = given.token "
+                "AND (shards.token IN (%(token)s::text, '') OR updated_at <= %(stale)s::bigint)",
+                {"shard text": shards, "token text": [claim.token for claim in claims]},
+                {
+                    "token": token,
+                    "now": now,
+                    "source": source,
+                    "stale": now - round(stale_seconds * 1e6),
+                },
+            )
+            return _find(connection, source, shards)
 
         return self._database.write(work)
 
@@ -62,20 +86,24 @@ class DatabaseShards(Shards, Generic[C]):
         """Open dead shards again; see `Shards.reset`."""
         check_shards(source, None, shards)
 
-        def work(connection: C) -> list[Shard]:
-            dead = set(self._dialect.reset_shards(connection, source, shards))
-            return self._dialect.find_shards(
-                connection, source, [shard for shard in shards if shard in dead]
-            )
+        def work(connection: Connection) -> list[Shard]:
+            _lock(connection, [source] * len(shards), shards)
+            reset = connection.execute_rows(
+                "UPDATE shards SET token = '', state = 'open', failures = 0, error = NULL, "
+                "updated_at = 0 FROM {given} WHERE shards.source = %(source)s "
+                "AND shards.shard = given.shard AND shards.state = 'dead' RETURNING shards.shard",
+                {"shard text": list(shards)},
+                {"source": source},
+            ).fetchall()
+            dead = {shard for (shard,) in reset}
+            return _find(connection, source, [shard for shard in shards if shard in dead])
 
         return self._database.write(work)
 
     def get(self, source: str, shards: Sequence[str]) -> list[Shard]:
         """Return shards by their ids; see `Shards.get`."""
         check_shards(source, None, shards)
-        return self._database.read(
-            lambda connection: self._dialect.find_shards(connection, source, shards)
-        )
+        return self._database.read(lambda connection: _find(connection, source, shards))
 
     def of_source(
         self, source: str, state: ShardState | None, after: str, shards_max: int
@@ -137,7 +165,7 @@ class DatabaseShards(Shards, Generic[C]):
         check_seconds("age_seconds", age_seconds)
         check_seconds("interval_seconds", interval_seconds)
 
-        def work(connection: C) -> ShardsPruned:
+        def work(connection: Connection) -> ShardsPruned:
             now = self._database.lease_now(connection)
             # A pruning that comes during another waits for its row, and then finds it too young.
             begun = connection.execute(
@@ -167,6 +195,53 @@ class DatabaseShards(Shards, Generic[C]):
             return ShardsPruned(pruned, debounced=False)
 
         return self._database.write(work)
+
+
+def lock_shards(
+    connection: Connection, shards: Sequence[ShardProgress]
+) -> dict[tuple[str, str], Shard]:
+    """Return the existing ones of shards, by source and id, locked against other transactions."""
+    rows = _lock(connection, [each.source for each in shards], [each.shard for each in shards])
+    return {(shard.source, shard.shard): shard for shard in rows}
+
+
+def write_shards(connection: Connection, shards: Sequence[Shard]) -> None:
+    """Write how far shards have got, and their failures."""
+    connection.execute_rows(
+        "UPDATE shards SET position = given.position, state = given.state, "
+        "failures = given.failures, error = given.error, updated_at = given.updated_at "
+        "FROM {given} WHERE shards.source = given.source AND shards.shard = given.shard",
+        {
+            "source text": [shard.source for shard in shards],
+            "shard text": [shard.shard for shard in shards],
+            "position bigint": [shard.position for shard in shards],
+            "state text": [shard.state.value for shard in shards],
+            "failures bigint": [shard.failures for shard in shards],
+            "error text": [shard.error for shard in shards],
+            "updated_at bigint": [shard.updated_at for shard in shards],
+        },
+    )
+
+
+_GIVEN = (
+    f"SELECT {', '.join(f'shards.{column}' for column in COLUMNS.split(', '))} FROM {{given}} "
+    "JOIN shards ON shards.source = given.source AND shards.shard = given.shard ORDER BY "
+)
+
+
+def _find(connection: Connection, source: str, shards: Sequence[str]) -> list[Shard]:
+    """Return the existing ones of shards, in the order given."""
+    columns = {"source text": [source] * len(shards), "shard text": list(shards)}
+    rows = connection.execute_rows(_GIVEN + "given.place", columns).fetchall()
+    return [shard_of(*row) for row in rows]
+
+
+def _lock(connection: Connection, sources: Sequence[str], shards: Sequence[str]) -> list[Shard]:
+    rows = connection.execute_rows(
+        _GIVEN + "shards.source, shards.shard FOR UPDATE OF shards",
+        {"source text": sources, "shard text": shards},
+    ).fetchall()
+    return [shard_of(*row) for row in rows]
 
 
 def shard_of(

@@ -1,39 +1,26 @@
 """Stages in a database: each method is one transaction, done by the module of its verb."""
 
 from collections.abc import Sequence
-from typing import Generic
 
 from wings_core.metadata.interfaces import Stages
 from wings_core.metadata.judge import check_publish, check_text
 from wings_core.metadata.shards import check_progress
 from wings_core.metadata.stages import ABORTED_MAX, after_prefix
-from wings_core.metadata.store.database import C, Connection, Database, Dialect
-from wings_core.metadata.store.notifications import of_ends
-from wings_core.metadata.store.publish import publish, was_published
+from wings_core.metadata.store.database import Connection, Database, of_ends
+from wings_core.metadata.store.publish import lock_stages, publish, was_published
 from wings_core.model import Aborted, PageAddress, Published, ShardProgress, Stage, StoredPage
 from wings_core.names import NamespaceName, TopicName
 
-_NAMES_AT_ONCE = 100
 
-_TOPICS = (
-    "SELECT DISTINCT namespaces.tenant, namespaces.name, topics.name FROM stages "
-    "JOIN topics ON topics.id = stages.topic_id "
-    "JOIN namespaces ON namespaces.id = topics.namespace_id "
-    "WHERE stages.name IN (" + "%s, " * (_NAMES_AT_ONCE - 1) + "%s)"
-)
-
-
-class DatabaseStages(Stages, Generic[C]):
+class DatabaseStages(Stages):
     """See `Stages`.
 
     Args:
         database: Where they are.
-        dialect: Its statements.
     """
 
-    def __init__(self, database: Database[C], dialect: Dialect[C]) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._dialect = dialect
 
     def publish(
         self,
@@ -46,9 +33,7 @@ class DatabaseStages(Stages, Generic[C]):
         check_publish(writer, batch, stages)
         check_progress(shards)
         return self._database.write(
-            lambda connection: publish(
-                self._database, self._dialect, connection, writer, batch, stages, shards
-            ),
+            lambda connection: publish(self._database, connection, writer, batch, stages, shards),
             lambda outcome: of_ends(outcome.ends),
         ).published
 
@@ -64,12 +49,12 @@ class DatabaseStages(Stages, Generic[C]):
             writer, 0 if batch is None else batch, (*stages, *(() if prefix is None else (prefix,)))
         )
 
-        def work(connection: C) -> Aborted:
+        def work(connection: Connection) -> Aborted:
             published = None
             if batch is not None:
                 published = was_published(connection, writer, batch)
             begun = [] if prefix is None else _of_prefix(connection, prefix)
-            return Aborted(self._dialect.delete_stages(connection, [*stages, *begun]), published)
+            return Aborted(_delete(connection, [*stages, *begun]), published)
 
         return self._database.write(work)
 
@@ -77,7 +62,7 @@ class DatabaseStages(Stages, Generic[C]):
         """Delete stages whose last batch is old; see `Stages.sweep`."""
         age_us = round(seconds * 1_000_000)
 
-        def work(connection: C) -> int:
+        def work(connection: Connection) -> int:
             # A stage that another transaction works on right now is not old.
             swept = connection.execute(
                 "WITH old AS MATERIALIZED (SELECT id FROM stages "
@@ -116,17 +101,19 @@ class DatabaseStages(Stages, Generic[C]):
         for stage in (*stages, prefix or ""):
             check_text("the stage", stage)
 
-        def work(connection: C) -> set[TopicName]:
+        def work(connection: Connection) -> set[TopicName]:
             names = [*stages, *([] if prefix is None else _of_prefix(connection, prefix))]
-            found: set[TopicName] = set()
-            for first in range(0, len(names), _NAMES_AT_ONCE):
-                part = names[first : first + _NAMES_AT_ONCE]
-                rows = connection.execute(_TOPICS, part + [""] * (_NAMES_AT_ONCE - len(part)))
-                found |= {
-                    TopicName(NamespaceName(tenant, namespace), topic)
-                    for tenant, namespace, topic in rows.fetchall()
-                }
-            return found
+            rows = connection.execute_rows(
+                "SELECT DISTINCT namespaces.tenant, namespaces.name, topics.name FROM {given} "
+                "JOIN stages ON stages.name = given.name "
+                "JOIN topics ON topics.id = stages.topic_id "
+                "JOIN namespaces ON namespaces.id = topics.namespace_id",
+                {"name text": names},
+            ).fetchall()
+            return {
+                TopicName(NamespaceName(tenant, namespace), topic)
+                for tenant, namespace, topic in rows
+            }
 
         return self._database.read(work)
 
@@ -149,6 +136,20 @@ class DatabaseStages(Stages, Generic[C]):
             StoredPage(partition, count, PageAddress(folio, position, length), *rest)
             for partition, count, folio, position, length, *rest in rows
         ]
+
+
+def _delete(connection: Connection, stages: Sequence[str]) -> tuple[str, ...]:
+    """Take the names off stages, which makes their pages ready to be purged.
+
+    Returns:
+        Those that were there, in the order given.
+    """
+    found = lock_stages(connection, stages)
+    connection.execute_rows(
+        "UPDATE stages SET name = NULL WHERE id IN (SELECT id FROM {given})",
+        {"id bigint": [stage.stage_id for stage in found.values()]},
+    )
+    return tuple(stage for stage in dict.fromkeys(stages) if stage in found)
 
 
 def _of_prefix(connection: Connection, prefix: str) -> list[str]:

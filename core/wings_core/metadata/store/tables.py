@@ -1,23 +1,22 @@
 """The files of tables in a database; each method is one transaction."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic
 
 from wings_core.metadata.maintenance import Lease
-from wings_core.metadata.store import leases
-from wings_core.metadata.store.database import C, Connection, Database
+from wings_core.metadata.store.database import Connection, Database
+from wings_core.metadata.store.maintenance import is_held
 from wings_core.metadata.tables import TableSegment, TableStates
 from wings_core.partitions import Partition
 
 
-class DatabaseTables(TableStates, Generic[C]):
+class DatabaseTables(TableStates):
     """See `TableStates`.
 
     Args:
         database: Where they are kept.
     """
 
-    def __init__(self, database: Database[C]) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
 
     def tables(self) -> Mapping[str, str]:
@@ -32,7 +31,7 @@ class DatabaseTables(TableStates, Generic[C]):
     def begin(self, topic_uuid: str, identifier: str) -> int:
         """See `TableStates.begin`."""
 
-        def work(connection: C) -> int:
+        def work(connection: Connection) -> int:
             row = connection.execute(
                 "INSERT INTO topic_tables (topic_uuid, identifier, committed) VALUES (%s, %s, 0) "
                 "ON CONFLICT (topic_uuid) DO UPDATE SET identifier = excluded.identifier "
@@ -68,8 +67,8 @@ class DatabaseTables(TableStates, Generic[C]):
     ) -> bool:
         """See `TableStates.plan`."""
 
-        def work(connection: C) -> bool:
-            # In the order of `locks`. Locked, so that `has_segments` finds what is planned.
+        def work(connection: Connection) -> bool:
+            # In the order of `locks`. Locked, so that the expiry of pages finds what is planned.
             for segment in sorted(add, key=lambda segment: segment.folio):
                 live = connection.execute(
                     "SELECT 1 FROM folios WHERE name = %s AND retired_at IS NULL FOR SHARE",
@@ -91,7 +90,7 @@ class DatabaseTables(TableStates, Generic[C]):
     def confirm(self, topic_uuid: str, number: int) -> None:
         """See `TableStates.confirm`."""
 
-        def work(connection: C) -> None:
+        def work(connection: Connection) -> None:
             connection.execute(
                 "DELETE FROM table_segments WHERE topic_uuid = %s AND removed <= %s",
                 (topic_uuid, number),
@@ -105,7 +104,7 @@ class DatabaseTables(TableStates, Generic[C]):
     ) -> bool:
         """See `TableStates.adopt`."""
 
-        def work(connection: C) -> bool:
+        def work(connection: Connection) -> bool:
             connection.execute("DELETE FROM table_segments WHERE topic_uuid = %s", (topic_uuid,))
             for segment in segments:
                 _insert(connection, topic_uuid, segment)
@@ -118,43 +117,21 @@ class DatabaseTables(TableStates, Generic[C]):
     def forget(self, topic_uuid: str) -> None:
         """See `TableStates.forget`."""
 
-        def work(connection: C) -> None:
+        def work(connection: Connection) -> None:
             connection.execute("DELETE FROM table_segments WHERE topic_uuid = %s", (topic_uuid,))
             connection.execute("DELETE FROM topic_tables WHERE topic_uuid = %s", (topic_uuid,))
 
         self._database.write(work)
 
-    def _check(self, connection: C, lease: Lease) -> None:
-        if not leases.is_held(connection, lease, self._database.lease_now(connection)):
+    def _check(self, connection: Connection, lease: Lease) -> None:
+        if not is_held(connection, lease, self._database.lease_now(connection)):
             raise _UndoneError
 
-    def _undone(self, work: Callable[[C], bool]) -> bool:
+    def _undone(self, work: Callable[[Connection], bool]) -> bool:
         try:
             return self._database.write(work)
         except _UndoneError:
             return False
-
-
-def has_segments(
-    connection: Connection, topic_uuid: str, partition: Partition, first: int, end: int
-) -> bool:
-    """Tell whether a table has rows of a range of offsets, or is about to.
-
-    Asked once the folios of the range are locked: what another transaction planned is seen then.
-
-    Args:
-        connection: In whose transaction they are locked.
-        topic_uuid: The topic.
-        partition: Of the offsets.
-        first: Inclusive.
-        end: Exclusive.
-    """
-    row = connection.execute(
-        "SELECT 1 FROM table_segments WHERE topic_uuid = %s AND partition = %s "
-        "AND end_offset >= %s AND end_offset < %s LIMIT 1",
-        (topic_uuid, partition, first, end),
-    ).fetchone()
-    return row is not None
 
 
 class _UndoneError(Exception):

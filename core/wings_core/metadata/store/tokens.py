@@ -2,11 +2,11 @@
 
 import json
 from dataclasses import replace
-from typing import Any, Generic
+from typing import Any
 
 from wings_core.metadata.interfaces import Tokens
 from wings_core.metadata.judge import check_text
-from wings_core.metadata.store.database import C, Connection, Database
+from wings_core.metadata.store.database import Connection, Database
 from wings_core.metadata.store.locks import Lock
 from wings_core.security.quotas import NO_QUOTAS, Quotas
 from wings_core.security.rights import Grant
@@ -15,21 +15,21 @@ from wings_core.security.tokens import Token, check_room, check_token, existing_
 _SELECT = "SELECT id, name, digest, grants, created_at, expires_at, quotas FROM tokens"
 
 
-class DatabaseTokens(Tokens, Generic[C]):
+class DatabaseTokens(Tokens):
     """See `Tokens`.
 
     Args:
         database: Where they are.
     """
 
-    def __init__(self, database: Database[C]) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
 
     def create(self, token: Token) -> Token:
         """Store a token; see `Tokens.create`."""
         check_token(token)
 
-        def work(connection: C) -> Token:
+        def work(connection: Connection) -> Token:
             connection.take_lock(Lock.TOKENS)
             found = connection.execute(
                 f"{_SELECT} WHERE name = %s OR id = %s OR digest = %s",
@@ -62,7 +62,7 @@ class DatabaseTokens(Tokens, Generic[C]):
         """Delete a token; see `Tokens.revoke`."""
         check_text("the token's name", name)
 
-        def work(connection: C) -> Token:
+        def work(connection: Connection) -> Token:
             connection.take_lock(Lock.TOKENS)
             found = connection.execute(f"{_SELECT} WHERE name = %s", (name,)).fetchone()
             if found is None or token_id not in {None, found[0]}:
@@ -78,7 +78,7 @@ class DatabaseTokens(Tokens, Generic[C]):
         check_text("the token's name", name)
         quotas.check()
 
-        def work(connection: C) -> Token:
+        def work(connection: Connection) -> Token:
             connection.take_lock(Lock.TOKENS)
             found = connection.execute(f"{_SELECT} WHERE name = %s", (name,)).fetchone()
             if found is None or token_id not in {None, found[0]}:
@@ -97,7 +97,7 @@ class DatabaseTokens(Tokens, Generic[C]):
         """Return the tokens by name; see `Tokens.all`."""
         check_text("after", after or "")
 
-        def work(connection: C) -> list[Token]:
+        def work(connection: Connection) -> list[Token]:
             # A name is never empty.
             rows = connection.execute(
                 f"{_SELECT} WHERE name > %s::text ORDER BY name LIMIT %s::bigint",
@@ -110,7 +110,7 @@ class DatabaseTokens(Tokens, Generic[C]):
     def changes(self) -> int:
         """Return how often tokens changed; see `Tokens.changes`."""
 
-        def work(connection: C) -> int:
+        def work(connection: Connection) -> int:
             row = connection.execute("SELECT changes FROM token_changes").fetchone()
             return 0 if row is None else row[0]
 
