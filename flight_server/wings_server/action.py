@@ -1,4 +1,4 @@
-"""Action: a body model, a function from the log and a body to JSON, and their table by name."""
+"""Actions: a body model and a function from the log and a body to JSON, in a table by name."""
 
 import json
 from collections.abc import Callable
@@ -12,11 +12,11 @@ Body = TypeVar("Body", bound=ActionBody)
 Json = dict[str, Any] | list[dict[str, Any]]
 
 Answer = Json | bytes
-"""The result of an action; bytes are JSON already."""
+"""Result of an action; bytes are JSON already."""
 
 
 def encoded(answer: Answer) -> bytes:
-    """Return the answer of an action as JSON in UTF-8."""
+    """Encode the result of an action as JSON in UTF-8."""
     if isinstance(answer, bytes):
         return answer
     return json.dumps(answer, ensure_ascii=False).encode()

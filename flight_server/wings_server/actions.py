@@ -1,7 +1,7 @@
 """The actions on a log: one table for Flight's DoAction and for the HTTP endpoints.
 
-Each action is a body model and one plain function from the log and a body to a JSON answer; the
-function's docstring is what Flight's ListActions and the OpenAPI document say of it.
+Each action is a body model and one plain function from the log and a body to a JSON response; the
+function's docstring is its description in Flight's ListActions and the OpenAPI document.
 """
 
 import heapq
@@ -59,7 +59,7 @@ ACTIONS = Actions()
 
 
 _TOPICS_AT_ONCE = 1_000
-"""Topics that metadata is asked for at a time, of a list with a limit."""
+"""Topics per request to metadata, for a list with a limit."""
 
 
 @ACTIONS.add("create-topic", CreateTopic)
@@ -90,11 +90,11 @@ def describe(log: ServedLog, body: TopicBody) -> Json:
 def alter_topic(log: ServedLog, body: AlterTopic) -> Json:
     """Change keys of a topic's configuration, its schema, or both; returns its description.
 
-    A topic that is a table no longer loses its table with the next pass of maintenance.
+    If `table` is unset, the next pass of maintenance drops the topic's table.
     """
     name = TopicName.parse(body.topic)
     topic: Topic | None = None
-    _check_table(log, body.config)  # Before the schema is changed, which stays.
+    _check_table(log, body.config)  # Before the schema is changed, which is permanent.
     if body.changes is not None:
         topic = log.admin.alter_schema(name, body.changes.change())
     if body.config is not None:
@@ -106,8 +106,8 @@ def alter_topic(log: ServedLog, body: AlterTopic) -> Json:
 def _check_table(log: ServedLog, config: TopicConfig | None) -> None:
     if config is not None and config.table is not None and log.tables is None:
         raise InvalidArgument(
-            "topics cannot be tables here: that takes the extra `iceberg`, and of nodes of a "
-            "metadata service whose new messages go to an object store, --iceberg-catalog"
+            "this server cannot have tables: install the extra `iceberg`, and, on nodes of a "
+            "metadata service with --hot, give --iceberg-catalog"
         )
 
 
@@ -127,12 +127,12 @@ def list_topics(log: Log, body: ListTopics) -> Json:
 
 
 def _listed(log: Log, namespace: NamespaceName, body: ListTopics) -> Iterator[Topic]:
-    """Yield the topics that a list is to have, all of them where it has no limit."""
+    """Yield the topics of a list, all of them without a limit."""
     caller = CALLER.get()
     after, at_once = body.after or None, None if body.limit is None else _TOPICS_AT_ONCE
     while found := log.admin.list_topics(namespace, after=after, items_max=at_once):
         for topic in found:
-            # Those that are not shown are left out here too: they do not count.
+            # Topics hidden from the caller do not count.
             if body.contains in topic.name.topic and caller.may_see(str(topic.name)):
                 yield topic
         if at_once is None or len(found) < at_once:
@@ -161,14 +161,14 @@ def list_namespaces(log: Log, body: ListNamespaces) -> Json:
 
 @ACTIONS.add("list-nodes", ListNodes)
 def list_nodes(log: Log, body: ListNodes) -> Json:
-    """Return the addresses of all live processes that serve this log, and since when."""
+    """Return the addresses and start times of all live processes that serve this log."""
     del body
     return [describe_node(node) for node in log.live_nodes()]
 
 
 @ACTIONS.add("partition-states", PartitionStates)
 def partition_states(log: Log, body: PartitionStates) -> Json:
-    """Return the first and next offsets of a topic's partitions, by value; or of some of them."""
+    """Return the first and next offsets of all or some of a topic's partitions, by value."""
     topic = _topic(log, body.topic)
     states = log.registry.partition_states(topic.uuid)
     if body.contains:
@@ -196,7 +196,7 @@ _ORDERS: Mapping[str, Callable[[PartitionState], int]] = {
 
 @ACTIONS.add("offset-for-timestamp", OffsetForTimestamp)
 def offset_for_timestamp(log: Log, body: OffsetForTimestamp) -> Json:
-    """Return the offset of the first message at or after a time, else the next offset."""
+    """Return the offset of the first message at or after a time, or else the next offset."""
     topic = _topic(log, body.topic)
     partition = partition_of(body.partition, topic.key_type)
     offset = log.fetcher.offset_for_timestamp(topic, partition, body.timestamp_us)
@@ -210,7 +210,7 @@ def commit_offsets(log: Log, body: CommitOffsets) -> bytes:
     topics = {name: _topic(log, name) for name in dict.fromkeys(names)}
     offsets: list[tuple[Topic, Partition, int]] = []
     for name, entries in groupby(zip(names, values, numbers, strict=True), itemgetter(0)):
-        _, some, found = zip(*entries, strict=True)  # Most are of one topic.
+        _, some, found = zip(*entries, strict=True)  # Usually one topic.
         topic = topics[name]
         offsets += zip(repeat(topic), partitions_of(some, topic.key_type), found, strict=False)
     log.registry.commit_offsets(body.consumer, offsets)
@@ -233,26 +233,26 @@ def publish_stages(log: Log, body: StagePublish) -> Json:
 
 @ACTIONS.add("stage-abort", StageAbort)
 def abort_stages(log: Log, body: StageAbort) -> Json:
-    """Delete stages that were not published."""
+    """Delete unpublished stages."""
     return describe_aborted(log.abort_stages(body.writer, body.stages, body.batch, body.prefix))
 
 
 @ACTIONS.add("shard-open", ShardOpen)
 def open_shards(log: Log, body: ShardOpen) -> Json:
-    """Create the shards that do not exist; returns all of them."""
+    """Create missing shards; returns all of the named shards."""
     return describe_shards(log.shards.open(body.source, body.token, body.shards))
 
 
 @ACTIONS.add("shard-acquire", ShardAcquire)
 def acquire_shards(log: Log, body: ShardAcquire) -> Json:
-    """Take over shards whose owner was silent for too long."""
+    """Take over shards from owners that were inactive for too long."""
     claims = [entry.claim() for entry in body.claims]
     return describe_shards(log.shards.acquire(body.source, body.token, claims, body.stale_seconds))
 
 
 @ACTIONS.add("shard-reset", ShardNames)
 def reset_shards(log: Log, body: ShardNames) -> Json:
-    """Open dead shards again."""
+    """Reopen dead shards."""
     return describe_shards(log.shards.reset(body.source, body.shards))
 
 
@@ -264,7 +264,7 @@ def get_shards(log: Log, body: ShardNames) -> Json:
 
 @ACTIONS.add("shard-list", ShardList)
 def list_shards(log: Log, body: ShardList) -> Json:
-    """Return shards of a source in the order of their ids, a page at a time."""
+    """Return shards of a source in order of ids, a page at a time."""
     found = log.shards.of_source(body.source, body.state, body.after, body.limit)
     return describe_shards(found)
 
@@ -277,7 +277,7 @@ def count_shards(log: Log, body: ShardCount) -> Json:
 
 @ACTIONS.add("shard-prune", ShardPrune)
 def prune_shards(log: Log, body: ShardPrune) -> Json:
-    """Delete finished and dead shards beyond an age or a count, at most once in an interval."""
+    """Delete finished and dead shards beyond an age or a count, at most once per interval."""
     pruned = log.shards.prune(body.source, body.age_seconds, body.count_max, body.interval_seconds)
     return describe_pruned(pruned)
 
@@ -291,7 +291,7 @@ def tier_states(log: Log, body: TopicBody) -> Json:
 
 @ACTIONS.add("sql-live", LiveBody)
 def sql_live(log: ServedLog, body: LiveBody) -> Json:
-    """Return the topic, columns and filter that a follow serves a SELECT by; nothing is read."""
+    """Return the topic, columns and filter of a follow equivalent to a SELECT; nothing is read."""
     namespace = DEFAULT_NAMESPACE if body.namespace is None else NamespaceName.parse(body.namespace)
     view = log.sql.live(body.sql, namespace)
     return {"topic": str(view.topic), "columns": view.columns, "filter": view.filter}
@@ -301,7 +301,7 @@ def sql_live(log: ServedLog, body: LiveBody) -> Json:
 def maintain(log: Log, body: Maintain) -> Json:
     """Run due maintenance now, of one topic or of all; returns its counts."""
     topic = None
-    if body.topic is not None:  # As its configuration is now, changed by another node too.
+    if body.topic is not None:  # Read afresh: another node may have changed its configuration.
         topic = log.admin.get_topic(TopicName.parse(body.topic), fresh=True)
     return asdict(log.maintainer.run(topic))
 

@@ -1,4 +1,4 @@
-"""The C library's allocator in a server: its threads share freed memory, kept for a while."""
+"""The C library's allocator in a server: threads share freed memory, kept for a while."""
 
 import os
 import threading
@@ -7,31 +7,31 @@ from wings_core import allocator
 from wings_core.memory import MemoryBudget, own_bytes
 
 LOOK_SECONDS = 2.0
-"""How often it is looked how much memory the process has."""
+"""Interval of checking the process's memory."""
 
 CHANGE_BYTES_MIN = 64 * 1024 * 1024
-"""The change of memory after which unused memory goes back to the system."""
+"""Change of memory after which unused memory is returned to the system."""
 
 LOOKS = 5
-"""How often that is done again after a change, once little of what came in is in memory."""
+"""Repetitions after a change, once little incoming data is in memory."""
 
 
 def keep_freed_memory() -> bool:
-    """Set glibc's bounds for this process, before it starts threads; return whether they were set.
+    """Set glibc's bounds before the process starts threads; returns whether they were set.
 
-    They are not with another C library, or where the environment has a `MALLOC_…` variable.
+    They are not set with another C library, or if the environment has a `MALLOC_…` variable.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return False
-    # With an arena for each of many threads, each would keep memory of its own.
+    # With an arena per thread, each would keep memory of its own.
     return allocator.keep_freed_memory(arenas_max=max(2, os.cpu_count() or 2))
 
 
 class FreedMemory:
-    """Gives memory back to the system once much of it is not in use, on a thread, until `close`.
+    """A thread that returns unused memory to the system, until `close`.
 
     Args:
-        budget: Tells how much of what came in is in memory.
+        budget: The memory budget of incoming data.
     """
 
     def __init__(self, budget: MemoryBudget) -> None:
@@ -51,10 +51,10 @@ class FreedMemory:
         while not self._closing.wait(LOOK_SECONDS):
             held = self._budget.held
             grown = own_bytes() - last
-            # Where it shrank, much was freed: there is more that only the allocators hold.
+            # After shrinking, the allocators hold more freed memory.
             if grown > max(CHANGE_BYTES_MIN, 2 * held) or grown < -CHANGE_BYTES_MIN:
                 left = LOOKS
-            elif left and held < CHANGE_BYTES_MIN:  # What was in use then is free by now.
+            elif left and held < CHANGE_BYTES_MIN:  # Memory in use at that time is free by now.
                 left -= 1
             else:
                 continue

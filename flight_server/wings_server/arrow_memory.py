@@ -1,9 +1,9 @@
-"""A bound on what Arrow allocates in a server, by its allocator's own variables.
+"""A bound of Arrow's allocations in a server, by its allocator's environment variables.
 
-Arrow decompresses a message as it reads it, before any code of ours sees how much that makes, and
-33 kB of zstd may make 1 GB. What its allocator, mimalloc, does not have it cannot take: the read
-fails by itself, before a byte is decompressed, and all others go on. It looks at these variables
-once, when pyarrow is first loaded, and so this module, and what imports it, load it no earlier.
+Arrow decompresses a message while reading it, before our code can check the size, and 33 kB of zstd
+may become 1 GB. With a bound on its allocator, mimalloc, only that read fails, before a byte is
+decompressed. mimalloc reads its variables once, when pyarrow is first loaded, so this module and
+its importers must not load pyarrow earlier.
 """
 
 import os
@@ -19,18 +19,18 @@ _RESERVE = "MIMALLOC_RESERVE_OS_MEMORY"
 _DISALLOW = "MIMALLOC_DISALLOW_OS_ALLOC"
 
 _KIB_MIN = 64 * 1024
-"""The least share: of less than 32 MiB the allocator hands out nothing."""
+"""Least share: with less than 32 MiB the allocator cannot allocate."""
 
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 _NEVER = "2"
 
 
 def arrow_bounds(processes: int = 1) -> dict[str, str]:
-    """Return the variables that let each of some processes have its share of half the memory.
+    """Return the variables that give each process its share of half of the memory.
 
-    That is twice the budget of what comes in, by default. Addresses alone are reserved: memory is
-    taken as it is used. Nothing is returned where the environment has a variable of the allocator,
-    or addresses are bounded themselves.
+    Half of the memory is twice the default budget of incoming data. Only addresses are reserved;
+    memory is taken when used. Returns an empty mapping if the environment has a variable of the
+    allocator, or addresses are limited.
     """
     if any(name.startswith("MIMALLOC_") for name in os.environ) or _addresses_are_bounded():
         return {}
@@ -39,19 +39,19 @@ def arrow_bounds(processes: int = 1) -> dict[str, str]:
 
 
 def load_bounded() -> bool:
-    """Load pyarrow with these bounds; return whether it has them: it may be loaded already."""
+    """Load pyarrow with these bounds; returns False if it was loaded already."""
     bounds = {} if "pyarrow" in sys.modules else arrow_bounds()
     os.environ.update(bounds)
     try:
         import_module("pyarrow")
     finally:
-        for name in bounds:  # They are not those of processes that this one starts.
+        for name in bounds:  # Not for child processes.
             del os.environ[name]
     return bool(bounds)
 
 
 def _addresses_are_bounded() -> bool:
-    limits = resource.RLIMIT_AS, resource.RLIMIT_DATA  # What is reserved counts for both.
+    limits = resource.RLIMIT_AS, resource.RLIMIT_DATA  # Reserved memory counts for both.
     if sys.platform != "linux" or any(
         resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits
     ):

@@ -1,4 +1,4 @@
-"""Backups: the actions around one, and DoGet of its list of files, or of a part of one."""
+"""Backups: their actions, and DoGet of the list of files and of parts of files."""
 
 from collections.abc import Generator
 from contextlib import closing
@@ -21,21 +21,21 @@ BACKUP_ACTIONS = Actions()
 
 @BACKUP_ACTIONS.add("backup-begin", BackupBegin)
 def begin_backup(log: ServedLog, body: BackupBegin) -> Json:
-    """Begin a backup: the databases as they are now, to be read over Flight; returns its id."""
+    """Begin a backup of the current state, to be read over Flight; returns its id."""
     del body
     return log.backups.begin()
 
 
 @BACKUP_ACTIONS.add("backup-end", BackupEnd)
 def end_backup(log: ServedLog, body: BackupEnd) -> Json:
-    """End a backup that was read, or is not read any more; tells whether it was still there."""
+    """End a backup; returns whether it was still in progress."""
     return {"ended": log.backups.end(body.backup)}
 
 
 def open_backup(
     log: ServedLog, ticket: BackupFiles | BackupRead
 ) -> tuple[pa.Schema, Generator[tuple[pa.RecordBatch, bytes]]]:
-    """Return the schema of what a ticket reads, and what yields it, without metadata."""
+    """Return the schema of a ticket's data, and its batches, without metadata."""
     if isinstance(ticket, BackupFiles):
         return FILES_SCHEMA, _without_metadata(log.backups.files(ticket.backup))
     return DATA_SCHEMA, _without_metadata(log.backups.read(ticket))

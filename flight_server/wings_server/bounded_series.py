@@ -1,42 +1,42 @@
-"""Bounds on series: the largest of each owner by name, and the sum of all others as `other`.
+"""Bounded series: the largest of each owner by name, and the sum of the others as `other`.
 
-So a sum over the label is right, however many there are, and a scrape stays small.
+So sums over the label are correct, however many there are, and scrapes stay small.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 OTHER = "other"
-"""Stands for all that have no series of their own. No partition is written so, as JSON has its
-texts in quotes, and no topic, whose name is a path."""
+"""Name for all without series of their own. No partition has this text, as JSON strings have
+quotes, and no topic, whose name is a path."""
 
 
 class BoundedSeries(NamedTuple):
-    """One value, of one of the things that an owner has."""
+    """One value of an owner's item, such as a topic's partition."""
 
     owner: tuple[str, ...]
-    """The values of the labels that come before the last."""
+    """Values of the labels before the last one."""
     name: str
-    """The value of the last label, which is bounded."""
+    """Value of the last label, which is bounded."""
     value: float
 
 
 class Bounded(NamedTuple):
-    """BoundedSeries within their bound."""
+    """Series within their bound."""
 
     series: list[BoundedSeries]
     summed: int
-    """How many of those that were given are in a sum."""
+    """Number of series that are part of a sum."""
 
 
 def bounded(series: Iterable[BoundedSeries], each_max: int, all_max: int) -> Bounded:
     """Return the largest series of each owner, and one with the sum of its others.
 
     Args:
-        series: Each owner and name once.
-        each_max: The most series of one owner, its sum included; at least 1.
-        all_max: The most of all. Where there are more owners, those with the largest sums have one
-            series each, and all others one together, whose owner is `other` too.
+        series: Series, unique by owner and name.
+        each_max: Most series of one owner, including its sum; at least 1.
+        all_max: Most series in total. With more owners, those with the largest sums have one
+            series each, and the others share one, whose owner is `other` too.
     """
     owned: dict[tuple[str, ...], list[BoundedSeries]] = {}
     for each in series:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate, GeneralName, ObjectIdentifier
 
 DAYS_MAX = 397
-"""How long a certificate may last: clients of the system's TLS refuse longer ones."""
+"""Longest validity of a certificate; clients with the system's TLS reject longer ones."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,30 +27,31 @@ app = typer.Typer(
 
 @app.callback()
 def root() -> None:
-    """Make `dev` a command with a name, though it is the only one."""
+    """Keep `dev` a named command, although it is the only one."""
 
 
 @app.command()
 def dev(
     directory: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Where the files go; made if missing.")
+        Path, typer.Option("--out", metavar="DIR", help="Directory to write; created if missing.")
     ] = Path("wings-certs"),
     host: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A name or an address of the server, besides localhost, 127.0.0.1 and ::1; may be "
-            "given many times.",
+            help="A name or an address of the server, in addition to localhost, 127.0.0.1 and ::1; "
+            "repeatable.",
         ),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=DAYS_MAX, help="How long they last.")] = 30,
+    days: Annotated[int, typer.Option(min=1, max=DAYS_MAX, help="Validity in days.")] = 30,
 ) -> None:
-    """Make an authority, and certificates of a server, a client and a node, for trying.
+    """Create an authority, and certificates of a server, a client and a node, for testing.
 
     Writes ca.pem, and server.pem, client.pem and node.pem, each with its key (server-key.pem, …). A
-    server's is not taken for a client's, nor the reverse; a node's, of a cluster with mutual TLS,
-    is both. The authority's key is not kept: make all of them again for another name. For a cluster
-    that others rely on, use the certificates of your organisation.
+    server's certificate is not valid for a client, nor the reverse; that of a node, for clusters
+    with
+    mutual TLS, is valid for both. The authority's key is not kept: create all of them again for
+    another name. In production, use the certificates of your organisation.
     """
     for file in make_certificates(directory, host or [], days):
         typer.echo(str(file))
@@ -60,12 +61,12 @@ def make_certificates(directory: Path, hosts: list[str], days: int = 30) -> list
     """Write an authority, and certificates of a server, a client and a node; returns the files.
 
     Args:
-        directory: Made if missing. Keys are readable by their owner alone.
-        hosts: Of the server and the node, besides those of loopback.
-        days: How long they last.
+        directory: Directory, created if missing. Keys are readable only by their owner.
+        hosts: Hosts of the server and the node, in addition to loopback.
+        days: Validity in days.
 
     Raises:
-        InvalidArgument: The directory holds such a file already.
+        InvalidArgument: A file exists already.
     """
     from cryptography import x509
     from cryptography.x509.oid import ExtendedKeyUsageOID as Usage
@@ -102,7 +103,7 @@ def _issue(
     days: int,
     issuer: "tuple[EllipticCurvePrivateKey, Certificate] | None",
 ) -> "tuple[EllipticCurvePrivateKey, Certificate]":
-    """Return a key and its certificate; without an issuer, an authority's own."""
+    """Return a key and its certificate; without an issuer, those of an authority."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -168,7 +169,7 @@ def _write(path: Path, data: bytes) -> Path:
     try:
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise InvalidArgument(f"{path} is there already: choose another directory") from None
+        raise InvalidArgument(f"{path} exists already: choose another directory") from None
     with os.fdopen(opened, "wb") as file:
         file.write(data)
     return path

@@ -1,6 +1,6 @@
 """The commands that the server adds to `wings`: `serve` and `check`.
 
-The parts that a command runs are imported when it runs: `wings --help` imports this module too.
+A command imports its parts when it runs, since `wings --help` imports this module too.
 """
 
 import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wings_core.check import CheckReport
 
 FOLIOS_SHOWN_MAX = 10
-"""Files without a reference that the report of a check names."""
+"""Most unreferenced files that the report of a check names."""
 
 
 @takes(
@@ -46,17 +46,17 @@ FOLIOS_SHOWN_MAX = 10
 def serve(**flags: Any) -> None:
     """Serve a data directory over Arrow Flight and HTTP until SIGTERM or Ctrl-C.
 
-    With --metadata-url and --hot, and without --data-dir, there is none: PostgreSQL and the object
-    store hold everything, and any number of servers are nodes of one log.
+    With --metadata-url and --hot, and without --data-dir, PostgreSQL and the object store hold
+    everything, and any number of servers are nodes of one log.
 
-    When it serves, it prints one line on standard output with the real ports; logs go to standard
-    error. It stops by itself: what was received is committed and acknowledged, or refused.
+    When ready, it prints one line with the actual ports on standard output; logs go to standard
+    error. On a stop, received batches are committed and acknowledged, or rejected.
 
     Every flag may also be set in the environment (`WINGS_FLIGHT=0.0.0.0:7777`) or in the file
-    (`flight = "0.0.0.0:7777"`); the bounds of the server only there (`WINGS_LIMITS__WIRE_ROWS_MAX`,
-    or a table `[limits]`). Flags win over the environment, and that over the file.
+    (`flight = "0.0.0.0:7777"`); limits only there (`WINGS_LIMITS__WIRE_ROWS_MAX`, or a table
+    `[limits]`). Flags take precedence over the environment, and that over the file.
     """
-    # Before all that loads pyarrow.
+    # Before anything loads pyarrow.
     from wings_server.arrow_memory import load_bounded
 
     load_bounded()
@@ -79,7 +79,7 @@ def check(
         Path | None,
         typer.Argument(
             metavar="[DATA_DIR]",
-            help="The data directory of a server. None: of nodes without one, with --metadata-url.",
+            help="Data directory of a server; omit it for nodes without one, with --metadata-url.",
         ),
     ] = None,
     metadata_url: MetadataUrl = None,
@@ -87,20 +87,20 @@ def check(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Without DATA_DIR, the object store of new messages. Default: what the nodes use.",
+            help="Without DATA_DIR, the object store of new messages. Default: that of the nodes.",
         ),
     ] = None,
     remote: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="And that of old messages. Default: what the nodes use."),
+        typer.Option(metavar="URL", help="And that of old messages. Default: that of the nodes."),
     ] = None,
 ) -> None:
     """Read every message of a log and report what is damaged or missing.
 
-    Of a data directory its databases are checked too: metadata, and what members of share groups
-    have finished. Writes nothing. It may run beside the log's servers.
+    The databases of a data directory are checked too: metadata, and the state of share groups.
+    Writes nothing. It may run beside the log's servers.
 
-    Exit status: 0 all is right, 1 problems were found, 2 it could not be checked.
+    Exit status: 0 no problems, 1 problems were found, 2 the log could not be checked.
     """
     url = metadata_url or os.environ.get("WINGS_METADATA_URL")
     if data_dir is None and url is None:
@@ -134,10 +134,10 @@ def _check(
 
 @contextmanager
 def progress(text: str) -> Generator[Callable[[str, int], None]]:
-    """Show progress on standard error, where that is a terminal.
+    """Show progress on standard error, if it is a terminal.
 
     Args:
-        text: The line, in which `{0}` is what is worked on, and `{1}` how much was done.
+        text: Format of the line; `{0}` is the current item, `{1}` the amount done.
     """
     console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()

@@ -1,15 +1,15 @@
-"""File descriptors: what the process may open, and how listeners leave enough for files."""
+"""File descriptors: the process's limit, and the shares of listeners."""
 
 import resource
 
 OPEN_MAX = 65_536
-"""The soft limit is raised to this where the hard one allows it; more would serve no purpose."""
+"""Value to raise the soft limit to, if the hard limit allows; more is never needed."""
 
 HTTP_SHARE = 4
-"""HTTP takes at most one descriptor in so many."""
+"""Divisor of the limit for HTTP's connections."""
 
 RPC_SHARE = 2
-"""Flight, or a gRPC service, takes at most one descriptor in so many."""
+"""Divisor of the limit for the connections of Flight, or of a gRPC service."""
 
 
 def raise_limit() -> None:
@@ -21,10 +21,10 @@ def raise_limit() -> None:
 
 
 def connections_max(setting: int, share: int) -> int:
-    """Return how many connections a listener may hold: its setting, or its share if that is less.
+    """Return the most connections of a listener: its setting, or its share if less.
 
     Args:
-        setting: The most that are wanted.
+        setting: Configured maximum.
         share: `HTTP_SHARE` or `RPC_SHARE`.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""Exposure: a listener beyond loopback starts only with what makes it safe, or by --insecure."""
+"""Exposure: listeners beyond loopback need tokens and TLS, or --insecure."""
 
 import ipaddress
 import socket
@@ -21,7 +21,7 @@ PEERS_MISSING = "mutual TLS (--tls-client-ca) or the cluster's token (WINGS_CLUS
 
 
 def is_loopback(address: Address) -> bool:
-    """Whether only this machine can reach an address."""
+    """Return whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(address.host.partition("%")[0]).is_loopback
     except ValueError:
@@ -37,15 +37,15 @@ def is_loopback(address: Address) -> bool:
 def check_exposure(
     settings: Settings, listeners: Iterable[tuple[str, Address]], missing: Iterable[str]
 ) -> None:
-    """Make sure that listeners may be opened.
+    """Check that listeners may be opened.
 
     Args:
-        settings: Whether --insecure was given.
-        listeners: What each is for, and where it listens.
-        missing: What they lack.
+        settings: Settings, with --insecure.
+        listeners: Purpose and address of each listener.
+        missing: Security measures that they lack.
 
     Raises:
-        InvalidArgument: One is beyond loopback, lacks something, and --insecure was not given.
+        InvalidArgument: A listener is beyond loopback and lacks something, without --insecure.
     """
     lacking = list(missing)
     exposed = [f"{what} on {address}" for what, address in listeners if not is_loopback(address)]
@@ -61,11 +61,11 @@ def check_exposure(
 
 
 def service_security(settings: MetadataSettings | HoldSettings) -> PeerSecurity:
-    """Return how a metadata service, or a replica of holds, is kept to the nodes of its cluster.
+    """Return the access control of a metadata service or replica to the nodes of its cluster.
 
     Raises:
-        InvalidArgument: The files of TLS cannot be used; or it is to listen beyond loopback without
-            both TLS and a way to know its callers, and not --insecure.
+        InvalidArgument: The TLS files are unusable, or the service would listen beyond loopback
+            without TLS and authentication of callers, and without --insecure.
     """
     tls = Tls.of(settings)
     token = settings.cluster_token

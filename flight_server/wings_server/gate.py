@@ -1,4 +1,4 @@
-"""The gate: every call passes it, over Flight and HTTP, before it looks anything up."""
+"""The gate: authenticates and authorizes every call, over Flight and HTTP, before any look-up."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,13 +24,13 @@ _logger = structlog.get_logger("wings.access")
 
 
 class Gate:
-    """Finds the principal of a call, decides what it may do, and runs actions for it.
+    """Finds the principal of a call, authorizes it, and runs its actions.
 
-    Refusals and actions of administration are logged, with principal, action and name.
+    Rejections and administrative actions are logged, with principal, action and name.
 
     Args:
-        log: What actions run on.
-        authenticator: Knows the tokens; closed by the caller.
+        log: The log that actions run on.
+        authenticator: Finds principals; closed by the caller.
     """
 
     def __init__(self, log: ServedLog, authenticator: Authenticator) -> None:
@@ -39,15 +39,15 @@ class Gate:
         self.authenticator = authenticator
 
     def principal(self, secret: str | None, call: str) -> Principal:
-        """Return the principal that presents a secret; see `Authenticator.principal`.
+        """Return the principal of a secret; see `Authenticator.principal`.
 
         Args:
-            secret: None where none is presented.
-            call: What it calls, for the log.
+            secret: The secret presented, or None.
+            call: Name of the call, for the log.
 
         Raises:
-            Unauthenticated: There is no secret, or it is of no valid token.
-            Unavailable: Metadata cannot be asked whether the token was revoked.
+            Unauthenticated: There is no secret, or it is not that of a valid token.
+            Unavailable: Metadata cannot be reached, so that the token may have been revoked.
         """
         try:
             return self.authenticator.principal(secret)
@@ -56,48 +56,48 @@ class Gate:
             raise
 
     def allow(self, principal: Principal, call: str, topic: str) -> None:
-        """Make sure that a principal may make a call, one of `CALL_RIGHTS`, on a topic.
+        """Check that a principal may make a call, one of `CALL_RIGHTS`, on a topic.
 
         Args:
-            principal: Who calls.
-            call: What is called.
-            topic: A full name or a bare id, not looked up yet.
+            principal: The caller.
+            call: Name of the call.
+            topic: Full name or bare id, not looked up yet.
 
         Raises:
-            InvalidName: It is no name.
-            PermissionDenied: It may not.
+            InvalidName: The name is malformed.
+            PermissionDenied: The principal lacks the right.
         """
         name = TopicName.parse(topic)
         if not principal.is_operator:
             self._authorize(principal, call, CALL_RIGHTS[call], str(name))
 
     def allow_metrics(self, principal: Principal) -> None:
-        """Make sure that a principal may read the metrics.
+        """Check that a principal may read the metrics.
 
         Raises:
-            PermissionDenied: It may not.
+            PermissionDenied: The principal lacks the right.
         """
         self._authorize(principal, "metrics", CALL_RIGHTS["metrics"], EVERYTHING)
 
     def allow_backup(self, principal: Principal) -> None:
-        """Make sure that a principal may read what a backup is of: everything.
+        """Check that a principal may read backups, which contain everything.
 
         Raises:
-            PermissionDenied: It may not.
+            PermissionDenied: The principal lacks the right.
         """
         self._authorize(principal, "backup", CALL_RIGHTS["backup"], EVERYTHING)
 
     def push_quotas(self, principal: Principal, usage: CallUsage | None) -> PushQuotas | None:
-        """Return what a principal's quotas ask of a push by one call of it; None: nothing."""
+        """Return the quotas for a push by one call of a principal; None without quotas."""
         return None if usage is None else PushQuotas(principal, usage, self._places)
 
     def run(self, principal: Principal, name: str, body: ActionBody) -> Answer:
-        """Run an action, one of `ACTIONS`, for a principal; returns what of its answer it may see.
+        """Run one of `ACTIONS` for a principal; returns the part of the result that it may see.
 
         Raises:
-            PermissionDenied: It may not.
-            ResourceExhausted: It would have more topics than it may.
-            WingsError: An error of the action.
+            PermissionDenied: The principal lacks the right.
+            ResourceExhausted: The principal would exceed its quota of topics.
+            WingsError: The action failed.
         """
         action = ACTIONS[name]
         rule = ACTION_RULES.get(name, OTHER_ACTIONS)
@@ -137,7 +137,7 @@ class Gate:
 
 
 def _subject(body: Any) -> str:
-    """Return what an action was on, as its body names it."""
+    """Return the name of an action's subject, from its body."""
     for key in ("topic", "dlq_topic", "namespace", "name"):
         found = getattr(body, key, None)
         if isinstance(found, str):

@@ -1,10 +1,10 @@
-"""Asks the server of this machine whether it is alive: `python -m wings_server.health`.
+"""Health check of this machine's server: `python -m wings_server.health`.
 
-For the health check of a container, whose image has no other client. It reads where HTTP is served
-from `WINGS_HTTP` alone, and asks by TLS where `WINGS_TLS_CERT` is set: over loopback, without a
-look at whose certificate that is.
+For containers, whose image has no other client. It takes the address of HTTP only from
+`WINGS_HTTP`,
+and uses TLS if `WINGS_TLS_CERT` is set, over loopback, without verifying the certificate.
 
-Exit status: 0 the server answers, 1 it does not; `--ready`: 0 only while it takes requests.
+Exit status: 0 the server responds, 1 it does not; with `--ready`, 0 only while it accepts requests.
 """
 
 import http.client
@@ -14,19 +14,19 @@ import sys
 from collections.abc import Mapping, Sequence
 
 SECONDS_MAX = 3.0
-"""How long the answer may take."""
+"""Timeout of the response."""
 
 _HTTP = "127.0.0.1:7780"
 
 
 def check(arguments: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """Return why the server is not well; None: it is."""
+    """Return why the server is not healthy; None if it is."""
     path = "/readyz" if "--ready" in arguments else "/healthz"
     _, _, port = environment.get("WINGS_HTTP", _HTTP).rpartition(":")
     connection: http.client.HTTPConnection
     if environment.get("WINGS_TLS_CERT"):
         context = ssl.create_default_context()
-        context.check_hostname = False  # It is asked for by its port on this machine alone.
+        context.check_hostname = False  # Addressed by its port on loopback.
         context.verify_mode = ssl.CERT_NONE
         connection = http.client.HTTPSConnection(
             "127.0.0.1", int(port), timeout=SECONDS_MAX, context=context
@@ -45,7 +45,7 @@ def check(arguments: Sequence[str], environment: Mapping[str, str]) -> str | Non
 
 
 def main() -> None:
-    """Print why the server is not well, if it is not, and exit."""
+    """Print why the server is not healthy, if so, and exit."""
     wrong = check(sys.argv[1:], os.environ)
     if wrong is not None:
         sys.stderr.write(f"{wrong}\n")

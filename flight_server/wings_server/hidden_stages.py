@@ -1,8 +1,9 @@
-"""Stages that a principal may not write to are to it as if they were not there.
+"""Hiding of stages that a principal may not write to, as if they did not exist.
 
-Ids of stages are one space for all topics. What is asked of another's stage is asked of an id that
-no stage can have, in its place: so the answer is that of a stage that does not exist, whatever else
-is wrong with the request.
+Stage ids are shared by all topics. In requests, the ids of hidden stages are replaced by ids that
+no
+stage can have, so that the response is that for a missing stage, whatever else is wrong with the
+request.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -17,15 +18,15 @@ from wings_core.security.principal import Principal
 from wings_core.security.rights import Right
 
 _HIDDEN = "\x01"
-"""A character that no id of a stage contains."""
+"""A character that no stage id contains."""
 
 Body = TypeVar("Body", StagePublish, StageAbort)
 
 
 def hide_stages(log: Log, principal: Principal, body: Body) -> Body:
-    """Return the body with those stages replaced that the principal may not write to.
+    """Return the body with the stages replaced that the principal may not write to.
 
-    Of the beginning of ids in an abort, those that it may write to are left, by id.
+    The prefix of an abort becomes the ids of the stages that it may write to.
     """
     prefix = body.prefix if isinstance(body, StageAbort) else None
     if _may_write(log, principal, body.stages, prefix):
@@ -42,7 +43,7 @@ def hide_stages(log: Log, principal: Principal, body: Body) -> Body:
 
 @contextmanager
 def by_their_ids() -> Generator[None]:
-    """Have the error of a stage name the id that the caller gave."""
+    """Restore the caller's id in the error of a missing stage."""
     try:
         yield
     except StageNotFound as error:

@@ -1,4 +1,4 @@
-"""Life of a server's process: started, announced on standard output, stopped by a signal, ended."""
+"""Lifecycle of a server's process: start, ready line on standard output, stop by a signal."""
 
 import gc
 import logging
@@ -20,13 +20,13 @@ from wings_server.descriptors import raise_limit
 from wings_server.settings import Settings
 
 STOP_SECONDS_MAX = 10.0
-"""How long a stop may take beyond the drain, disk included, before the process is ended."""
+"""Longest stop after the drain, disk included, before the process is ended."""
 
 COLLECTED_OBJECTS = 100_000
-"""New objects at which Python looks for cycles among the young.
+"""Threshold of new objects for Python's collection of the youngest generation.
 
-Its own 700 are those of a few pushes. A push to 10,000 partitions makes some 80,000, which are all
-freed without; looking at them takes it a tenth longer."""
+Python's default of 700 is reached by a few pushes. A push to 10,000 partitions creates some 80,000
+objects, all freed without the collector; collections would make it 10 % slower."""
 
 _logger = structlog.get_logger("wings.server")
 
@@ -36,19 +36,19 @@ class Service(Protocol):
 
     @property
     def settings(self) -> Settings:
-        """The settings that it was built with."""
+        """The settings."""
         ...
 
     @property
     def ready_line(self) -> str:
-        """The line on standard output when it serves."""
+        """Line printed on standard output when ready."""
         ...
 
     def start(self) -> None:
-        """Serve; returns when it takes connections.
+        """Start; returns when connections are accepted.
 
         Raises:
-            WingsError: It cannot serve; the parts that were started are stopped again.
+            WingsError: The start failed; the parts already started are stopped.
         """
         ...
 
@@ -56,28 +56,29 @@ class Service(Protocol):
         """Drain and stop.
 
         Raises:
-            WingsError: A part could not be closed as it should; all parts are closed.
+            WingsError: A part failed to close properly; all parts are closed.
         """
         ...
 
     def reload(self) -> None:
-        """Read the certificate again, where there is one."""
+        """Reload the certificate, if there is one."""
         ...
 
 
 def run(service: Service, process: int | None = None) -> NoReturn:
     """Serve until SIGTERM or SIGINT, then drain, and end the process with status 0.
 
-    Prints the ready line when it serves. On SIGHUP it reads the certificate again. A second signal
-    to end ends the process at once; acknowledged messages are safe then as well. The status is 1
-    where the stop failed, as where the disk does.
+    Prints the ready line. SIGHUP reloads the certificate. A second SIGTERM or SIGINT ends the
+    process
+    at once; acknowledged messages are safe even then. The status is 1 if the stop failed, for
+    example because of the disk.
 
     Args:
         service: The server.
-        process: The number of this process among several, for the log.
+        process: Number of this process among several, for the log.
 
     Raises:
-        WingsError: It could not start.
+        WingsError: The server could not start.
     """
     settings = service.settings
     logs.configure(settings.log_level, settings.log_format, process=process)
@@ -88,7 +89,7 @@ def run(service: Service, process: int | None = None) -> NoReturn:
     signals.hung_up = service.reload
     collect_rarely()
     line = service.ready_line
-    with suppress(OSError):  # A closed standard output is no reason to stop.
+    with suppress(OSError):  # A closed standard output must not stop the server.
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
     where = {} if settings.is_stateless else {"data_dir": str(settings.data_dir)}
@@ -108,9 +109,9 @@ def run(service: Service, process: int | None = None) -> NoReturn:
 
 
 def collect_rarely() -> None:
-    """Have Python look for cycles among new objects alone, and among many of them at a time."""
-    # Present objects stay for as long as the process: looking at them in each collection would take
-    # as long as many small pushes.
+    """Make Python's cycle collector run rarely, and only on new objects."""
+    # Present objects live as long as the process: traversing them in each collection would take as
+    # long as many small pushes.
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECTED_OBJECTS)
@@ -122,11 +123,11 @@ def _addresses(line: str) -> dict[str, str]:
 
 
 class _Signals:
-    """SIGTERM and SIGINT, caught from its making on: the first is waited for, a second ends all.
+    """Handling of SIGTERM and SIGINT: the first ends `wait`, a second ends the process.
 
-    Python's own handlers run on the main thread, once that comes back from where it waits. The
-    kernel may hand a signal to any thread, and then nothing wakes the main one. The byte that C
-    writes to the wake-up socket comes in any case.
+    Python runs handlers on the main thread, once it returns from a blocking call. The kernel may
+    deliver a signal to any thread, which does not wake the main one. The byte written to the
+    wake-up socket arrives in any case.
     """
 
     def __init__(self) -> None:
@@ -134,14 +135,14 @@ class _Signals:
         self._writer.setblocking(False)
         self._seen = 0
         self.hung_up: Callable[[], None] = lambda: None
-        """Called on SIGHUP, which ends nothing."""
+        """Called on SIGHUP."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._handle)
         signal.signal(signal.SIGHUP, lambda _, __: None)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
 
     def wait(self) -> signal.Signals:
-        """Return the first; blocks until it comes."""
+        """Return the first signal; blocks until it arrives."""
         while (first := signal.Signals(self._reader.recv(1)[0])) is signal.SIGHUP:
             self.hung_up()
         threading.Thread(target=self._end_at_next, name="wings-signals", daemon=True).start()
@@ -159,7 +160,7 @@ class _Signals:
 
 
 def _end_in(seconds: float) -> None:
-    """End the process after so many seconds, whatever it is waiting for."""
+    """End the process after `seconds`, whatever it is waiting for."""
 
     def end() -> None:
         _logger.error("the stop took too long; ending the process", seconds=seconds)

@@ -1,7 +1,8 @@
 """Metrics of a log: gauges of its topics, storage and share groups, read at each scrape.
 
-A scrape is bounded: of many topics those with most bytes have series, of many partitions of one
-the largest; the others are summed as `other`, and `wings_series_summed` counts them.
+A scrape is bounded: the topics with the most bytes, and the largest partitions of each, have
+series;
+the others are summed as `other`, and counted by `wings_series_summed`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,13 +19,13 @@ from wings_server.log_standing import TOPICS_MAX, LogStanding, Standings
 from wings_server.served_log import ServedLog
 
 PARTITIONS_MAX = 100
-"""Series of the partitions of a topic, those with most messages, and of a consumer, by lag."""
+"""Most series for a topic's partitions, by messages, and for a consumer's partitions, by lag."""
 
 GROUP_PARTITIONS_MAX = 10
-"""Series of the partitions of a share group, those with most lag."""
+"""Most series for a share group's partitions, by lag."""
 
 SERIES_MAX = 1_000
-"""The most series of one family in one scrape."""
+"""Most series of one family in a scrape."""
 
 
 _MAINTENANCE = {
@@ -42,18 +43,18 @@ _MAINTENANCE = {
     "bytes_merged": ("merged_bytes", "Bytes of pages that were merged, as stored before."),
     "failures": ("failures", "Partitions whose maintenance failed, to be tried again."),
 }
-"""Counts of the maintainer, by the name in its report: the metric's name, and its help."""
+"""Name and help of the maintainer's metrics, by the field of its report."""
 
 
 class LogCollector:
-    """Reads the gauges of a log at each scrape."""
+    """Collector that reads the gauges of a log at each scrape."""
 
     def __init__(self, log: ServedLog) -> None:
         self._log = log
         self._standings = Standings(log)
 
     def describe(self) -> list[Metric]:
-        """Return no families beforehand: the series depend on the log."""
+        """Return no families in advance, as series depend on the log."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -122,7 +123,7 @@ class LogCollector:
 
 
 def _of_machine(log: ServedLog) -> Iterator[Metric]:
-    """Yield what the log holds of its machine, and whether that keeps it from anything."""
+    """Yield the log's use of memory and disk, and their limits."""
     yield GaugeMetricFamily(
         "wings_memory_held_bytes", "Memory that requests hold of their budget.", log.memory.held
     )
@@ -150,7 +151,7 @@ def _of_machine(log: ServedLog) -> Iterator[Metric]:
 def _bounded_gauge(
     name: str, about: str, labels: list[str], series: Iterable[BoundedSeries]
 ) -> tuple[GaugeMetricFamily, int]:
-    """Return a gauge by the last label, and how many series of it are in a sum."""
+    """Return a gauge bounded by the last label, and the number of summed series."""
     kept, summed = bounded(series, PARTITIONS_MAX, SERIES_MAX)
     family = GaugeMetricFamily(name, about, labels=labels)
     for each in kept:
@@ -159,7 +160,7 @@ def _bounded_gauge(
 
 
 def _named(largest: LargestTopics) -> list[tuple[str, PartitionSums]]:
-    """Return the sums of the topics that have series, then of all others as `other`."""
+    """Return the totals of topics with series, then of all others as `other`."""
     named = [(str(each.topic), each.sums) for each in largest.topics]
     if largest.others:
         rest = [named.pop()[1], largest.of_others]
@@ -168,7 +169,7 @@ def _named(largest: LargestTopics) -> list[tuple[str, PartitionSums]]:
 
 
 def _summed(largest: LargestTopics) -> int:
-    """Return how many topics, and partitions of them, are in `other`."""
+    """Return the number of topics and partitions in `other`."""
     if not largest.others:
         return 0
     last = largest.topics[-1].sums.partitions
@@ -185,7 +186,7 @@ def _ends(standing: LogStanding) -> Iterator[BoundedSeries]:
 
 
 def _of_topics(largest: LargestTopics) -> Iterator[Metric]:
-    """Yield how many partitions topics have, and the pages, rows and bytes in each tier."""
+    """Yield the number of partitions of topics, and the pages, rows and bytes of each tier."""
     named = _named(largest)
     partitions = GaugeMetricFamily(
         "wings_topic_partitions", "Partitions written to.", labels=["topic"]
@@ -227,7 +228,7 @@ def _of_tables(tables: Tables) -> Iterator[Metric]:
 
 
 def _of_groups(groups: list[tuple[ShareGroup, list[SharePartitionState]]]) -> Iterator[Metric]:
-    """Yield how far groups are: as many series as there are groups, and a few of each."""
+    """Yield the progress of share groups: a series for each, and a few for its partitions."""
     labels = ["group", "topic"]
     lag = GaugeMetricFamily(
         "wings_share_lag_messages", "Messages that a share group has not finished.", labels=labels
@@ -265,7 +266,7 @@ def _of_deliveries(counts: Mapping[tuple[str, str], GroupCounts]) -> Iterator[Me
     for name, about in _DELIVERIES.items():
         labels = ["group", "topic"]
         family = CounterMetricFamily(f"wings_share_{name}_messages", about, labels=labels)
-        # The first that were counted, as a count may never fall.
+        # The first ones counted, as counters must never decrease.
         others = 0
         for number, ((topic, group), of_group) in enumerate(counts.items()):
             if number < SERIES_MAX - 1:

@@ -1,7 +1,7 @@
-"""Where a log stands at a scrape: its largest topics one by one, all others as sums.
+"""The state of a log for a scrape: its largest topics individually, all others as totals.
 
-What one look costs is bounded, but for one statement over all partitions; of a log that has many,
-the last look is good for a few seconds.
+Reading it has a bounded cost, except for one statement over all partitions; for a large log the
+last state is cached for a few seconds.
 """
 
 import time
@@ -16,31 +16,31 @@ from wings_core.names import TopicName
 from wings_core.partitions import Partition
 
 TOPICS_MAX = 100
-"""The most topics that have series of their own, one less where others are summed."""
+"""Most topics with series of their own; one less if others are summed."""
 
 GROUPS_MAX = 1_000
-"""The most share groups that are looked at in one scrape."""
+"""Most share groups read for one scrape."""
 
 CONSUMERS_MAX = 1_000
-"""The most named consumers whose lag is computed in one scrape."""
+"""Most named consumers whose lag is computed for one scrape."""
 
 SMALL = 10_000
-"""The most topics and partitions of a log that is looked at anew for each scrape."""
+"""Most topics and partitions of a log whose state is read for each scrape."""
 
 KEPT_SECONDS = 5.0
-"""How long a look at a larger one is good for."""
+"""Time for which the state of a larger log is cached."""
 
 
 @dataclass(slots=True)
 class LogStanding:
-    """The state of the log at one moment."""
+    """State of the log at one moment."""
 
     largest: LargestTopics
     ends: dict[TopicName, dict[Partition, int]] = field(
         default_factory=dict[TopicName, dict[Partition, int]]
     )
-    """The next offsets of the partitions of the largest topics, and of those that consumers read;
-    none of a topic that was deleted meanwhile."""
+    """Next offsets of partitions of the largest topics, and of topics with consumers; those
+    deleted     meanwhile are missing."""
     lags: list[tuple[str, TopicName, Partition, int]] = field(
         default_factory=list[tuple[str, TopicName, Partition, int]]
     )
@@ -50,21 +50,21 @@ class LogStanding:
 
 
 class Standings:
-    """Looks at a log; safe for any thread.
+    """Reader of a log's state. Thread-safe.
 
     Args:
-        log: Which.
-        clock: In seconds, from any moment.
+        log: The log.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
         self._kept: tuple[float, LogStanding] | None = None
-        """Replaced as a whole, without a lock: two who look at once both ask metadata."""
+        """Cached state and its time; replaced without a lock, so that it may be read twice."""
 
     def look(self) -> LogStanding:
-        """Return where the log stands, of a large one a few seconds ago; blocks for metadata."""
+        """Return the state of the log, up to a few seconds old if large; blocks for metadata."""
         kept = self._kept
         if kept is not None and self._clock() < kept[0]:
             return kept[1]
@@ -104,9 +104,9 @@ class Standings:
         self, topic: TopicName, most: int
     ) -> Iterator[tuple[ShareGroup, list[SharePartitionState]]]:
         shares = self._log.shares
-        with suppress(NotFound):  # It was deleted meanwhile.
+        with suppress(NotFound):  # Deleted meanwhile.
             for group in shares.of_topic(topic)[:most]:
-                # Where no majority of the replicas answers, the other groups have series.
+                # If no majority of the replicas responds, the other groups still have series.
                 with suppress(Unavailable):
                     yield group, shares.describe(group)
 

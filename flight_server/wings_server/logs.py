@@ -1,8 +1,8 @@
-"""Structured logs on standard error: the server's own and those of the libraries it runs on.
+"""Structured logs on standard error, of the server and of its libraries.
 
-All of it goes through the standard library's root logger: loggers of structlog, `logging.getLogger`
-of the core (which knows nothing of structlog), and uvicorn's. What was given as `extra` or as
-keyword arguments becomes keys of the entry.
+All entries go through the standard library's root logger: those of structlog, of the core's
+`logging.getLogger` (which does not use structlog), and of uvicorn. `extra` and keyword arguments
+become keys of an entry.
 """
 
 import logging
@@ -17,7 +17,7 @@ from wings_core import tracing
 
 
 def _add_trace(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Add the ids of the present span, where there is one."""
+    """Add the ids of the current span, if any."""
     ids = tracing.current_ids()
     if ids is not None:
         event["trace_id"], event["span_id"] = ids
@@ -43,13 +43,13 @@ _SHARED: tuple[Processor, ...] = (
 )
 
 _TELLS_SECRETS = ("boto3", "botocore", "urllib3")
-"""At `debug` they write requests and answers, the keys of a role among them."""
+"""Loggers that write requests and responses at `debug`, including the keys of a role."""
 
 
 def route_to_logging(process: int | None = None) -> None:
-    """Turn the entries of structlog's loggers into records of the standard library's.
+    """Convert entries of structlog to records of the standard library.
 
-    The program's handlers then decide where entries go, and pytest captures them.
+    The program's handlers then process them, and pytest captures them.
     """
     structlog.configure(
         processors=[
@@ -71,13 +71,14 @@ def configure(
     stream: TextIO | None = None,
     process: int | None = None,
 ) -> None:
-    """Set up the logs of this process; called again, it replaces what it set up.
+    """Set up the logs of this process, replacing an earlier setup.
 
     Args:
-        level: The least severe entries written: `debug`, `info`, `warning` or `error`.
-        form: `json` is one object a line. None: `console` where the stream is a terminal.
-        stream: Where entries go; standard error if None.
-        process: The number of this process among several, which each entry tells.
+        level: Least level written: `debug`, `info`, `warning` or `error`.
+        form: `json` writes one object a line; None selects `console` for a terminal, or else
+            `json`.
+        stream: Stream to write to; None for standard error.
+        process: Number of this process among several, added to each entry.
     """
     output = sys.stderr if stream is None else stream
     route_to_logging(process)
@@ -105,7 +106,7 @@ def _renderers(form: Literal["console", "json"] | None, stream: TextIO) -> list[
         return [
             structlog.dev.ConsoleRenderer(
                 colors=terminal and not os.environ.get("NO_COLOR"),
-                # Where rich is installed, the default prints all local variables, secrets too.
+                # If rich is installed, the default prints local variables, including secrets.
                 exception_formatter=structlog.dev.plain_traceback,
             )
         ]

@@ -1,4 +1,4 @@
-"""Membership: a node keeps a lease in metadata, and reads there which other nodes are live."""
+"""Membership: a node's lease in metadata, and the list of live nodes."""
 
 import threading
 from collections.abc import Sequence
@@ -11,20 +11,19 @@ from wings_core.metadata.interfaces import Nodes
 from wings_core.model import Node
 
 HEARTBEATS_PER_LEASE = 5
-"""How often a node renews its lease within its duration, and reads the list of nodes."""
+"""Heartbeats per lease duration; each renews the lease and reads the list of nodes."""
 
 _logger = structlog.get_logger("wings.nodes")
 
 
 class Membership:
-    """The lease of one node: `join`, then `leave`; a heartbeat thread renews it between the two.
+    """The lease of one node, renewed by a heartbeat thread between `join` and `leave`.
 
-    A lease that expired, as renewals failed for any reason, is acquired again by the next
-    heartbeat.
+    A lease that expired after failed renewals is acquired again by the next heartbeat.
 
     Args:
-        nodes: Where leases are kept.
-        lease_seconds: How long a lease lasts.
+        nodes: Stores leases.
+        lease_seconds: Duration of a lease.
     """
 
     def __init__(self, nodes: Nodes, lease_seconds: float) -> None:
@@ -33,15 +32,15 @@ class Membership:
         self._node: Node | None = None
         self._live: tuple[str, ...] = ()
         self._heard = True
-        """Whether the last renewal was answered."""
+        """Whether the last renewal succeeded."""
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wings-membership", daemon=True)
 
     def join(self, node: Node) -> None:
-        """Acquire a lease for this node; blocks for one attempt, later ones are the heartbeat's.
+        """Acquire a lease for this node; blocks for one attempt, which the heartbeat repeats.
 
         Args:
-            node: Where clients reach it.
+            node: The node, with its addresses for clients.
         """
         self._node = node
         self._live = (self._node.address,)
@@ -52,27 +51,28 @@ class Membership:
     def addresses(self) -> Sequence[str]:
         """Return the addresses of the live nodes as last read, this node's own first.
 
-        The others follow in the order of their addresses, beginning after its own: so the lists of
-        all nodes together name each as often in each place. None before `join`.
+        The others follow in the order of addresses, starting after this node's, so that over all
+        nodes
+        each address is equally often in each position. Empty before `join`.
         """
         return self._live
 
     def leave(self) -> None:
-        """Deregister this node; waits for a renewal under way."""
+        """Deregister this node; waits for a renewal in progress."""
         if self._node is None:
             return
         self._leaving.set()
         self._thread.join()
-        with suppress(Exception):  # The lease expires by itself.
+        with suppress(Exception):  # The lease will expire.
             self._nodes.leave(self._node.id)
 
     def _look_for_namesakes(self, address: str) -> None:
-        """Warn of another node at the same address: one before this, or one too many."""
-        with suppress(Exception):  # The renewal will tell.
+        """Warn of another node at the same address: a predecessor, or a duplicate."""
+        with suppress(Exception):  # The renewal will report it.
             if any(each.address == address for each in self._nodes.live()):
                 _logger.warning(
-                    "another node was listed at this node's address; if it still runs, clients "
-                    "find only one of the two",
+                    "another node was registered at this address; if it still runs, clients "
+                    "reach only one of the two",
                     address=address,
                 )
 
@@ -87,9 +87,9 @@ class Membership:
         except WingsError as error:
             self._note_silence(error.message)
             return
-        except Exception as error:  # noqa: BLE001 - a heartbeat outlasts all of them.
-            # A fault of ours or of a library must not end the heartbeat: the node would serve on
-            # and never be listed again.
+        except Exception as error:  # noqa: BLE001 - the heartbeat must survive every error
+            # A fault must not end the heartbeat: the node would continue to serve without being
+            # listed again.
             self._note_silence(f"{type(error).__name__}: {error}", exc_info=True)
             return
         if not self._heard:
@@ -99,7 +99,7 @@ class Membership:
         self._live = (*live[own:], *live[:own])
 
     def _note_silence(self, reason: str, *, exc_info: bool = False) -> None:
-        """Log the first of several renewals that failed; the next heartbeat tries again."""
+        """Log the first of consecutive failed renewals; the next heartbeat retries."""
         if self._heard:
             _logger.warning("this node is not listed for now", reason=reason, exc_info=exc_info)
         self._heard = False

@@ -1,7 +1,7 @@
-"""Metrics for Prometheus: counts that the handlers keep, and gauges of the log, read when scraped.
+"""Metrics for Prometheus: counters updated by handlers, and gauges of the log, read at each scrape.
 
 Series are named `wings_…`; the label `transport` is `flight` or `http`, `partition` the value's
-JSON text. Those of the log are in `log_metrics`.
+JSON text. The gauges of the log are in `log_metrics`.
 """
 
 import itertools
@@ -41,8 +41,8 @@ _FLUSH_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 class _Counts:
     """Counters by name and transport.
 
-    An event takes one lock for all its counters; the library's take one each, and ten times as
-    long (measured), for every batch.
+    An event takes one lock for all its counters; the library's counters take one each, which is ten
+    times as slow (measured), for every batch.
     """
 
     def __init__(self, about: dict[str, str]) -> None:
@@ -116,7 +116,7 @@ class _Flushes:
 
 
 class _BuildInfo:
-    """Which version serves."""
+    """The version of the server."""
 
     def collect(self) -> Iterator[Metric]:
         """Yield one gauge, always 1."""
@@ -126,18 +126,18 @@ class _BuildInfo:
 
 
 class Metrics:
-    """The metrics of one server; all methods may be called from any thread."""
+    """The metrics of one server. Thread-safe."""
 
     def __init__(self) -> None:
         self.traffic = Traffic()
-        """Traffic by topic, of the observed log."""
+        """Traffic of the log by topic."""
         self.of_all: Callable[[bytes], bytes] = lambda own: own
         """Adds the metrics of the server's other processes to those of this one."""
         self._registry = CollectorRegistry()
         self._errors = Counter(
             "wings_errors", "Errors answered.", ["transport", "code"], registry=self._registry
         )
-        # There from the start: to Prometheus a series that begins with 1 has not increased.
+        # Present from the start: Prometheus sees no increase in a series that begins with 1.
         for transport in get_args(Transport):
             for fault in (Internal, StorageCorrupt):
                 self._errors.labels(transport, fault.code)
@@ -161,31 +161,31 @@ class Metrics:
     def pushed(
         self, transport: Transport, topic: TopicName, rows: int, size: int, batches: int = 1
     ) -> None:
-        """Count committed batches, which have `rows` rows and pages of `size` bytes together."""
+        """Count committed batches with `rows` rows and pages of `size` bytes in total."""
         self._counts.add(transport, pushes=batches, push_rows=rows, push_bytes=size)
         self.traffic.pushed(topic, rows, size)
 
     def fetch_begun(self, transport: Transport) -> None:
-        """Count a read that begins."""
+        """Count the start of a read."""
         self._counts.add(transport, fetches=1)
 
     def delivered(
         self, transport: Transport, rows: int, size: int, topic: TopicName | None = None
     ) -> None:
-        """Count messages sent to a reader; `size` is in bytes as read from storage, or of JSON.
+        """Count messages sent to a reader.
 
         Args:
-            transport: What they were sent over.
-            rows: How many they are.
-            size: In bytes.
-            topic: Which they are of; None: of several, or of none, as the rows of SQL are.
+            transport: Transport that they were sent over.
+            rows: Number of messages.
+            size: Bytes read from storage, or of JSON.
+            topic: Topic of the messages; None for several topics or none, as for SQL.
         """
         self._counts.add(transport, fetch_rows=rows, fetch_bytes=size)
         if topic is not None:
             self.traffic.delivered(topic, rows, size)
 
     def failed(self, transport: Transport, code: str) -> None:
-        """Count an error response, of a whole call or of one part of it."""
+        """Count an error response, of a call or of a part of it."""
         self._errors.labels(transport, code).inc()
 
     def observe(self, log: ServedLog) -> None:
@@ -199,7 +199,7 @@ class Metrics:
 
     @property
     def media_type(self) -> str:
-        """The media type of `exposition`."""
+        """Media type of `exposition`."""
         return CONTENT_TYPE_PLAIN_0_0_4
 
     def exposition(self) -> bytes:

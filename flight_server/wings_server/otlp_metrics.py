@@ -1,10 +1,10 @@
-"""Metrics by OTLP: the families of `/metrics`, sent to a collector at an interval.
+"""Metrics over OTLP: the families of `/metrics`, sent to a collector at an interval.
 
-What Prometheus scrapes and what is sent are the same numbers under the same names; those of
-counters are without `_total`, which a collector adds where it hands them to Prometheus.
+The numbers and names are those that Prometheus scrapes, except that counters lack `_total`, which a
+collector adds when it exports to Prometheus.
 
-    OTEL_METRIC_EXPORT_INTERVAL    milliseconds between two exports; 60000
-    OTEL_METRIC_EXPORT_TIMEOUT     milliseconds that one may take; 30000
+    OTEL_METRIC_EXPORT_INTERVAL    milliseconds between exports; 60000
+    OTEL_METRIC_EXPORT_TIMEOUT     timeout of an export in milliseconds; 30000
 """
 
 import os
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
 CLOSE_SECONDS_MAX = 3.0
-"""How long a stop waits for the last export."""
+"""Longest wait of a stop for the last export."""
 
 _UNITS = {"seconds": "s", "bytes": "By"}
 
@@ -33,13 +33,13 @@ _logger = structlog.get_logger("wings.metrics")
 
 
 class OtlpMetrics:
-    """Exports metrics on a thread of its own, from its construction to `close`.
+    """Exporter of metrics on a thread of its own, from its construction to `close`.
 
     Args:
-        collect: Returns all families; it may block, as it reads metadata.
+        collect: Returns all families; may block to read metadata.
 
     Raises:
-        InvalidArgument: The environment cannot be followed, or the extra `otel` is missing.
+        InvalidArgument: The environment is invalid, or the extra `otel` is not installed.
     """
 
     def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
@@ -54,7 +54,7 @@ class OtlpMetrics:
         self._thread.start()
 
     def close(self) -> None:
-        """Export a last time, and stop; waits for that no longer than `CLOSE_SECONDS_MAX`."""
+        """Export a last time, and stop; waits at most `CLOSE_SECONDS_MAX`."""
         self._closed.set()
         self._thread.join(CLOSE_SECONDS_MAX)
 
@@ -68,17 +68,17 @@ class OtlpMetrics:
         try:
             data = metrics_data(self._collect(), self._resource, self._began)
             self._exporter.export(data, timeout_millis=self._timeout)
-        except Exception as error:  # noqa: BLE001 - the next one may succeed.
+        except Exception as error:  # noqa: BLE001 - the next export may succeed
             _logger.warning("metrics were not exported", reason=f"{error!r:.200}")
 
 
 def metrics_data(families: Iterable[Metric], resource: "Resource", began: int) -> "MetricsData":
-    """Return families of Prometheus as data of OpenTelemetry.
+    """Convert Prometheus families to OpenTelemetry data.
 
     Args:
         families: Counters, gauges and histograms; others are left out.
-        resource: Whose they are.
-        began: Since when counters count, in nanoseconds since the epoch.
+        resource: Resource of the process.
+        began: Start of the counters, in nanoseconds since the epoch.
     """
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -119,7 +119,7 @@ def _metric(family: Metric, began: int, now: int) -> Any:
 
 
 def _histogram(family: Metric, began: int, now: int) -> Any:
-    """Return the one point of a histogram without labels, as all of Wings are."""
+    """Return the single point of a histogram without labels, as all of Wings' are."""
     from opentelemetry.sdk.metrics.export import HistogramDataPoint
 
     below = [

@@ -43,18 +43,18 @@ class Server:
     """A server over one data directory; `start`, then `stop`, once each.
 
     Args:
-        settings: Its own.
-        http: The socket to accept HTTP connections from, which listens; None: it opens one.
-        siblings: The other processes of this server; None: there are none.
+        settings: The settings.
+        http: Listening socket for HTTP connections; None to open one.
+        siblings: The other processes of this server, or None.
 
     Attributes:
-        settings: What it was built with.
-        log: The log that it serves, from `start` on.
-        flight: Where Flight is served, with the real port, from `start` on.
-        http: Where HTTP is served, with the real port, from `start` on.
-        service: The Flight service, from `start` on.
-        http_service: The HTTP service, from `start` on.
-        tls: The certificate of both listeners, from `start` on; None: they have none.
+        settings: The settings.
+        log: The log, after `start`.
+        flight: Address of Flight with the actual port, after `start`.
+        http: Address of HTTP with the actual port, after `start`.
+        service: The Flight service, after `start`.
+        http_service: The HTTP service, after `start`.
+        tls: The certificate of both listeners, after `start`; None without TLS.
     """
 
     log: ServedLog
@@ -79,29 +79,29 @@ class Server:
 
     @property
     def flight_url(self) -> str:
-        """The endpoint of Flight for clients."""
+        """Flight URL for clients."""
         return f"{'grpc' if self.tls is None else 'grpc+tls'}://{self.flight}"
 
     @property
     def http_url(self) -> str:
-        """The address of HTTP for clients."""
+        """HTTP URL for clients."""
         return f"{'http' if self.tls is None else 'https'}://{self.http}"
 
     @property
     def ready(self) -> bool:
-        """Whether requests are taken: from the end of `start` to the beginning of `stop`."""
+        """Whether requests are accepted: from the end of `start` to the beginning of `stop`."""
         return self._ready
 
     def start(self) -> None:
-        """Open the data directory and serve it; returns when both listeners take connections.
+        """Open the log and serve it; returns when both listeners accept connections.
 
-        Where a part fails, those before it are stopped again.
+        On a failure, the parts already started are stopped.
 
         Raises:
-            Unavailable: The data directory or a port is in use, or cannot be used; or PostgreSQL
-                or the object store cannot be reached.
-            PermissionDenied: The object store does not take the credentials.
-            InvalidArgument: The directory is something else, or of other metadata.
+            Unavailable: The data directory or a port is in use or unusable, or PostgreSQL or the
+                object store cannot be reached.
+            PermissionDenied: The object store rejects the credentials.
+            InvalidArgument: The path is not a data directory, or belongs to other metadata.
         """
         settings = self.settings
         self.tls = Tls.of(settings)
@@ -112,7 +112,7 @@ class Server:
                 "--advertise is for nodes: give --metadata, or --metadata-url with --hot and "
                 "without --data-dir"
             )
-        # Every part pushes how it is stopped; unwound backwards, that is the order of a drain.
+        # Each part pushes its stop; unwinding runs them in the order of a drain.
         with ExitStack() as started:
             metrics = Metrics()
             log = _open_log(settings, started, metrics, self.tls)
@@ -125,7 +125,7 @@ class Server:
             started.enter_context(closing(FreedMemory(log.memory)))
             gate = self._open_gate(log, started)
             self.http_service = started.enter_context(closing(HttpService(log, metrics, gate)))
-            # Started before Flight so that it is stopped after it, and `/readyz` reports the drain.
+            # Started before Flight, so that it stops after it, and `/readyz` reports the drain.
             hosts = set(settings.allowed_host)
             hosts |= {found.host.lower() for found in (settings.advertise, settings.http) if found}
             app = create_app(self._all_ready, self.http_service, hosts)
@@ -153,7 +153,7 @@ class Server:
         self._ready = True
 
     def _open_gate(self, log: ServedLog, started: ExitStack) -> Gate:
-        """Open the gate; refuses listeners beyond loopback that lack tokens or TLS."""
+        """Open the gate; rejects listeners beyond loopback without tokens or TLS."""
         settings = self.settings
         root = settings.root_token
         secret = None if root is None else root.get_secret_value()
@@ -165,7 +165,7 @@ class Server:
         return Gate(log, authenticator)
 
     def _as_node(self, settings: Settings) -> Node:
-        """Return where clients reach this process."""
+        """Return this process as a node, with its addresses for clients."""
         address = _advertised(settings, self.flight) if settings.is_node else self.flight
         host = settings.http.host
         if settings.http.is_wildcard:
@@ -174,25 +174,25 @@ class Server:
         return Node(uuid.uuid4().hex, str(address), http, now_us())
 
     def _all_ready(self) -> bool:
-        """Tell whether requests are taken, by all processes of the server."""
+        """Return whether all processes of the server accept requests."""
         return self._ready and (self._siblings is None or self._siblings.all_ready)
 
     @property
     def ready_line(self) -> str:
-        """The line on standard output when it serves."""
+        """Line printed on standard output when ready."""
         return f"wings ready flight={self.flight_url} http={self.http_url}"
 
     def reload(self) -> None:
-        """Read the certificate again, where there is one."""
+        """Reload the certificate, if there is one."""
         if self.tls is not None:
             self.tls.reload()
 
     def stop(self) -> None:
-        """Drain and stop; blocks for the drain's bound and a little more; a second call returns.
+        """Drain and stop; blocks little longer than the drain's bound. Idempotent.
 
-        First `/readyz` turns to 503. Then Flight and HTTP refuse new calls, end waiting polls with
-        UNAVAILABLE, and wait for what was received to be committed and acknowledged. Then they
-        stop, and the log is closed and its directory unlocked.
+        First `/readyz` returns 503. Then Flight and HTTP reject new calls, end waiting polls with
+        UNAVAILABLE, and wait until received batches are committed and acknowledged. Then they stop,
+        the log is closed and its directory unlocked.
         """
         self._ready = False
         self._stop.close()
@@ -201,17 +201,17 @@ class Server:
 def _open_log(
     settings: Settings, started: ExitStack, metrics: Metrics, tls: Tls | None
 ) -> ServedLog:
-    """Open the log of a server that is alone, or of a node.
+    """Open the log of a single server, or of a node.
 
     Args:
         settings: The settings of the server.
-        started: Ends the parts that are begun beside the log.
+        started: Stack that stops the parts started beside the log.
         metrics: Counts flushes.
         tls: The server's certificate.
     """
     replicas = [] if settings.hold_replicas is None else parse_targets(settings.hold_replicas)
     if settings.is_node and settings.metadata is not None:
-        replicas = replicas or [str(settings.metadata)]  # The service has one beside the metadata.
+        replicas = replicas or [str(settings.metadata)]  # The service has a replica.
     coordinator = partial(open_remote, replicas, peer_access(settings)) if replicas else None
     hot, remote = settings.hot, settings.remote
     url = settings.metadata_url
@@ -234,16 +234,16 @@ def _open_log(
         deployment = OneDirectory(directory, service, hot, remote, coordinator)
     else:
         assert postgres is not None
-        # Closed with the log, and here where that is not opened.
+        # Closed with the log, or here if the log does not open.
         metadata = started.enter_context(closing(open_postgres(postgres)))
-        store_id = metadata.claim_for_nodes()  # Before anything is written to it.
+        store_id = metadata.claim_for_nodes()  # Before anything is written.
         if coordinator is None:
             token = metadata.node_token()
             coordinator, holds = serve_holds(settings, started, postgres, token, tls)
         deployment = PostgresAndObjects(metadata, store_id, hot, remote, coordinator)
     parts = deployment.open(settings.limits)
     catalog: Catalog | None = None
-    # With an object store, the directories of a service's nodes may be each their own.
+    # With an object store, each node of a service may have its own directory.
     if settings.metadata is None or settings.iceberg_catalog or "hot" not in parts.storage.objects:
         catalog = open_catalog(
             parts.storage.remote.objects.url,
@@ -256,7 +256,7 @@ def _open_log(
 
 
 def _advertised(settings: Settings, flight: Address) -> Address:
-    """Return where clients reach a node.
+    """Return the address of a node for clients.
 
     Raises:
         InvalidArgument: The address is a wildcard, which no client can connect to.
@@ -264,8 +264,8 @@ def _advertised(settings: Settings, flight: Address) -> Address:
     given = settings.advertise or settings.flight
     if given.is_wildcard:
         raise InvalidArgument(
-            f"{given} is no address to connect to: say with --advertise where clients of this node "
-            "reach it"
+            f"clients cannot connect to {given}: give the address of this node for clients with "
+            "--advertise"
         )
     return Address(given.host, given.port or flight.port)
 
@@ -278,7 +278,7 @@ def _serve_flight(
     membership: Membership,
     tls: Tls | None,
 ) -> FlightService:
-    # gRPC hides why a start fails, so the address is bound once beforehand.
+    # gRPC hides the cause of a failed start, so the address is bound once beforehand.
     bind(address).close()
     try:
         return FlightService(
@@ -291,7 +291,7 @@ def _serve_flight(
 def run(
     settings: Settings, http: socket.socket | None = None, siblings: "Siblings | None" = None
 ) -> NoReturn:
-    """Run a server until it is told to stop; see `lifecycle.run`.
+    """Run a server until it is signalled to stop; see `lifecycle.run`.
 
     Args:
         settings: The server's settings.
@@ -299,9 +299,9 @@ def run(
         siblings: See `Server`.
 
     Raises:
-        WingsError: It could not start.
+        WingsError: The server could not start.
     """
     keep_freed_memory()
-    prometheus_client.disable_created_metrics()  # They would double the series, for little use.
+    prometheus_client.disable_created_metrics()  # They would double the series.
     number = None if siblings is None else siblings.index
     lifecycle.run(Server(settings, http=http, siblings=siblings), number)

@@ -1,8 +1,8 @@
-"""Quotas of calls: topics and partitions, counted in metadata, and the bytes of pushes.
+"""Enforcement of quotas: topics and partitions, counted in metadata, and the bytes of pushes.
 
-A node counts by what metadata says, a second old at most, and what it has let through since. So
-nodes, and pushes of stages that are published later, may together exceed a quota of these by what
-they began at the same time.
+A node counts by metadata, at most a second old, and its own admissions since. So several nodes, and
+pushes of stages that are published later, may together exceed a quota by what they start
+concurrently.
 """
 
 import threading
@@ -24,19 +24,19 @@ from wings_core.security.quotas import CallUsage, Usage, exhausted
 from wings_core.security.rights import Right
 
 LOOK_SECONDS = 1.0
-"""How old a count of partitions may be before another one is refused or let through by it,"""
+"""Age of a count of partitions up to which it is used for decisions."""
 
 LOOK_SHARE = 20
-"""or as many times as long as the look took: of many partitions, it takes no more of metadata."""
+"""Alternative age limit, in multiples of the time of a count, to bound the load of metadata."""
 
 _UNBOUNDED: AbstractContextManager[None] = nullcontext()
 
 
 def using(principal: Principal) -> AbstractContextManager[CallUsage | None]:
-    """Count a call of a principal for the block; yields None where it has no quotas.
+    """Count a call of a principal for the block; yields None without quotas.
 
     Raises:
-        ResourceExhausted: It has as many calls under way as it may.
+        ResourceExhausted: The quota of calls is reached.
     """
     return _UNBOUNDED if principal.usage is None else principal.usage.call()
 
@@ -44,15 +44,15 @@ def using(principal: Principal) -> AbstractContextManager[CallUsage | None]:
 def counted(
     chunks: Iterable[tuple[pa.RecordBatch, bytes]], usage: CallUsage, *, refuses: bool
 ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-    """Yield chunks, each counted as in flight until the next is asked for.
+    """Yield chunks, each counted as in flight until the next is requested.
 
     Args:
-        chunks: What is sent.
-        usage: Of the call that it is sent by.
-        refuses: Whether more than the quota is an error; else it is counted and sent.
+        chunks: Chunks to send.
+        usage: Usage of the call.
+        refuses: Whether to raise beyond the quota; otherwise the chunk is counted and sent.
 
     Raises:
-        ResourceExhausted: A chunk and what is in flight exceed the quota.
+        ResourceExhausted: A chunk and the bytes in flight exceed the quota.
     """
     for batch, metadata in chunks:
         size = batch.nbytes
@@ -66,20 +66,20 @@ def counted(
 
 @dataclass(slots=True)
 class _Places:
-    """The partitions that count for one principal, by topic's UUID and partition."""
+    """The partitions counted for one principal, by topic UUID and partition."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while metadata is asked, and while a topic is created."""
+    """Held while metadata is read, and while a topic is created."""
     found: set[tuple[str, Partition]] = field(default_factory=set)
     look_at: float = 0.0
-    """When they are looked up again before they decide, on the monotonic clock."""
+    """Monotonic time from which they are counted again before a decision."""
 
 
 class PlaceQuotas:
-    """Counts topics and partitions for principals with quotas of them.
+    """Counts topics and partitions of principals with such quotas.
 
     Args:
-        log: Where they are.
+        log: The log.
     """
 
     def __init__(self, log: Log) -> None:
@@ -89,14 +89,14 @@ class PlaceQuotas:
 
     @contextmanager
     def creating(self, principal: Principal, names: Iterable[str]) -> Generator[None]:
-        """Keep a principal to its quota of topics, for the block that creates some.
+        """Enforce a principal's quota of topics for a block that creates topics.
 
         Args:
-            principal: Who has quotas.
-            names: Full names of topics that it may administer; some may exist already.
+            principal: The principal.
+            names: Full names of the topics to create; some may exist.
 
         Raises:
-            ResourceExhausted: There were more than it may have.
+            ResourceExhausted: The quota would be exceeded.
         """
         usage = principal.usage
         assert usage is not None
@@ -114,12 +114,12 @@ class PlaceQuotas:
             yield
 
     def admit(self, principal: Principal, topic: Topic, partitions: Iterable[Partition]) -> None:
-        """Keep a principal to its quota of partitions.
+        """Enforce a principal's quota of partitions.
 
-        Blocks for a look at all partitions that count, where one is new to this node.
+        Blocks to count all its partitions, if one is new to this node.
 
         Raises:
-            ResourceExhausted: There were more than it may have.
+            ResourceExhausted: The quota would be exceeded.
         """
         usage = principal.usage
         assert usage is not None
@@ -159,9 +159,9 @@ class PushQuotas:
     """The quotas of a principal, applied to one stream of pushes.
 
     Attributes:
-        principal: Who pushes.
-        usage: Of its call.
-        places: Count partitions.
+        principal: The principal that pushes.
+        usage: Usage of its call.
+        places: Counts partitions.
     """
 
     principal: Principal
@@ -169,12 +169,12 @@ class PushQuotas:
     places: PlaceQuotas
 
     def admit(self, batch: PreparedBatch) -> None:
-        """Count the partitions of a batch, and its bytes, until `release`.
+        """Count the partitions of a batch, and its bytes until `release`.
 
-        Blocks until batches of the same call that fill the quota of bytes are released.
+        Blocks while earlier batches of the same call exhaust the quota of bytes.
 
         Raises:
-            ResourceExhausted: They exceed a quota.
+            ResourceExhausted: A quota is exceeded.
         """
         self.admit_partitions(batch)
         self.usage.take(batch.bytes, waits=True)
@@ -183,10 +183,10 @@ class PushQuotas:
         """Count the partitions of a batch.
 
         Raises:
-            ResourceExhausted: They exceed the quota.
+            ResourceExhausted: The quota is exceeded.
         """
         self.places.admit(self.principal, batch.topic, (run[0] for run in batch.runs))
 
     def release(self, batch: PreparedBatch) -> None:
-        """Count the bytes of a batch, and of all that were joined with it, no longer."""
+        """Release the bytes of a batch, and of the batches joined with it."""
         self.usage.release(batch.bytes)

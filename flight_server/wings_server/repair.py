@@ -17,38 +17,37 @@ if TYPE_CHECKING:
 def repair(
     data_dir: Annotated[
         Path,
-        typer.Argument(
-            metavar="DATA_DIR", help="The damaged directory of a server that is stopped."
-        ),
+        typer.Argument(metavar="DATA_DIR", help="The damaged data directory of a stopped server."),
     ],
     into: Annotated[
         Path,
-        typer.Option(metavar="NEW_DIR", help="The directory to make; must not be there yet."),
+        typer.Option(metavar="NEW_DIR", help="The directory to create, which must not exist."),
     ],
     copy: Annotated[
         bool,
         typer.Option(
             "--copy",
-            help="Copy the files with messages, as from a disk that fails. Default: hard links to "
-            "them, which take no room, where both directories are on one file system.",
+            help="Copy the files with messages, for example from a failing disk. Default: hard "
+            "links, which take no space, if both directories are on one file system.",
         ),
     ] = False,
 ) -> None:
-    """Rebuild what can be rebuilt of a damaged data directory, in a new one; list what is lost.
+    """Rebuild a damaged data directory as a new one, as far as possible; list the losses.
 
-    DATA_DIR is only read. Topics, messages, consumers' offsets and share groups that are sound are
-    taken over from `metadata.sqlite` and `holds.sqlite`, each row by itself. Messages keep their
-    offsets: where it is not known any more where some lie, reading those is STORAGE_CORRUPT, and
-    all others are read as before. Damaged pages stay as they are, and are listed as `wings check`
-    lists them. Where `metadata.sqlite` is cut off or gone, the file `NOTES` beside it says where
-    most messages lie.
+    DATA_DIR is only read. Sound topics, messages, consumers' offsets and share groups are taken
+    from
+    `metadata.sqlite` and `holds.sqlite`, row by row. Messages keep their offsets: those that cannot
+    be located are reported as STORAGE_CORRUPT when read, and all others are read as before. Damaged
+    pages are kept, and listed as by `wings check`. If `metadata.sqlite` is truncated or missing,
+    the
+    file `NOTES` beside it has the locations of most messages.
 
-    First run `wings check DATA_DIR`: a directory without problems needs no repair, and damaged
-    holds alone are repaired in their place by `wings holds rebuild DATA_DIR`. Afterwards serve
-    NEW_DIR, and keep DATA_DIR until you have what you need of it. Only directories that hold all
-    of their messages are repaired: none with an object store, or metadata in PostgreSQL.
+    First run `wings check DATA_DIR`: a directory without problems needs no repair, and if only
+    `holds.sqlite` is damaged, `wings holds rebuild DATA_DIR` repairs it in place. Afterwards serve
+    NEW_DIR, and keep DATA_DIR until you no longer need it. Only directories that hold all of their
+    messages can be repaired: not those with an object store, or metadata in PostgreSQL.
 
-    Exit status: 0 nothing is lost, 1 something is, 2 it could not be repaired, and there is no
+    Exit status: 0 nothing is lost, 1 something is lost, 2 the repair failed, and there is no
     NEW_DIR.
     """
     from wings_core.repair import repair_directory

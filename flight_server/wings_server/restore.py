@@ -18,38 +18,36 @@ def restore(
     *,
     data_dir: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="The data directory to make: not there yet, or empty."),
+        typer.Option(metavar="DIR", help="The data directory to create: absent or empty."),
     ],
     backup: Annotated[
         str | None,
-        typer.Option(
-            metavar="BACKUP", help="As `wings backup list` names it. Default: the newest."
-        ),
+        typer.Option(metavar="BACKUP", help="Id, as in `wings backup list`. Default: the newest."),
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOPIC", help="Restore this alone; may be given many times."),
+        typer.Option(metavar="TOPIC", help="Restore only this topic; repeatable."),
     ] = None,
     until: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="RFC 3339, as 2026-01-31T12:00:00Z: each partition ends before its first message "
-            "with a later timestamp.",
+            help="RFC 3339, like 2026-01-31T12:00:00Z: each partition ends before its first "
+            "message with a later timestamp.",
         ),
     ] = None,
 ) -> None:
-    """Make a data directory of a backup; `wings serve --data-dir DIR` then serves it.
+    """Create a data directory from a backup; `wings serve --data-dir DIR` then serves it.
 
-    It is another log from then on: the server that was backed up may run beside it. What lay in
-    object stores is in DIR. Every checksum is compared.
+    It is a separate log from then on: the original server may run beside it. Messages of object
+    stores are in DIR. Every checksum is verified.
 
     $ wings restore /mnt/backups --data-dir ./restored
 
     $ wings restore s3://backups/wings --data-dir ./old --topic orders --until 2026-01-31T12:00:00Z
 
-    Exit status: 0 done, 1 refused or failed: then no server takes DIR, and the next restore begins
-    anew there.
+    Exit status: 0 done, 1 rejected or failed: then no server opens DIR, and the next restore starts
+    over there.
     """
     from wings_core.backup.repository import Repository
     from wings_core.backup.restore import restore as restore_backup

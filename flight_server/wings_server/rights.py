@@ -1,6 +1,6 @@
-"""Which right each action and each call needs, and on what: one table for Flight and HTTP.
+"""The rights that actions and calls need: one table for Flight and HTTP.
 
-An action that is not in the table is refused to all but operators.
+Actions missing from the table are reserved to operators.
 """
 
 import re
@@ -29,14 +29,14 @@ from wings_server.action import Answer
 from wings_server.hidden_stages import hide_stages
 
 Names = Callable[[Log, Any], Iterable[str]]
-"""Returns the full names that an action is on, from its body."""
+"""Returns the full names of an action's subjects, from its body."""
 
 Shown = Callable[[Principal, Any], Answer]
-"""Returns what of an action's answer may be seen."""
+"""Returns the part of an action's result that the principal may see."""
 
 
 Hidden = Callable[[Log, Principal, Any], Any]
-"""Returns an action's body without what its caller may not know of."""
+"""Returns an action's body with the parts replaced that its caller may not know of."""
 
 
 def _nothing_hidden(_: Log, __: Principal, body: Any) -> Any:
@@ -65,7 +65,7 @@ def _offsets(_: Log, body: CommitOffsets) -> list[str]:
 
 
 def _somewhere(_: Log, __: Any) -> list[str]:
-    """The place of an action that tells each caller of topics that it has the right on."""
+    """Return the subject of an action whose result is filtered by the caller's rights."""
     return [SOMEWHERE]
 
 
@@ -82,7 +82,7 @@ def _listed_groups(_: Log, body: ListGroups) -> list[str]:
 
 
 def _group(_: Log, body: CreateGroup | AlterGroup) -> list[str]:
-    """The topic, and that of the dead letters, which the server creates and writes to."""
+    """Return the topic, and that of the dead letters, which the server creates and writes to."""
     return [str(TopicName.parse(body.topic)), *_dlq(_, body)]
 
 
@@ -100,15 +100,15 @@ _NAME_IN_TEXT = re.compile(
 
 
 def may_write_source(principal: Principal, source: str) -> bool:
-    """Tell whether a principal may know of a source; see `_named_in`."""
+    """Return whether a principal may know of a source; see `_named_in`."""
     return all(principal.may(Right.WRITE, name) for name in _named_in(source))
 
 
 def _named_in(text: str) -> list[str]:
-    """The full names in what a client chose as the name of a source or a writer.
+    """Return the full name contained in a client's name of a source or writer.
 
-    Such a name belongs to no topic. One that holds a full name is kept from those without the right
-    on that; of any other, a right on anything will do.
+    Such names do not belong to a topic. One that contains a full name needs the right on that; any
+    other name needs the right on any topic.
     """
     return _NAME_IN_TEXT.findall(text) or [SOMEWHERE]
 
@@ -151,7 +151,7 @@ def _shared_groups(principal: Principal, answer: Any) -> Answer:
 
 
 def _published(principal: Principal, answer: Any) -> Answer:
-    """A batch that was published before is answered whatever stages are named now."""
+    """Return the result of a repeated publish, whatever stages are named now."""
     for topic in {each["topic"] for each in answer["committed"]}:
         with _unnamed(principal):
             authorize(principal, Right.WRITE, topic)
@@ -160,12 +160,12 @@ def _published(principal: Principal, answer: Any) -> Answer:
 
 @contextmanager
 def _unnamed(principal: Principal) -> Generator[None]:
-    """Refuse without the name of a topic that the caller did not name."""
+    """Hide the names of topics that the caller did not name in errors."""
     try:
         yield
     except PermissionDenied:
         raise PermissionDenied(
-            f"{principal.name} has no right to write on all topics that this batch is of"
+            f"{principal.name} has no right to write on all topics of this batch"
         ) from None
 
 
@@ -184,13 +184,13 @@ class Rule:
     """The rights that an action needs.
 
     Attributes:
-        rights: Any of them will do, on each of the names.
-        names: What it is on.
-        hidden: Returns its body without what the caller may not know of.
-        shown: What of its answer may be seen.
-        creates: The full names, of those that it is on, of topics that it may create.
-        listed: The namespace that a list is of. The list is empty for a principal that may see
-            nothing there, whether or not there is such a namespace.
+        rights: Rights, any of which suffices, on each of the names.
+        names: Returns the action's subjects.
+        hidden: Replaces parts of the body that the caller may not know of.
+        shown: Filters the result.
+        creates: Returns the subjects that are topics it may create.
+        listed: Returns the namespace of a list. The list is empty for a principal that may see
+            nothing there, whether or not the namespace exists.
     """
 
     rights: tuple[Right, ...]
@@ -202,7 +202,7 @@ class Rule:
 
     @property
     def is_admin(self) -> bool:
-        """Whether the action is logged, as one of administration."""
+        """Whether the action is administrative, and so logged."""
         return self.rights == (Right.ADMIN,)
 
 
@@ -257,10 +257,10 @@ ACTION_RULES: Mapping[str, Rule] = {
     "backup-begin": Rule(_ADMIN, _everything),
     "backup-end": Rule(_ADMIN, _everything),
 }
-"""The rules by the names of actions."""
+"""Rules by the names of actions."""
 
 OTHER_ACTIONS = Rule(_ADMIN, _everything)
-"""The rule of an action that was forgotten in the table."""
+"""Rule of actions missing from the table."""
 
 CALL_RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "read": _READ,
@@ -272,4 +272,4 @@ CALL_RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "metrics": (Right.METRICS,),
     "backup": _ADMIN,
 }
-"""The rights of calls over Flight or HTTP that are no actions."""
+"""Rights of Flight and HTTP calls that are not actions."""

@@ -1,4 +1,4 @@
-"""The log of a server, with what stands beside it: SQL over its topics, their tables, backups."""
+"""The log of a server, with its satellites: SQL, tables and backups."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,21 +16,21 @@ from wings_core.tables import Catalog, Tables
 
 
 class ServedLog(Log):
-    """A log, and the satellites that serve it further; closed together.
+    """A log with its satellites, closed together.
 
     Args:
-        parts: As of `Log`.
-        limits: As of `Log`.
-        on_flush: As of `Log`.
-        catalog: The catalog of tables, closed with the log; None: topics cannot be tables here.
-        holds: Copies the messages that share groups have finished, for backups; None: reads them
-            from the coordinator's replicas.
-        scratch: The directory for copies of databases; None: that of the system's temporary files.
+        parts: See `Log`.
+        limits: See `Log`.
+        on_flush: See `Log`.
+        catalog: The catalog of tables, closed with the log; None without tables.
+        holds: Copies the state of share groups for backups; None to read it from the coordinator's
+            replicas.
+        scratch: Directory for copies of databases; None for the system's temporary directory.
 
     Attributes:
         sql: Runs SQL over the topics.
-        tables: Commits segments to the tables of topics; None: topics cannot be tables here.
-        backups: The backups that are being taken at this process.
+        tables: Commits segments to the tables of topics, or None.
+        backups: Backups in progress at this process.
     """
 
     def __init__(

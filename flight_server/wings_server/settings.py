@@ -1,7 +1,8 @@
-"""Every setting of the server, as one model, and where its values come from.
+"""The settings of the server, as one model, and their sources.
 
-By priority: flags of the command line, environment variables (`WINGS_FLIGHT`, nested ones as
-`WINGS_LIMITS__BATCH_BYTES_MAX`), a TOML file, defaults.
+Sources in order of precedence: command-line flags, environment variables (`WINGS_FLIGHT`, nested
+ones
+as `WINGS_LIMITS__BATCH_BYTES_MAX`), a TOML file, defaults.
 """
 
 import ipaddress
@@ -47,17 +48,17 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(\d{1,5})", re.ASCI
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a listener listens. Port 0 stands for a free one, chosen when it begins to listen."""
+    """The address of a listener; port 0 picks a free one when it begins to listen."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse `HOST:PORT`; an IPv6 address stands in brackets, `[::1]:7777`.
+        """Parse `HOST:PORT`, with IPv6 addresses in brackets, like `[::1]:7777`.
 
         Raises:
-            ValueError: It is of another form, or the port is above 65535.
+            ValueError: The text is malformed, or the port is above 65535.
         """
         match = _ADDRESS.fullmatch(text)
         if match is None or int(match[2]) > 65_535:
@@ -69,7 +70,7 @@ class Address:
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it stands for all addresses of the machine, and so for none to connect to."""
+        """Whether it means all addresses of the machine, so that clients cannot connect to it."""
         return self.host in {"0.0.0.0", "::"}
 
     def __str__(self) -> str:
@@ -82,13 +83,13 @@ def _parse_address(value: Any) -> Any:
     return Address.parse(value) if isinstance(value, str) else value
 
 
-# NoDecode: the environment holds it as HOST:PORT, not as the JSON of a dataclass.
+# NoDecode: the environment has HOST:PORT, not the JSON of a dataclass.
 AddressSetting = Annotated[Address, NoDecode, BeforeValidator(_parse_address), PlainSerializer(str)]
 
 
 def _check_metadata_url(url: SecretStr) -> SecretStr:
     if not url.get_secret_value().startswith(("postgresql://", "postgres://")):
-        # It is not repeated: it may hold a password all the same.
+        # The value is not repeated, as it may contain a password.
         raise ValueError("expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
     return url
 
@@ -109,7 +110,7 @@ def _check_secret(secret: SecretStr) -> SecretStr:
 
 
 Secret = Annotated[SecretStr, AfterValidator(_check_secret)]
-"""A token that was chosen; shown as stars wherever it is printed."""
+"""A chosen token, printed as stars."""
 
 
 def _check_host(name: str) -> str:
@@ -122,17 +123,18 @@ def _check_host(name: str) -> str:
 
 
 ObjectStoreUrl = Annotated[str, AfterValidator(_check_store_url)]
-"""Holds no credentials: those are in the environment, in files, or of the machine's role."""
+"""URL of an object store, without credentials, which come from the environment, files, or the
+machine's role."""
 
 MetadataUrl = Annotated[SecretStr, AfterValidator(_check_metadata_url)]
-"""Shown as stars wherever it is printed."""
+"""URL of PostgreSQL, printed as stars."""
 
 
 class Settings(BaseSettings):
-    """The settings of one server. The constructor reads neither environment nor files: `load` does.
+    """The settings of one server. Only `load`, not the constructor, reads environment and files.
 
-    `flags.FLAGS` tells what each means that is a flag of the command line too. Environment
-    variables of the prefix that name no setting are left to other programs of Wings.
+    `flags.FLAGS` describes the settings that are also flags. Unknown environment variables with the
+    prefix are ignored, as they may belong to other programs of Wings.
     """
 
     model_config = SettingsConfigDict(
@@ -154,31 +156,31 @@ class Settings(BaseSettings):
     flight: AddressSetting = Address("127.0.0.1", 7777)
     advertise: AddressSetting | None = None
     node_lease_seconds: float = Field(default=10.0, ge=0.5, le=NODE_LEASE_SECONDS_MAX)
-    """How long a node of several that is gone is still listed; no flag."""
+    """Time for which a vanished node stays listed; no flag."""
     http: AddressSetting = Address("127.0.0.1", 7780)
     root_token: Secret | None = None
-    """An operator's token while it is set, of 32 characters or more; no flag."""
+    """Token of an operator, of at least 32 characters, valid while it is set; no flag."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
     cluster_ca: Path | None = None
     cluster_token: Secret | None = None
-    """The token that nodes present to the metadata service and to replicas of holds, of 32
-    characters or more; no flag."""
+    """Token of nodes for the metadata service and replicas, of at least 32 characters; no flag."""
     allowed_host: tuple[Annotated[str, AfterValidator(_check_host)], ...] = ()
     insecure: bool = False
     drain_seconds: float = Field(default=10.0, ge=0, le=3600)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] | None = None
     limits: Limits = Limits()
-    """Bounds on what the server takes on; no flag."""
+    """Limits of the server; no flag."""
 
     @property
     def is_stateless(self) -> bool:
-        """Whether PostgreSQL and an object store hold everything, and no data directory anything.
+        """Whether PostgreSQL and an object store hold everything, without a data directory.
 
-        So it is where the URLs of both are given, and no data directory, neither by name nor by
-        one that was used with PostgreSQL before and lies where it does by default.
+        True if the URLs of both are given, and no data directory, neither explicitly nor as an
+        existing
+        default one used with PostgreSQL before.
         """
         return (
             self.metadata_url is not None
@@ -189,7 +191,7 @@ class Settings(BaseSettings):
 
     @property
     def is_node(self) -> bool:
-        """Whether there may be other servers of the same log."""
+        """Whether other servers may serve the same log."""
         return self.metadata is not None or self.is_stateless
 
     @classmethod
@@ -201,18 +203,18 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take values from the constructor's arguments alone."""
+        """Use only the constructor's arguments as a source."""
         return (init_settings,)
 
 
 class MetadataSettings(Settings):
-    """The settings of a metadata service: those of a server that it has, and where it listens."""
+    """The settings of a metadata service: its server settings, and its address."""
 
     listen: AddressSetting = Address("127.0.0.1", 7778)
 
 
 class HoldSettings(Settings):
-    """The settings of a replica of holds: those of a server that it has, and where it listens."""
+    """The settings of a replica of share groups' state: its server settings, and its address."""
 
     listen: AddressSetting = Address("127.0.0.1", 7779)
     holds_url: MetadataUrl | None = None
@@ -233,15 +235,16 @@ def load(
     flags: Mapping[str, Any] | None = None,
     model: type[Settings] = Settings,
 ) -> Settings:
-    """Gather the settings from all sources.
+    """Load the settings from all sources.
 
     Args:
         config: A TOML file whose keys are the settings' names.
-        flags: Values by setting's name; None stands for a flag that was not given.
-        model: Of a server, or of a metadata service.
+        flags: Values by the setting's name; None for a flag that was not given.
+        model: Model of the settings.
 
     Raises:
-        InvalidArgument: A value is wrong or a key unknown; the message names each and its source.
+        InvalidArgument: A value is invalid or a key unknown; the message names each with its
+            source.
     """
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     file = {} if config is None else _read_toml(config)
@@ -271,7 +274,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one tree of values over another; the upper one wins, key by key."""
+    """Merge two trees of values; `high` takes precedence, key by key."""
     merged = dict(low)
     for key, value in high.items():
         below = merged.get(key)
@@ -287,13 +290,13 @@ def _source(
     environment: Mapping[str, Any],
     config: Path | None,
 ) -> str:
-    """Name a setting as it is written in the source that its value came from."""
+    """Return the name of a setting in the source of its value."""
     names = [str(name) for name in location]
     if names[0] in flags:
         return "--" + names[0].replace("_", "-")
     if not _holds(environment, names):
         return f"{config}: {'.'.join(names)}"
-    # A nested value has a variable of its own, or is in the JSON of one that stands for all.
+    # A nested value has a variable of its own, or is part of the JSON of its parent's.
     variables = {name.upper() for name in os.environ}
     for end in range(len(names), 1, -1):
         variable = _variable(names[:end])

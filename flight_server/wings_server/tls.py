@@ -1,7 +1,8 @@
-"""TLS: the certificates of listeners, read from files, and again on SIGHUP where that can be.
+"""TLS: the certificates of listeners, read from files, and reloaded on SIGHUP if possible.
 
-HTTP and gRPC take renewed files for new connections. Flight keeps those that it was started with:
-pyarrow has no way to replace them, so its certificate needs a restart.
+HTTP and gRPC use reloaded files for new connections. Flight keeps its first certificate, since
+pyarrow
+cannot replace it; renewing it needs a restart.
 """
 
 import ssl
@@ -21,7 +22,7 @@ _logger = structlog.get_logger("wings.tls")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Pem:
-    """The contents of the files when they were last read."""
+    """Contents of the files when last read."""
 
     cert: bytes
     key: bytes
@@ -32,29 +33,29 @@ class Tls:
     """The certificate of a process's listeners.
 
     Args:
-        cert: The file of the certificate chain, in PEM.
-        key: The file of its private key.
-        client_ca: The file of the authorities that clients are checked against, for mutual TLS;
-            None: clients need no certificate.
+        cert: File of the certificate chain, in PEM.
+        key: File of its private key.
+        client_ca: File of the certificate authorities of clients, for mutual TLS; None if clients
+            need no certificate.
 
     Raises:
-        InvalidArgument: A file cannot be read, or is not what it should be.
+        InvalidArgument: A file cannot be read, or is invalid.
     """
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
         self._files = (cert, key, client_ca)
         self._pem = self._read()
         self.context = self._renewed = self._load()
-        """The one of HTTP; each of its connections takes over the one that was loaded last."""
+        """Context of HTTP; each connection switches to the context loaded last."""
         self.context.sni_callback = self._take_renewed
         self._version = 0
 
     @classmethod
     def of(cls, settings: Settings) -> "Tls | None":
-        """Return the certificate that settings name; None where they name none.
+        """Return the certificate of the settings; None without one.
 
         Raises:
-            InvalidArgument: A certificate is without its key, or the reverse; or as above.
+            InvalidArgument: Only one of certificate and key is given, or a file is unusable.
         """
         cert, key = settings.tls_cert, settings.tls_key
         if cert is None and key is None and settings.tls_client_ca is None:
@@ -69,7 +70,7 @@ class Tls:
         return self._pem.client_ca is not None
 
     def reload(self) -> None:
-        """Read the files again; where they cannot be used, those of before stay."""
+        """Reload the files; if they are unusable, the previous ones stay in use."""
         try:
             pem = self._read()
             self._renewed = self._load()
@@ -88,11 +89,11 @@ class Tls:
         return options
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """Return the credentials of a gRPC server, which renew themselves."""
+        """Return the credentials of a gRPC server, which follow reloads."""
         given = self._version
 
         def fetch() -> Any:
-            """Return what is new since the last call, which each connection makes."""
+            """Return a configuration new since the last call; called for each connection."""
             nonlocal given
             if given == self._version:
                 return None
@@ -112,9 +113,9 @@ class Tls:
         return _Pem(read_file(cert), read_file(key), client_ca and read_file(client_ca))
 
     def _take_renewed(self, connection: ssl.SSLObject, _name: str | None, _: object) -> None:
-        # Called for each handshake, also of clients that send no name. What is in use is never
-        # loaded again in place: a handshake would meet the new certificate with the old key, and
-        # authorities that were removed would still be trusted.
+        # Called for each handshake, even without a server name. A context in use is never reloaded
+        # in place: a handshake could see the new certificate with the old key, and removed
+        # authorities would still be trusted.
         connection.context = self._renewed
 
     def _load(self) -> ssl.SSLContext:
@@ -126,18 +127,18 @@ class Tls:
             if client_ca is not None:
                 context.load_verify_locations(client_ca)
                 context.verify_mode = ssl.CERT_REQUIRED
-                # A session that is resumed shows no certificate, whatever has changed since.
+                # A resumed session presents no certificate, whatever has changed since.
                 context.num_tickets = 0
                 context.options |= ssl.OP_NO_TICKET
         except (OSError, ssl.SSLError) as error:
             raise InvalidArgument(
-                f"{cert} and {key} are no certificate and its key: {error}"
+                f"{cert} and {key} are not a certificate and its key: {error}"
             ) from None
         return context
 
 
 def peer_access(settings: Settings) -> PeerAccess:
-    """Return what a node presents to the services of its cluster.
+    """Return the credentials of a node for the services of its cluster.
 
     Raises:
         InvalidArgument: A file cannot be read.
@@ -154,10 +155,10 @@ def peer_access(settings: Settings) -> PeerAccess:
 
 
 def read_file(path: Path) -> bytes:
-    """Return what a file holds.
+    """Return the contents of a file.
 
     Raises:
-        InvalidArgument: It cannot be read.
+        InvalidArgument: The file cannot be read.
     """
     try:
         return path.read_bytes()

@@ -20,7 +20,7 @@ TOKEN_ACTIONS = Actions()
 
 @TOKEN_ACTIONS.add("token-create", TokenCreate)
 def create_token(log: Log, body: TokenCreate) -> Json:
-    """Create a token; returns its description and, this once, its text."""
+    """Create a token; returns its description and, only now, its text."""
     now = now_us()
     secret = new_secret()
     token = Token(
@@ -43,7 +43,7 @@ def alter_token(log: Log, body: TokenAlter) -> Json:
 
 @TOKEN_ACTIONS.add("token-list", TokenList)
 def list_tokens(log: Log, body: TokenList) -> Json:
-    """Return the descriptions of all tokens, expired ones too, by name."""
+    """Return the descriptions of all tokens, expired ones included, by name."""
     del body
     return [describe_token(token) for token in log.tokens.all()]
 

@@ -1,4 +1,4 @@
-"""Actions that sum up, for overviews: bounded answers, however many partitions there are."""
+"""Actions that return totals for overviews, bounded however many partitions there are."""
 
 import heapq
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ from wings_server.rights import may_write_source
 TOTALS_ACTIONS = Actions()
 
 _NAMES_AT_ONCE = 1_000
-"""Names of consumers or sources that metadata is asked for at a time."""
+"""Names of consumers or sources per request to metadata."""
 
 
 class _Ask(Protocol):
@@ -41,7 +41,7 @@ class _Ask(Protocol):
 
 @TOTALS_ACTIONS.add("topic-totals", TopicTotals)
 def topic_totals(log: Log, body: TopicTotals) -> Json:
-    """Return how many partitions, rows and bytes topics have; without those that are not there."""
+    """Return the partitions, rows and bytes of topics, without missing topics."""
     caller = CALLER.get()
     totals: list[dict[str, object]] = []
     for name in dict.fromkeys(map(TopicName.parse, body.topics)):
@@ -56,7 +56,7 @@ def topic_totals(log: Log, body: TopicTotals) -> Json:
 
 @TOTALS_ACTIONS.add("traffic", TrafficBody)
 def traffic(log: Log, body: TrafficBody) -> Json:
-    """Return what this process took in and sent out since its start, in all and by topic."""
+    """Return the traffic of this process since its start, in total and by topic."""
     caller = CALLER.get()
     topics = [
         {"topic": str(name), **describe_traffic(log.traffic.of(name))}
@@ -68,7 +68,7 @@ def traffic(log: Log, body: TrafficBody) -> Json:
 
 
 def _sum(topics: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the traffic of topics together, since the earliest of them was counted."""
+    """Return the total traffic of topics, since the earliest start of their counts."""
     names = ("rows_in", "bytes_in", "rows_out", "bytes_out")
     sums: dict[str, Any] = {name: sum(each[name] for each in topics) for name in names}
     return {**sums, "since": min((each["since"] for each in topics), default=None)}
@@ -76,7 +76,7 @@ def _sum(topics: list[dict[str, Any]]) -> dict[str, Any]:
 
 @TOTALS_ACTIONS.add("list-consumers", ListConsumers)
 def list_consumers(log: Log, body: ListConsumers) -> Json:
-    """Return named consumers by name, each with its lag in the topics that it has offsets in."""
+    """Return named consumers by name, each with its lag in the topics it has offsets in."""
     ends = _Ends(log)
     consumers: list[dict[str, object]] = []
     for name in _names(body, log.registry.list_consumers):
@@ -90,7 +90,7 @@ def list_consumers(log: Log, body: ListConsumers) -> Json:
 
 @TOTALS_ACTIONS.add("consumer-lag", ConsumerLag)
 def consumer_lag(log: Log, body: ConsumerLag) -> Json:
-    """Return how far a named consumer is behind, with the partitions where that is most."""
+    """Return the lag of a named consumer, with the partitions that have the most."""
     uuid = None
     if body.topic is not None:
         uuid = log.admin.get_topic(TopicName.parse(body.topic)).uuid
@@ -101,7 +101,7 @@ def consumer_lag(log: Log, body: ConsumerLag) -> Json:
 
 @TOTALS_ACTIONS.add("shard-sources", ShardSources)
 def shard_sources(log: Log, body: ShardSources) -> Json:
-    """Return sources that have shards, by name, each with how many of them are in which state."""
+    """Return sources with shards, by name, each with the number of shards in each state."""
     caller = CALLER.get()
     sources: list[dict[str, object]] = []
     for name in _names(body, log.shards.sources):
@@ -113,14 +113,14 @@ def shard_sources(log: Log, body: ShardSources) -> Json:
 
 
 class _Ends:
-    """Where partitions start and end, looked up once for each topic."""
+    """Start and end offsets of partitions, looked up once for each topic."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._ends: dict[TopicName, dict[Partition, tuple[int, int]]] = {}
 
     def of(self, topic: TopicName) -> dict[Partition, tuple[int, int]]:
-        """Return where each partition starts and ends; none of a topic that was deleted."""
+        """Return the start and end of each partition; empty for a deleted topic."""
         if topic not in self._ends:
             self._ends[topic] = {}
             with suppress(NotFound):

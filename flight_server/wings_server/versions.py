@@ -1,7 +1,7 @@
-"""Which version of a topic's schema a request is about, on a node that may not know the last one.
+"""The schema version of a request, on a node that may not know the latest version.
 
-A node remembers topics for a moment. What does not fit the schema that it remembers may fit one
-that another node has made since: so it looks again before it refuses.
+A node caches topics for a moment. A request that does not fit the cached schema may fit one that
+another node has created since, so the topic is read afresh before a rejection.
 """
 
 from collections.abc import Callable
@@ -15,25 +15,25 @@ from wings_core.names import TopicName
 T = TypeVar("T")
 
 _MAY_BE_NEWER: tuple[type[WingsError], ...] = (InvalidTicket, InvalidFilter, SchemaMismatch)
-"""The refusal of a request that knows a later version."""
+"""Errors of a request that may be for a later version."""
 
 
 def with_topic(
     log: Log, name: TopicName, use: Callable[[Topic], T], version: int | None = None
 ) -> T:
-    """Return what `use` makes of a topic; where it refuses its schema, of what that is by now.
+    """Return `use(topic)`; on a schema error, tries again with the topic read afresh.
 
     Args:
         log: The log.
-        name: Of the topic.
-        use: Takes the topic with the schema wanted; has no effect where it raises.
-        version: Of the schema; None: the last.
+        name: Name of the topic.
+        use: Called with the topic at the schema version; must have no effect if it raises.
+        version: Schema version; None for the latest.
 
     Raises:
         TopicNotFound: No such topic.
-        InvalidTicket: Its schema has no such version.
+        InvalidTicket: The schema has no such version.
 
-    And what `use` raises.
+    The errors of `use` are raised, too.
     """
     topic = log.admin.get_topic(name)
     if version is not None and version > topic.schema_version:

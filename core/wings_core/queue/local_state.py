@@ -42,8 +42,8 @@ class LocalFile:
     not_before: float = 0.0
     """The earliest time to claim it, in seconds since the epoch."""
     retry_of: int | None = None
-    """Time of death, in microseconds since the epoch, if another read is requested; a file that died
-    at another time is not read again."""
+    """Time of death, in microseconds since the epoch, if another read is requested; a file that
+    died     at another time is not read again."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Flight SQL: what drivers of ADBC and JDBC speak, on the port of Flight."""
+"""Flight SQL, for ADBC and JDBC drivers, on the port of Flight."""
 
 from wings_server.flight_sql.messages import is_flight_sql
 from wings_server.flight_sql.service import ACTIONS, FlightSql

@@ -1,4 +1,4 @@
-"""The catalog as Flight SQL asks for it: one catalog, namespaces as schemas, topics as tables."""
+"""The catalog for Flight SQL: one catalog, namespaces as schemas, topics as tables."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ TABLE = "TABLE"
 SYSTEM_TABLE = "SYSTEM TABLE"
 
 PATTERN_LENGTH_MAX = 1024
-"""Characters of a pattern of names."""
+"""Longest pattern of names, in characters."""
 
 Rows = Sequence[tuple[Any, ...]]
 
@@ -82,7 +82,7 @@ _XDBC_TYPES = _schema(
 )
 
 _TYPES: Sequence[tuple[str, int, int | None, str | None, int | None, int | None]] = (
-    # Name, number of JDBC's type, size, quote, the same without its subtype, radix.
+    # Name, number of JDBC's type, size, quote, number without the subtype, radix.
     ("BLOB", -3, None, "'", -3, None),
     ("BIGINT", -5, 19, None, -5, 10),
     ("UBIGINT", -5, 20, None, -5, 10),
@@ -101,12 +101,12 @@ _TYPES: Sequence[tuple[str, int, int | None, str | None, int | None, int | None]
 
 
 def table_of(command: Message, log: Log, principal: Principal) -> pa.Table | None:
-    """Return the rows that a command of the catalog asks for; None where it is no such command.
+    """Return the rows for a catalog command; None for other commands.
 
     Args:
         command: The command.
-        log: Whose topics are the tables.
-        principal: Who asks: the tables are those that it may read.
+        log: The log whose topics are the tables.
+        principal: The caller; only tables that it may read are returned.
     """
     make = _TABLES_OF.get(type(command))
     return None if make is None else make(command, log, principal)
@@ -187,7 +187,7 @@ def _is_ours(command: Any) -> bool:
 
 
 def _matcher(command: Any, name: str) -> Callable[[str], bool]:
-    """Return what tells whether a name is of a pattern, in which `%` and `_` stand for others.
+    """Return a matcher for a pattern with the wildcards `%` and `_`.
 
     Raises:
         InvalidArgument: The pattern is too long.
@@ -205,7 +205,7 @@ def _matcher(command: Any, name: str) -> Callable[[str], bool]:
             plain = re.escape(part[1:] if part.startswith("\\") else part)
             between[-1] += "." if part == "_" else plain
     *others, last = between
-    # Each is found where it comes first, and no further place is tried, which could take for ever.
+    # Atomic groups match each part at its first position, without exponential backtracking.
     rest = "".join(f"(?>.*?{part})" for part in others[1:])
     compiled = re.compile(f"{others[0]}{rest}.*{last}" if others else last, re.DOTALL)
     return lambda text: compiled.fullmatch(text) is not None

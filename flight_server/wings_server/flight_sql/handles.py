@@ -1,6 +1,6 @@
-"""Handles of statements: all that is known of one, so that any process of the log can run it.
+"""Handles of statements: self-contained, so that any process of the log can run them.
 
-Among that are the values of its parameters, and before these the types that drivers send them as.
+A handle includes the values of its parameters, and the types that drivers send them as.
 """
 
 import base64
@@ -19,7 +19,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 
 PARAMETER_BYTES_MAX = 1024 * 1024
-"""Bytes of the values of a statement's parameters, as Arrow has them."""
+"""Most bytes of the values of a statement's parameters, in Arrow."""
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -37,44 +37,44 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "timedelta": lambda text: int(text) * _MICROSECOND,
     "UUID": uuid.UUID,
 }
-"""Functions from a parameter's text to its value, by the name of its type in Python."""
+"""Parsers of a parameter's text, by the name of its Python type."""
 
 
 class Handle(Message):
-    """A statement, what its parameters stand for, and where its tables are looked for."""
+    """A statement, its parameters, and its default namespace."""
 
     sql: str
     namespace: str | None = None
     parameters: Annotated[
         tuple[Annotated[tuple[str, str], Field(strict=False)], ...], Field(strict=False)
     ] = ()
-    """The type and the text of each value, in order. Not as Arrow data: a client may send any
-    handle, and compressed data tells its size only once it is unpacked."""
+    """Type and text of each value, in order. Not Arrow data, since a client may send any handle,
+    and the size of compressed data is only known once it is decompressed."""
     run: str = Field(default_factory=lambda: secrets.token_hex(8))
-    """Which run of it, to cancel it by."""
+    """Id of the run, by which it is cancelled."""
 
     @classmethod
     def of(cls, raw: bytes) -> "Handle":
         """Parse a handle.
 
         Raises:
-            InvalidArgument: It is none.
+            InvalidArgument: The bytes are not a handle.
         """
         return cls.parse(raw, InvalidArgument, "statement handle")
 
     @property
     def default_namespace(self) -> NamespaceName:
-        """The namespace of tables named without a schema."""
+        """Namespace of unqualified tables."""
         if self.namespace is None:
             return DEFAULT_NAMESPACE
         return NamespaceName.parse(self.namespace)
 
     @property
     def values(self) -> list[Any]:
-        """The values of the parameters, in order.
+        """Values of the parameters, in order.
 
         Raises:
-            InvalidArgument: No handle that `bound` made.
+            InvalidArgument: The handle was not made by `bound`.
         """
         try:
             return [_READ[kind](text) for kind, text in self.parameters]
@@ -82,15 +82,15 @@ class Handle(Message):
             raise InvalidArgument("statement handle: a bad value of a parameter") from None
 
     def bound(self, batches: Iterable[pa.RecordBatch]) -> "Handle":
-        """Return the handle of the statement with these values.
+        """Return a handle with the values of `batches`.
 
         Args:
-            batches: One row, in any number of them; no more are read than tell that there is one.
-                Their data may hold anything.
+            batches: A single row, in any number of untrusted batches; reading stops at a second
+                row.
 
         Raises:
-            InvalidArgument: They are not one row, too many bytes, not valid, or of a type that a
-                parameter cannot have; or a time is finer than microseconds, which Python's are not.
+            InvalidArgument: The data is not a single row, too large, invalid, or of a type that a
+                parameter cannot have; or a time is finer than microseconds, Python's resolution.
         """
         found: pa.RecordBatch | None = None
         for batch in batches:
@@ -101,7 +101,7 @@ class Handle(Message):
         if found is None:
             raise InvalidArgument("a statement takes one row of parameters; got 0")
         try:
-            found.validate(full=True)  # Before its bytes are counted, which reads its offsets.
+            found.validate(full=True)  # Before counting its bytes, which reads its offsets.
             if found.nbytes > PARAMETER_BYTES_MAX:
                 raise InvalidArgument(f"parameters have at most {PARAMETER_BYTES_MAX} bytes")
             values = tuple(_text(column) for column in cast("Any", found).columns)
@@ -110,12 +110,12 @@ class Handle(Message):
         return self.model_copy(update={"parameters": values, "run": secrets.token_hex(8)})
 
     def to_bytes(self) -> bytes:
-        """Return the handle as a client keeps it."""
+        """Return the handle's bytes for clients."""
         return self.model_dump_json(exclude_none=True).encode()
 
 
 def _text(column: Any) -> tuple[str, str]:
-    """Return the type and the text of a column's one value."""
+    """Return the type and the text of a column's only value."""
     kind = column.type
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         kind = kind.value_type
@@ -132,7 +132,7 @@ def _text(column: Any) -> tuple[str, str]:
 
 
 def _in_microseconds(column: Any) -> Any:
-    """Return a column of times as Python has them, any other as it is."""
+    """Convert a column of times to microseconds, Python's resolution; others are unchanged."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         return column.cast(pa.timestamp("us", kind.tz))
@@ -155,10 +155,10 @@ _SAMPLES: dict[str, Any] = {
 
 
 def sent_as(compared: pa.DataType) -> pa.DataType:
-    """Return the type that drivers send values as which are compared with a column of some type.
+    """Return the type for values that are compared with a column of type `compared`.
 
-    Arrow's driver of JDBC makes what it is told: of a long an int32 without a word if that is the
-    type, and of milliseconds microseconds. So the types lose nothing of what JDBC has.
+    Arrow's JDBC driver converts to the given type silently, a long to int32 for example, so the
+    types hold all values of JDBC's.
     """
     of = pa.types
     if of.is_integer(compared):
@@ -179,7 +179,7 @@ def sent_as(compared: pa.DataType) -> pa.DataType:
 
 
 def sample_of(parameters: pa.Schema) -> pa.RecordBatch:
-    """Return a row of some values for these parameters."""
+    """Return a row of sample values for these parameters."""
     values = [[_sample(field.type)] for field in parameters]
     arrays = [pa.array(each, field.type) for each, field in zip(values, parameters, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=parameters)

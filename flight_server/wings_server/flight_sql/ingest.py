@@ -1,4 +1,4 @@
-"""Bulk ingest: `append` pushes, `create` and `create_append` make an unkeyed topic first."""
+"""Bulk ingest: `append` pushes; `create` and `create_append` create an unkeyed topic first."""
 
 import json
 from typing import Any
@@ -21,11 +21,11 @@ _Options = pb.CommandStatementIngest.TableDefinitionOptions
 
 
 def ingest_topic(command: pb.CommandStatementIngest, namespace: NamespaceName) -> TopicName:
-    """Return the topic that rows go to.
+    """Return the target topic.
 
     Raises:
-        InvalidArgument: It is a temporary table, or of another catalog, or to be replaced.
-        InvalidSql: The table's name is none of a topic.
+        InvalidArgument: The target is a temporary table, in another catalog, or to be replaced.
+        InvalidSql: The table's name is not valid for a topic.
     """
     if command.temporary:
         raise InvalidArgument("there are no temporary tables")
@@ -35,7 +35,7 @@ def ingest_topic(command: pb.CommandStatementIngest, namespace: NamespaceName) -
         raise InvalidArgument(f"there is no catalog {command.catalog!r:.80}: it is {CATALOG!r}")
     options = command.table_definition_options
     if options.if_exists == _Options.TABLE_EXISTS_OPTION_REPLACE:
-        raise InvalidArgument("a topic is not replaced: append to it, or delete it first")
+        raise InvalidArgument("a topic cannot be replaced: append to it, or delete it first")
     schema = command.schema if command.HasField("schema") else ""
     return topic_of(TableName(schema, command.table), namespace)
 
@@ -43,7 +43,7 @@ def ingest_topic(command: pb.CommandStatementIngest, namespace: NamespaceName) -
 def creation_of(
     command: pb.CommandStatementIngest, topic: TopicName, schema: pa.Schema
 ) -> CreateTopic | None:
-    """Return the body of the action that makes the topic; None where it is there already."""
+    """Return the body of the action that creates the topic; None if it must exist."""
     options = command.table_definition_options
     if options.if_not_exist != _Options.TABLE_NOT_EXIST_OPTION_CREATE:
         return None
@@ -56,15 +56,15 @@ def creation_of(
 
 
 class PlainRows:
-    """The stream of an ingest with the types of the topic's columns; read in its place.
+    """A wrapper of an ingest's stream that casts to the types of the topic's columns.
 
     Args:
-        reader: Of the call.
-        topic_schema: The topic's last.
-        batch_bytes_max: Most bytes of a batch, looked at before it is unfolded.
+        reader: The call's reader.
+        topic_schema: The topic's latest schema.
+        batch_bytes_max: Most bytes of a batch in plain types, checked before the conversion.
 
     Raises:
-        SchemaMismatch: The stream has other columns, or types that cannot become the topic's.
+        SchemaMismatch: The columns differ, or types cannot be converted to the topic's.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class PlainRows:
         """Return the next batch, and its metadata.
 
         Raises:
-            StopIteration: There is none.
-            SchemaMismatch: A value would be lost, or is not valid.
-            BatchTooLarge: It is too large once it is unfolded.
+            StopIteration: There are no more batches.
+            SchemaMismatch: A value would be lost, or is invalid.
+            BatchTooLarge: The batch is too large in plain types.
         """
         batch, metadata = self._reader.read_chunk()
         if batch is None or batch.schema.equals(self.schema):
@@ -101,13 +101,13 @@ class PlainRows:
         )
         if size > self._bytes_max:
             raise BatchTooLarge(
-                f"the batch has {size} bytes once it is unfolded, the limit is {self._bytes_max}"
+                f"the batch has {size} bytes in plain types, the limit is {self._bytes_max}"
             )
         return self._caster.cast(batch), metadata
 
 
 def _row_bytes(data_type: pa.DataType) -> int:
-    """Return how many bytes a row takes at least, null or not."""
+    """Return the least bytes of a row, null or not."""
     inner = children(data_type)
     if pa.types.is_struct(data_type):
         return sum(_row_bytes(field.type) for field in inner)
@@ -118,13 +118,13 @@ def _row_bytes(data_type: pa.DataType) -> int:
 
 
 class CountedRows:
-    """Takes the answers of a push in the place of a client, and counts the rows."""
+    """A writer that counts the rows in a push's results instead of sending them."""
 
     def __init__(self) -> None:
         self.rows = 0
 
     def write(self, answer: Any) -> None:
-        """Count the rows of one batch's answer."""
+        """Count the rows in one batch's result."""
         raw = answer.to_pybytes() if isinstance(answer, pa.Buffer) else bytes(answer)
         for committed in json.loads(raw).get("committed", ()):
             self.rows += committed["end_offset"] - committed["start_offset"] + 1

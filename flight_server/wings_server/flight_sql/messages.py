@@ -1,4 +1,4 @@
-"""Messages of Flight SQL on the wire: each packed in an Any, which names its type."""
+"""Messages of Flight SQL on the wire, each packed in an Any, which names its type."""
 
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ M = TypeVar("M", bound=Message)
 
 
 def is_flight_sql(raw: "bytes | pa.Buffer | None") -> bool:
-    """Tell whether a command or ticket is a message of Flight SQL, and not JSON."""
+    """Return whether a command or ticket is a message of Flight SQL instead of JSON."""
     # After the field's number and length.
     return raw is not None and bytes(memoryview(raw)[:80]).find(_MARK) in (2, 3)
 
@@ -26,7 +26,7 @@ def unpack(raw: "bytes | pa.Buffer | None") -> Message:
     """Return the message in an Any.
 
     Raises:
-        InvalidArgument: It is no such message, one that is not served, or too long.
+        InvalidArgument: The bytes are not such a message, or it is not supported, or too long.
     """
     if raw is not None and memoryview(raw).nbytes > JSON_BYTES_MAX:
         raise InvalidArgument(f"a message of Flight SQL has at most {JSON_BYTES_MAX} bytes")
@@ -35,11 +35,11 @@ def unpack(raw: "bytes | pa.Buffer | None") -> Message:
         packed.ParseFromString(to_bytes(raw))
         name = packed.type_url.removeprefix(_PREFIX)
         if name not in pb.DESCRIPTOR.message_types_by_name or name == packed.type_url:
-            raise InvalidArgument(f"Flight SQL's {name!r:.80} is not served")
+            raise InvalidArgument(f"Flight SQL's {name!r:.80} is not supported")
         found: Message = getattr(pb, name)()
         found.ParseFromString(packed.value)
     except DecodeError:
-        raise InvalidArgument("this is no message of Flight SQL") from None
+        raise InvalidArgument("this is not a message of Flight SQL") from None
     return found
 
 
@@ -47,7 +47,7 @@ def unpack_as(raw: "bytes | pa.Buffer | None", cls: type[M]) -> M:
     """Return the message of one type in an Any.
 
     Raises:
-        InvalidArgument: It is another one.
+        InvalidArgument: The message has another type.
     """
     found = unpack(raw)
     if not isinstance(found, cls):

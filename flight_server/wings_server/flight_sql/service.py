@@ -1,6 +1,6 @@
 """The calls of Flight SQL: each unpacks its message, calls one plain function, and packs."""
 
-# Newer clients than those of CancelQuery cancel by Flight itself.
+# CancelQuery is deprecated: newer clients cancel by Flight itself.
 # pyright: reportDeprecated=false
 
 import contextlib
@@ -40,25 +40,25 @@ ACTIONS: Mapping[str, str] = {
     "ClosePreparedStatement": "Flight SQL: close a prepared statement.",
     "CancelQuery": "Flight SQL: cancel a query that this process runs.",
 }
-"""The actions, and what each does."""
+"""Descriptions of the actions, by name."""
 
 PutRows = Callable[[PutCommand, PlainRows, Any], None]
-"""Pushes rows; the last argument takes the answers."""
+"""Pushes rows; the last argument receives the results."""
 
 
 class FlightSql:
-    """Serves Flight SQL over a log; from any thread.
+    """Flight SQL over a log. Thread-safe.
 
     Args:
         log: The log.
-        gate: Decides what each caller may do.
+        gate: Authorizes callers.
     """
 
     def __init__(self, log: ServedLog, gate: Gate) -> None:
         self._log = log
         self._gate = gate
         self._runs: WeakValueDictionary[str, Cancel] = WeakValueDictionary()
-        """The cancellations of runs, as long as their calls know them: also of planned ones."""
+        """Cancellations by run, planning included, while their calls hold them."""
 
     def info(
         self,
@@ -67,13 +67,13 @@ class FlightSql:
         schema_name: str | None,
         cancel: Cancel,
     ) -> flight.FlightInfo:
-        """Return the ticket that reads what a command asks for, and its schema.
+        """Return the ticket and the schema for a command.
 
         Args:
-            descriptor: With the command.
-            principal: Who asks.
-            schema_name: The connection's default schema; None: that of the default namespace.
-            cancel: Ends the planning of a statement.
+            descriptor: Descriptor with the command.
+            principal: The caller.
+            schema_name: The connection's default schema; None for that of the default namespace.
+            cancel: Cancels the planning of a statement.
         """
         command = unpack(descriptor.command)
         table = table_of(command, self._log, principal)
@@ -85,7 +85,7 @@ class FlightSql:
         elif isinstance(command, pb.CommandPreparedStatementQuery):
             handle = Handle.of(command.prepared_statement_handle)
         else:
-            raise InvalidArgument(f"{type(command).__name__} is not served by GetFlightInfo")
+            raise InvalidArgument(f"{type(command).__name__} is not supported by GetFlightInfo")
         schema = self._schema(handle, principal, cancel)
         ticket = pack(pb.TicketStatementQuery(statement_handle=handle.to_bytes()))
         return _info(schema, descriptor, ticket, -1)
@@ -93,9 +93,9 @@ class FlightSql:
     def open(
         self, ticket: "bytes | pa.Buffer", principal: Principal, cancel: Cancel
     ) -> "Query | pa.Table":
-        """Return the query that a ticket runs, or the rows of the catalog that it asks for.
+        """Return a ticket's query, or its rows of the catalog.
 
-        `CancelQuery` ends it by `cancel`, also while it is planned.
+        `CancelQuery` ends it through `cancel`, even during planning.
         """
         command = unpack(ticket)
         table = table_of(command, self._log, principal)
@@ -117,7 +117,7 @@ class FlightSql:
         schema_name: str | None,
         cancel: Cancel,
     ) -> bytes:
-        """Run an action, one of `ACTIONS`; returns its result, empty for none."""
+        """Run one of `ACTIONS`; returns its result, empty for none."""
         if name == "CreatePreparedStatement":
             asked = unpack_as(body, pb.ActionCreatePreparedStatementRequest)
             _check_transaction(asked)
@@ -136,18 +136,18 @@ class FlightSql:
         schema_name: str | None,
         push: PutRows,
     ) -> bytes:
-        """Bind parameters, or push rows; returns the answer.
+        """Bind parameters or push rows; returns the response.
 
         Args:
-            descriptor: With the command.
+            descriptor: Descriptor with the command.
             reader: The call's stream.
-            batches: Its batches, each read once it is asked for.
-            principal: Who calls.
-            schema_name: As of `info`.
-            push: Pushes them instead.
+            batches: Its batches, read lazily.
+            principal: The caller.
+            schema_name: See `info`.
+            push: Pushes the rows of an ingest.
 
         Raises:
-            InvalidSql: A statement that would write.
+            InvalidSql: The statement would write.
         """
         command = unpack(descriptor.command)
         if isinstance(command, pb.CommandPreparedStatementQuery):
@@ -173,7 +173,7 @@ class FlightSql:
         try:
             return PlainRows(reader, topic.schema, bytes_max)
         except SchemaMismatch:
-            # Another node may have made a later version since this node looked.
+            # Another node may have created a later schema version.
             return PlainRows(reader, self._log.versions.look_again(topic).schema, bytes_max)
 
     def _query(self, handle: Handle, principal: Principal, cancel: Cancel) -> Query:
@@ -206,7 +206,7 @@ class FlightSql:
         )
         if peers:
             handle = handle.bound([sample_of(parameters)])
-        # Some values of these types may not do, such as an empty pattern of times.
+        # Sample values may be invalid for a statement, such as an empty time format.
         with contextlib.suppress(InvalidSql) if peers else contextlib.nullcontext():
             result.dataset_schema = self._schema(handle, principal, cancel).serialize().to_pybytes()
         return pack(result)
@@ -214,11 +214,11 @@ class FlightSql:
     def _types(
         self, queries: Sequence[str | None], of: Handle, principal: Principal, cancel: Cancel
     ) -> list[pa.DataType]:
-        """Return the types that values are sent as to be compared with a column of each query."""
+        """Return the types for values that are compared with the column of each query."""
         known = list(dict.fromkeys(query for query in queries if query is not None))
         text = f"SELECT {', '.join(f'({query})' for query in known)}"
         found: dict[str | None, pa.DataType] = {}
-        # Such as of one that refers to a query around it, or of too many: the values are texts.
+        # For example a correlated query, or too many: values are then sent as texts.
         with contextlib.suppress(InvalidSql, ResourceExhausted):
             if known:
                 schema = self._schema(of.model_copy(update={"sql": text}), principal, cancel)

@@ -1,4 +1,4 @@
-"""Facts about the server for drivers: a value for every number of Flight SQL's enum `SqlInfo`."""
+"""Facts about the server for drivers: a value for each number of Flight SQL's enum `SqlInfo`."""
 
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
@@ -16,13 +16,13 @@ _KINDS = {
     "string_list": pa.list_(pa.string()),
     "int32_to_int32_list_map": pa.map_(pa.int32(), pa.list_(pa.int32())),
 }
-"""The union's kinds of values, in its order."""
+"""Kinds of values of the union, in order."""
 
 _TEXTS: Mapping[int, str | None] = {
     0: "Wings",
     1: version("wings-flight"),
     2: pa.__version__,
-    6: None,  # The versions of Substrait, which is not served.
+    6: None,  # Versions of Substrait, which is not supported.
     7: None,
     504: '"',  # Quotes a name.
     513: "\\",  # Escapes `%` and `_` in a pattern.
@@ -130,11 +130,11 @@ _INFO: Mapping[int, tuple[int, Any]] = {
     )
     for number, value in values.items()
 }
-"""The index of the kind and the value, by number."""
+"""Index of the kind, and the value, by number."""
 
 
 def sql_info(numbers: Iterable[int]) -> pa.Table:
-    """Return the values of these numbers, or of all where there are none.
+    """Return the values of `numbers`, or of all numbers if it is empty.
 
     Numbers that the enum lacks are left out.
     """

@@ -1,1 +1,1 @@
-"""Replicas of share groups' holds, served over gRPC."""
+"""Replicas of share groups' state (holds), served over gRPC."""

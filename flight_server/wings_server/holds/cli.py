@@ -13,7 +13,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
-    help="Replicas of what the workers of share groups hold.",
+    help="Replicas of the state of share groups.",
 )
 
 
@@ -28,12 +28,12 @@ app = typer.Typer(
     listen="Where gRPC is served; port 0 picks a free one. Default: 127.0.0.1:7779.",
 )
 def serve(**flags: Any) -> None:
-    """Serve one replica of holds to nodes (`wings serve --hold-replicas A,B,C`) until SIGTERM.
+    """Serve one replica of share groups' state (`wings serve --hold-replicas A,B,C`) until SIGTERM.
 
-    It keeps tombstones in the data directory, or in PostgreSQL; what is held is in memory alone. A
-    message is handed out when a majority of the replicas holds it: three of them go on while one
-    is down. All nodes must name the same replicas. When it serves, it prints one line on standard
-    output with the real port; logs go to standard error.
+    Finished messages are stored in the data directory, or in PostgreSQL; held messages are only in
+    memory. A message is delivered when a majority of the replicas holds it, so three replicas
+    tolerate the loss of one. All nodes must name the same replicas. When ready, it prints one line
+    with the actual port on standard output; logs go to standard error.
     """
     hide_pandas()
     from wings_server import lifecycle
@@ -47,15 +47,15 @@ def serve(**flags: Any) -> None:
 def rebuild(
     data_dir: Annotated[
         Path,
-        typer.Argument(metavar="DATA_DIR", help="The data directory of a server that is stopped."),
+        typer.Argument(metavar="DATA_DIR", help="The data directory of a stopped server."),
     ],
     metadata_url: MetadataUrl = None,
 ) -> None:
-    """Rebuild a damaged `holds.sqlite` from what of it is sound, so that share groups open again.
+    """Rebuild a damaged `holds.sqlite` from its sound rows, so that share groups work again.
 
-    No message is lost: where it is not certain any more that one was finished, it is delivered
-    again; groups of which nothing is left begin at the start of their topic. The damaged file stays
-    beside the new one, under another name.
+    No message is lost: messages that may not have been finished are delivered again; groups whose
+    state is lost start at the beginning of their topic. The damaged file is kept beside the new
+    one, under another name.
     """
     from wings_server.holds.process import rebuild_directory
 
@@ -63,7 +63,7 @@ def rebuild(
     for problem in rebuilt.problems:
         typer.echo(f"problem: {problem}")
     for group in rebuilt.groups_lost:
-        typer.echo(f"lost: group {group.name} of {group.topic.name} begins anew")
+        typer.echo(f"lost: group {group.name} of {group.topic.name} starts over")
     typer.echo(
         f"rebuilt: {rebuilt.partitions:,} partitions of groups, "
         f"{rebuilt.ranges:,} ranges of messages"

@@ -30,7 +30,7 @@ from wings_server.holds.sessions import Sessions
 from wings_server.metadata.requests import check_request
 
 TTL_MS_MAX = 24 * 3_600_000
-"""Longer than any group's lock: a mistake would keep a replica from granting anything."""
+"""Greatest TTL of a hold, longer than any group's lock; a mistaken one would block a replica."""
 
 
 class _HoldHandlers:
@@ -51,7 +51,7 @@ class _HoldHandlers:
         return encode_answers(requests, self._replica.perform(requests) if requests else ())
 
     def _carry_out(self, messages: Sequence[bytes]) -> list[bytes | WingsError]:
-        """Carry out messages of sessions together; returns their answers, or their errors."""
+        """Execute messages of sessions together; returns their responses or errors."""
         asked = [_parsed(message) for message in messages]
         possible = [requests for requests in asked if not isinstance(requests, WingsError)]
         together = [request for requests in possible for request in requests]
@@ -63,17 +63,17 @@ class _HoldHandlers:
             for requests in asked
         ]
 
-    # The type of the message tells the request.
+    # The type of the message determines the request.
     renew = release = tombstone = read = forget = hold
 
 
 def hold_service(replica: HoldReplica) -> tuple[ServiceDescriptor, object]:
-    """Return the service of a replica with what handles its methods."""
+    """Return the descriptor of a replica's service, and its handler."""
     return holds_pb2.DESCRIPTOR.services_by_name["HoldService"], _HoldHandlers(replica)
 
 
 def _parsed(raw: bytes) -> list[Request] | WingsError:
-    """Return the requests of a session's message, or why it is refused."""
+    """Return the requests of a session's message, or the error that rejects it."""
     message = holds_pb2.ManyRequest()
     try:
         message.ParseFromString(raw)
@@ -95,11 +95,11 @@ def _requests_of(message: Message) -> list[Request]:
 
 
 def _check(request: Request) -> None:
-    """Reject a request that would damage the replica's ranges.
+    """Validate a request, which could otherwise corrupt the replica's ranges.
 
     Raises:
-        InvalidArgument: A partition that is not canonical JSON, an empty range, ranges out of order
-            or overlapping, or a TTL out of range.
+        InvalidArgument: A partition is not canonical JSON, a range is empty, ranges are out of
+            order or overlap, or a TTL is out of range.
     """
     match request:
         case ReadRequest(_, partitions, _):
@@ -131,7 +131,7 @@ def _check_ranges(ranges: list[tuple[int, int]]) -> None:
     before = -1
     for first, last in ranges:
         if not before < first <= last:
-            raise InvalidArgument(f"offsets {first} to {last} are no range, or not in order")
+            raise InvalidArgument(f"offsets {first} to {last} are not a range, or not in order")
         before = last
 
 

@@ -23,9 +23,9 @@ class HoldServer:
     """A replica of holds over a data directory or PostgreSQL; `start`, then `stop`, once each.
 
     Attributes:
-        settings: What it was built with.
-        replica: What it serves, from `start` on.
-        address: Where it is served, with the real port, from `start` on.
+        settings: The settings.
+        replica: The replica, after `start`.
+        address: Address with the actual port, after `start`.
     """
 
     replica: Replica
@@ -37,12 +37,12 @@ class HoldServer:
         self._stop = ExitStack()
 
     def start(self) -> None:
-        """Open the replica and serve it; where a part fails, those before it are stopped again.
+        """Open the replica and serve it; on a failure, the parts already started are stopped.
 
         Raises:
-            Unavailable: The data directory or the port is in use, or cannot be used; or PostgreSQL
-                cannot be reached, or another process serves what is there.
-            InvalidArgument: The directory is something else, or PostgreSQL cannot be used.
+            Unavailable: The data directory or the port is in use or unusable, PostgreSQL cannot be
+                reached, or another process serves its replica.
+            InvalidArgument: The path is not a data directory, or PostgreSQL is unsuitable.
             Internal: The holds cannot be opened.
         """
         settings = self.settings
@@ -59,11 +59,11 @@ class HoldServer:
 
     @property
     def ready_line(self) -> str:
-        """The line on standard output when it serves."""
+        """Line printed on standard output when ready."""
         return f"wings holds ready grpc={self.address}"
 
     def reload(self) -> None:
-        """Read the certificate again, where there is one."""
+        """Reload the certificate, if there is one."""
         if self.tls is not None:
             self.tls.reload()
 
@@ -76,7 +76,7 @@ def _open_store(settings: HoldSettings, started: ExitStack) -> HoldStore:
     if settings.holds_url is not None:
         return open_postgres_store(settings.holds_url.get_secret_value(), settings.holds_schema)
     directory = started.enter_context(DataDirectory.open(settings.data_dir, "metadata"))
-    # For its reserve: acknowledgements go on where the disk is full.
+    # For its reserve, so that acknowledgements work on a full disk.
     disk = DiskGuard(directory.path, settings.limits.disk_free_bytes_min, directory.reserve)
     started.callback(disk.close)
     return SqliteHoldStore(directory.holds)
@@ -87,11 +87,11 @@ def rebuild_directory(path: Path, metadata_url: str | None) -> Rebuilt:
 
     Raises:
         Unavailable: A server has the directory open.
-        InvalidArgument: It is none of Wings, or its metadata is somewhere else.
+        InvalidArgument: The path is not a data directory, or its metadata is elsewhere.
         AlreadyExists: The holds are sound.
         Internal: The metadata cannot be read.
     """
-    DataDirectory.open_read_only(path).close()  # Which makes none where there is none.
+    DataDirectory.open_read_only(path).close()  # Raises instead of creating a directory.
     with DataDirectory.open(path, "metadata") as directory:
         groups: list[ShareGroup] = []
         if has_metadata(directory):

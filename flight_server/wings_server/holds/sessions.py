@@ -1,6 +1,6 @@
-"""`HoldService.Session`: what coordinators ask a replica for, message after message on one call.
+"""`HoldService.Session`: a stream of coordinators' requests to a replica.
 
-the calls' coroutines ─▶ asked ─▶ one thread: all that came, in one write ─▶ (loop) the answers
+the calls' coroutines ─▶ queue ─▶ one thread: all messages in one write ─▶ (loop) responses
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from wings_core.errors import Internal, WingsError
 _logger = structlog.get_logger("wings.metadata")
 
 CarryOut = Callable[[Sequence[bytes]], Sequence[bytes | WingsError]]
-"""Carries out messages together; returns the answer to each, or what ends its session."""
+"""Executes messages together; returns the response to each, or the error that ends its session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class _Asked:
 
 
 class Sessions:
-    """The sessions of one service; `serve` and `stop` on its event loop.
+    """The sessions of one service; `serve` and `stop` run on its event loop.
 
     Args:
-        carry_out: What the thread does; blocks for a sync of the disk.
+        carry_out: Executes messages, on the thread; blocks for a sync of the disk.
     """
 
     def __init__(self, carry_out: CarryOut) -> None:
@@ -39,14 +39,14 @@ class Sessions:
         self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._idle: set[asyncio.Task[Any]] = set()
-        """Tasks of the calls that wait for a message."""
+        """Tasks of calls that wait for a message."""
         self._is_stopped = False
 
     async def serve(self, _: object, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
         """Answer the messages of a call until its client, or `stop`, ends it.
 
         Raises:
-            WingsError: A message is refused.
+            WingsError: A message is rejected.
         """
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
@@ -66,18 +66,18 @@ class Sessions:
         except asyncio.CancelledError:
             if not self._is_stopped:
                 raise
-            # Returned from, or gRPC would leave the call open.
+            # The method must return, or gRPC would leave the call open.
         finally:
             self._idle.discard(task)
 
     def stop(self) -> None:
-        """End the sessions, each after the answer to what it was asked."""
+        """End the sessions, each after its pending response."""
         self._is_stopped = True
         for task in list(self._idle):
             task.cancel()
         self._asked.put(None)
 
-    # The thread.
+    # Run on the thread.
 
     def _run(self) -> None:
         asked = self._asked.get()
@@ -102,7 +102,7 @@ def _tell(
 ) -> None:
     for future, answer in zip(futures, answers, strict=True):
         if future.done():
-            continue  # Its call has ended.
+            continue  # The call has ended.
         if isinstance(answer, WingsError):
             future.set_exception(answer)
         else:

@@ -1,4 +1,4 @@
-"""The replica of holds of nodes without a data directory: each serves it to the others in turn."""
+"""The replica of nodes without data directories, served by one of them at a time to the others."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,27 +17,27 @@ from wings_server.tls import Tls, peer_access
 def serve_holds(
     settings: Settings, started: ExitStack, url: str, node_token: str, tls: Tls | None
 ) -> tuple[OpenReplicas, HoldsCopies]:
-    """Serve the replica to the other nodes, for as long as this one has it.
+    """Serve the replica to the other nodes while this node owns it.
 
     Args:
-        settings: Of the node.
-        started: Ends it.
-        url: PostgreSQL's.
-        node_token: What nodes present to each other, where there is no token of the cluster.
+        settings: Settings of the node.
+        started: Stack that stops the service.
+        url: URL of PostgreSQL.
+        node_token: Token that nodes present to each other without a cluster token.
         tls: The node's certificate.
 
     Returns:
-        The replicas of the node's coordinator, and copies of the replica's state.
+        The replicas of the node's coordinator, and a copier of the replica's state.
 
     Raises:
-        InvalidArgument: It would be served beyond loopback without TLS.
-        Unavailable: The port cannot be had.
+        InvalidArgument: The service would listen beyond loopback without TLS.
+        Unavailable: The port cannot be bound.
     """
     token = settings.cluster_token
     secret = node_token if token is None else token.get_secret_value()
     access = replace(peer_access(settings), token=secret)
     if settings.cluster_ca is None:
-        tls = None  # The other nodes could not check the certificate.
+        tls = None  # The other nodes could not verify the certificate.
     elif tls is None:
         raise InvalidArgument("--cluster-ca needs a certificate too: --tls-cert and --tls-key")
     listen = settings.holds or Address(settings.flight.host, 0)
@@ -51,7 +51,7 @@ def serve_holds(
         holds.close()
         raise
     started.callback(service.stop, settings.drain_seconds)
-    # Before that: what the others ask meanwhile is refused, and asked of the next node at once.
+    # Closed first: requests of other nodes are then rejected, and retried at the next owner.
     started.callback(holds.close)
     host = listen.host
     if settings.holds is None or listen.is_wildcard:

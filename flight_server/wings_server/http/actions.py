@@ -1,4 +1,4 @@
-"""`POST /v1/actions/NAME`: every action of Flight's DoAction, with the same body and answer."""
+"""`POST /v1/actions/NAME`: every action of Flight's DoAction, with the same body and response."""
 
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ _READING = frozenset(
         "sql-live", "tier-states", "token-list", "topic-totals", "traffic",
     }
 )  # fmt: skip
-"""Actions that change nothing and wait for no commit; every other is taken for a change."""
+"""Actions that change nothing and wait for no commit; all others count as changes."""
 
 _STATUSES = (
     HTTPStatus.BAD_REQUEST,
@@ -61,14 +61,14 @@ def add_actions(app: Application, service: HttpService) -> None:
 
 
 def _description() -> str:
-    """Return what the document says: the actions, with the sentence of each."""
+    """Return the description of the endpoint: the actions, with a sentence each."""
     lines = (
         f"- `{name}`: {' '.join(found.description.split())}"
         for name, found in sorted(ACTIONS.items())
     )
     return (
-        "Run an action, as DoAction of Arrow Flight does: with the same body, which may be left "
-        "out where it has no keys, and the same answer.\n\n" + "\n".join(lines)
+        "Run an action, as Arrow Flight's DoAction does, with the same body, which may be omitted "
+        "if it has no keys, and the same response.\n\n" + "\n".join(lines)
     )
 
 

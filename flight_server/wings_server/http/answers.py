@@ -1,4 +1,4 @@
-"""Models of the answers, for the OpenAPI document alone: handlers write their JSON directly."""
+"""Models of responses, only for the OpenAPI document: handlers write their JSON directly."""
 
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,7 @@ _TIME = Field(description="RFC 3339, UTC, six digits of fraction.")
 
 
 class _Answer(BaseModel):
-    """A documented answer, which has no other keys."""
+    """A documented response, without other keys."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -36,7 +36,7 @@ class TopicDescription(_Answer):
     uuid: str
     columns: SchemaDescription = Field(alias="schema")
     schema_ipc: str = Field(description="Base64 of the schema as an Arrow IPC message.")
-    schema_version: int = Field(description="Of the schema, from 1 on.")
+    schema_version: int = Field(description="Version of the schema, from 1.")
     partition_key: str | None
     config: TopicConfig
     created_at: str = _TIME
@@ -46,8 +46,8 @@ class PartitionDescription(_Answer):
     """The offsets and size of a partition."""
 
     partition: JsonValue
-    log_start_offset: int = Field(description="The first that is still kept.")
-    next_offset: int = Field(description="The next to be assigned.")
+    log_start_offset: int = Field(description="First offset still stored.")
+    next_offset: int = Field(description="Next offset to be assigned.")
     bytes: int
     last_timestamp: str | None
 
@@ -59,13 +59,13 @@ class FetchSuccess(_Answer):
     topic: str = Field(description="The full name.")
     partition_value: JsonValue
     start_offset: int
-    end_offset: int | None = Field(description="Inclusive; null where there are no messages.")
+    end_offset: int | None = Field(description="Last offset, inclusive; null without messages.")
     next_offset: int = Field(description="Where to read on.")
     messages: list[dict[str, Any]] = Field(description="Objects of the topic's columns.")
 
 
 class FetchFailure(_Answer):
-    """Why a partition could not be read."""
+    """The error of a partition that could not be read."""
 
     tag: Literal["error"] = Field(alias="_tag")
     topic: str = Field(description="The full name.")
@@ -81,7 +81,7 @@ class FetchAnswer(_Answer):
 
 
 class CommittedDescription(_Answer):
-    """Offsets that a batch got in one partition."""
+    """Offsets assigned to a batch in one partition."""
 
     partition_value: JsonValue
     start_offset: int
@@ -90,12 +90,12 @@ class CommittedDescription(_Answer):
 
 
 class PushSuccess(_Answer):
-    """A batch that was committed; of exactly one partition, its four values stand here too."""
+    """A committed batch; for a single partition, its four values are included here."""
 
     tag: Literal["success"] = Field(alias="_tag")
     topic: str = Field(description="The full name.")
     committed: list[CommittedDescription] = Field(
-        description="By first row of each partition; none for an empty batch."
+        description="Ordered by first row of each partition; empty for an empty batch."
     )
     partition_value: JsonValue = None
     start_offset: int = 0
@@ -104,7 +104,7 @@ class PushSuccess(_Answer):
 
 
 class PushFailure(_Answer):
-    """A batch that was refused, whole."""
+    """A batch that was rejected as a whole."""
 
     tag: Literal["error"] = Field(alias="_tag")
     topic: str = Field(description="The full name.")
@@ -123,16 +123,16 @@ class DeliveryDescription(_Answer):
 
     partition: JsonValue
     start_offset: int
-    end_offset: int = Field(description="Inclusive; messages that are gone are in the range.")
+    end_offset: int = Field(description="Last offset, inclusive; deleted messages are included.")
     lease: str
-    delivery_count: int = Field(description="Of deliveries, this one included: 1 at the first.")
+    delivery_count: int = Field(description="Number of deliveries, this one included.")
     lock_duration_ms: int
     ordering: Literal["partition"] | None = Field(
-        default=None, description="Present where the group is ordered."
+        default=None, description="Present if the group is ordered."
     )
     traces: list[dict[str, str]] | None = Field(
         default=None,
-        description="Headers of the traces that the messages were pushed in, where they are known.",
+        description="Trace headers of the spans that pushed the messages, if known.",
     )
     messages: list[dict[str, Any]] = Field(
         description="Objects of the topic's columns and all system columns."
@@ -140,7 +140,7 @@ class DeliveryDescription(_Answer):
 
 
 class AcquireAnswer(_Answer):
-    """The deliveries; an empty list where no message became available."""
+    """The deliveries; empty if no message became available."""
 
     deliveries: list[DeliveryDescription]
     end: Literal["max_messages", "min_messages", "deadline"] = Field(

@@ -1,6 +1,6 @@
 """The endpoints under `/v1`: each parses, calls one plain function, and translates.
 
-Those that run one action are a table, `_ROUTES`.
+Endpoints that run one action are in the table `_ROUTES`.
 """
 
 import time
@@ -99,7 +99,7 @@ def add_api(app: Application, service: HttpService) -> None:
 
 
 class _Api:
-    """The handlers of messages; their docstrings are the document's descriptions."""
+    """The handlers of messages; their docstrings are the descriptions in the OpenAPI document."""
 
     def __init__(self, service: HttpService) -> None:
         self._service = service
@@ -113,10 +113,12 @@ class _Api:
         )
 
     async def fetch(self, request: Request) -> Response:
-        """Read messages of many partitions, and wait for them where there are too few.
+        """Read messages of many partitions, waiting if there are too few.
 
-        The answer has one result for each partition, in the order of the request. A partition that
-        cannot be read fails alone; where the messages exceed one answer, fewer are returned.
+        The response has one result for each partition, in the order of the request. A partition
+        that
+        cannot be read does not affect the others; messages beyond the size of a response are left
+        out.
         """
         arrived = time.monotonic()
         service = self._service
@@ -143,7 +145,7 @@ class _Api:
         service = self._service
         waiting = service.waiting.one(request.receive, principal_of(request))
         with waiting as wake, ExitStack() as watch:
-            # Entered on a reader's thread, as it looks at the log.
+            # Entered on a reader's thread, as it reads the log.
             await service.read(lambda: watch.enter_context(poll.watch(wake.notify)))
             while True:
                 await wake.wait(poll.deadline)
@@ -152,7 +154,7 @@ class _Api:
                     return answer
 
     async def push(self, request: Request) -> Response:
-        """Commit batches, each on its own and in order; the answer has a result for each."""
+        """Commit batches independently and in order; the response has a result for each."""
         service = self._service
         with service.call():
             with Body(service.bodies) as body:
@@ -175,10 +177,10 @@ class _Api:
         self._service.gate.allow(principal, "push", str(topic))
 
     async def share_acquire(self, request: Request) -> Response:
-        """Acquire messages for a member of a share group, and wait where there are none.
+        """Acquire messages for a member of a share group, waiting if there are none.
 
-        Each delivery is held under its lease until it is acknowledged or the lock expires. With too
-        many messages for one answer, fewer are acquired.
+        Each delivery is held under its lease until it is acknowledged or the lock expires. Messages
+        beyond the size of a response are not acquired.
         """
         arrived = time.monotonic()
         service = self._service
@@ -203,7 +205,7 @@ class _Api:
         waiting = service.waiting.one(request.receive, principal_of(request))
         with waiting as wake, ExitStack() as watch:
             await service.write(lambda: watch.enter_context(poll.watch(wake.notify)))
-            # The first look is for commits between the one before and the watch.
+            # Advance once more, for commits between the last attempt and the watch.
             while (answer := await service.write(poll.advance)) is None:
                 await wake.wait(poll.deadline)
                 service.answers.check_room()
@@ -238,14 +240,14 @@ class _Route:
     action: str
     answer: Any
     parse: Callable[[str, bytes], ActionBody]
-    """Makes the action's body from the name in the path and the request's body, or empty ones."""
+    """Builds the action's body from the path's name and the request's body; either may be empty."""
     tag: str = "topics"
     body: type[Message] | None = None
     errors: tuple[HTTPStatus, ...] = (_BAD, _NOT_FOUND)
     note: str = ""
-    """What its description adds to that of the action."""
+    """Addition to the action's description."""
     name: str = ""
-    """What the document names it by; empty: by its action."""
+    """Name in the OpenAPI document; empty for the action's."""
 
 
 def _topic_body(name: str, raw: bytes) -> TopicBody:
@@ -254,7 +256,7 @@ def _topic_body(name: str, raw: bytes) -> TopicBody:
 
 
 def _create_topic(namespace: str, raw: bytes) -> CreateTopic:
-    """Parse the body; a bare id in it is of the path's namespace."""
+    """Parse the body; a bare id belongs to the namespace in the path."""
     body = CreateTopic.parse_body(raw)
     topic = topic_in(NamespaceName.parse(namespace), body.topic)
     return body.model_copy(update={"topic": str(topic)})
@@ -275,11 +277,11 @@ _ROUTES = (
            lambda name, _: ListTopics(namespace=name)),
     _Route("POST", NAMESPACE + "/topics", "create-topic", TopicDescription, _create_topic,
            body=CreateTopic, errors=(_NOT_FOUND, _CONFLICT),
-           note=" A bare id in the body is of the namespace in the path."),
+           note=" A bare id in the body belongs to the namespace in the path."),
     _Route("GET", TOPIC, "describe-topic", TopicDescription, _topic_body),
     _Route("PATCH", TOPIC, "alter-topic", TopicDescription,
            lambda name, raw: AlterTopicBody.parse_body(raw).action_body(name),
-           body=AlterTopicBody, note=" A name in the body is that of the path."),
+           body=AlterTopicBody, note=" A name in the body must be that of the path."),
     _Route("DELETE", TOPIC, "delete-topic", TopicDescription, _topic_body),
     _Route("GET", TOPIC + "/partitions", "partition-states", list[PartitionDescription],
            lambda name, _: PartitionStates(topic=name), name="partitions"),

@@ -22,16 +22,16 @@ from wings_server.http.traces import Traces
 
 
 class Status(BaseModel):
-    """The answer of the health endpoints."""
+    """Response of the health endpoints."""
 
     status: Literal["ok"] = "ok"
 
 
 class Readiness(Status):
-    """The answer of a server that accepts requests."""
+    """Response of a server that accepts requests."""
 
     share_groups: str | None = None
-    """Why they are closed, where they are; all else is served."""
+    """Reason why share groups are closed, or null; everything else works."""
 
 
 def create_app(
@@ -42,9 +42,9 @@ def create_app(
     """Build the application.
 
     Args:
-        ready: Whether the server accepts requests; false from the beginning of its stop.
-        service: The service behind the endpoints under `/v1` and `/metrics`; None: neither exists.
-        hosts: Names by which the server may be asked, besides those of loopback.
+        ready: Returns whether the server accepts requests; false once it begins to stop.
+        service: The service behind `/v1` and `/metrics`; None for neither.
+        hosts: Host names accepted in addition to those of loopback.
     """
     app = Application()
     if service is None:
@@ -62,15 +62,15 @@ def create_app(
     # Handlers are coroutines so that none takes a thread.
 
     async def healthz(request: Request) -> Response:
-        """Answer 200 while the process is alive, also while it drains."""
+        """Return 200 while the process is alive, even while it drains."""
         del request
         return _json(Status())
 
     async def readyz(request: Request) -> Response:
-        """Answer 200 while the server accepts requests.
+        """Return 200 while the server accepts requests.
 
-        503 while it starts or drains, and with the reason while pushes are refused for want of
-        room on the disk.
+        Returns 503 while it starts or drains, and, with the reason, while pushes are rejected for
+        lack of disk space.
         """
         del request
         if not ready():

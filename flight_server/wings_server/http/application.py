@@ -1,4 +1,4 @@
-"""The application's routes, and the OpenAPI document that describes them."""
+"""The application's routes, and their OpenAPI document."""
 
 import asyncio
 import threading
@@ -12,14 +12,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 Handler = Callable[..., Awaitable[Response]]
-"""Takes `request`, and the parameters of its path by name."""
+"""A handler of `request`, and of the path's parameters by name."""
 
 
 class Application(Starlette):
-    """Routes without FastAPI, which writes the document alone, when that is first asked for.
+    """A Starlette application; FastAPI only builds its OpenAPI document, on first use.
 
-    Handlers parse and answer themselves. FastAPI's routes would take a third of a server's start,
-    and a part of each request, to look for models that no handler has.
+    Handlers parse requests themselves. FastAPI's routes would take a third of a server's start, and
+    time of each request, to search for models that no handler has.
     """
 
     def __init__(self) -> None:
@@ -39,28 +39,28 @@ class Application(Starlette):
         is_described: bool = True,
         **about: Any,
     ) -> None:
-        """Add a route, for one method alone.
+        """Add a route for a single method.
 
         Args:
-            path: With its parameters in braces.
-            handler: Answers the requests; its docstring is the description.
-            method: The only one.
-            is_described: Whether the document has it.
-            about: What else the document says of it: arguments of `FastAPI.add_api_route`.
+            path: Path with parameters in braces.
+            handler: Handles the requests; its docstring is the description.
+            method: The HTTP method.
+            is_described: Whether the OpenAPI document includes it.
+            about: Further arguments of `FastAPI.add_api_route` for the document.
         """
 
         async def answer(request: Request) -> Response:
             return await handler(request=request, **request.path_params)
 
         route = Route(path, answer)
-        route.methods = {method}  # Starlette's own would answer HEAD where GET is.
+        route.methods = {method}  # Starlette would add HEAD to GET.
         self.router.routes.append(route)
         if is_described:
             self._described.append((path, handler, {"methods": [method], **about}))
 
     def openapi(self) -> dict[str, Any]:
-        """Return the OpenAPI document, which the first call builds."""
-        with self._building:  # Others that ask meanwhile wait for it.
+        """Return the OpenAPI document, built on the first call."""
+        with self._building:  # Concurrent callers wait for it.
             if self._document is None:
                 self._document = self._build()
             return self._document

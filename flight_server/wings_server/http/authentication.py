@@ -1,6 +1,6 @@
-"""Who calls over HTTP: the header `authorization: Bearer TOKEN` of each request.
+"""Authentication over HTTP, by the header `authorization: Bearer TOKEN` of each request.
 
-request ─▶ Authentication: its principal, or 401 ─▶ the route: what the principal may do, or 403
+request ─▶ Authentication: its principal, or 401 ─▶ the route: authorization, or 403
 """
 
 from contextlib import ExitStack
@@ -25,11 +25,11 @@ _PRINCIPAL = "wings.principal"
 
 
 class Authentication:
-    """Finds the principal of each request, and answers 401 where there is none.
+    """Middleware that finds the principal of each request, or responds with 401.
 
     Args:
         app: The application behind it.
-        service: Whose gate knows the tokens.
+        service: The service whose gate knows the tokens.
     """
 
     def __init__(self, app: ASGIApp, service: HttpService) -> None:
@@ -37,12 +37,12 @@ class Authentication:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or hand it to the application."""
+        """Reject a request, or pass it to the application."""
         path = scope.get("path", "")
         if scope["type"] != "http" or path in OPEN_PATHS or is_console(path):
             await self._app(scope, receive, send)
             return
-        with ExitStack() as call:  # It counts until all of the answer is sent.
+        with ExitStack() as call:  # The call counts until its whole response is sent.
             try:
                 principal = scope[_PRINCIPAL] = await self._principal(scope)
                 scope[USAGE] = call.enter_context(using(principal))
@@ -69,10 +69,10 @@ class Authentication:
 
 
 def principal_of(request: Request) -> Principal:
-    """Return who makes a request."""
+    """Return the principal of a request."""
     return cast("Principal", request.scope[_PRINCIPAL])
 
 
 def push_quotas_of(request: Request, gate: Gate) -> PushQuotas | None:
-    """Return what the quotas of who makes a request ask of a push; None: nothing."""
+    """Return the quotas for a push by a request's principal; None without quotas."""
     return gate.push_quotas(principal_of(request), request.scope[USAGE])

@@ -1,4 +1,4 @@
-"""Request bodies as frozen models, and the names in them resolved."""
+"""Request bodies as frozen models, and the resolution of their names."""
 
 import json
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ from wings_core.names import DEFAULT_NAMESPACE, ID_PATTERN, NamespaceName, Topic
 from wings_core.times import parse_timestamp
 
 ENTRIES_MAX = 10_000
-"""The most partitions of one fetch, and batches of one push."""
+"""Most partitions of one fetch, and batches of one push."""
 
 TIMEOUT_MS = 500
-"""How long a request without `timeout_ms` waits, in milliseconds."""
+"""Default `timeout_ms`."""
 
 NAMESPACE_PATTERN = f"^tenants/{ID_PATTERN}/namespaces/{ID_PATTERN}$"
 
@@ -36,7 +36,7 @@ NamespaceText = Annotated[
         {"type": "string", "pattern": NAMESPACE_PATTERN, "examples": ["tenants/t/namespaces/n"]}
     ),
 ]
-"""A full name, parsed by `NamespaceName`, which has an error code of its own."""
+"""Full name of a namespace, parsed by `NamespaceName`, with an error code of its own."""
 
 TopicText = Annotated[
     str,
@@ -53,8 +53,8 @@ PartitionValue = Annotated[
     JsonValue,
     WithJsonSchema(
         {
-            "description": "Of the key column's kind: an integer, a string (of binary: base64) or "
-            "a boolean; null or absent for a topic without a key.",
+            "description": "A value of the key column's kind: an integer, a string (base64 for "
+            "binary) or a boolean; null or absent for a topic without a key.",
         }
     ),
 ]
@@ -85,10 +85,10 @@ class FetchBody(Message):
         default=1,
         ge=1,
         le=MESSAGES_MAX,
-        description="Of the whole request: while there are fewer, it waits.",
+        description="Least messages of the whole request, which waits for them.",
     )
     max_messages: int = Field(
-        default=10_000, ge=1, le=MESSAGES_MAX, description="Of the whole request: never more."
+        default=10_000, ge=1, le=MESSAGES_MAX, description="Most messages of the whole request."
     )
     topics: Annotated[
         tuple[FetchEntry, ...], Field(strict=False, min_length=1, max_length=ENTRIES_MAX)
@@ -116,7 +116,7 @@ class PushEntry(Message):
             {
                 "type": "string",
                 "format": "date-time",
-                "description": "Of all rows; absent: the time of commit.",
+                "description": "Timestamp of all rows; the time of commit if absent.",
             }
         ),
     ] = None
@@ -125,17 +125,17 @@ class PushEntry(Message):
         WithJsonSchema(
             {
                 "type": "array",
-                # Not declared as objects: any other row fails its batch, not the request.
+                # Not declared as objects: a row of another kind only fails its batch.
                 "items": {},
                 "description": "The rows: objects of the topic's columns.",
             }
         ),
     ]
-    """The index of the rows among those that `envelope` cut out of the body."""
+    """Index of the rows among those that `envelope` extracted from the body."""
 
     @property
     def timestamp_us(self) -> int | None:
-        """In microseconds since the epoch."""
+        """Timestamp in microseconds since the epoch."""
         return None if self.timestamp is None else parse_timestamp(self.timestamp)
 
 
@@ -147,12 +147,12 @@ class PushBody(Message):
 
 
 class ShareAcquireBody(Message):
-    """The body of `POST /v1/share/acquire`: a ticket of kind `acquire`, and a namespace."""
+    """The body of `POST /v1/share/acquire`: a ticket of kind `acquire` with a namespace."""
 
     namespace: NamespaceText = str(DEFAULT_NAMESPACE)
     group: Identifier
     topic: TopicText
-    member: MemberName = Field(description="The member that holds the messages, by its own name.")
+    member: MemberName = Field(description="Name of the member that will hold the messages.")
     partition: PartitionValue = None
     timeout_ms: int = Field(
         default=TIMEOUT_MS, gt=1, le=TIMEOUT_MS_MAX, description="Counted from arrival."
@@ -161,22 +161,22 @@ class ShareAcquireBody(Message):
 
     @property
     def any_partition(self) -> bool:
-        """Whether the body names no partition: messages of any may be acquired."""
+        """Whether messages of any partition may be acquired, as none is given."""
         return "partition" not in self.model_fields_set
 
     @property
     def topic_name(self) -> TopicName:
-        """The topic, in the body's namespace.
+        """Name of the topic, in the body's namespace.
 
         Raises:
-            InvalidName: Not a name.
-            InvalidArgument: A topic of another namespace.
+            InvalidName: The text is not a name.
+            InvalidArgument: The topic is in another namespace.
         """
         return topic_in(NamespaceName.parse(self.namespace), self.topic)
 
 
 class AlterTopicBody(TopicChanges):
-    """The body of `PATCH` of a topic: that of `alter-topic`, where the path names the topic."""
+    """The body of `PATCH` of a topic: that of `alter-topic`, with the topic in the path."""
 
     topic: TopicText | None = None
 
@@ -198,18 +198,18 @@ class AlterTopicBody(TopicChanges):
 
 
 class ShareAcknowledgeBody(Acknowledge):
-    """The body of `POST /v1/share/acknowledge`: that of `share-acknowledge`, and a namespace."""
+    """The body of `POST /v1/share/acknowledge`: that of `share-acknowledge` with a namespace."""
 
     namespace: NamespaceText = str(DEFAULT_NAMESPACE)
     topic: TopicText
 
     @property
     def action_body(self) -> Acknowledge:
-        """The body of the action, its topic named in full.
+        """The action's body, with the topic's full name.
 
         Raises:
-            InvalidName: Not a name.
-            InvalidArgument: A topic of another namespace.
+            InvalidName: The text is not a name.
+            InvalidArgument: The topic is in another namespace.
         """
         name = topic_in(NamespaceName.parse(self.namespace), self.topic)
         return Acknowledge(group=self.group, topic=str(name), member=self.member, acks=self.acks)
@@ -217,18 +217,18 @@ class ShareAcknowledgeBody(Acknowledge):
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """A fetch with valid names; `topics` are those of the body's entries, in their order."""
+    """A fetch with valid names; `topics` has the topic of each entry, in order."""
 
     body: FetchBody
     topics: tuple[TopicName, ...]
 
 
 def topic_in(namespace: NamespaceName, text: str) -> TopicName:
-    """Return the topic that a body or path names by its id, or in full, in a namespace.
+    """Return the topic of a namespace that a body or path names by id or full name.
 
     Raises:
-        InvalidName: Not a name.
-        InvalidArgument: The name of a topic in another namespace.
+        InvalidName: The text is not a name.
+        InvalidArgument: The topic is in another namespace.
     """
     name = TopicName.parse(text, namespace)
     if name.namespace != namespace:
@@ -240,7 +240,7 @@ def parse_fetch(raw: bytes) -> FetchRequest:
     """Parse the body of a fetch and the names in it.
 
     Raises:
-        InvalidArgument: Also `InvalidName`; the request fails as a whole.
+        InvalidArgument: The body or a name is invalid; the request fails as a whole.
     """
     body = FetchBody.parse(raw, InvalidArgument, "fetch body")
     namespace = NamespaceName.parse(body.namespace)
@@ -249,6 +249,6 @@ def parse_fetch(raw: bytes) -> FetchRequest:
     for topic, entry in zip(topics, body.topics, strict=True):
         key = (topic, json.dumps(entry.partition_value, sort_keys=True))
         if key in seen:
-            raise InvalidArgument(shortened(f"fetch body: {topic}, partition {key[1]}: is twice"))
+            raise InvalidArgument(shortened(f"fetch body: {topic}, partition {key[1]}: duplicate"))
         seen.add(key)
     return FetchRequest(body, topics)

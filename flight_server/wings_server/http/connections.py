@@ -1,8 +1,8 @@
 """The connections of the HTTP listener, counted from their acceptance to their close.
 
-What is counted are sockets, not requests: so TLS handshakes count too, and connections that a
-client opens and never uses. At the bound, the connection that has had no request under way for the
-longest makes room for a new one; only where all are busy is the new one refused.
+Sockets are counted, not requests, so that TLS handshakes and unused connections count too. At the
+bound, the longest idle connection is closed for a new one; the new one is only rejected if all are
+busy.
 """
 
 import json
@@ -17,17 +17,16 @@ import structlog
 from wings_core.errors import ResourceExhausted
 
 REFUSED_KEPT_MAX = 64
-"""Refused connections that stay open for a moment: one closed at once may reset its own answer."""
+"""Most rejected connections kept open briefly: closing one at once could reset its response."""
 
 REFUSED_SECONDS = 1.0
-"""How long that moment is."""
+"""Time for which a rejected connection stays open."""
 
 AT_ONCE_MAX = 64
-"""Connections refused in a row, or displaced and not closed yet, before the event loop gets to
-close them."""
+"""Most connections rejected or displaced in a row before the event loop gets to close them."""
 
 LOG_SECONDS = 60.0
-"""How often the log says at most that connections were displaced or refused."""
+"""Least interval of log entries about displaced or rejected connections."""
 
 _logger = structlog.get_logger("wings.http")
 
@@ -35,12 +34,12 @@ _logger = structlog.get_logger("wings.http")
 class Connections(socket.socket):
     """A listening socket whose accepted connections are bounded.
 
-    Used on the event loop's thread alone.
+    Only for the event loop's thread.
 
     Args:
-        listening: The socket, bound and listening; it is taken over.
-        connections_max: The most that are open at once.
-        is_plain: Whether a refused connection can be sent an answer: one that speaks TLS cannot.
+        listening: The bound and listening socket, of which it takes ownership.
+        connections_max: Most open connections.
+        is_plain: Whether rejected connections get a response, which is impossible with TLS.
     """
 
     def __init__(self, listening: socket.socket, connections_max: int, *, is_plain: bool) -> None:
@@ -58,18 +57,18 @@ class Connections(socket.socket):
         )
         self._refusal = head.encode() + body if is_plain else b""
         self._open: dict[int, Connection] = {}
-        """By descriptor, those that were displaced too, until they are closed."""
+        """Open connections by descriptor, displaced ones included until they are closed."""
         self._spare: dict[int, Connection] = {}
-        """Of these, those without a request under way, the one for the longest first."""
+        """Idle connections by descriptor, the longest idle first."""
         self._refused: deque[tuple[float, socket.socket]] = deque()
         self._turned_away = 0
         self._logged_at = -LOG_SECONDS
 
     def accept(self) -> "tuple[Connection, Any]":
-        """Return the next connection and its address; displaces or refuses at the bound.
+        """Accept a connection; at the bound, displaces an idle one, or rejects it.
 
         Raises:
-            BlockingIOError: There is none.
+            BlockingIOError: There is no connection to accept.
         """
         for _ in range(AT_ONCE_MAX):
             if len(self._open) >= self._connections_max + AT_ONCE_MAX:
@@ -85,21 +84,21 @@ class Connections(socket.socket):
 
     @property
     def open(self) -> int:
-        """How many connections are open."""
+        """Number of open connections."""
         return len(self._open)
 
     def begin(self, descriptor: int) -> None:
-        """Note that a connection has a request under way: it is not displaced."""
+        """Mark a connection as busy, so that it is not displaced."""
         self._spare.pop(descriptor, None)
 
     def end(self, descriptor: int) -> None:
-        """Note that a connection has none any more."""
+        """Mark a connection as idle."""
         connection = self._open.get(descriptor)
         if connection is not None:
             self._spare[descriptor] = connection
 
     def look(self) -> None:
-        """Close what was refused a moment ago, and log; called every second or so."""
+        """Close connections rejected a moment ago, and log; called about every second."""
         now = time.monotonic()
         while self._refused and self._refused[0][0] <= now - REFUSED_SECONDS:
             self._refused.popleft()[1].close()
@@ -113,23 +112,23 @@ class Connections(socket.socket):
             self._turned_away = 0
 
     def close(self) -> None:
-        """Close the listening socket, and what was refused; accepted connections stay."""
+        """Close the listening socket and rejected connections; accepted ones stay open."""
         while self._refused:
             self._refused.popleft()[1].close()
         super().close()
 
     def closed(self, descriptor: int) -> None:
-        """Count a connection as closed; called by itself."""
+        """Record that a connection closed; called by the connection."""
         self._open.pop(descriptor, None)
         self._spare.pop(descriptor, None)
 
     def _displace(self) -> bool:
-        """End the connection that is spare for the longest; return whether there was one."""
+        """Close the longest idle connection; returns whether there was one."""
         if not self._spare:
             return False
         self._turned_away += 1
         connection = self._spare.pop(next(iter(self._spare)))
-        # Its transport, or its TLS handshake, finds the end of the stream, and closes it.
+        # The transport, or the TLS handshake, sees the end of the stream, and closes it.
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
         return True
@@ -147,14 +146,14 @@ class Connections(socket.socket):
 
 
 class Connection(socket.socket):
-    """An accepted connection, which tells its listener when it is closed."""
+    """An accepted connection, which notifies its listener when it closes."""
 
     def __init__(self, listener: Connections, accepted: socket.socket) -> None:
         super().__init__(fileno=accepted.detach())
         self._listener: Connections | None = listener
 
     def close(self) -> None:
-        """Close the connection; may be called again."""
+        """Close the connection. Idempotent."""
         if self._listener is not None:
             self._listener.closed(self.fileno())
             self._listener = None

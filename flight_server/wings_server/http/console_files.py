@@ -1,7 +1,7 @@
-"""The console: static files of this package at `/`, answered to every caller that names this host.
+"""The console: static files of this package at `/`, served to every caller that names this host.
 
-The files are read once, at the start, and looked up by their whole path: no path leaves them. What
-the page shows it asks of the public API, with the token that its user enters.
+The files are read once, at the start, and looked up by their whole path, so that no path escapes.
+The page uses the public API, with the token that its user enters.
 """
 
 import hashlib
@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 FOLDER = "console"
-"""In this package; and, on the server, what the paths of all files but the page begin with."""
+"""Folder in this package, and path prefix of all files but the page."""
 
 PAGE = "/"
-"""The path of the page itself."""
+"""Path of the page."""
 
 _TYPES = {
     "html": "text/html; charset=utf-8",
@@ -31,7 +31,7 @@ _TYPES = {
 }
 
 _HEADERS = {
-    # `no-cache`: kept by browsers and asked for again each time, so that an upgrade shows at once.
+    # `no-cache`: browsers revalidate on each use, so that upgrades take effect at once.
     "cache-control": "no-cache",
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -52,7 +52,7 @@ class _File:
 
 
 def add_console(app: Starlette) -> None:
-    """Add the page and its files to an application; the OpenAPI document does not name them."""
+    """Add the page and its files to an application, outside of the OpenAPI document."""
     found = _files()
 
     async def file(request: Request) -> Response:
@@ -62,20 +62,20 @@ def add_console(app: Starlette) -> None:
         return _answer(wanted, request.headers.get("if-none-match"))
 
     for path in (PAGE, f"/{FOLDER}/{{path:path}}"):
-        app.add_route(path, file)  # HEAD too.
+        app.add_route(path, file)  # Includes HEAD.
 
 
 def _answer(file: _File, known: str | None) -> Response:
     headers = {**_HEADERS, "etag": file.etag}
     if known is not None and file.etag in (tag.strip() for tag in known.split(",")):
         return Response(status_code=304, headers=headers)
-    # To HEAD the listener sends the same head, without the content.
+    # For HEAD, the listener omits the content.
     return Response(file.content, headers=headers, media_type=file.media_type)
 
 
 @cache
 def _files() -> Mapping[str, _File]:
-    """Return the files by the path of each; the page is at `PAGE`."""
+    """Return the files by path; the page is at `PAGE`."""
     found: dict[str, _File] = {}
     for path, entry in _walk(files("wings_server.http") / FOLDER, f"/{FOLDER}"):
         content = entry.read_bytes()
@@ -94,5 +94,5 @@ def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
 
 
 def is_console(path: str) -> bool:
-    """Whether a path needs no token: that of the page, and those that begin as its files'."""
+    """Return whether a path belongs to the console, and so needs no token."""
     return path == PAGE or path.startswith(f"/{FOLDER}/")

@@ -1,6 +1,6 @@
-"""The OpenAPI document: the schemas of bodies and errors, which the framework does not see.
+"""The OpenAPI document: schemas of bodies and errors that the framework does not know.
 
-Handlers parse bodies from raw bytes by models of `wings_core`, so their schemas are added here.
+Handlers parse bodies from raw bytes with models of `wings_core`, so their schemas are added here.
 """
 
 from collections.abc import Sequence
@@ -29,10 +29,10 @@ BODIES: tuple[type[Message], ...] = (
     ShareAcknowledgeBody,
     SqlBody,
 )
-"""The bodies of the endpoints."""
+"""Models of the endpoints' bodies."""
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""What is answered to every caller."""
+"""Paths that need no token."""
 
 _SCHEME = "token"
 
@@ -52,14 +52,14 @@ def described(
     """Return the arguments of `FastAPI.add_api_route` that document a route.
 
     Args:
-        answer: The model of its answer with status 200.
-        body: The model of its body, one of `BODIES`.
-        errors: Its other statuses, besides those that every endpoint has.
+        answer: Model of the response with status 200.
+        body: Model of the body, one of `BODIES`.
+        errors: Further statuses, in addition to those of every endpoint.
     """
     statuses = {*errors, *_ANYWHERE, *(_WITH_BODY if body is not None else ())}
     responses: dict[int, Any] = {200: {"model": answer, "description": "Done."}}
     for status in sorted(statuses):
-        # By reference: a model of its own for each would take most of the document's time.
+        # By reference: building a model for each would take most of the document's time.
         responses[int(status)] = {"content": _ERROR, "description": status.phrase}
     described: dict[str, Any] = {"responses": responses, "response_model": None}
     if body is not None:
@@ -79,7 +79,7 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_security(document: dict[str, Any]) -> None:
-    """Say that every operation takes a token, but those that are open, and may refuse it."""
+    """Document that every operation except the open ones takes a token and may reject it."""
     document["components"]["securitySchemes"] = {
         _SCHEME: {
             "type": "http",
@@ -87,7 +87,7 @@ def _add_security(document: dict[str, Any]) -> None:
             "description": "A token; needed once the server has one.",
         }
     }
-    # The empty alternative: a server without tokens takes any caller.
+    # The empty alternative is for servers without tokens.
     document["security"] = [{_SCHEME: []}, {}]
     for path, operations in document["paths"].items():
         for operation in operations.values():
@@ -100,7 +100,7 @@ def _add_security(document: dict[str, Any]) -> None:
 
 
 def _drop_framework_errors(document: dict[str, Any]) -> None:
-    """Remove the 422 that the framework documents; no endpoint answers it."""
+    """Remove the framework's status 422, which no endpoint returns."""
     for operations in document["paths"].values():
         for operation in operations.values():
             operation["responses"].pop("422", None)
@@ -113,7 +113,7 @@ def _reference(model: str) -> str:
 
 
 def _schemas(body: type[Message]) -> dict[str, Any]:
-    """Return the schemas of a body and of the models in it, by name."""
+    """Return the schemas of a body and of its nested models, by name."""
     schema = body.model_json_schema(ref_template=_REFERENCE)
     nested: dict[str, Any] = schema.pop("$defs", {})
     for name, described in schema["properties"].items():
@@ -125,7 +125,7 @@ def _schemas(body: type[Message]) -> dict[str, Any]:
 
 
 def _forbid_null(described: dict[str, Any]) -> None:
-    """Remove null from a key's schema: such a key is left out by its absence."""
+    """Remove null from a key's schema, as an unset key must be absent."""
     kinds = [kind for kind in described.get("anyOf", []) if kind != {"type": "null"}]
     if len(kinds) == 1 and described.pop("anyOf") != kinds:
         described.update(kinds[0])

@@ -1,4 +1,4 @@
-"""The one place where errors become HTTP answers: `{"message", "code"}`, and nothing else."""
+"""Translation of errors to HTTP responses, `{"message", "code"}`; the only place for it."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -39,24 +39,24 @@ _STATUS: dict[type[WingsError], HTTPStatus] = {
     ResourceExhausted: HTTPStatus.TOO_MANY_REQUESTS,
     Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-"""By class, subclasses included; every other error is a 500."""
+"""Statuses by error class, subclasses included; other errors are a 500."""
 
 
 class ErrorBody(BaseModel):
     """The body of every error."""
 
-    message: str = Field(description="What was wrong, for a person.")
-    code: str = Field(description="A stable code, for a program.")
+    message: str = Field(description="The problem, for people.")
+    code: str = Field(description="A stable code, for programs.")
 
 
 def status_of(error: WingsError) -> HTTPStatus:
-    """Return the HTTP status that stands for an error."""
+    """Return the HTTP status of an error."""
     found = (_STATUS[cls] for cls in type(error).__mro__ if cls in _STATUS)
     return next(found, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def install(app: Starlette, on_error: Callable[[str], None] = lambda code: None) -> None:
-    """Make an application answer every error in the documented form.
+    """Install handlers that return every error in the documented form.
 
     Args:
         app: The application.
@@ -76,7 +76,7 @@ def _answer(request: Request, status: int, code: str, message: str) -> JSONRespo
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:
-    """Return an answer that is never sent: the client disconnected."""
+    """Return a response that is never sent, as the client has disconnected."""
     return Response(status_code=HTTPStatus.BAD_REQUEST)
 
 
@@ -91,12 +91,12 @@ async def _wings_error(request: Request, error: Exception) -> Response:
 
 
 async def _no_memory(request: Request, error: Exception) -> Response:
-    _logger.warning("request failed for want of memory", path=request.url.path, reason=str(error))
-    return await _wings_error(request, ResourceExhausted(f"no memory for it: {error!s:.200}"))
+    _logger.warning("request failed for lack of memory", path=request.url.path, reason=str(error))
+    return await _wings_error(request, ResourceExhausted(f"out of memory: {error!s:.200}"))
 
 
 async def _http_exception(request: Request, error: Exception) -> JSONResponse:
-    """Answer what the framework refuses: an unknown path, a method that a path does not have."""
+    """Handle the framework's errors: unknown paths, and methods that a path does not support."""
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     code = InvalidArgument.code if status is HTTPStatus.BAD_REQUEST else status.name
@@ -106,9 +106,9 @@ async def _http_exception(request: Request, error: Exception) -> JSONResponse:
 
 
 class _Faults:
-    """Answers unexpected exceptions, which the framework would answer and then raise to uvicorn.
+    """Middleware for unexpected exceptions, which the framework would also re-raise to uvicorn.
 
-    uvicorn closes the connection of a request that raised, and the client's next request fails.
+    uvicorn closes the connection of a request that raised, so that the client's next request fails.
     """
 
     def __init__(self, app: ASGIApp, on_error: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP listener: uvicorn in a thread of its own, on a socket that is bound beforehand."""
+"""The HTTP listener: uvicorn in a thread of its own, on a socket bound beforehand."""
 
 import asyncio
 import socket
@@ -16,29 +16,29 @@ from wings_server.settings import Address
 from wings_server.tls import Tls
 
 TICK_SECONDS = 1.0
-"""How often the headers' date is renewed."""
+"""Interval of updating the date header."""
 
 BACKLOG = 2048
-"""Connections that the kernel holds until they are accepted."""
+"""Most connections that the kernel queues until they are accepted."""
 
 KEEP_ALIVE_SECONDS = 75
-"""How long a connection may be idle; longer than most clients keep one, so that they close it."""
+"""Idle timeout of a connection, longer than that of most clients, so that they close it."""
 
 REQUESTS_SECONDS_MAX = 2
-"""How long a stop waits for requests under way before it ends them."""
+"""Longest wait of a stop for requests in progress before it ends them."""
 
 START_SECONDS_MAX = 30
-"""How long a start waits for the event loop, on a machine that is very busy."""
+"""Longest wait of a start for the event loop, for very busy machines."""
 
 STOP_SECONDS_MAX = 5
-"""How long a stop waits for the thread; its work is bounded by less."""
+"""Longest wait of a stop for the thread, whose work has a lower bound."""
 
 
 def bind(address: Address) -> socket.socket:
-    """Return a TCP socket bound to an address, ready to listen; port 0 gets a free one.
+    """Return a TCP socket bound to an address; port 0 picks a free one.
 
     Raises:
-        Unavailable: The port is in use, or the host is not one of this machine; it is named.
+        Unavailable: The port is in use, or the host is not one of this machine.
     """
     try:
         found = socket.getaddrinfo(
@@ -49,7 +49,7 @@ def bind(address: Address) -> socket.socket:
     family, kind, protocol, _, where = found[0]
     bound = socket.socket(family, kind, protocol)
     try:
-        # So that a restart need not wait for the old connections' TIME_WAIT to pass.
+        # So that a restart need not wait for the TIME_WAIT of old connections.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(where)
         bound.listen(BACKLOG)
@@ -60,17 +60,18 @@ def bind(address: Address) -> socket.socket:
 
 
 class HttpListener:
-    """Serves an application from its construction on, until `stop`.
+    """A listener that serves an application from its construction until `stop`.
 
     Args:
-        app: What is served.
-        address: Where; port 0 picks a free one.
-        tls: The certificate; None: without TLS.
-        connections: The most connections at once; fewer where the process may open few files.
-        listening: The socket to accept from, which other processes may share; None: a new one.
+        app: The application.
+        address: Address to listen on; port 0 picks a free one.
+        tls: The certificate; None for no TLS.
+        connections: Most connections, reduced if the process may open few files.
+        listening: A socket to accept from, possibly shared with other processes; None for a new
+            one.
 
     Attributes:
-        address: Where it listens, with the real port.
+        address: Address with the actual port.
 
     Raises:
         Unavailable: The address cannot be listened on.
@@ -105,7 +106,7 @@ class HttpListener:
         config.load()
         config.ssl = None if tls is None else tls.context
         self._server = _Server(config, self._socket)
-        # A daemon, so that a request that never ends cannot keep the process from ending.
+        # A daemon, so that a hanging request cannot prevent the process's end.
         self._thread = threading.Thread(target=self._run, name="wings-http", daemon=True)
         self._thread.start()
         self._server.start_ended.wait(START_SECONDS_MAX)
@@ -114,13 +115,13 @@ class HttpListener:
             raise Unavailable(f"HTTP on {self.address} did not start")
 
     def stop(self) -> None:
-        """Stop listening and end the requests under way; blocks up to `STOP_SECONDS_MAX`."""
+        """Stop listening and end requests in progress; blocks up to `STOP_SECONDS_MAX`."""
         self._server.leave()
         self._thread.join(STOP_SECONDS_MAX)
         self._socket.close()
 
     def _run(self) -> None:
-        # uvicorn touches signal handlers on the main thread only, and this is not it.
+        # uvicorn only touches signal handlers on the main thread, which this is not.
         try:
             asyncio.run(self._server.serve())
         finally:
@@ -128,9 +129,9 @@ class HttpListener:
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server with an event for the end of its start, and one that ends it.
+    """A uvicorn server with an event for the end of its start, and an event to stop it.
 
-    uvicorn's own main loop polls ten times a second for its flag to end.
+    uvicorn's own main loop polls its stop flag ten times a second.
     """
 
     def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
@@ -141,7 +142,7 @@ class _Server(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def leave(self) -> None:
-        """End the server; may be called from any thread."""
+        """Stop the server. Thread-safe."""
         self.should_exit = True
         if self._loop is not None:
             with suppress(RuntimeError):  # The loop has ended already.
@@ -163,7 +164,7 @@ class _Server(uvicorn.Server):
         self.start_ended.set()
 
     async def main_loop(self) -> None:
-        while not await self.on_tick(0):  # Which also renews the date in the headers.
+        while not await self.on_tick(0):  # Also updates the date header.
             self._connections.look()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._leaving.wait(), TICK_SECONDS)

@@ -1,7 +1,7 @@
-"""Hosts and origins: what keeps web pages that a user visits from this server.
+"""Checks of hosts and origins, which protect the server from web pages that a user visits.
 
-A page of another site can send requests to a server on loopback, by its address or by a name of its
-own that it points there. The first bears a foreign `Origin`, the second a foreign `Host`.
+A page of another site can send requests to a server on loopback, by its address or by a name that
+resolves to it. The first has a foreign `Origin`, the second a foreign `Host`.
 """
 
 import ipaddress
@@ -16,11 +16,11 @@ from wings_server.http.documentation import OPEN_PATHS
 
 
 class Origins:
-    """Answers 403 to requests for another host, and to those of pages of another origin.
+    """Middleware that returns 403 for other hosts, and for pages of other origins.
 
     Args:
         app: The application behind it.
-        hosts: Names besides those of loopback, in lower case, without ports.
+        hosts: Lower-case host names without ports, in addition to those of loopback.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
@@ -28,7 +28,7 @@ class Origins:
         self._hosts = frozenset(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or hand it to the application."""
+        """Reject a request, or pass it to the application."""
         if scope["type"] == "http":
             problem = self._problem(scope)
             if problem is not None:
@@ -42,7 +42,7 @@ class Origins:
         host = headers.get(b"host", b"").decode("latin-1").lower()
         origin = headers.get(b"origin")
         if scope["path"] not in OPEN_PATHS and not self._is_ours(host):
-            return f"the host {host[:80]!r} is not this server's: name it with --allowed-host"
+            return f"the host {host[:80]!r} is not allowed: add it with --allowed-host"
         if origin is not None:
             parts = _split(origin.decode("latin-1").lower())
             if parts is None or parts.netloc != host:
@@ -61,7 +61,7 @@ class Origins:
 
 
 def _split(url: str) -> SplitResult | None:
-    """Return the parts of a URL, None of what is none."""
+    """Return the parts of a URL; None if it is invalid."""
     try:
         return urlsplit(url)
     except ValueError:

@@ -1,7 +1,7 @@
-"""HTTP/1.1 on one connection: uvicorn's, with bounds on what a client may leave undone.
+"""uvicorn's HTTP/1.1 protocol, with bounds on slow clients.
 
-The head of a request has a size and a time in which it must be complete. A client that takes
-nothing of an answer for a minute is let go. Bodies are bounded where they are read: see `wire`.
+The head of a request is bounded in size and time. A client that reads nothing of a response for a
+minute is disconnected. Bodies are bounded where they are read: see `wire`.
 """
 
 import asyncio
@@ -19,14 +19,13 @@ from wings_core.errors import InvalidArgument
 from wings_server.http.connections import REFUSED_SECONDS, Connections
 
 HEAD_BYTES_MAX = 64 * 1024
-"""The longest head of a request; one that comes behind another request may be longer, up to what is
-read at once."""
+"""Longest head of a request; a pipelined one may be longer, up to the size of a read."""
 
 HEAD_SECONDS = 10.0
-"""How long a head may take to come, and a TLS handshake."""
+"""Timeout of a head, and of a TLS handshake."""
 
 UNREAD_SECONDS_MAX = 60.0
-"""How long a client may take nothing of an answer."""
+"""Time after which a client that reads nothing of a response is disconnected."""
 
 _ERROR = (
     "HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
@@ -38,10 +37,10 @@ class Protocol(H11Protocol):
     """One connection.
 
     Args:
-        config: Of the server.
-        server_state: Of the server, too.
-        app_state: For each request.
-        connections: Told whether a request is under way.
+        config: Configuration of the server.
+        server_state: State of the server.
+        app_state: State passed to each request.
+        connections: Notified of requests in progress.
     """
 
     def __init__(
@@ -56,24 +55,24 @@ class Protocol(H11Protocol):
         self._descriptor = -1
         self._refused = False
         self._head_timer: asyncio.TimerHandle | None = None
-        """Runs from the beginning of the connection, or of a later head, until that is complete."""
+        """Timer from the beginning of the connection, or of a head, until the head is complete."""
         self._unread_timer: asyncio.TimerHandle | None = None
-        """Runs while an answer waits to be taken."""
+        """Timer while a response waits to be read."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - uvicorn's is of this type
-        """Begin; the head of the first request has its time from here."""
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - uvicorn's has this type
+        """Start the timer of the first request's head."""
         super().connection_made(transport)
         self._descriptor = transport.get_extra_info("socket").fileno()
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the bounds on the time of a head and of an unread answer."""
+        """Cancel the timers."""
         self._head_ended()
         self._unread_ended()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, of a head no more than it may have."""
+        """Process received data, rejecting a head that is too long."""
         if self._refused:
             return
         while data and self.conn.their_state is h11.IDLE:
@@ -88,7 +87,7 @@ class Protocol(H11Protocol):
             self._look_at_head()
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, or wait for one."""
+        """Continue with the next request, or wait for one."""
         super().on_response_complete()
         self._unread_ended()
         if self.transport.get_write_buffer_size():
@@ -97,30 +96,30 @@ class Protocol(H11Protocol):
             self._look_at_head()
 
     def pause_writing(self) -> None:
-        """Note that the client does not take what is written."""
+        """Start the timer for a client that does not read."""
         super().pause_writing()
         self._await_reader()
 
     def resume_writing(self) -> None:
-        """Note that it has taken most of it."""
+        """Stop the timer, as the client has read most of the response."""
         super().resume_writing()
         self._unread_ended()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, or too long a head, as `ErrorBody`, and close."""
+        """Reject invalid HTTP or too long a head with an `ErrorBody`, and close."""
         too_large = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-        # uvicorn calls this where it handles h11's error.
+        # uvicorn calls this while handling h11's error.
         if getattr(sys.exception(), "error_status_hint", None) == too_large:
             self._refuse(too_large, f"the request's head is larger than {HEAD_BYTES_MAX} bytes")
         else:
             self._refuse(HTTPStatus.BAD_REQUEST, msg)
 
     def _unsupported_upgrade_warning(self) -> None:
-        # An upgrade to WebSocket gets a plain answer, and no entry in the log.
+        # A WebSocket upgrade gets a plain response, without a log entry.
         return
 
     def _look_at_head(self) -> None:
-        """Tell the connections whether a request is under way, and keep the head's time."""
+        """Update the connection's busy state and the head's timer."""
         if self.conn.their_state is not h11.IDLE:
             self._head_ended()
             self._connections.begin(self._descriptor)
@@ -151,7 +150,7 @@ class Protocol(H11Protocol):
     def _refuse(self, status: HTTPStatus, message: str) -> None:
         cycle = cast("Any", self.cycle)  # None before the first request.
         if cycle and cycle.response_started and not cycle.response_complete:
-            self.transport.close()  # An answer would look like a part of that one.
+            self.transport.close()  # A response would look like a part of the one in progress.
             return
         body = json.dumps({"message": message, "code": InvalidArgument.code})
         answer = _ERROR % (status, status.phrase, len(body), body)
@@ -159,7 +158,7 @@ class Protocol(H11Protocol):
         if (cycle and not cycle.response_complete) or not self.transport.can_write_eof():
             self.transport.close()
             return
-        # Were it closed with bytes unread, the client might lose the answer: they are dropped.
+        # Later bytes are dropped: closing with unread bytes could lose the response.
         self._refused = True
         self._head_ended()
         self._connections.end(self._descriptor)
@@ -178,7 +177,7 @@ class Protocol(H11Protocol):
             self._unread_timer = None
 
     def _end_unread(self, unread_bytes: int) -> None:
-        """Let the client go, unless it has taken something."""
+        """Disconnect the client, unless it has read something."""
         self._unread_timer = None
         left = self.transport.get_write_buffer_size()
         if left >= unread_bytes:

@@ -1,4 +1,4 @@
-"""`POST /v1/push`: each batch on its own, in order, all of them in one flush where that can be."""
+"""`POST /v1/push`: commits batches independently and in order, in one flush if possible."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -27,13 +27,13 @@ class _Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The outcome of one batch."""
+    """The result of one batch."""
 
     result: CommitResult
     rows: int
     """Rows committed."""
     bytes: int
-    """Bytes of their pages."""
+    """Stored bytes of their pages."""
 
 
 def push(
@@ -42,16 +42,17 @@ def push(
     admit: Callable[[TopicName], None],
     quotas: PushQuotas | None = None,
 ) -> list[Pushed]:
-    """Commit batches, each by itself: one that is refused refuses no other.
+    """Commit batches independently: a rejected batch does not affect others.
 
-    Blocks until the outcome of all is known. They are committed in order; all are read first, so
-    that one flush can take them.
+    Blocks until all results are known. Batches are committed in order; all are parsed first, so
+    that
+    one flush can take them.
 
     Args:
         log: The log.
-        batches: What to commit.
-        admit: Raises `PermissionDenied` for a topic that the caller may not write to.
-        quotas: What the caller's quotas ask; None: nothing.
+        batches: Batches to commit.
+        admit: Raises `PermissionDenied` if the caller may not write to a topic.
+        quotas: The caller's quotas; None without quotas.
     """
     prepared = [_prepare(log, batch, admit, quotas) for batch in batches]
     submitted = [
@@ -70,7 +71,7 @@ def push(
 
 
 def push_answer(batches: Sequence[PushedRows], results: Sequence[Pushed]) -> bytes:
-    """Return the answer to a push."""
+    """Return the response to a push."""
     answers = [
         _result(batch, pushed.result) for batch, pushed in zip(batches, results, strict=True)
     ]
@@ -83,7 +84,7 @@ def _prepare(
     admit: Callable[[TopicName], None],
     quotas: PushQuotas | None,
 ) -> "_Prepared | WingsError":
-    """Parse and check the rows of a batch."""
+    """Parse and validate the rows of a batch."""
     try:
         admit(batch.topic)
         return with_topic(log, batch.topic, lambda topic: _prepare_rows(log, topic, batch, quotas))
@@ -104,13 +105,13 @@ def _prepare_rows(
     options = PushOptions(partition=partition, timestamp=batch.entry.timestamp_us)
     prepared = Preparer(topic, log.limits).prepare(rows, options)
     if quotas is not None:
-        quotas.admit_partitions(prepared)  # Its bytes were counted as they came.
+        quotas.admit_partitions(prepared)  # Its bytes were counted on arrival.
     return _Prepared(prepared, rows.num_rows)
 
 
 def _submit(log: Log, found: _Prepared) -> Pending | Rejected:
     try:
-        # Awaited: by the loop over the outcomes, which begins as soon as all are submitted.
+        # Awaited by the loop over the results, which begins once all are submitted.
         return log.group_commit.submit(PushStream(), found.batch, awaited=True)
     except WingsError as error:
         return Rejected(error)

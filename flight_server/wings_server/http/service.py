@@ -1,4 +1,4 @@
-"""The HTTP service: the log, the metrics, the budgets and the threads that its handlers share."""
+"""The HTTP service: the log, metrics, budgets and threads that handlers share."""
 
 import asyncio
 import threading
@@ -19,33 +19,33 @@ from wings_server.metrics import Metrics
 from wings_server.served_log import ServedLog
 
 READERS = 4
-"""Threads that read and encode; none ever waits for messages."""
+"""Threads that read and encode, never waiting for messages."""
 
 CHUNKS_MIN = 16
-"""An answer has room for at least so many chunks, so that as many partitions can share it."""
+"""Least number of chunks that fit in a response, so that as many partitions can share it."""
 
 WRITERS = 32
-"""Threads that push: each waits for its flush, and waiting ones share a flush."""
+"""Threads that push, each waiting for its flush; waiting threads share flushes."""
 
 Result = TypeVar("Result")
 
 
 class HttpService:
-    """Serves a log to the handlers of one application, on one event loop.
+    """Shared state of the handlers of one application, on one event loop.
 
     Args:
-        log: What is served; closed by its owner after `close`.
-        metrics: Counts what is done.
-        gate: Decides what each caller may do.
+        log: The log; its owner closes it after `close`.
+        metrics: The metrics.
+        gate: Authorizes callers.
 
     Attributes:
         log: The log.
         gate: The gate.
         metrics: The metrics.
-        fetcher: Reads the log, in chunks that are small against an answer.
-        bodies: Counts the bytes of requests held in memory.
-        answers: Counts the bytes of answers held in memory.
-        waiting: The calls that wait.
+        fetcher: Reads the log in chunks that are small compared to a response.
+        bodies: Counts the bytes of request bodies in memory.
+        answers: Counts the bytes of responses in memory.
+        waiting: The waiting calls.
     """
 
     def __init__(self, log: ServedLog, metrics: Metrics, gate: Gate) -> None:
@@ -67,16 +67,16 @@ class HttpService:
         self._stopped_at = 0.0
         self._readers = ThreadPoolExecutor(READERS, "wings-http-read")
         self._writers = ThreadPoolExecutor(WRITERS, "wings-http-write")
-        # As many statements again may wait for an engine.
+        # Twice the running statements, so that as many may wait for an engine.
         self._statements = ThreadPoolExecutor(2 * log.limits.sql_queries_max, "wings-http-sql")
 
     @contextmanager
     def call(self) -> Generator[None]:
-        """Count one call.
+        """Count one call for the block.
 
         Raises:
             Unavailable: The server is stopping.
-            ResourceExhausted: `calls_running_max` calls run already.
+            ResourceExhausted: `calls_running_max` calls are in progress.
         """
         if self._stopping.is_set():
             raise Unavailable("the server is stopping")
@@ -85,15 +85,15 @@ class HttpService:
 
     @property
     def calls_running(self) -> int:
-        """How many calls are under way, waiting polls among them."""
+        """Number of calls in progress, waiting polls included."""
         return self._running.calls
 
     async def read(self, work: Callable[[], Result]) -> Result:
-        """Run `work` on a reader's thread; it reads and never waits for a commit."""
+        """Run `work`, which never waits for a commit, on a reader's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, tracing.bound(work))
 
     async def write(self, work: Callable[[], Result]) -> Result:
-        """Run `work` on a writer's thread; it may wait for a commit."""
+        """Run `work`, which may wait for a commit, on a writer's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._writers, tracing.bound(work))
 
     def state(self, work: Callable[[], Result]) -> "asyncio.Future[Result]":
@@ -101,13 +101,13 @@ class HttpService:
         return asyncio.get_running_loop().run_in_executor(self._statements, tracing.bound(work))
 
     def refuse(self) -> None:
-        """Refuse new calls and end waiting ones, with UNAVAILABLE; returns at once."""
+        """Reject new calls and end waiting ones with UNAVAILABLE; returns at once."""
         self._stopped_at = time.monotonic()
         self._stopping.set()
         self.waiting.stop(Unavailable("the server is stopping"))
 
     def drain(self, seconds: float) -> None:
-        """Wait until no call is under way, at most `seconds` after `refuse`."""
+        """Wait until no call is in progress, at most `seconds` after `refuse`."""
         left = self._stopped_at + seconds - time.monotonic()
         self._running.drain(left, lambda: False)
 

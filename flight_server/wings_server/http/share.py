@@ -1,6 +1,6 @@
-"""`POST /v1/share/acquire`: take messages for a member of a share group, or wait for some.
+"""`POST /v1/share/acquire`: acquires messages for a member of a share group, or waits for some.
 
-    find the group ─▶ acquire what there is ─▶ nothing: wait once, by callback ─▶ … ─▶ answer
+    find the group ─▶ acquire available messages ─▶ none: wait once, by callback ─▶ … ─▶ respond
 
 All but the wait runs on a few threads; a waiting call holds none of them.
 """
@@ -24,23 +24,23 @@ from wings_server.flight.acquire import wanted_partition
 from wings_server.http.bodies import ShareAcquireBody
 
 FRAME_BYTES = 100
-"""The most bytes of an answer besides its deliveries."""
+"""Most bytes of a response without its deliveries."""
 
 DELIVERY_BYTES = 500
-"""The most bytes of a delivery besides its messages and its partition."""
+"""Most bytes of a delivery without its messages and its partition."""
 
 
 class AcquirePoll:
-    """One acquire. Its methods block for replicas and reads alone, on any thread, one at a time.
+    """One acquire. Methods block only for replicas and reads, on any thread, one at a time.
 
     Args:
-        log: Where the group is.
+        log: The group's log.
         body: The request.
-        deadline: When an acquire without messages is answered.
+        deadline: Deadline of an acquire without messages.
 
     Raises:
         NotFound: The topic or the group does not exist.
-        InvalidArgument: A partition value that the topic cannot have.
+        InvalidArgument: The partition value is invalid for the topic.
     """
 
     def __init__(self, log: Log, body: ShareAcquireBody, deadline: Deadline) -> None:
@@ -51,7 +51,7 @@ class AcquirePoll:
         self._member = body.member
         self._messages_max = body.max_messages
         self.deadline = deadline
-        """When it is answered without messages."""
+        """Deadline of an acquire without messages."""
         self._group = log.shares.find(body.topic_name, body.group)
         partition = wanted_partition(
             self._group.topic, body.partition, any_partition=body.any_partition
@@ -59,7 +59,7 @@ class AcquirePoll:
         self._request = AcquireRequest(self._group, body.member, partition, body.max_messages)
         self._delivered: list[LeasedRange] = []
         self.messages = 0
-        """How many messages the answer has."""
+        """Number of messages in the response."""
 
     @contextmanager
     def watch(self, callback: Callable[[], None]) -> Generator[None]:
@@ -67,15 +67,15 @@ class AcquirePoll:
         with self._coordinator.following(self._group, callback):
             with self._coordinator.watch(self._request, callback):
                 yield
-            # It may have been called after its last look.
+            # The callback may have been called after the last attempt.
             self._coordinator.wake_another(self._group)
 
     def advance(self) -> bytes | None:
-        """Acquire what is available; return the answer, or None where the caller is to wait."""
+        """Acquire available messages; returns the response, or None if the caller must wait."""
         try:
             return self._advance()
         except SchemaMismatch:
-            # They were released, and are read with what the schema has become.
+            # The messages were released; read them again with the newer schema.
             self._group = self._shares.find(self._group.topic.name, self._group.name)
             self._request = replace(self._request, group=self._group)
             return self._advance()
@@ -87,11 +87,11 @@ class AcquirePoll:
         return _framed([], EndReason.DEADLINE) if self.deadline.passed else None
 
     def release(self) -> None:
-        """Release the messages of an answer that cannot be sent."""
+        """Release the messages of a response that cannot be sent."""
         self._coordinator.release_undelivered(self._group, self._delivered)
 
     def _answer(self, leased: tuple[LeasedRange, ...]) -> bytes:
-        """Return as many of the messages as one answer has room for; release the others."""
+        """Encode as many messages as fit in a response; release the others."""
         texts: list[bytes] = []
         room = self._bytes_max - FRAME_BYTES
         with closing(
@@ -103,13 +103,13 @@ class AcquirePoll:
                     texts.append(text)
                     room -= len(text)
                 if text is None or self._delivered[-1] != delivery.range:
-                    break  # The answer is full.
+                    break  # The response is full.
         total = sum(each.messages for each in self._delivered)
         full = total >= self._messages_max
         return _framed(texts, EndReason.MAX_MESSAGES if full else EndReason.MIN_MESSAGES)
 
     def _encoded(self, delivery: Delivery, room: int) -> bytes | None:
-        """Encode the rows of a delivery that fit into `room` bytes, and release the others."""
+        """Encode the rows of a delivery that fit in `room` bytes; release the others."""
         leased = delivery.range
         frame = DELIVERY_BYTES + 4 * len(leased.partition)
         rows_min = 0 if self._delivered else 1  # The first message always fits.

@@ -1,4 +1,4 @@
-"""SQL over HTTP: a statement's rows as JSON, CSV or an Arrow stream, in one bounded answer."""
+"""SQL over HTTP: a statement's rows as JSON, CSV or an Arrow stream, in one bounded response."""
 
 import asyncio
 import json
@@ -32,11 +32,11 @@ ARROW = "application/vnd.apache.arrow.stream"
 CSV = "text/csv"
 
 Encoder = Callable[[Query, int], bytes]
-"""Returns a query's rows, within so many bytes."""
+"""Encodes a query's rows within a number of bytes."""
 
 
 class SqlAnswerSchema(BaseModel):
-    """The columns of a result."""
+    """Columns of a result."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -44,7 +44,7 @@ class SqlAnswerSchema(BaseModel):
 
 
 class SqlAnswer(BaseModel):
-    """The rows of a statement; for the OpenAPI document alone."""
+    """Rows of a statement; only for the OpenAPI document."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -56,7 +56,7 @@ class SqlEndpoint:
     """The handler of statements.
 
     Args:
-        service: Whose log they read.
+        service: The service whose log they read.
     """
 
     def __init__(self, service: HttpService) -> None:
@@ -66,10 +66,11 @@ class SqlEndpoint:
     async def sql(self, request: Request) -> Response:
         """Run one SQL statement over topics, which are its tables.
 
-        A namespace is a schema; the columns `__partition`, `__offset` and `__timestamp` come after
-        those of a topic. The answer is JSON, or by `Accept` CSV (`text/csv`) or an Arrow stream
-        (`application/vnd.apache.arrow.stream`). A result larger than an answer is refused: read it
-        over Arrow Flight.
+        Namespaces are schemas; the columns `__partition`, `__offset` and `__timestamp` follow those
+        of
+        a topic. The response is JSON, or by `Accept` CSV (`text/csv`) or an Arrow stream
+        (`application/vnd.apache.arrow.stream`). A result larger than a response is rejected: read
+        it over Arrow Flight.
         """
         service = self._service
         with service.call():
@@ -78,7 +79,7 @@ class SqlEndpoint:
                 asked = SqlBody.parse(raw, InvalidArgument, "sql body")
             media_type, encode = _wanted(request.headers.get("accept", ""))
             if self._calls >= 2 * service.log.limits.sql_queries_max:
-                raise ResourceExhausted("as many SQL queries as may wait do; try again later")
+                raise ResourceExhausted("too many SQL queries are waiting; try again later")
             self._calls += 1
             try:
                 content = await self._run(request, asked, encode)
@@ -89,7 +90,7 @@ class SqlEndpoint:
             return answer
 
     async def _run(self, request: Request, asked: SqlBody, encode: Encoder) -> bytes:
-        """Run a statement on a thread; a client that goes away ends it."""
+        """Run a statement on a thread; cancelled if the client disconnects."""
         service, principal, cancel = self._service, principal_of(request), Cancel()
         allow = partial(service.gate.allow, principal, "sql")
         opened = partial(open_sql, service.log, asked, allow, principal, cancel)
@@ -117,7 +118,7 @@ def _encoded(opened: Callable[[], Query], encode: Encoder, bytes_max: int) -> by
 
 
 def _wanted(accept: str) -> tuple[str, Encoder]:
-    """Return the media type of the answer: of the known ones the first that a client likes best."""
+    """Return the media type that the client prefers, and its encoder."""
     best, liking = "application/json", 0.0
     for each in accept.split(","):
         media_type, *options = (part.strip().lower() for part in each.split(";"))
@@ -166,7 +167,7 @@ _ENCODERS: dict[str, Encoder] = {"application/json": _json, CSV: _csv, ARROW: _a
 
 
 def _within(query: Query, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Yield the batches that have rows, of a result no larger than an answer."""
+    """Yield non-empty batches; raises if the result is larger than a response."""
     size = 0
     for batch in query.batches():
         size += batch.nbytes
@@ -183,7 +184,7 @@ def _check_size(pieces: list[bytes], bytes_max: int) -> None:
 
 def _too_large(bytes_max: int) -> ResourceExhausted:
     return ResourceExhausted(
-        f"an answer over HTTP has at most {bytes_max} bytes: add a LIMIT, or ask over Arrow Flight"
+        f"a response over HTTP has at most {bytes_max} bytes: add a LIMIT, or use Arrow Flight"
     )
 
 

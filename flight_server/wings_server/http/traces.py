@@ -1,4 +1,4 @@
-"""Traces of HTTP: each request of the API is a span, below the one that its headers name."""
+"""Traces of HTTP: each request of the API is a child span of the one in its headers."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -6,7 +6,7 @@ from wings_core import tracing
 
 
 class Traces:
-    """Makes spans of requests; only an application that has it while traces are on.
+    """Middleware that creates spans for requests; only installed while tracing is on.
 
     Args:
         app: The application behind it.
@@ -16,7 +16,7 @@ class Traces:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request within its span; probes, metrics and pages have none."""
+        """Handle a request within its span; probes, metrics and pages have none."""
         if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""Waiting without a thread: commits, clients that leave and a server that stops wake coroutines.
+"""Waiting without a thread: coroutines resume on commits, disconnects and the server's stop.
 
 commit ─▶ (its thread) Wake.notify ─▶ _Notifier ─▶ (event loop) the waiting coroutine resumes
 """
@@ -19,11 +19,11 @@ from wings_core.times import Deadline
 from wings_server.flight.client_watch import ClientGone
 
 CHECK_SECONDS = 0.5
-"""How often it is looked whether the tokens of waiting calls have ended."""
+"""Interval of checking the tokens of waiting calls."""
 
 
 class Wake:
-    """Ends the waits of one call; `notify` is for any thread, all else for the event loop's."""
+    """Ends the waits of one call. `notify` is thread-safe, the rest is for the event loop."""
 
     __slots__ = ("_error", "_future", "_notified", "_notifier")
 
@@ -38,14 +38,14 @@ class Wake:
         self._notifier.notify(self)
 
     def set(self, error: WingsError | None = None) -> None:
-        """End the wait under way, or the next one; with an error, every later one too."""
+        """End the current or the next wait; with an error, all later ones too."""
         self._notified = True
         self._error = self._error or error
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
     async def wait(self, deadline: Deadline) -> None:
-        """Wait until notified or the deadline passes; a notification since the last wait counts.
+        """Wait until notified, also if since the last wait, or until the deadline.
 
         Raises:
             WingsError: The error that `set` was called with.
@@ -61,7 +61,7 @@ class Wake:
                 self._future = None
                 if timer is not None:
                     timer.cancel()
-        # Cleared before the caller looks, so that a commit after its look is not missed.
+        # Cleared before the caller reads, so that a later commit is not missed.
         self._notified = False
         if self._error is not None:
             raise self._error
@@ -71,7 +71,7 @@ class Waiting:
     """The waiting calls of one event loop.
 
     Args:
-        waits: Counts and bounds them, together with the waiting calls of Flight.
+        waits: Counts and bounds waiting calls, together with those of Flight.
     """
 
     def __init__(self, waits: Waits) -> None:
@@ -79,20 +79,19 @@ class Waiting:
         self._notifier: _Notifier | None = None
         self._wakes: dict[Wake, Principal] = {}
         self._checking: asyncio.TimerHandle | None = None
-        """The next look at the principals, while any call waits."""
+        """Timer of the next check of principals, while any call waits."""
         self._stopped: WingsError | None = None
 
     @contextmanager
     def one(self, receive: Receive, principal: Principal = ANYONE) -> Generator[Wake]:
-        """Register one call for the block; a disconnect of its client ends it with `ClientGone`.
+        """Register one call for the block; ended with `ClientGone` if its client disconnects.
 
         Args:
-            receive: The call's ASGI channel, its body received already.
-            principal: Who calls; the call ends with the error of its `check`, soon after that
-                raises.
+            receive: The call's ASGI channel, whose body was received.
+            principal: The caller; the call ends soon after its `check` raises, with that error.
 
         Raises:
-            ResourceExhausted: As many calls wait as may.
+            ResourceExhausted: Too many calls are waiting.
             WingsError: The error that `stop` was called with.
         """
         if self._stopped is not None:
@@ -112,13 +111,13 @@ class Waiting:
                 del self._wakes[wake]
 
     def stop(self, error: WingsError) -> None:
-        """End every wait, and every later one, with an error; from any thread."""
+        """End all current and later waits with an error. Thread-safe."""
         self._stopped = error
         if self._notifier is not None:
             self._notifier.call(self._end_all)
 
     def _check_principals(self) -> None:
-        """End the calls of principals that have ended, now and every `CHECK_SECONDS`."""
+        """End the calls of principals that are no longer valid; repeats every `CHECK_SECONDS`."""
         for wake, principal in self._wakes.items():
             error = principal.ended()
             if error is not None:
@@ -136,7 +135,7 @@ class Waiting:
 class _Notifier:
     """Passes notifications to the event loop in batches.
 
-    A commit notifies each of its waiters: together they cost its thread one wake-up of the loop.
+    A commit notifies all its waiters with a single wake-up of the loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -145,15 +144,16 @@ class _Notifier:
         self._called = False
 
     def notify(self, wake: Wake) -> None:
-        # Appended before the check, and the loop clears the flag before it empties the deque: in
-        # either order, the wake is seen.
+        # Appended before the check, while the loop clears the flag before emptying the deque, so
+        # that
+        # no wake is lost.
         self._notified.append(wake)
         if not self._called:
             self._called = True
             self.call(self._set_all)
 
     def call(self, callback: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # The loop is closed: no call waits.
+        with contextlib.suppress(RuntimeError):  # The loop is closed: no call is waiting.
             self._loop.call_soon_threadsafe(callback)
 
     def _set_all(self) -> None:

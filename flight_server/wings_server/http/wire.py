@@ -1,4 +1,4 @@
-"""Bodies in and out, in bounded memory and bounded time."""
+"""Request and response bodies, in bounded memory and time."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -15,22 +15,22 @@ from wings_core.memory import MemoryBudget
 from wings_core.security.quotas import CallUsage
 
 PIECE_BYTES = 256 * 1024
-"""Answers are sent in pieces of this size, each once the transport has taken the one before."""
+"""Size of the pieces of a response, each sent once the transport has taken the previous one."""
 
 PIECE_SECONDS_MAX = 60.0
-"""How long a client may take to send, or to take, the next piece of a body."""
+"""Longest time for a client to send or read the next piece of a body."""
 
 
 USAGE = "wings.usage"
-"""The key of a request's scope for what it uses of its principal's quotas; None: it has none."""
+"""Key in a request's scope for its usage of quotas; None without quotas."""
 
 
 class Budget:
-    """Counts the bytes of bodies held in memory; used on the event loop alone.
+    """A count of body bytes in memory; only for the event loop.
 
     Args:
-        bytes_max: How many may be held; a single body may exceed it.
-        memory: Where they count too; None: nowhere.
+        bytes_max: Most bytes; a single body may exceed it.
+        memory: Memory budget that they also count against, or None.
     """
 
     def __init__(self, bytes_max: int, memory: MemoryBudget | None = None) -> None:
@@ -42,29 +42,29 @@ class Budget:
 
     @property
     def held(self) -> int:
-        """How many bytes are held now."""
+        """Bytes currently held."""
         return self._held
 
     def take(self, size: int) -> None:
         """Count bytes as held until `release`.
 
         Raises:
-            ResourceExhausted: They would exceed the budget.
+            ResourceExhausted: The bytes would exceed the budget.
         """
         if self._held and self._held + size > self._bytes_max:
             raise self._exhausted()
         if self._memory is not None and not self._memory.make_room(size):
             raise ResourceExhausted(
-                f"{self._memory.held} bytes are being read or wait to be committed, the limit is "
-                f"{self._memory.bytes_max}"
+                f"{self._memory.held} bytes are being read or waiting to be committed, the limit "
+                f"is {self._memory.bytes_max}"
             )
         self._held += size
 
     def check_room(self) -> None:
-        """Check that the budget is not used up.
+        """Check that the budget is not exhausted.
 
         Raises:
-            ResourceExhausted: It is.
+            ResourceExhausted: The budget is exhausted.
         """
         if self._held >= self._bytes_max:
             raise self._exhausted()
@@ -74,7 +74,7 @@ class Budget:
         self._held += size
 
     def release(self, size: int) -> None:
-        """Count bytes as no longer held."""
+        """Release held bytes."""
         self._held -= size
         if self._memory is not None:
             self._memory.came_free()
@@ -86,10 +86,10 @@ class Budget:
 
 
 class Body:
-    """A request's body: its bytes are counted as held until it is dropped.
+    """A request's body, whose bytes count as held until it is dropped.
 
     Args:
-        budget: Where they are counted.
+        budget: Budget that counts them.
     """
 
     def __init__(self, budget: Budget) -> None:
@@ -106,23 +106,23 @@ class Body:
         self.drop()
 
     def drop(self) -> None:
-        """Forget the bytes and release their budget; may be called again."""
+        """Drop the bytes and release their budget. Idempotent."""
         self.raw = b""
         self._budget.release(self._held)
         self._held = 0
 
     async def receive(self, request: Request, bytes_max: int) -> bytes:
-        """Receive and return the whole body; waits for the client.
+        """Receive the whole body; waits for the client.
 
         Args:
-            request: The request that the body is of.
-            bytes_max: The most bytes that are accepted.
+            request: The request.
+            bytes_max: Most bytes accepted.
 
         Raises:
             BatchTooLarge: The body is longer; the rest of it is not read.
-            ResourceExhausted: The budget, or the quota of who sends it, is used up.
+            ResourceExhausted: The budget, or the sender's quota, is exhausted.
             ClientDisconnect: The client disconnected before the end of the body.
-            HTTPException: No byte came within `PIECE_SECONDS_MAX`.
+            HTTPException: No byte arrived within `PIECE_SECONDS_MAX`.
         """
         declared = request.headers.get("content-length", "")
         if declared.isdecimal() and len(declared) < 20 and int(declared) > bytes_max:
@@ -148,7 +148,7 @@ async def _next_piece(stream: AsyncGenerator[bytes]) -> bytes:
             return await anext(stream, b"")
     except TimeoutError:
         raise HTTPException(
-            HTTPStatus.REQUEST_TIMEOUT, f"no more of the body came in {PIECE_SECONDS_MAX:.0f} s"
+            HTTPStatus.REQUEST_TIMEOUT, f"no more of the body arrived in {PIECE_SECONDS_MAX:.0f} s"
         ) from None
 
 
@@ -157,13 +157,13 @@ def _too_large(bytes_max: int) -> BatchTooLarge:
 
 
 class JsonAnswer(Response):
-    """A JSON answer, sent as fast as its client reads and counted as held until then.
+    """A JSON response, sent as fast as its client reads, and counted as held until then.
 
     Args:
         content: The JSON.
-        budget: Where its bytes are counted.
-        is_of_change: Whether it reports a change. Such an answer is sent even beyond the budget: a
-            client that got an error would make the change again.
+        budget: Budget that counts its bytes.
+        is_of_change: Whether it reports a change. Such a response is sent even beyond the budget,
+            since a client that gets an error would repeat the change.
     """
 
     media_type = "application/json"
@@ -174,10 +174,10 @@ class JsonAnswer(Response):
         super().__init__(content)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer.
+        """Send the response.
 
         Raises:
-            ResourceExhausted: The budget, or the quota of who asked, is used up; nothing was sent.
+            ResourceExhausted: The budget, or the caller's quota, is exhausted; nothing was sent.
         """
         del receive
         body = bytes(self.body)

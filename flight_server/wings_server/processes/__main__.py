@@ -1,4 +1,4 @@
-"""Start one of the processes of a server: `child`, without pandas."""
+"""Entry point of one of a server's processes: runs `child.main`, without pandas."""
 
 from wings_core.without_pandas import hide_pandas
 

@@ -1,8 +1,8 @@
 """One of the processes of a server: `python -m wings_server.processes`, started by a parent.
 
-What it is to serve comes on its standard input, once it has imported all that it needs; that stays
-open for as long as the parent is there. It prints the ready line, or the error that kept it from
-serving.
+It imports its modules, then receives its orders on standard input, which stays open while the
+parent
+runs. It prints the ready line, or the error that prevented its start.
 """
 
 import json
@@ -22,31 +22,31 @@ from wings_server.processes.siblings import Siblings
 from wings_server.settings import Settings
 
 FAILED = "wings failed "
-"""Begins the line that tells why a process does not serve; the error's JSON follows."""
+"""Prefix of the line with the error, as JSON, that prevented a process's start."""
 
 ORPHAN_SECONDS_MAX = 8.0
-"""How long a process serves on, or drains, once its parent is gone."""
+"""Longest time that a process continues to serve, or drains, after its parent's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The orders of a parent to one of its processes."""
+    """A parent's orders to one of its processes."""
 
     settings: Settings
     http: int
-    """The descriptor of the socket that all of them accept HTTP connections from."""
+    """Descriptor of the socket that all processes accept HTTP connections from."""
     sockets: Path
-    """See `Siblings`."""
+    """Directory of sockets; see `Siblings`."""
     index: int
     count: int
 
 
 def main() -> NoReturn:
-    """Serve as told until SIGTERM, or until the parent is gone."""
+    """Serve as ordered until SIGTERM, or the parent's end."""
     try:
         orders: Orders = pickle.load(sys.stdin.buffer)
     except EOFError:
-        sys.exit()  # The parent is gone, and had no use for this one.
+        sys.exit()  # The parent ended without orders.
     threading.Thread(target=_watch_parent, name="wings-parent", daemon=True).start()
     try:
         siblings = Siblings(orders.sockets, orders.index, orders.count)
@@ -58,7 +58,7 @@ def main() -> NoReturn:
 
 
 def _watch_parent() -> None:
-    """Stop once standard input ends, as it does with the parent, however that ended."""
+    """Stop when standard input ends, as it does when the parent ends in any way."""
     while sys.stdin.buffer.read(1):
         pass
     timer = threading.Timer(ORPHAN_SECONDS_MAX, os._exit, (1,))

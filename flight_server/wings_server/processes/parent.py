@@ -1,13 +1,13 @@
 """The parent of several processes that serve one log: starts them, watches them, stops them.
 
-    parent ── metadata of the data directory, where it is there (a service on loopback)
-       ├── process 0: Flight on the port named,      HTTP ┐
-       ├── process 1: Flight on the port after that, HTTP ┴ from one socket
+    parent ── metadata of the data directory, if any (a service on loopback)
+       ├── process 0: Flight on the given port,      HTTP ┐
+       ├── process 1: Flight on the next port,       HTTP ┴ from one socket
        ├── …
-       └── a spare, which has imported what they need, and takes the place of the first that ends
+       └── a spare, with modules imported, to replace the first process that ends
 
-Each process is a node, as of a cluster: it has all parts of a server, and clients find all of them
-by `GetFlightInfo`. One that ends is started again at its port.
+Each process is a node, as in a cluster: it has all parts of a server, and clients find all nodes by
+`GetFlightInfo`. A process that ends is restarted at its port.
 """
 
 import json
@@ -40,22 +40,23 @@ from wings_server.processes.siblings import ALL_READY, YES, ask
 from wings_server.settings import Address, MetadataSettings, Settings
 
 READY_SECONDS_MAX = 60.0
-"""How long a process may take to serve."""
+"""Longest time for a process to become ready."""
 
 READY_PAUSE_SECONDS = 0.05
-"""Between two looks at whether all processes found that all serve."""
+"""Interval of checking whether all processes have seen that all are ready."""
 
 RESTART_SECONDS = (0.1, 5.0)
-"""The pause before a process that ended is started again, doubling while it ends at once."""
+"""Pause before a process is restarted: the least, which doubles while it ends at once, and the
+greatest."""
 
 STEADY_SECONDS = 10.0
-"""A process that served for so long begins with the shortest pause again."""
+"""Running time after which the pause is reset to the least."""
 
 STOP_SECONDS_MAX = 15.0
-"""How long a process may take to end beyond its drain before it is killed."""
+"""Longest time for a process to end after its drain, before it is killed."""
 
 SOCKET_DIRECTORY_MAX = 80
-"""Characters of a directory for sockets, whose own names have up to 107."""
+"""Longest path of the directory of sockets, whose own paths have up to 107 characters."""
 
 _LOOPBACK = Address("127.0.0.1", 0)
 
@@ -66,12 +67,12 @@ class Processes:
     """The processes of one server; `start`, then `stop`, once each.
 
     Args:
-        settings: Of the server; `processes` of them are started.
+        settings: Settings of the server, with the number of processes.
 
     Attributes:
-        settings: The settings that it was built with.
-        flight: Where Flight is served by each process, with the real ports, from `start` on.
-        http: Where HTTP is served by all, with the real port, from `start` on.
+        settings: The settings.
+        flight: Flight address of each process, with the actual ports, after `start`.
+        http: HTTP address of all processes, with the actual port, after `start`.
     """
 
     flight: list[str]
@@ -83,11 +84,11 @@ class Processes:
         self._stop = ExitStack()
 
     def start(self) -> None:
-        """Start all of them; returns when all serve.
+        """Start all processes; returns when all are ready.
 
         Raises:
-            InvalidArgument: The settings cannot be those of several processes.
-            WingsError: What kept a process from serving.
+            InvalidArgument: The settings do not suit several processes.
+            WingsError: A process could not start.
         """
         settings = self.settings
         _check(settings)
@@ -125,38 +126,38 @@ class Processes:
 
     @property
     def ready_line(self) -> str:
-        """The line on standard output when all serve."""
+        """Line printed on standard output when all are ready."""
         flight = self.flight
         return f"wings ready flight={flight[0]} http={self.http} processes={len(flight)}"
 
     def stop(self) -> None:
-        """Drain and stop all of them at once, and then the metadata."""
+        """Drain and stop all processes concurrently, then the metadata."""
         self._stop.close()
 
     def reload(self) -> None:
-        """Have all of them read their certificates again."""
+        """Have all processes reload their certificates."""
         for each in self._processes:
             each.send(signal.SIGHUP)
 
 
 class Spare:
-    """A process without orders: what takes most of a start, on a busy machine seconds, it has done.
+    """A process without orders, which has done most of the work of a start: seconds if busy.
 
     Args:
-        http: The descriptor of the socket that all processes accept HTTP connections from.
-        count: Of the processes that divide the machine's memory.
+        http: Descriptor of the socket that all processes accept HTTP connections from.
+        count: Number of processes that share the machine's memory.
     """
 
     def __init__(self, http: int, count: int) -> None:
         self._http = http
         self._count = count
         self._lock = threading.Lock()
-        """Guards the fields below; nothing else is locked under it."""
+        """Guards the fields below; a leaf lock."""
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
 
     def take(self) -> subprocess.Popen[bytes]:
-        """Return it for its orders, or a new process where there is none."""
+        """Return the spare, or a new process without one."""
         with self._lock:
             process, self._process = self._process, None
         if process is None or process.poll() is not None:
@@ -166,13 +167,13 @@ class Spare:
         return process
 
     def prepare(self) -> None:
-        """Start one, unless there is one; where that fails, one is started when it is wanted."""
+        """Start a spare, unless there is one; if that fails, one is started on demand."""
         with self._lock, suppress(OSError):
             if self._process is None and not self._closed:
                 self._process = self._start()
 
     def close(self) -> None:
-        """End it."""
+        """End the spare."""
         with self._lock:
             process, self._process = self._process, None
             self._closed = True
@@ -186,25 +187,25 @@ class Spare:
             stdout=subprocess.PIPE,
             pass_fds=[self._http],
             env={**os.environ, **arrow_bounds(self._count)},
-            start_new_session=True,  # Ctrl-C is for the parent, which tells them.
+            start_new_session=True,  # Ctrl-C only signals the parent, which stops the processes.
         )
 
 
 class ServedProcess:
-    """One process: started, and started again where it ends without being told to."""
+    """One process, restarted if it ends unexpectedly."""
 
     def __init__(self, spare: Spare, orders: Orders) -> None:
         self._spare = spare
         self._orders = orders
         self._lock = threading.Lock()
-        """Guards the process and the flag; nothing else is locked under it."""
+        """Guards the process and the flag; a leaf lock."""
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._watcher = threading.Thread(target=self._watch, name="wings-watcher", daemon=True)
 
     def begin(self) -> None:
-        """Start it; unless all are to stop."""
+        """Start the process, unless all are stopping."""
         self._lines = lines = queue.SimpleQueue[str]()
         if self._stopping.is_set():
             return
@@ -218,16 +219,16 @@ class ServedProcess:
             return
         assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(OSError):  # It ended at once: `ready` tells.
+        with suppress(OSError):  # It ended at once; `ready` reports it.
             pickle.dump(self._orders, process.stdin)
-            process.stdin.flush()  # It stays open: its end is that of the parent.
+            process.stdin.flush()  # Stays open: its end signals that of the parent.
         threading.Thread(target=_read, args=(process, lines), daemon=True).start()
 
     def ready(self) -> dict[str, str]:
-        """Wait until it serves; return the words of its ready line.
+        """Wait until it is ready; returns the values of its ready line.
 
         Raises:
-            WingsError: What keeps it from serving; it is ended then.
+            WingsError: It could not start; it is ended then.
         """
         try:
             line = self._lines.get(timeout=READY_SECONDS_MAX)
@@ -239,14 +240,14 @@ class ServedProcess:
         if "flight" not in words:
             self.send(signal.SIGKILL)
             raise Unavailable(f"process {self._orders.index} of the server did not start")
-        # It is found again where it was.
+        # A restarted process gets the same port.
         address = Address.parse(words["flight"].partition("://")[2])
         settings = self._orders.settings.model_copy(update={"flight": address})
         self._orders = replace(self._orders, settings=settings)
         return words
 
     def watch(self) -> None:
-        """Start it again whenever it ends, from now on."""
+        """Restart it whenever it ends, from now on."""
         self._watcher.start()
 
     def send(self, number: signal.Signals) -> None:
@@ -256,12 +257,12 @@ class ServedProcess:
                 self._process.send_signal(number)
 
     def tell_to_stop(self) -> None:
-        """Have it drain and end; it is not started again."""
+        """Have it drain and end, without a restart."""
         self._stopping.set()
         self.send(signal.SIGTERM)
 
     def wait(self, seconds: float) -> None:
-        """Wait until it has ended, and end it after so long."""
+        """Wait until it has ended; kills it after `seconds`."""
         process = self._process
         if process is None:
             return
@@ -283,7 +284,7 @@ class ServedProcess:
             if time.monotonic() - began > STEADY_SECONDS:
                 pause = RESTART_SECONDS[0]
             _logger.error(
-                "a process ended, and is started again",
+                "a process ended, and is restarted",
                 process=self._orders.index,
                 pid=self._process.pid,
                 status=status,
@@ -299,15 +300,15 @@ class ServedProcess:
                 self._spare.prepare()
             except (WingsError, OSError, RuntimeError) as error:
                 _logger.error(
-                    "a process does not serve", process=self._orders.index, reason=str(error)
+                    "a process is not ready", process=self._orders.index, reason=str(error)
                 )
 
 
 def _check(settings: Settings) -> None:
-    """Refuse what several processes cannot share.
+    """Check that several processes can share the settings.
 
     Raises:
-        InvalidArgument: It says what, and what to do.
+        InvalidArgument: They cannot; the message says what to change.
     """
     is_embedded = settings.metadata is None and not settings.is_stateless
     if is_embedded and settings.metadata_url is not None:
@@ -317,21 +318,21 @@ def _check(settings: Settings) -> None:
         )
     if is_embedded and settings.hold_replicas is not None:
         raise InvalidArgument(
-            "several processes over a data directory keep their holds there: give no "
-            "--hold-replicas"
+            "several processes over a data directory keep the state of share groups there: "
+            "give no --hold-replicas"
         )
     for name, address in (("flight", settings.flight), ("advertise", settings.advertise)):
         if address is not None and address.port and address.port + settings.processes > 65_536:
             raise InvalidArgument(
-                f"--{name} {address}: there are no {settings.processes} ports from there on"
+                f"--{name} {address}: there are not {settings.processes} ports from there on"
             )
 
 
 def _wait_until_ready(sockets: Path, count: int) -> None:
-    """Wait until each process has seen that all take requests.
+    """Wait until each process has seen that all are ready.
 
     Raises:
-        Unavailable: That is not so in time.
+        Unavailable: The wait timed out.
     """
     until = time.monotonic() + READY_SECONDS_MAX
     while any(ask(sockets, index, ALL_READY) != YES for index in range(count)):
@@ -341,17 +342,17 @@ def _wait_until_ready(sockets: Path, count: int) -> None:
 
 
 def _sockets() -> tempfile.TemporaryDirectory[str]:
-    """Return a new directory for sockets, whose names may not be long."""
+    """Create a directory for sockets, with a short path."""
     usual = tempfile.gettempdir()
     where = usual if len(usual) <= SOCKET_DIRECTORY_MAX else "/tmp"
     return tempfile.TemporaryDirectory(prefix="wings-", dir=where)
 
 
 def _http(settings: Settings) -> Address:
-    """Return where HTTP is served: where it would be among Flight's ports by default, after them.
+    """Return the address of HTTP; a default that is among Flight's ports moves after them.
 
     Raises:
-        InvalidArgument: It was named, and is among them.
+        InvalidArgument: A given port is among Flight's.
     """
     flight, http = settings.flight, settings.http
     if not (flight.port and flight.port <= http.port < flight.port + settings.processes):
@@ -359,13 +360,13 @@ def _http(settings: Settings) -> Address:
     if "http" in settings.model_fields_set and http.host == flight.host:
         raise InvalidArgument(
             f"--http {http} is among the ports of Flight, {flight.port} to "
-            f"{flight.port + settings.processes - 1}: name another"
+            f"{flight.port + settings.processes - 1}: choose another"
         )
     return Address(http.host, flight.port + settings.processes)
 
 
 def _common(settings: Settings, started: ExitStack) -> Settings:
-    """Return the settings of all processes, with the metadata of a data directory served here."""
+    """Return the common settings of all processes; serves the metadata of a data directory."""
     limits = settings.limits
     memory = (limits.memory_bytes_max or machine_bytes() // 4) // settings.processes
     update: dict[str, Any] = {
@@ -386,13 +387,13 @@ def _common(settings: Settings, started: ExitStack) -> Settings:
         )
         metadata.start()
         started.callback(metadata.stop)
-        # On loopback, and with a token that no other process knows: without TLS.
+        # On loopback, with a private token: no TLS needed.
         update |= {"metadata": metadata.address, "cluster_token": token, "cluster_ca": None}
     return settings.model_copy(update=update)
 
 
 def _own(settings: Settings, index: int) -> dict[str, Address | None]:
-    """Return the addresses of one process: the named ports and those after them."""
+    """Return the addresses of one process: the given ports plus its index."""
 
     def shifted(address: Address | None) -> Address | None:
         if address is None or not address.port:
@@ -407,7 +408,7 @@ def _own(settings: Settings, index: int) -> dict[str, Address | None]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process that got no orders."""
+    """End a process without orders."""
     process.kill()
     process.wait()
     _close_pipes(process)
@@ -429,12 +430,12 @@ def _stop_all(processes: Sequence[ServedProcess], drain_seconds: float) -> None:
 
 
 def _read(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[str]) -> None:
-    """Hand on the lines of a process's standard output, and its end as an empty one."""
+    """Queue the lines of a process's standard output, and an empty one at its end."""
     assert process.stdin is not None
     assert process.stdout is not None
     with process.stdout as output:
         for line in output:
             lines.put(line.decode("utf-8", "replace").rstrip("\n"))
-    with suppress(OSError):  # Of a process that ended before it had read it.
+    with suppress(OSError):  # The process ended before reading it.
         process.stdin.close()
     lines.put("")

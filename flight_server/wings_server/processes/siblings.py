@@ -1,7 +1,7 @@
-"""Siblings: the processes of one server ask each other for their metrics, and whether all serve.
+"""Siblings: communication between a server's processes, about readiness and metrics.
 
-Each listens on a Unix socket in a directory that only their user can enter, and answers a few
-questions. HTTP is one port for all, so whichever process takes a request answers for all of them.
+Each listens on a Unix socket in a directory private to their user, and answers a few questions. All
+processes share the HTTP port, so whichever accepts a request answers for all of them.
 """
 
 import re
@@ -16,13 +16,13 @@ from pathlib import Path
 import structlog
 
 ANSWER_SECONDS_MAX = 2.0
-"""How long another process is waited for; one that is gone is noticed at once."""
+"""Longest wait for another process; an ended one is noticed at once."""
 
 LOOK_SECONDS = 0.5
-"""How often it is asked whether the others serve."""
+"""Interval of asking whether the others are ready."""
 
 READY, ALL_READY, METRICS = b"ready", b"all ready", b"metrics"
-"""Whether a process takes requests; whether all do, as it sees them now; its metrics."""
+"""Questions: whether a process accepts requests, whether it sees that all do, its metrics."""
 
 YES, NO = b"yes", b"no"
 
@@ -32,15 +32,15 @@ _logger = structlog.get_logger("wings.processes")
 
 
 class Siblings:
-    """The processes of one server, from one of them; `start`, then `close`.
+    """One process's view of its siblings; `start`, then `close`.
 
     Args:
-        directory: Of the sockets, which only this user can enter.
-        index: The number of this process, from 0.
-        count: How many processes there are.
+        directory: Directory of the sockets, private to this user.
+        index: Number of this process, from 0.
+        count: Number of processes.
 
     Attributes:
-        index: The number of this process.
+        index: Number of this process.
     """
 
     def __init__(self, directory: Path, index: int, count: int) -> None:
@@ -51,18 +51,18 @@ class Siblings:
         self._metrics: Callable[[], bytes] = bytes
         self._ready = False
         self._looking = threading.Lock()
-        """Held while the others are asked, so that the last look is the one that counts."""
+        """Held while asking the others, so that the latest result is kept."""
         self._closed = threading.Event()
         path = directory / str(index)
-        path.unlink(missing_ok=True)  # Of the process before this one.
+        path.unlink(missing_ok=True)  # Left by this process's predecessor.
         self._listener = Listener(str(path), "AF_UNIX")
 
     def start(self, is_ready: Callable[[], bool], metrics: Callable[[], bytes]) -> None:
-        """Answer the others from now on, and ask them.
+        """Start answering the others, and asking them.
 
         Args:
-            is_ready: Whether this process takes requests.
-            metrics: Its metrics, as Prometheus's text.
+            is_ready: Returns whether this process accepts requests.
+            metrics: Returns its metrics, in Prometheus's text format.
         """
         self._is_ready = is_ready
         self._metrics = metrics
@@ -71,14 +71,14 @@ class Siblings:
 
     @property
     def all_ready(self) -> bool:
-        """Whether all others took requests when they were last asked."""
+        """Return whether all others accepted requests when last asked."""
         return self._ready
 
     def metrics(self, own: bytes) -> bytes:
         """Return the metrics of all processes, each sample with the label `process`.
 
         Args:
-            own: Those of this process.
+            own: Metrics of this process.
         """
         texts: dict[int, bytes] = {}
         for index in range(self._count):
@@ -109,13 +109,13 @@ class Siblings:
             try:
                 connection = self._listener.accept()
             except (OSError, EOFError):
-                self._closed.wait(LOOK_SECONDS)  # Unless it is closed, no file can be opened.
+                self._closed.wait(LOOK_SECONDS)  # Out of file descriptors, unless closed.
                 continue
-            # Each on a thread: one that asks and is then paused must not keep the others waiting.
+            # One thread each, so that a suspended process does not block the others.
             answering = threading.Thread(target=self._answer_one, args=(connection,), daemon=True)
             try:
                 answering.start()
-            except RuntimeError:  # There are too many: it asks again.
+            except RuntimeError:  # Too many threads: it will ask again.
                 connection.close()
 
     def _answer_one(self, connection: Connection) -> None:
@@ -130,11 +130,11 @@ class Siblings:
 
 
 def ask(directory: Path, index: int, question: bytes) -> bytes | None:
-    """Return the answer of a process, None where it gives none.
+    """Return the answer of a process, or None.
 
     Args:
-        directory: Of the sockets.
-        index: Of the process.
+        directory: Directory of the sockets.
+        index: Number of the process.
         question: `READY`, `ALL_READY` or `METRICS`.
     """
     try:
@@ -148,10 +148,10 @@ def ask(directory: Path, index: int, question: bytes) -> bytes | None:
 def _connected(path: Path) -> Connection:
     """Connect to another process; a step that takes longer than `ANSWER_SECONDS_MAX` fails.
 
-    Also to connect: one that is paused accepts none, and few wait in line for that.
+    Connecting has a timeout too: a suspended process does not accept, and its queue is short.
 
     Raises:
-        OSError: It is not there, or does not accept.
+        OSError: The process does not run, or does not accept.
     """
     bound = struct.pack("ll", *divmod(round(ANSWER_SECONDS_MAX * 1_000_000), 1_000_000))
     with socket.socket(socket.AF_UNIX) as end:
@@ -162,14 +162,14 @@ def _connected(path: Path) -> Connection:
 
 
 def merged(texts: dict[int, bytes]) -> bytes:
-    """Return the metrics of several processes as one text.
+    """Merge the metrics of several processes.
 
     Args:
-        texts: Of each, as Prometheus's text, by its index.
+        texts: Metrics in Prometheus's text format, by process index.
 
     Returns:
-        The families in the order in which they come, each once, its samples with the label
-        `process` before their own.
+        The families in order of appearance, each once; samples get the label `process` as their
+        first.
     """
     heads: dict[bytes, list[bytes]] = {}
     samples: dict[bytes, list[bytes]] = {}

@@ -109,8 +109,11 @@ def test_a_fault_that_nobody_foresaw_ends_no_heartbeat_and_a_lapsed_lease_is_tak
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"flight": Address("0.0.0.0", 0), "metadata": Address("h", 1)}, "say with --advertise"),
-        ({"advertise": Address("::", 1), "metadata": Address("h", 1)}, "no address to connect to"),
+        (
+            {"flight": Address("0.0.0.0", 0), "metadata": Address("h", 1)},
+            "for clients with --advertise",
+        ),
+        ({"advertise": Address("::", 1), "metadata": Address("h", 1)}, "clients cannot connect to"),
         ({"advertise": Address("h", 1)}, "give --metadata"),
     ],
 )
