@@ -265,7 +265,7 @@ def test_a_place_with_other_things_is_refused(client: Client, dest: Path, tmp_pa
     with pytest.raises(InvalidArgument, match="not empty: it holds file"):
         restore(repository, manifest, tmp_path / "other")
     later = manifest.model_copy(update={"format": 2, "wings": "9.0"})
-    with pytest.raises(InvalidArgument, match=r"Wings 9\.0 took it"):
+    with pytest.raises(InvalidArgument, match=r"Wings 9\.0, which took it"):
         restore(repository, later, tmp_path / "later")
     later = manifest.model_copy(update={"metadata_version": 1_000})
     with pytest.raises(InvalidArgument, match="metadata of version 1000"):

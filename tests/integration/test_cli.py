@@ -264,7 +264,7 @@ def test_an_unknown_topic_suggests_names_like_it(wings: Wings, topic: str) -> No
         result = wings(*arguments)
         assert (result.status, result.out) == (1, "")
         assert "did you mean 'topic-" in result.err
-    assert "--create makes it, from the first rows" in result.err
+    assert "--create creates it from the first rows" in result.err
 
 
 def test_a_server_that_is_not_there_is_one_line(wings: Wings) -> None:
@@ -447,7 +447,7 @@ def test_a_file_of_another_encoding_is_pushed_and_its_lines_are_named(
     push = ("push", new_topic_id, path, "--delimiter", ";")
     plain = wings(*push, "--create")
     assert plain.status == 1
-    assert "the file is UTF-16: say which encoding it has, like --encoding utf-16" in plain.err
+    assert "the file is UTF-16: give its encoding, like --encoding utf-16" in plain.err
     assert wings(*push, "--create", "--encoding", "utf-16").status == 0
     fetched = wings("fetch", new_topic_id, "--offset", 0, "--format", "json")
     assert json.loads(fetched.out) == [

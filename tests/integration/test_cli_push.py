@@ -180,7 +180,7 @@ def test_a_publish_whose_answer_was_lost_is_not_repeated(
         patched.setattr(Client, "publish", lost)
         status, _, err = push(topic, path)
     assert status == 1
-    assert "it may be in already; push it with --resume" in err
+    assert "it may be pushed already; retry with --resume" in err
     assert push(topic, path, "--resume")[0] == 0
     assert numbers(client, topic) == [0, 1, 2]
 

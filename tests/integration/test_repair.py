@@ -169,7 +169,7 @@ def test_a_row_that_its_checksum_contradicts_is_lost_and_the_identity_is_told_by
     file.write_bytes(content)
     report = repair_directory(data, tmp_path / "new")
     result, rows = (problem.message for problem in report.lost)
-    assert "a result of a producer is lost" in result
+    assert "a producer's result is lost" in result
     assert "rows of producer_results may be missing" in rows
     with SqliteMetadata(tmp_path / "new" / "metadata.sqlite") as metadata:
         assert metadata.store_id == identity

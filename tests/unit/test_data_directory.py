@@ -242,7 +242,7 @@ def test_pages_without_an_owner_are_taken_over_by_the_metadata_beside_them_alone
 ) -> None:
     with DataDirectory.open(tmp_path) as directory:
         (directory.segments / "some.segment").touch()
-        with pytest.raises(InvalidArgument, match="nothing says whose"):
+        with pytest.raises(InvalidArgument, match="unknown origin"):
             directory.bind("elsewhere")
         directory.bind("beside", own=True)
         directory.bind("beside")

@@ -218,8 +218,8 @@ def test_the_usual_aliases_are_read(alias: str, data_type: pa.DataType) -> None:
         ("map<string, int64, sorted>", 17, "expected '>'"),
         ("map<string ('k, int64>", 13, "expected a name"),
         ("map<null, int64>", 4, "key cannot be null"),
-        ("map<string, null not null>", 16, "always null"),
-        ("struct<a: null not null>", 14, "always null"),
+        ("map<string, null not null>", 16, "must be nullable"),
+        ("struct<a: null not null>", 14, "must be nullable"),
         ("dictionary<values=string, indices=int32, ordered=0>", 0, "unknown or unsupported"),
         ("extension<arrow.uuid>", 0, "unknown or unsupported"),
         ("string_view", 0, "unknown or unsupported"),
@@ -296,7 +296,7 @@ def test_reserved_names_are_refused_for_columns_and_free_within_them(name: str) 
 @each(
     ("columns", "problem"),
     [
-        (["a", "b", "a"], "twice"),
+        (["a", "b", "a"], "duplicate"),
         (["a", ""], "empty name"),
         (["a\0"], "NUL"),
         (["é" * (COLUMN_NAME_BYTES_MAX // 2 + 1)], "longer than"),

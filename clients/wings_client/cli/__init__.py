@@ -18,9 +18,8 @@ def main() -> None:
     """Run the command line, and exit with its status.
 
     An error of Wings is one line on standard error and status 1, as is output that cannot be
-    written; a reader that has enough, as in `wings fetch … | head`, is status 0. A mistake in the
-    arguments is status 2, and Ctrl-C is status 130 without output, also where SIGINT was inherited
-    as ignored.
+    written; a reader that closes the pipe, as in `wings fetch … | head`, is status 0. Bad arguments
+    are status 2, and Ctrl-C is status 130 without output, even if SIGINT was inherited as ignored.
     """
     _prepare_streams()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -33,7 +32,7 @@ def main() -> None:
         try:
             app(prog_name="wings")
         finally:
-            sys.stdout.flush()  # Else the interpreter flushes, and its error cannot be handled.
+            sys.stdout.flush()  # Otherwise flushed at exit, with an unhandled error.
     except WingsError as error:
         _fail(error.message)
     except BrokenPipeError:
@@ -58,12 +57,12 @@ def main() -> None:
 
 
 def _message_of(error: Exception) -> str | None:
-    """Return what an error of a library says to a user; None: it is a fault of Wings."""
+    """Return the message of a library's error for users; None for a fault of Wings."""
     if isinstance(error, ModuleNotFoundError):
         name = error.name or ""
         is_ours = name.startswith("wings_")
         return None if is_ours else f"this needs {name}, of an extra: {install_hint(name)}"
-    arrow = sys.modules.get("pyarrow")  # If it is not loaded, nothing of it was raised.
+    arrow = sys.modules.get("pyarrow")  # If it is not loaded, it raised nothing.
     if arrow is None or not isinstance(error, arrow.ArrowException):
         return None
     return f"Arrow: {error}"

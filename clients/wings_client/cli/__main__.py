@@ -1,4 +1,4 @@
-"""Lets `python -m wings_client.cli` stand for the `wings` command."""
+"""Entry point of `python -m wings_client.cli`, the `wings` command."""
 
 from wings_client.cli import main
 

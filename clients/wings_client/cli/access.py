@@ -1,9 +1,9 @@
-"""Options of all commands that call a server: the token to present, and the files of TLS.
+"""Options of all commands that call a server: the token, and the files of TLS.
 
-The variables of a client's certificate are not those of a server's, `WINGS_TLS_CERT` and
-`WINGS_TLS_KEY`: where both run in one environment, each presents its own.
+The variables for a client's certificate differ from those for a server's, `WINGS_TLS_CERT` and
+`WINGS_TLS_KEY`, so that both can run in one environment.
 
-They are added to each command that has an `--endpoint`, and kept beside its own parameters.
+The options are added to each command with an `--endpoint`, and stored beside its parameters.
 """
 
 import ssl
@@ -16,7 +16,7 @@ from wings_client._access import Access
 from wings_core.errors import InvalidArgument
 
 _given: dict[str, str] = {}
-"""The options of the command that runs: a process runs one at a time."""
+"""Options of the running command; a process runs one at a time."""
 
 
 def _keep(parameter: typer.CallbackParam, value: str | None) -> None:
@@ -42,13 +42,11 @@ def _template(
     endpoint: Annotated[str, typer.Option("--endpoint")] = "",
     token_file: Annotated[
         str | None,
-        _file(
-            "token-file", "WINGS_TOKEN_FILE", "Holds the token to present. Default: WINGS_TOKEN."
-        ),
+        _file("token-file", "WINGS_TOKEN_FILE", "File with the token. Default: WINGS_TOKEN."),
     ] = None,
     tls_ca: Annotated[
         str | None,
-        _file("tls-ca", "WINGS_TLS_CA", "Authorities, in PEM, that servers are checked against."),
+        _file("tls-ca", "WINGS_TLS_CA", "Certificate authorities of servers, in PEM."),
     ] = None,
     tls_cert: Annotated[
         str | None,
@@ -58,12 +56,12 @@ def _template(
     ] = None,
     tls_key: Annotated[str | None, _file("tls-key", "WINGS_CLIENT_KEY", "Its private key.")] = None,
 ) -> None:
-    """Have the options that other commands get."""
+    """Declare the options that are added to other commands."""
     del endpoint, token_file, tls_ca, tls_cert, tls_key
 
 
 def add_access_options(command: Any) -> None:
-    """Add the options to a command that has an `--endpoint`, or to those of a group."""
+    """Add the options to a command with an `--endpoint`, or to those of a group."""
     for child in getattr(command, "commands", {}).values():
         add_access_options(child)
     if any("--endpoint" in option.opts for option in command.params):
@@ -74,7 +72,7 @@ def add_access_options(command: Any) -> None:
 
 
 def current_access() -> Access:
-    """Return what the options of the command that runs say.
+    """Return the credentials given by the running command's options.
 
     Raises:
         InvalidArgument: A file cannot be read, or a certificate is without its key.
@@ -90,23 +88,21 @@ def current_access() -> Access:
 
 
 def refuse_files_of_tls(url: str) -> None:
-    """Make sure that no file of TLS is given for a server that is called without it.
+    """Check that no TLS file is given for a server that is called without TLS.
 
     Raises:
-        InvalidArgument: One is: the caller expects a connection that others cannot read.
+        InvalidArgument: A file is given, so the caller expects an encrypted connection.
     """
     given = [f"--{name.replace('_', '-')}" for name in _given if name.startswith("tls_")]
     if given:
-        raise InvalidArgument(
-            f"{url:.200} is without TLS, and {given[0]} is given: name the server by https://"
-        )
+        raise InvalidArgument(f"{url:.200} does not use TLS, but {given[0]} is given: use https://")
 
 
 def tls_context() -> ssl.SSLContext:
-    """Return the context of HTTPS by the options of the command that runs.
+    """Return the HTTPS context given by the running command's options.
 
     Raises:
-        InvalidArgument: A file is no certificate, or no key.
+        InvalidArgument: A file is not a certificate or key.
     """
     try:
         context = ssl.create_default_context(cafile=_given.get("tls_ca"))

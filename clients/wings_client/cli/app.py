@@ -8,7 +8,7 @@ import typer
 from wings_client.cli.plugins import MARKUP, PluginGroup
 
 SERVICES = ("holds", "ingest", "metadata", "serve")
-"""Commands that run for long, and begin traces of their own, if they have any."""
+"""Long-running commands, which create their own traces, if any."""
 
 app = typer.Typer(
     cls=PluginGroup,
@@ -32,7 +32,7 @@ def _print_version(wanted: bool) -> None:
         "and wait for more with a long poll.\n\n"
         "Start a server on ./wings-data: `wings serve`\n\n"
         "Every command explains itself: `wings COMMAND --help`\n\n"
-        "Exit status: 0 done, 1 refused or failed, 2 bad arguments, 130 interrupted."
+        "Exit status: 0 done, 1 rejected or failed, 2 bad arguments, 130 interrupted."
     ),
     epilog="Any Arrow Flight client can talk to the server; this command is only one of them.",
 )
@@ -46,7 +46,7 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Accept the options before a command; each acts by itself."""
+    """Accept the options before a command."""
     if context.invoked_subcommand not in SERVICES:
         # Imported here: it loads pyarrow, and a server has a say in how.
         from wings_core.tracing import client_span

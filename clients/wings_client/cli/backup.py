@@ -29,10 +29,10 @@ app = typer.Typer(
     cls=_BackupGroup,
     no_args_is_help=True,
     rich_markup_mode=MARKUP,
-    help="Take a backup of a server that runs: `wings backup DEST`; list, verify and prune what is "
-    "there.\n\n"
-    "DEST is a directory, or `s3://BUCKET/PREFIX`, `gs://…`, `az://…`; `wings restore` makes a "
-    "data directory of a backup. A directory named as one of the commands is given as `./list`.",
+    help="Take a backup of a running server: `wings backup DEST`; list, verify and prune "
+    "backups.\n\n"
+    "DEST is a directory, or `s3://BUCKET/PREFIX`, `gs://…`, `az://…`; `wings restore` creates a "
+    "data directory from a backup. Write a directory with a command's name as `./list`.",
 )
 
 DestArgument = Annotated[
@@ -47,13 +47,13 @@ def create(
     endpoint: EndpointOption = DEFAULT,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Then read all of it again, and compare checksums."),
+        typer.Option("--verify", help="Then read all of it again, and verify checksums."),
     ] = False,
 ) -> None:
-    """Take a backup: the whole log as it is at one moment, while it is read and written.
+    """Take a backup: the whole log at one moment, while it is in use.
 
-    Copies what DEST has not from earlier backups. One that is killed leaves no backup, and what it
-    copied is used by the next. Needs `admin` on `*` where the server has tokens.
+    Copies only data that DEST does not have from earlier backups. An aborted run leaves no backup;
+    the next run uses the data that it copied. Needs `admin` on `*` if the server has tokens.
 
     $ wings backup /mnt/backups
 
@@ -69,7 +69,7 @@ def create(
 
 @app.command("list")
 def list_backups(dest: DestArgument) -> None:
-    """List the backups, the oldest first: name, the moment, bytes in all, bytes it added."""
+    """List the backups, the oldest first: id, time, total bytes, bytes added."""
     repository = Repository.open(dest)
     for backup in repository.manifests():
         typer.echo(_line(repository.manifest(backup)))
@@ -82,9 +82,9 @@ def verify(
         str | None, typer.Argument(metavar="[BACKUP]", help="Default: all there are.")
     ] = None,
 ) -> None:
-    """Read backups and compare every checksum; names what is damaged or missing.
+    """Read backups and verify every checksum; names damaged or missing data.
 
-    Exit status: 0 all is right, 1 something is damaged.
+    Exit status: 0 no problems, 1 something is damaged.
     """
     repository = Repository.open(dest)
     names = repository.manifests() if backup is None else [backup]
@@ -94,11 +94,11 @@ def verify(
 @app.command()
 def prune(
     dest: DestArgument,
-    keep: Annotated[int, typer.Option("--keep", min=1, help="So many of the newest stay.")],
+    keep: Annotated[int, typer.Option("--keep", min=1, help="Number of newest backups to keep.")],
 ) -> None:
-    """Delete all backups but the newest, and what only they need.
+    """Delete all backups but the newest, and the data that only they need.
 
-    Not while a backup is taken to the same place: it would lose what it has copied.
+    Do not run it during a backup to the same place, which would lose data that it has copied.
     """
     deleted, freed = Repository.open(dest).prune(keep)
     typer.echo(f"{deleted:,} backups deleted, {freed:,} bytes freed")
@@ -123,7 +123,7 @@ def _line(manifest: Manifest) -> str:
 
 @contextmanager
 def _progress(what: str) -> Generator[Callable[[int, int], None]]:
-    """Show progress on standard error, where that is a terminal."""
+    """Show progress on standard error, if it is a terminal."""
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(

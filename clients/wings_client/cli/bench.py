@@ -18,10 +18,10 @@ from wings_client.cli.tables import Column, print_lines, rendered
 from wings_core.errors import Unavailable, WingsError
 
 BATCH_ROWS = 32_768
-"""Of four int64 columns: 1 MiB."""
+"""Rows of a batch of four int64 columns: 1 MiB."""
 
 DELIVERY_SECONDS_MAX = 30.0
-"""How long a message may take to be delivered before the bench fails."""
+"""Longest delivery of a message before the benchmark fails."""
 
 COLUMNS = ("a", "b", "c", "d")
 
@@ -38,11 +38,11 @@ class Figure:
 def bench(
     *,
     mebibytes: Annotated[
-        int, typer.Option(metavar="MIB", min=1, max=65_536, help="How much to push and to read.")
+        int, typer.Option(metavar="MIB", min=1, max=65_536, help="Amount to push and to read.")
     ] = 256,
     messages: Annotated[
         int,
-        typer.Option(metavar="N", min=1, max=100_000, help="How many single messages to time."),
+        typer.Option(metavar="N", min=1, max=100_000, help="Number of single messages to time."),
     ] = 200,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:

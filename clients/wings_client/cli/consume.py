@@ -1,4 +1,4 @@
-"""`wings consume`: reads a topic under a name whose offsets the server keeps."""
+"""`wings consume`: reads a topic as a named consumer, whose offsets the server stores."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -27,7 +27,7 @@ PARTITIONS_SHOWN_MAX = 5
 
 
 def consume(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the consumer.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the consumer.")],
     topic: TopicArgument,
     *,
     partition: FollowedOption = None,
@@ -36,14 +36,14 @@ def consume(
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="Where a name begins that has read nothing yet: earliest, latest, or a time.",
+            help="Start of a consumer without offsets: earliest, latest, or a time.",
         ),
     ] = "earliest",
     on_data_loss: Annotated[
         OnDataLoss,
         typer.Option(
-            help="Where retention has passed its place in a partition: end with an error, or skip "
-            "what is gone, and say so."
+            help="If retention has deleted unread messages: end with an error, or skip them with a "
+            "notice."
         ),
     ] = "error",
     columns: ColumnsOption = None,
@@ -53,13 +53,13 @@ def consume(
     timeout: IdleOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Show the messages of a topic as they come, and resume there the next time.
+    """Show the messages of a topic as they arrive, resuming where the last run ended.
 
         $ wings consume alerts flights --filter 'delay > 60'
 
-    The server keeps the name's offset in each partition. A batch is committed once it is written
-    out, so one that was cut off comes again. Standard error says at which offsets it resumes.
-    Ctrl-C ends it, with exit status 130.
+    The server stores the consumer's offset in each partition. A batch is committed after it is
+    written, so an interrupted one is repeated. Standard error shows the offsets at which it
+    resumes. Ctrl-C ends it, with exit status 130.
     """
     check_output(wanted_format)
     offset = parse_offset(start)

@@ -1,4 +1,4 @@
-"""The server's address, and the messages where it, or a topic, is not found."""
+"""The server's address, and messages for missing servers and topics."""
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -18,15 +18,15 @@ from wings_core.names import DEFAULT_NAMESPACE, TopicName
 from wings_core.suggestions import suggested
 
 DEFAULT = "grpc://127.0.0.1:7777"
-"""Where `wings serve` listens by default."""
+"""Default address of `wings serve`."""
 
 KEPT = "kept"
-"""The fact that an error's message ends with: what stays committed."""
+"""Fact with the end of an error's message: the rows that stay committed."""
 
 FLIGHT_SCHEMES = ("grpc", "grpc+tcp", "grpc+tls")
 HTTP_SCHEMES = ("http", "https")
 
-_HELP = "Where the server is; of several nodes, some or all with commas between."
+_HELP = "Address of the server, or of several nodes, separated by commas."
 
 TopicArgument = Annotated[
     str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
@@ -43,13 +43,13 @@ AnyEndpointOption = Annotated[
         "--endpoint",
         envvar="WINGS_ENDPOINT",
         metavar="URL",
-        help="Where the server is: grpc://HOST:PORT, or http://HOST:PORT.",
+        help="Address of the server: grpc://HOST:PORT, or http://HOST:PORT.",
     ),
 ]
 
 
 PARTITIONS_SHOWN_MAX = 20
-"""Partitions that are shown by default."""
+"""Partitions shown by default."""
 
 AllPartitionsOption = Annotated[
     bool,
@@ -84,10 +84,10 @@ class Endpoint:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read an address, or those of several nodes with commas between.
+        """Parse an address, or those of several nodes, separated by commas.
 
         Raises:
-            typer.BadParameter: Not an address, or of another protocol.
+            typer.BadParameter: The text is not an address, or has another protocol.
         """
         try:
             first, *others = addresses_of(text)
@@ -113,16 +113,16 @@ class Endpoint:
 
 @contextmanager
 def connected(endpoint: str, topic: str = "", retry: Retry | None = None) -> Generator[Client]:
-    """Connect to a server by Flight; errors of the block gain messages for a terminal.
+    """Connect to a server over Flight; errors within the block get messages for a terminal.
 
     Args:
         endpoint: The address as given.
-        topic: The topic in use; where it is not found, similar names are suggested.
+        topic: The topic in use; if it is not found, similar names are suggested.
         retry: The retry policy.
 
     Raises:
-        typer.BadParameter: Not the address of a Flight server.
-        WingsError: The error of the block, its message for a terminal.
+        typer.BadParameter: The address is not that of a Flight server.
+        WingsError: The error within the block, with a message for a terminal.
     """
     with connected_transport(endpoint, topic, retry) as (client, _):
         yield client
@@ -132,10 +132,10 @@ def connected(endpoint: str, topic: str = "", retry: Retry | None = None) -> Gen
 def connected_transport(
     endpoint: str, topic: str = "", retry: Retry | None = None
 ) -> Generator[tuple[Client, Transport]]:
-    """Connect as `connected`; yields the client's transport too."""
+    """Connect like `connected`; also yields the client's transport."""
     if Endpoint.parse(endpoint).is_http:
         raise typer.BadParameter(
-            f"{endpoint} speaks HTTP, and this goes over Arrow Flight: give grpc://HOST:PORT",
+            f"{endpoint} is HTTP, and this command uses Arrow Flight: give grpc://HOST:PORT",
             param_hint="--endpoint",
         )
     transport = Transport(endpoint, TIMEOUT_SECONDS, retry or Retry(), current_access())
@@ -147,7 +147,7 @@ def connected_transport(
 
 
 def is_absent(error: WingsError) -> bool:
-    """Tell whether an error is that no server is there, as far as can be told."""
+    """Return whether an error means that no server is running, as far as known."""
     facts = error.facts
     return facts.get("connection") == Connection.UNREACHABLE and "why" not in facts
 
@@ -155,7 +155,7 @@ def is_absent(error: WingsError) -> bool:
 def explained(
     error: WingsError, endpoint: str, topic: str, names: Callable[[], Iterable[str]]
 ) -> WingsError:
-    """Return an error whose message suggests a remedy, where one is known.
+    """Return an error whose message suggests a remedy, if one is known.
 
     Args:
         error: The error of a call.
@@ -166,7 +166,7 @@ def explained(
     if is_absent(error):
         kept = error.facts.get(KEPT)
         return Unavailable(
-            f"no server answers at {endpoint}: start one with `wings serve`, or say where one is "
+            f"no server answers at {endpoint}: start one with `wings serve`, or give its address "
             "with --endpoint" + (f"; {kept}" if kept else ""),
             **error.facts,
         )
@@ -182,7 +182,7 @@ def explained(
 
 
 def short_name(name: str) -> str:
-    """Return a topic's name for display: its id alone in the default namespace."""
+    """Return a topic's name for display: only its id in the default namespace."""
     parsed = TopicName.parse(name)
     return parsed.topic if parsed.namespace == DEFAULT_NAMESPACE else name
 

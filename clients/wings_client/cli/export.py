@@ -25,7 +25,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.json_rows import encode_lines
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
-"""Rows of about so many bytes in memory are one row group of Parquet, or one batch of Arrow."""
+"""Approximate bytes in memory of a Parquet row group, or an Arrow batch."""
 
 STANDARD_OUTPUT = "-"
 
@@ -58,35 +58,35 @@ def export(
     endpoint: EndpointOption = DEFAULT,
     file_format: Annotated[
         FileFormat | None,
-        typer.Option("--format", help="Default: by the end of FILE's name."),
+        typer.Option("--format", help="Default: by FILE's suffix."),
     ] = None,
     partition: Annotated[
         str | None,
-        typer.Option(metavar="V", help="This partition alone. Default: all."),
+        typer.Option(metavar="V", help="Only this partition. Default: all."),
     ] = None,
     offset: Annotated[
         str,
         typer.Option(
             metavar="N",
-            help="Where to begin in each partition: a number, earliest, or a time like "
+            help="Start in each partition: a number, earliest, or a time like "
             "2026-11-20T12:00:00Z.",
         ),
     ] = "earliest",
     end: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Where to end, exclusive: a number or a time. Default: what is there."
+            metavar="N", help="End, exclusive: a number or a time. Default: the log's end."
         ),
     ] = None,
     columns: ColumnsOption = None,
     filter_: FilterOption = None,
     system_columns: SystemColumnsOption = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a FILE that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing FILE.")] = False,
 ) -> None:
     """Write a topic's messages to a file of Parquet, Arrow, CSV or JSON lines.
 
-    What is committed when the command begins is written; of one partition in order, partitions
-    mixed. FILE is there when all of it is written, and not before.
+    Writes the messages committed when the command starts, in order within each partition, with
+    partitions mixed. FILE appears only when it is complete.
 
     $ wings export orders orders.parquet
 
@@ -95,7 +95,7 @@ def export(
     wanted = _format(file, file_format)
     begin, finish = parse_offset(offset), None if end is None else parse_offset(end)
     if file == STANDARD_OUTPUT and wanted is FileFormat.PARQUET and sys.stdout.isatty():
-        raise typer.BadParameter("parquet is binary: name a file", param_hint="FILE")
+        raise typer.BadParameter("parquet is binary: give a file", param_hint="FILE")
     with connected(endpoint, topic) as client:
         found = client.topic(topic)
         options: dict[str, Any] = {
@@ -115,7 +115,7 @@ def _format(file: str, wanted: FileFormat | None) -> FileFormat:
     if found is None:
         known = ", ".join(_BY_SUFFIX)
         raise typer.BadParameter(
-            f"{file} does not say its format by {known}: give one", param_hint="--format"
+            f"{file} has none of the suffixes {known}: give a format", param_hint="--format"
         )
     return found
 
@@ -128,7 +128,7 @@ def _readers(
     finish: Offset | None,
     options: dict[str, Any],
 ) -> Iterator[pa.RecordBatchReader]:
-    """Yield what reads the messages; one at least, also where there are none."""
+    """Yield readers of the messages, at least one even if there are none."""
     one = partition is not None or topic.partition_key is None
     value = parse_partition(partition, topic) if one else None
     if finish is None or isinstance(finish, int):
@@ -140,7 +140,7 @@ def _readers(
         return
     ends = client.resolve_offsets(topic, finish)
     if not ends:
-        yield client.scan(topic, **options)  # For its columns.
+        yield client.scan(topic, **options)  # For the schema.
     for each, at in ends.items():
         yield client.scan(topic, partitions=[each], offset=begin, end_offset=at, **options)
 
@@ -152,7 +152,7 @@ def _write(
     *,
     is_stream: bool,
 ) -> int:
-    """Write all that readers yield; returns how many rows."""
+    """Write the rows of all readers; returns their number."""
     first = next(readers)
     written = 0
     with _progress() as progress, _writer(sink, wanted, first.schema, is_stream) as write:
@@ -183,7 +183,7 @@ def _batches(
 def _writer(
     sink: IO[bytes], wanted: FileFormat, schema: pa.Schema, is_stream: bool
 ) -> Generator[Callable[[pa.Table], None]]:
-    """Yield what writes rows of a schema; the end of the format comes with the block's."""
+    """Yield a writer of rows of a schema; leaving the block completes the file."""
     if wanted is FileFormat.JSONL:
         not_finite = NotFinite()
 
@@ -207,7 +207,7 @@ def _writer(
 
 
 class _Counted:
-    """Standard output as a file that tells where it is, as Parquet's writer asks."""
+    """Standard output as a file with a position, which Parquet's writer needs."""
 
     closed = False
 
@@ -235,14 +235,14 @@ class _Counted:
 
 @contextmanager
 def _target(file: str, *, force: bool) -> Generator[IO[bytes]]:
-    """Yield what is written to; a file gets its name when the block ends well, durably."""
+    """Yield a sink; a file gets its name, durably, when the block succeeds."""
     if file == STANDARD_OUTPUT:
         yield cast("IO[bytes]", _Counted(sys.stdout.buffer))
         sys.stdout.buffer.flush()
         return
     path = Path(file)
     if path.exists() and not force:
-        raise InvalidArgument(f"{path} is there already: --force replaces it")
+        raise InvalidArgument(f"{path} exists already: --force replaces it")
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with unfinished.open("xb") as sink:
@@ -256,7 +256,7 @@ def _target(file: str, *, force: bool) -> Generator[IO[bytes]]:
 
 @contextmanager
 def _progress() -> Generator[Callable[[int], None]]:
-    """Show rows, and rows a second, on standard error, where that is a terminal."""
+    """Show rows, and rows per second, on standard error, if it is a terminal."""
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(

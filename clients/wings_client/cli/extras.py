@@ -1,4 +1,4 @@
-"""Which extra of the distribution provides a missing module, and which modules a layer needs."""
+"""The distribution's extras: the extra of each module, and the modules that each layer needs."""
 
 from importlib.util import find_spec
 
@@ -12,7 +12,7 @@ _EXTRAS = {
     "rich": "cli",
     "typer": "cli",
 }
-"""By top-level module; every other one is the server's."""
+"""Extras by top-level module; all other modules belong to the server's."""
 
 
 _NEEDED = {
@@ -31,13 +31,13 @@ _NEEDED = {
     ),
     "wings_spark": ("pyspark",),
 }
-"""By layer, the modules of its extra."""
+"""Modules of the extra of each layer."""
 
 
 def missing_module(layer: str) -> str | None:
-    """Return the first module that a layer of Wings needs and that is not installed, unimported.
+    """Return the first missing module that a layer of Wings needs, without importing any.
 
-    None where all are, and for any other package.
+    Returns None if all are installed, and for any other package.
     """
     return next((name for name in _NEEDED.get(layer, ()) if not _is_installed(name)), None)
 

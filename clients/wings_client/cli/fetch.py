@@ -1,4 +1,4 @@
-"""`wings fetch`: shows the messages of one partition, or of all, from an offset."""
+"""`wings fetch`: shows the messages of one or all partitions from an offset on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a fetch, of one partition."""
+    """The result of a fetch from one partition."""
 
     partition: JsonScalar
     start_offset: int
@@ -59,18 +59,18 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class FoundMany:
-    """The result of a fetch of all partitions."""
+    """The result of a fetch from all partitions."""
 
     schema: pa.Schema
     parts: Sequence[Found]
-    """Of each partition that has messages in it, by value."""
+    """Results of the partitions with messages, ordered by value."""
 
 
 OffsetOption = Annotated[
     str,
     typer.Option(
         metavar="N",
-        help="Where to begin: a number; over Flight also earliest, latest, or a time like "
+        help="Start: a number; over Flight also earliest, latest, or a time like "
         "2026-11-20T12:00:00Z.",
     ),
 ]
@@ -78,34 +78,36 @@ PartitionOption = Annotated[
     str | None,
     typer.Option(
         metavar="V",
-        help="The partition value, read by the key's type: 7, JFK, true; base64 for binary. "
+        help="Partition value, by the key's type: 7, JFK, true; base64 for binary. "
         "Default: all, over Flight.",
     ),
 ]
 TimeoutOption = Annotated[
     int | None,
-    typer.Option(metavar="MS", min=0, help="Milliseconds to wait at most. Default: 500."),
+    typer.Option(metavar="MS", min=0, help="Longest wait in milliseconds. Default: 500."),
 ]
 MinMessagesOption = Annotated[
-    int | None, typer.Option(metavar="N", help="Wait for so many. Default: 1.")
+    int | None, typer.Option(metavar="N", help="Messages to wait for. Default: 1.")
 ]
 MaxMessagesOption = Annotated[
-    int | None, typer.Option(metavar="N", help="Take no more. Default: 10000.")
+    int | None, typer.Option(metavar="N", help="Most messages. Default: 10000.")
 ]
 ColumnsOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAMES", help="Columns to show, with commas or one by one. Flight only."),
+    typer.Option(
+        metavar="NAMES", help="Columns to show, comma-separated; repeatable. Flight only."
+    ),
 ]
 FilterOption = Annotated[
     str | None,
-    typer.Option("--filter", metavar="SQL", help="Only messages that this holds of. Flight only."),
+    typer.Option("--filter", metavar="SQL", help="Show only matching messages. Flight only."),
 ]
 SystemColumnsOption = Annotated[
     bool,
     typer.Option("--system-columns", help="Append __offset and __timestamp. Flight only."),
 ]
 FormatOption = Annotated[
-    Format, typer.Option("--format", help="table for people; the others write data alone.")
+    Format, typer.Option("--format", help="table for people; the others write only data.")
 ]
 
 
@@ -123,7 +125,7 @@ def fetch(
     wanted_format: FormatOption = Format.TABLE,
     endpoint: AnyEndpointOption = DEFAULT,
 ) -> None:
-    """Fetch messages of one partition, or of all, and wait for them where there are too few.
+    """Fetch messages of one or all partitions, waiting if there are too few.
 
     Prints the topic as you named it, the partition, the offsets of the first and the last message,
     and the messages:
@@ -132,14 +134,14 @@ def fetch(
 
         Topic: flights, Partition: JFK, Start: 0, End: 1
 
-    The partition of a topic without a key is `null`. Where nothing came, End is `null` and Start
-    the offset asked for. Without `--partition`, each partition that has messages is shown so, up to
-    `--max-messages` of them all together. What fails is one line, and exit status 1:
+    The partition of a topic without a key is `null`. Without messages, End is `null` and Start the
+    requested offset. Without `--partition`, each partition with messages is shown like this, up to
+    `--max-messages` in total. A failure is one line, with exit status 1:
 
         Topic: flights, Partition: JFK, Error: the reason
 
-    `--format json` (one array), `csv` and `arrow` (an IPC stream) write data alone to standard
-    output, and a failure to standard error:
+    `--format json` (one array), `csv` and `arrow` (an IPC stream) write only data to standard
+    output, and failures to standard error:
 
         $ wings fetch flights --partition JFK --offset 0 --format json | jq '.[0]'
     """
@@ -218,7 +220,7 @@ def _over_flight(endpoint: str, wanted: Wanted) -> Found | FoundMany:
 
 
 def _by_partition(result: FetchResult) -> list[Found]:
-    """Return what came of each partition, by value."""
+    """Return the result of each partition, ordered by value."""
     parts: dict[JsonScalar, list[ConsumedBatch]] = {}
     for batch, ranges in zip(result.batches, result.ranges, strict=True):
         for part in RangesBatch(batch, ranges).parts():
@@ -243,7 +245,7 @@ def _over_http(endpoint: Endpoint, wanted: Wanted) -> Found:
             param_hint="--endpoint",
         )
     if not isinstance(wanted.offset, int):
-        raise typer.BadParameter("over HTTP an offset is a number", param_hint="--offset")
+        raise typer.BadParameter("over HTTP an offset must be a number", param_hint="--offset")
     limits = {
         "timeout_ms": None if wanted.timeout_ms is None else max(2, wanted.timeout_ms),
         "min_messages": wanted.min_messages,

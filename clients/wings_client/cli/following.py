@@ -1,4 +1,4 @@
-"""Shared by `wings tail` and `wings consume`: shows messages as they come, until Ctrl-C."""
+"""Display of messages as they arrive, until Ctrl-C, for `wings tail` and `wings consume`."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,34 +11,34 @@ from wings_client import Retry
 from wings_client.cli.output import Format, Writer, stream_writer
 
 RETRY = Retry(reconnect_seconds=24 * 3600.0)
-"""A follower retries a lost connection for a day."""
+"""Retry policy of followers: reconnect for a day."""
 
 PARTITION, OFFSET, TIMESTAMP = "__partition", "__offset", "__timestamp"
 
 ColumnsOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAMES", help="Columns to show, with commas or one by one."),
+    typer.Option(metavar="NAMES", help="Columns to show, comma-separated; repeatable."),
 ]
 FollowedOption = Annotated[
     str | None,
     typer.Option(
-        metavar="V", help="One partition, read by the key's type. Default: all, new ones included."
+        metavar="V", help="Partition value, by the key's type. Default: all, new ones included."
     ),
 ]
 FilterOption = Annotated[
-    str | None, typer.Option("--filter", metavar="SQL", help="Only messages that this holds of.")
+    str | None, typer.Option("--filter", metavar="SQL", help="Show only matching messages.")
 ]
 SystemColumnsOption = Annotated[
     bool,
     typer.Option(
         "--system-columns",
-        help="Show __offset and __timestamp in every format; of all partitions, __partition too.",
+        help="Show __offset and __timestamp in every format, and __partition for all partitions.",
     ),
 ]
 FormatOption = Annotated[
     Format,
     typer.Option(
-        "--format", help="table for people; json (an object on each line), csv, arrow for pipes."
+        "--format", help="table for people; json (an object per line), csv, arrow for pipes."
     ),
 ]
 IdleOption = Annotated[
@@ -46,21 +46,21 @@ IdleOption = Annotated[
     typer.Option(
         metavar="MS",
         min=1,
-        help="End after so many milliseconds without a message. Default: never.",
+        help="End after this many milliseconds without a message. Default: never.",
     ),
 ]
 
 
 class Display:
-    """Writes batches as they come, and counts.
+    """Writes batches as they arrive, and counts messages.
 
     Args:
         wanted: The format.
-        system_columns: Whether to show them; else a table shows the offset alone.
+        system_columns: Whether to show system columns; otherwise a table shows only the offset.
         names: The columns to show instead, in order.
 
     Attributes:
-        messages: How many were written.
+        messages: Number of messages written.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Display:
         self._writer: Writer | None = None
 
     def show(self, batch: pa.RecordBatch) -> None:
-        """Write a batch that has the system columns."""
+        """Write a batch with system columns."""
         system = [name for name in batch.schema.names if name in {PARTITION, OFFSET, TIMESTAMP}]
         names = [name for name in batch.schema.names if name not in system]
         if self._system_columns:
@@ -90,11 +90,11 @@ class Display:
         """Write all batches, until they end or on Ctrl-C.
 
         Args:
-            batches: Blocks while there are none.
-            done: Returns what to print after the count of messages.
+            batches: Batches; blocks while there are none.
+            done: Returns the text to print after the count of messages.
 
         Raises:
-            typer.Exit: Ctrl-C, with the status of an interrupt.
+            typer.Exit: Interrupted by Ctrl-C, with its exit status.
         """
         try:
             for batch in batches:
@@ -115,6 +115,6 @@ class Display:
 
 
 def say(text: str) -> None:
-    """Print a line on standard error if that is a terminal."""
+    """Print a line on standard error, if it is a terminal."""
     if sys.stderr.isatty():
         typer.echo(text, err=True)

@@ -1,4 +1,4 @@
-"""`wings gather`: one request to many partitions, topics and servers; replies as they come."""
+"""`wings gather`: one request to many partitions, topics and servers; shows replies on arrival."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -30,7 +30,7 @@ Kind = Literal["fetch", "scan", "follow"]
 
 
 class KindOption(StrEnum):
-    """What is asked of each source."""
+    """Kind of request to each source."""
 
     FETCH = "fetch"
     SCAN = "scan"
@@ -38,14 +38,14 @@ class KindOption(StrEnum):
 
 
 class OnError(StrEnum):
-    """What a source that fails does to the others."""
+    """Effect of a failing source on the others."""
 
     END = "end"
     CONTINUE = "continue"
 
 
 EMPTY_NAME = "empty"
-"""The sentinel that is no column."""
+"""Sentinel for an empty reply instead of a column."""
 
 
 TopicsArgument = Annotated[
@@ -57,7 +57,7 @@ PartitionsOption = Annotated[
     typer.Option(
         "--partition",
         metavar="V",
-        help="A partition of each topic, once for each wanted. Default: all.",
+        help="A partition of each topic; repeatable. Default: all.",
     ),
 ]
 OffsetOption = Annotated[
@@ -68,41 +68,39 @@ OffsetOption = Annotated[
 ]
 KindChoice = Annotated[
     KindOption,
-    typer.Option(
-        help="fetch waits where there is nothing yet, scan does not, follow goes on and on."
-    ),
+    typer.Option(help="fetch waits for messages, scan does not, follow never ends."),
 ]
 TimeoutOption = Annotated[
     int | None,
-    typer.Option(metavar="MS", min=1, help="Milliseconds to wait in all. Default: 30000."),
+    typer.Option(metavar="MS", min=1, help="Total milliseconds to wait. Default: 30000."),
 ]
 StallOption = Annotated[
     int | None,
     typer.Option(
         metavar="MS",
         min=1,
-        help="End when no reply comes for so many milliseconds, after the first.",
+        help="End when no reply arrives for this many milliseconds, after the first.",
     ),
 ]
 RepliesOption = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="End with so many replies.")
+    int | None, typer.Option(metavar="N", min=1, help="End after this many replies.")
 ]
 SentinelOption = Annotated[
     str | None,
     typer.Option(
         metavar="empty|COLUMN",
-        help="empty: a reply without messages ends it, and is not shown. A column of type "
-        "bool: a reply in which it is true of a message is the last.",
+        help="empty: a reply without messages ends the command, and is not shown. A bool column: "
+        "the first reply with a message in which it is true is the last.",
     ),
 ]
-OnErrorOption = Annotated[OnError, typer.Option(help="Whether a source that fails ends it.")]
+OnErrorOption = Annotated[OnError, typer.Option(help="Whether a failing source ends it.")]
 EndpointsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--endpoint",
         envvar="WINGS_ENDPOINT",
         metavar="grpc://HOST:PORT",
-        help="Where the server is; once for each, where several are asked.",
+        help="Address of the server; repeatable.",
     ),
 ]
 
@@ -124,19 +122,20 @@ def gather(
     wanted_format: FormatOption = Format.TABLE,
     endpoint: EndpointsOption = None,
 ) -> None:
-    """Send one request to many partitions, topics or servers, and show the replies as they come.
+    """Send one request to many partitions, topics or servers, and show replies as they arrive.
 
         $ wings gather flights --stall-timeout 200
 
         $ wings gather flights weather --partition JFK --max-replies 10 --format json
 
-    A source is a topic on a server: its partitions come in one stream, so a reply may have messages
-    of many. On a terminal, a count for each source is shown meanwhile. The last line says why it
-    ended, on standard error:
+    A source is a topic on a server; its partitions arrive in one stream, so a reply may have
+    messages
+    of several. On a terminal, a count for each source is shown meanwhile. The last line, on
+    standard error, shows why it ended:
 
         complete: 3 replies, 120 messages of 1 source in 0.08 s
 
-    Exit status: 0 where it ended as requested, 1 where a source failed, 130 after Ctrl-C.
+    Exit status: 0 it ended as requested, 1 a source failed, 130 after Ctrl-C.
     """
     check_output(wanted_format)
     where = parse_offset(offset)
@@ -173,15 +172,15 @@ def gather(
 def _check_one_schema(topics: Sequence[Topic], wanted: Format) -> None:
     if wanted is Format.ARROW and len({str(topic.schema) for topic in topics}) > 1:
         raise typer.BadParameter(
-            "an Arrow stream has one schema, and the topics have several", param_hint="--format"
+            "an Arrow stream has one schema, but the topics have several", param_hint="--format"
         )
 
 
 def _sentinel(given: str | None, topics: Sequence[Topic]) -> Sentinel | None:
-    """Return the sentinel that a name stands for.
+    """Return the sentinel of a name.
 
     Raises:
-        typer.BadParameter: A topic has no such column, or one of another type.
+        typer.BadParameter: A topic lacks the column, or it has another type.
     """
     if given is None:
         return None
@@ -207,21 +206,21 @@ def _sentinel(given: str | None, topics: Sequence[Topic]) -> Sentinel | None:
 
 
 def _columns(given: list[str] | None, sentinel: str | None, topic: Topic) -> tuple[str, ...] | None:
-    """Return the columns to ask for.
+    """Return the columns to request.
 
     Raises:
-        typer.BadParameter: The sentinel's is not among those that were given.
+        typer.BadParameter: The sentinel's column is not among the given ones.
     """
     columns = chosen_columns(given, topic.schema)
     if columns is None:
         return None
     if sentinel not in {None, EMPTY_NAME, *columns}:
-        raise typer.BadParameter(f"must show {sentinel}, which ends it", param_hint="--columns")
+        raise typer.BadParameter(f"must include the sentinel {sentinel}", param_hint="--columns")
     return tuple(columns)
 
 
 def _shown(gathered: Gather, shown: Display) -> tuple[GatherEnd, bool]:
-    """Show the replies; return the end, and whether it was Ctrl-C."""
+    """Show the replies; returns the end, and whether it was Ctrl-C."""
     interrupted = False
     try:
         with gathered, shown:
@@ -235,7 +234,7 @@ def _shown(gathered: Gather, shown: Display) -> tuple[GatherEnd, bool]:
 
 
 def _which(topic: Topic, given: list[str] | None) -> dict[str, Any]:
-    """Return the keys of a request that say which partitions it is of: many are one stream."""
+    """Return the keys of a request for its partitions, which share one stream."""
     if topic.partition_key is None:
         return {"partition": None}
     if given is None:

@@ -1,4 +1,4 @@
-"""The output of `wings gather`: replies, a count for each source, and how it ended."""
+"""The output of `wings gather`: replies, a count for each source, and the end."""
 
 import sys
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from wings_core.errors import WingsError
 from wings_core.partitions import JsonScalar
 
 SHOWN_MAX = 20
-"""Most sources with a line of their own in the live count; the others are one line together."""
+"""Most sources with a line of their own in the live count; the others share one."""
 
 FAILURES_SHOWN_MAX = 10
 """Most failed sources that are printed with their errors."""
@@ -33,7 +33,7 @@ class Display:
     Args:
         requests: The sources.
         wanted: The format.
-        server: Of requests that name none.
+        server: Address for requests without one.
     """
 
     def __init__(self, requests: Sequence[Request], wanted: Format, server: str) -> None:
@@ -51,7 +51,7 @@ class Display:
     def show(self, reply: Reply) -> None:
         """Write a reply and count it."""
         if self._shares_terminal:
-            self._live.stop()  # Removes the count, so that the messages stand above it.
+            self._live.stop()  # Removes the count, so that messages appear above it.
         self._writer(reply.request.topic, reply.batch.schema).write(reply.batch)
         if self._shares_terminal:
             self._live.start()
@@ -61,13 +61,13 @@ class Display:
         self._refresh()
 
     def __enter__(self) -> None:
-        """Begin to show the count."""
+        """Start showing the count."""
         if self._is_live:
             self._live.start()
             self._refresh()
 
     def __exit__(self, *error: object) -> None:
-        """Remove the count, and end what was written."""
+        """Remove the count, and complete the output."""
         if self._is_live:
             self._live.stop()
         for writer in self._writers.values():
@@ -92,7 +92,7 @@ class Display:
         return table
 
     def _writer(self, topic: str, schema: pa.Schema) -> Writer:
-        # An Arrow stream is one, whatever topics it is of.
+        # All topics share one Arrow stream.
         key = "" if self._wanted is Format.ARROW else topic
         writer = self._writers.get(key)
         if writer is None:
@@ -101,7 +101,7 @@ class Display:
 
 
 def source_name(request: Request, server: str | None) -> str:
-    """Return how a person names a source; with its server, where there are several."""
+    """Return a source's name for display, with its server if there are several."""
     name = short_name(request.topic)
     if request.partitions is None:
         name += f"/{partition_text(_text(request.partition))}"

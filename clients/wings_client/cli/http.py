@@ -19,10 +19,10 @@ from wings_core.names import TopicName
 from wings_core.partitions import JsonScalar
 
 GRACE_SECONDS = 30.0
-"""Seconds that a call may take beside its long poll."""
+"""Timeout of a call apart from its long poll, in seconds."""
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
-"""Longer responses are refused; a server sends at most 32 MiB by default."""
+"""Longest accepted response; a server sends at most 32 MiB by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class HttpServer:
         """Return a topic's description.
 
         Raises:
-            TopicNotFound: There is none of this name.
+            TopicNotFound: There is no topic of this name.
         """
         return Topic.from_json(self._call("GET", f"/v1/{TopicName.parse(name)}"))
 
@@ -59,12 +59,12 @@ class HttpServer:
 
         Args:
             topic: The topic.
-            partition: Its value; None for a topic without a key.
+            partition: Partition value; None for a topic without a key.
             offset: The first offset.
-            limits: `timeout_ms`, `min_messages`, `max_messages`, where they are given.
+            limits: `timeout_ms`, `min_messages`, `max_messages`, if given.
 
         Raises:
-            WingsError: The server's refusal, or `Unavailable`.
+            WingsError: The server's error, or `Unavailable`.
         """
         name = TopicName.parse(topic.name)
         asked = {"topic": name.topic, "partition_value": partition, "offset": offset}
@@ -105,11 +105,10 @@ class HttpServer:
         except OSError as error:
             raise self._unavailable(str(error), Connection.LOST) from None
         except http.client.IncompleteRead:
-            raise self._unavailable("the answer was cut off", Connection.LOST) from None
+            raise self._unavailable("the response was truncated", Connection.LOST) from None
         except http.client.HTTPException:
             raise InvalidArgument(
-                f"{endpoint.url} does not speak HTTP: if it is for Arrow Flight, give it as "
-                "grpc://HOST:PORT"
+                f"{endpoint.url} is not an HTTP server: for Arrow Flight, give grpc://HOST:PORT"
             ) from None
         finally:
             connection.close()
@@ -137,7 +136,7 @@ class HttpServer:
 
 def _table(messages: list[Any], schema: pa.Schema) -> pa.Table:
     """Return decoded messages in the topic's types."""
-    # JSON has no NaN: it is sent as null, also where the column is not nullable.
+    # JSON has no NaN: it is sent as null, even if the column is not nullable.
     nullable = pa.schema([field.with_nullable(True) for field in fields_of(schema)])
     data = json.dumps(messages, ensure_ascii=False).encode()
     return pa.Table.from_batches([decode_rows(data, nullable)])

@@ -1,4 +1,4 @@
-"""`wings maintain`: run a server's due maintenance now, topic by topic."""
+"""`wings maintain`: runs due maintenance now, topic by topic."""
 
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from wings_core.maintain import MaintenanceReport
 
 PASS_SECONDS_MAX = 3_600.0
-"""How long one topic may take on a server."""
+"""Longest maintenance of one topic on a server."""
 
 
 def maintain(
@@ -33,8 +33,7 @@ def maintain(
         Path | None,
         typer.Option(
             metavar="DATA_DIR",
-            help="The data directory of a server that is stopped: its messages are maintained by "
-            "this command itself.",
+            help="Data directory of a stopped server, which this command then maintains itself.",
         ),
     ] = None,
     metadata_url: Annotated[
@@ -42,14 +41,14 @@ def maintain(
         typer.Option(
             metavar="postgresql://USER@HOST/DATABASE",
             callback=without_password,
-            help="With --data-dir, PostgreSQL that holds its metadata; a password goes into "
-            "WINGS_METADATA_URL or PGPASSWORD, which others do not see.",
+            help="With --data-dir, PostgreSQL for its metadata; put passwords in "
+            "WINGS_METADATA_URL or PGPASSWORD, which other users cannot see.",
         ),
     ] = None,
 ) -> None:
-    """Drop and move at once what is old enough by the topics' configuration.
+    """Delete expired messages and move old ones now, by the topics' configuration.
 
-    The server does so by itself from time to time. Prints what was done after each topic.
+    The server also does so periodically. Prints a report after each topic.
 
     $ wings maintain flights
 
@@ -89,15 +88,15 @@ def _maintain_stopped(data_dir: Path, metadata_url: str | None, names: Sequence[
         if "pid" not in error.facts:
             raise
         raise Unavailable(
-            f"{error.message}: let that maintain it, without --data-dir", **error.facts
+            f"{error.message}: maintain it through that server, without --data-dir", **error.facts
         ) from None
 
 
 def _report(name: str, done: Mapping[str, Any], where: str) -> None:
-    """Print what was done in a topic.
+    """Print the report of a topic.
 
     Raises:
-        typer.Exit: Some of it failed.
+        typer.Exit: Some partitions failed.
     """
     line = (
         f"{short_name(name)}: {done['pages_expired']:,} pages dropped, "
@@ -114,7 +113,7 @@ def _report(name: str, done: Mapping[str, Any], where: str) -> None:
 
 @contextmanager
 def _progress(name: str) -> Generator[Callable[["MaintenanceReport"], None]]:
-    """Show progress on standard error, where that is a terminal."""
+    """Show progress on standard error, if it is a terminal."""
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(

@@ -16,26 +16,26 @@ from wings_core.json_rows import count_not_finite, encode_lines, encode_rows_wit
 
 
 class Format(StrEnum):
-    """How messages are written."""
+    """Format of written messages."""
 
     TABLE = "table"
     JSON = "json"
-    """A finite result as one array; messages as they come as `JSONL`."""
+    """One array for a finite result; `JSONL` for messages as they arrive."""
     JSONL = "jsonl"
-    """An object on each line."""
+    """One object per line."""
     CSV = "csv"
     ARROW = "arrow"
 
 
 class Writer(Protocol):
-    """Writes batches of one schema as they come."""
+    """A writer of batches of one schema as they arrive."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write the rows of a batch, and flush."""
         ...
 
     def close(self) -> None:
-        """Write the end of the format."""
+        """Complete the output."""
         ...
 
 
@@ -43,7 +43,7 @@ def check_output(wanted: Format) -> None:
     """Check that standard output accepts a format.
 
     Raises:
-        typer.BadParameter: Binary data, and it is a terminal.
+        typer.BadParameter: The format is binary, and standard output a terminal.
     """
     if wanted is Format.ARROW and sys.stdout.isatty():
         raise typer.BadParameter(
@@ -52,7 +52,7 @@ def check_output(wanted: Format) -> None:
 
 
 def write_all(batches: Iterable[pa.RecordBatch], schema: pa.Schema, wanted: Format) -> None:
-    """Write a finite result: JSON as one array, a table with one head."""
+    """Write a finite result: JSON as one array, a table with one header."""
     if wanted is Format.TABLE:
         for line in render_table(pa.Table.from_batches(batches, schema), terminal_width()):
             sys.stdout.write(line + "\n")
@@ -64,7 +64,7 @@ def write_all(batches: Iterable[pa.RecordBatch], schema: pa.Schema, wanted: Form
 
 
 def stream_writer(schema: pa.Schema, wanted: Format) -> Writer:
-    """Return a writer for messages as they come: JSON as an object on each line."""
+    """Return a writer for messages as they arrive; JSON is one object per line."""
     if wanted is Format.TABLE:
         return _Table()
     if wanted in (Format.JSON, Format.JSONL):
@@ -86,17 +86,17 @@ class _Table:
 
 
 class NotFinite:
-    """Counts the values that JSON has no form for: NaN and infinities, which become null."""
+    """A count of values without a JSON form, NaN and infinities, which become null."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count those of a batch."""
+        """Count the values of a batch."""
         self._count += count_not_finite(batch)
 
     def tell(self) -> None:
-        """Say on standard error how many there were, if any."""
+        """Print the count on standard error, unless it is 0."""
         if self._count:
             values = "1 value is" if self._count == 1 else f"{self._count:,} values are"
             typer.echo(f"{values} NaN or infinite: null, as JSON has no such number", err=True)
@@ -104,19 +104,19 @@ class NotFinite:
 
 @contextmanager
 def parquet_writer(sink: Any, schema: pa.Schema) -> Generator[Callable[[pa.Table], None]]:
-    """Yield what writes rows as Parquet to a file; its end comes with the block's.
+    """Yield a writer of rows to a Parquet file; leaving the block completes the file.
 
     Raises:
         InvalidArgument: Parquet has no type for a column.
     """
-    import pyarrow.parquet as pq  # Which other formats need not wait for.
+    import pyarrow.parquet as pq  # Imported here, as other formats do not need it.
 
     try:
         with pq.ParquetWriter(sink, schema, compression="zstd") as parquet:
             yield parquet.write_table
     except pa.ArrowNotImplementedError as error:
         raise InvalidArgument(
-            f"Parquet cannot hold these columns: {error!s:.200}; leave them out, or take arrow"
+            f"Parquet cannot hold these columns: {error!s:.200}; leave them out, or use arrow"
         ) from None
 
 

@@ -57,22 +57,22 @@ class PluginGroup(TyperGroup):
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
-        # Of all that is installed, entry points are read only where no own command has the name.
+        # Entry points of all distributions are only read for names other than our own commands.
         entry_point = OWN.get(cmd_name) or _found().get(cmd_name)
         if entry_point is None:
             return None
-        # Looked for before: most modules are imported when the command runs, not when it loads.
+        # Checked beforehand: most modules are imported when the command runs, not when it loads.
         missing = missing_module(entry_point.value.partition(".")[0])
         try:
             command = _not_installed(cmd_name, missing) if missing else _load(entry_point)
-        except Exception as error:  # noqa: BLE001 - a plugin may fail in any way.
+        except Exception as error:  # noqa: BLE001 - a plugin may fail in any way
             sys.stderr.write(f"wings: {_explain(entry_point, error)}\n")
             return None
         self.add_command(command, cmd_name)
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the arguments name; exits with status 1 if it does not load."""
+        """Return the command named by the arguments; exits with status 1 if it does not load."""
         name = args[0]
         if self.get_command(ctx, name) is None:
             if name in _found():

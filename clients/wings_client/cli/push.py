@@ -33,41 +33,41 @@ FilesOption = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE...",
-        help="What to push: files, directories, patterns like 'logs/*.csv', s3://BUCKET/KEY; - is "
-        "standard input.",
+        help="Files, directories, patterns like 'logs/*.csv', or s3://BUCKET/KEY; - for standard "
+        "input.",
     ),
 ]
 FormatOption = Annotated[
     FileFormat | None,
-    typer.Option("--format", help="Of the file. Default: by its name, or its first bytes."),
+    typer.Option("--format", help="Format of the files. Default: by name, or first bytes."),
 ]
 DelimiterOption = Annotated[
     str | None,
-    typer.Option(metavar="CHAR", help="Between CSV's values. Default: that of the first lines."),
+    typer.Option(metavar="CHAR", help="Delimiter of CSV. Default: detected from the first lines."),
 ]
 EncodingOption = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Of CSV, like latin1 or utf-16. Default: UTF-8."),
+    typer.Option(metavar="NAME", help="Encoding of CSV, like latin1 or utf-16. Default: UTF-8."),
 ]
 NullOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--null", metavar="TEXT", help="Of CSV: another text that is null without quotes, like NA."
+        "--null", metavar="TEXT", help="Another unquoted text that is null in CSV, like NA."
     ),
 ]
 CreateOption = Annotated[
-    bool, typer.Option("--create", help="Create the topic, if there is none, from the first rows.")
+    bool, typer.Option("--create", help="Create the topic, if it is missing, from the first rows.")
 ]
 PartitionKeyOption = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN", help="With --create: the column that rows are routed by."),
+    typer.Option(metavar="COLUMN", help="With --create: the column of the partition key."),
 ]
 FieldOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME:TYPE",
-        help="The type of a column, not to be inferred. Of a string, in JSON: whatever is there is "
-        "kept as text.",
+        help="Type of a column, instead of the inferred one. In JSON, string keeps any value as "
+        "text.",
     ),
 ]
 
@@ -75,7 +75,7 @@ FieldOption = Annotated[
 ColumnsOption = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAMES", help="Columns of the files to push, with commas or one by one: no others."
+        metavar="NAMES", help="Columns of the files to push, comma-separated; repeatable."
     ),
 ]
 ExcludeOption = Annotated[
@@ -86,37 +86,37 @@ PartialOption = Annotated[
     bool,
     typer.Option(
         "--partial",
-        help="Push rows as they are read: those before a bad row stay. What comes by a pipe is "
-        "always pushed so.",
+        help="Push rows as they are read: those before a bad row stay. Always used for standard "
+        "input.",
     ),
 ]
 ResumeOption = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Go on with pushes of the same files that were cut off within a day, and leave out "
-        "files that are in: each row goes in once.",
+        help="Continue interrupted pushes of the same files from the last day, and skip files "
+        "pushed already, so that each row is pushed once.",
     ),
 ]
 EvolveOption = Annotated[
     bool,
     typer.Option(
         "--evolve",
-        help="Add the file's columns that the topic lacks, and take the wider types of columns of "
-        "Parquet, Arrow and ORC. Needs the right `admin` on the topic.",
+        help="Add the file's columns that the topic lacks, and widen columns to the types of "
+        "Parquet, Arrow and ORC files. Needs the right `admin` on the topic.",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """How files are read and pushed."""
+    """Options of reading and pushing files."""
 
     file_format: FileFormat | None
     delimiter: str | None
     encoding: str | None
     nulls: tuple[str, ...]
-    """Beside nothing between commas."""
+    """Texts that are null, in addition to the empty one."""
     chosen: Chosen
     create: bool
     evolve: bool
@@ -125,18 +125,18 @@ class _Options:
     partition_key: str | None
     fields: "Mapping[str, ArrowField]"
     guessed: set[str]
-    """Columns whose types were inferred, from one of the files: they hold for all rows of all."""
+    """Columns with inferred types, which apply to all rows of all files."""
 
     @property
     def texts(self) -> frozenset[str]:
-        """The columns that are to be of strings."""
+        """Columns to read as strings."""
         return frozenset(
             name for name, field in self.fields.items() if pa.types.is_string(field.type)
         )
 
     @property
     def of_rows(self) -> tuple[str | None, ...]:
-        """Those that change which rows are read from a file."""
+        """Options that affect the rows read from a file."""
         nulls = [f"null {text}" for text in sorted(self.nulls)]
         only = [f"only {name}" for name in sorted(self.chosen.only or ())]
         without = [f"without {name}" for name in sorted(self.chosen.without)]
@@ -186,38 +186,37 @@ def push(
 
         $ zcat events.jsonl.gz | wings push events - --format jsonl
 
-    Reads JSON (`jsonl`: an object on each line; `json`: one array, or objects one after another),
-    CSV with names in its first line, Parquet, and Arrow IPC, also compressed (`.gz`, `.zst`,
-    `.bz2`), in batches: a file may be larger than memory. Columns are found by name, and cast to
-    the topic's types where no value changes.
+    Reads JSON (`jsonl`: one object per line; `json`: one array, or consecutive objects), CSV with
+    names in the first line, Parquet, and Arrow IPC, optionally compressed (`.gz`, `.zst`, `.bz2`),
+    in batches, so that a file may be larger than memory. Columns are matched by name, and cast to
+    the topic's types if no value changes.
 
-    A file's rows become visible at once, when all are read. A bad row is named by its line, or by
-    its number from 1: then nothing of its file is pushed, and other files are, with exit status 1
-    at the end. With `--partial`, and from standard input, rows are pushed as they are read; Ctrl-C
-    stops after what was sent is answered.
+    A file's rows become visible together, when all are read. A bad row is reported by its line, or
+    its number from 1; then no row of its file is pushed, but other files are, and the exit status
+    is 1. With `--partial`, and from standard input, rows are pushed as they are read; Ctrl-C stops
+    after the response to the rows sent.
 
-    A push that was cut off goes on where it was, and pushes no row twice:
+    An interrupted push can be resumed, without duplicates:
 
         $ wings push flights big.csv --resume
 
-    `--create` infers types from the first 16 MiB, and of files of lines and CSV from samples of the
-    rest. A row that does not fit them is refused, also one with a number that they would change,
-    like 007: say what the column is by `--field zip:string`, in JSON too.
-    In CSV, nothing between commas is null, `""` an empty string; `--null NA` makes a text null too.
+    `--create` infers types from the first 16 MiB and, for JSON lines and CSV, from samples of the
+    rest. Rows that do not fit are rejected, even if only the text of a number would change, like
+    007: give the type with `--field zip:string`, in JSON too.
+    In CSV, an empty value is null, and `""` an empty string; `--null NA` adds another null.
 
-    Folders below a directory or a pattern are columns where their names say so:
-    `day=2026-01-02/a.csv`. `--columns` and `--exclude` choose columns. An index of pandas without a
-    name is left out.
+    Folders named like `day=2026-01-02` below a directory or pattern become columns. `--columns` and
+    `--exclude` choose columns. An unnamed pandas index is left out.
 
-    `--evolve` lets the topic's schema grow by what the file has more, once all of the file is known
-    to fit:
+    `--evolve` adds the file's new columns to the topic's schema, after checking that the whole file
+    fits:
 
         $ wings push flights flights-with-gates.parquet --evolve
     """
     if partition_key is not None and not create:
-        raise typer.BadParameter("--partition-key goes with --create")
+        raise typer.BadParameter("--partition-key needs --create")
     if partial and resume:
-        raise typer.BadParameter("--resume goes with files that are pushed whole, not --partial")
+        raise typer.BadParameter("--resume is for files pushed as a whole, not with --partial")
     _check_text(delimiter, encoding)
     options = _Options(
         file_format,
@@ -235,13 +234,13 @@ def push(
     )
     with connected(endpoint, topic) as client, inputs_of(files) as inputs:
         if not create:
-            _found(client, topic, options)  # An unknown one is told at once, before any is read.
+            _found(client, topic, options)  # An unknown topic is reported before any file is read.
         problems = 0
         for each in inputs:
             try:
                 with file_options():
                     _push_one(client, topic, each, options)
-            except InvalidArgument as error:  # It is the file's: the others may go in.
+            except InvalidArgument as error:  # Specific to this file: the others are pushed.
                 is_named = error.message.startswith(f"{each.name}:")
                 message = error.message if is_named else f"{each.name}: {error.message}"
                 message += _hint(error.facts.get("column"), options.guessed)
@@ -254,11 +253,11 @@ def push(
 
 
 def _push_one(client: Client, topic: str, given: Input, options: _Options) -> None:
-    """Push one file, and print how many rows it has.
+    """Push one file, and print its number of rows.
 
     Raises:
-        WingsError: It was not pushed, or with `--partial` not all of it.
-        typer.Exit: It was interrupted.
+        WingsError: The file was not pushed, or, with `--partial`, not completely.
+        typer.Exit: The push was interrupted.
     """
     if given.path is None and sys.stdin.isatty():
         typer.echo("reading standard input; Ctrl-D ends it", err=True)
@@ -274,7 +273,7 @@ def _push_one(client: Client, topic: str, given: Input, options: _Options) -> No
 
 
 def _pushed(client: Client, topic: str, given: Input, options: _Options, stream: StreamPush) -> str:
-    """Push one file; returns what to print of it."""
+    """Push one file; returns the text to print."""
     started = time.monotonic()
     if given.is_empty and (found := _found(client, topic, options)) is not None:
         return f"0 rows pushed to {short_name(found.name)}: {given.name} is empty"
@@ -313,12 +312,12 @@ def _pushed(client: Client, topic: str, given: Input, options: _Options, stream:
 
 
 def _found(client: Client, topic: str, options: _Options) -> Topic | None:
-    """Return the topic; None if there is none, and it is to be created."""
+    """Return the topic; None if it is missing and to be created."""
     try:
         return client.topic(topic)
     except TopicNotFound as error:
         if not options.create:
-            message = f"{error.message}; --create makes it, from the first rows"
+            message = f"{error.message}; --create creates it from the first rows"
             raise TopicNotFound(message, **error.facts) from None
         return None
 
@@ -336,7 +335,7 @@ def _topic(
         return described, True
     if options.partition_key not in (None, described.partition_key):
         raise InvalidArgument(
-            f"the topic is there already, partitioned by {described.partition_key!r:.80}, not "
+            f"the topic exists already, partitioned by {described.partition_key!r:.80}, not "
             f"by {options.partition_key!r:.80}"
         )
     if options.evolve:
@@ -362,13 +361,13 @@ def _check_encoding(name: str) -> None:
 
 
 def _hint(column: object, guessed: set[str]) -> str:
-    """Return what an error of a column ends with: what may be done."""
+    """Return a hint for the end of a column's error."""
     if not isinstance(column, str):
         return ""
     if column in guessed:
         option = shlex.quote(f"{column}:TYPE")
         return (
-            ". The column's type is that of the first rows: to set it, push to a new topic with "
+            ". The column's type was inferred from first rows: to set it, push to a new topic with "
             f"--field {option}"
         )
     return f"; --exclude {shlex.quote(column)} leaves it out" if column.startswith("__") else ""
@@ -382,9 +381,9 @@ def _create(client: Client, topic: str, schema: pa.Schema, partition_key: str | 
 
 @contextmanager
 def _deleted_if_empty(client: Client, created: Topic, whole: WholePush | None) -> Generator[None]:
-    """Delete the topic that was created for a file, if the block fails and it is empty.
+    """Delete a topic created for a file if the block fails and it is empty.
 
-    It stays if the push may go on.
+    It is kept if the push can be resumed.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""`wings push --evolve`: a topic's schema grows by what a file has more.
+"""`wings push --evolve`: extends a topic's schema by a file's new columns and wider types.
 
-A file that can be read twice is read and checked as a whole before the topic is altered, so that
-one with a bad row leaves the topic as it was.
+A file that can be read twice is checked as a whole before the topic is altered, so that a bad row
+leaves the topic unchanged.
 """
 
 from collections.abc import Callable, Mapping, Set
@@ -34,27 +34,27 @@ def evolved(
     fields: "Mapping[str, ArrowField]",
     reopen: Reopen | None,
 ) -> tuple[Topic, set[str]]:
-    """Let a topic's schema grow by what a file has more.
+    """Extend a topic's schema by a file's new columns and wider types.
 
     Returns:
-        The topic as it is then, and those of its new columns whose types were inferred.
+        The altered topic, and its new columns with inferred types.
 
     Args:
-        client: Of the server.
-        topic: As it is now.
-        file: Open, and not read yet but for its first bytes.
-        fields: The columns whose type is given, by name.
-        reopen: Opens the file for the check; None: it is not checked, as its rows go in as they
+        client: Client of the server.
+        topic: The current topic.
+        file: The open file, of which only the first bytes were read.
+        fields: Columns with given types, by name.
+        reopen: Opens the file again for the check; None for no check, if rows are pushed as they
             are read.
 
     Raises:
-        SchemaMismatch: A row does not fit the schema that the topic would have.
-        WingsError: The file cannot be read, or the topic cannot be altered so.
+        SchemaMismatch: A row does not fit the new schema.
+        WingsError: The file cannot be read, or the topic cannot be altered.
     """
     known = {field.name: field.type for field in fields_of(topic.schema)}
     found = fields_of(inferred(file, fields))
     add = [field.with_nullable(True) for field in found if field.name not in known]
-    # What is inferred from text is as wide as can be.
+    # Types inferred from text are as wide as possible.
     has_types = file.format in {FileFormat.PARQUET, FileFormat.ARROW, FileFormat.ORC}
     widen = [
         field
@@ -82,7 +82,7 @@ def evolved(
 
 
 def inferred(file: OpenFile, fields: "Mapping[str, ArrowField]") -> pa.Schema:
-    """Return a file's columns; an error says that nothing was pushed."""
+    """Return a file's columns; errors add that nothing was pushed."""
     try:
         return file.schema(fields)
     except WingsError as error:

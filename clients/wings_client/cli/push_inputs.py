@@ -1,4 +1,4 @@
-"""What `wings push` is given: files, directories, patterns, objects, standard input."""
+"""The inputs of `wings push`: files, directories, patterns, objects, standard input."""
 
 import glob
 import os
@@ -32,38 +32,38 @@ class Input:
 
     name: str
     path: Path | None
-    """None: standard input."""
+    """Path of the file; None for standard input."""
     is_one_of_many: bool = False
     folders: tuple[Folder, ...] = ()
-    """Columns that are in its path, below the directory or the fixed part of the pattern."""
+    """Columns from its path, below the directory or the fixed part of the pattern."""
 
     @property
     def identity(self) -> str:
-        """What it is known by: its URI or absolute path."""
+        """URI or absolute path."""
         if self.path is None or self.name.startswith(CLOUDS):
             return self.name
         return str(self.path.absolute())
 
     @property
     def is_stream(self) -> bool:
-        """Whether it can be read once only, as it comes."""
+        """Whether it is a stream, which can only be read once."""
         return self.path is None or self.path.is_fifo()
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is a file without bytes."""
+        """Whether it is an empty file."""
         return self.path is not None and self.path.is_file() and not self.path.stat().st_size
 
 
 @contextmanager
 def inputs_of(texts: Sequence[str]) -> Generator[list[Input]]:
-    """Yield the files that arguments name, each once, in order; those of a directory by name.
+    """Yield the distinct files named by arguments, in order; those of a directory by name.
 
-    Objects of object stores are copied to this machine's disk; the copies are deleted in the end.
+    Objects are copied to the local disk; the copies are deleted at the end.
 
     Raises:
-        typer.BadParameter: One names no file.
-        WingsError: An object cannot be fetched.
+        typer.BadParameter: An argument names no file.
+        WingsError: An object cannot be read.
     """
     with ExitStack() as stack:
         found: dict[str, Path | None] = {}
@@ -86,13 +86,13 @@ def inputs_of(texts: Sequence[str]) -> Generator[list[Input]]:
 
 
 def _printable(name: str) -> str:
-    """Return a name in which bytes that are no UTF-8 are escapes."""
+    """Return a name with invalid UTF-8 escaped."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _paths(text: str) -> list[Path]:
     path = Path(text)
-    if not text:  # As of a variable that is not set; it would be the current directory.
+    if not text:  # For example an unset variable; it would mean the current directory.
         raise typer.BadParameter("it is empty", param_hint="FILE")
     if path.is_file() or path.is_fifo():
         return [path]
@@ -101,19 +101,19 @@ def _paths(text: str) -> list[Path]:
         files = [each for each in below if each.is_file() and format_by_name(each) is not None]
         problem = f"{text!r} has no files of a known format"
     else:
-        # Not by `Path.glob`, which takes no absolute pattern.
+        # `Path.glob` does not support absolute patterns.
         wanted = sorted(glob.glob(text, recursive=True)) if _PATTERN & set(text) else []  # noqa: PTH207
         files = [Path(each) for each in wanted if Path(each).is_file()]
-        problem = f"{text!r} is no file" if path.exists() else f"there is no file {text!r}"
+        problem = f"{text!r} is not a file" if path.exists() else f"there is no file {text!r}"
     if not files:
         raise typer.BadParameter(problem, param_hint="FILE")
     return files
 
 
 def _below(text: str, path: Path) -> str:
-    """Return a file's path below the directory, or the fixed part of the pattern, that was given.
+    """Return a file's path relative to the given directory or the fixed part of the pattern.
 
-    Of a file that was given itself, its name.
+    Returns the name of a file that was given itself.
     """
     given = Path(text)
     fixed = takewhile(lambda part: not _PATTERN & set(part), given.parts)
@@ -145,9 +145,9 @@ def _fetched(url: str, directory: Path) -> Path:
             for part in found.stream(min_chunk_size=FETCH_BYTES):
                 file.write(part)
         changed_at = found.meta["last_modified"].timestamp()
-        os.utime(path, (changed_at, changed_at))  # By which `--resume` knows the object again.
+        os.utime(path, (changed_at, changed_at))  # By which `--resume` recognises the object.
     except FileNotFoundError:
-        raise InvalidArgument(f"{url} is not there") from None
+        raise InvalidArgument(f"{url} does not exist") from None
     except (exceptions.BaseError, OSError, ValueError) as error:
         raise Unavailable(f"{url}: {str(error).splitlines()[0]:.300}") from None
     return path

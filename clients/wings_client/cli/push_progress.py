@@ -1,4 +1,4 @@
-"""The progress of a push: a bar on standard error, where that is a terminal."""
+"""The progress bar of a push, on standard error if it is a terminal."""
 
 import time
 from collections.abc import Callable, Generator
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class PushBar:
-    """Keeps a progress bar up to date.
+    """A progress bar.
 
     Args:
-        progress: Where it is shown.
-        file: What is read.
-        rows: Returns how many rows the server has so far.
+        progress: Display of the bar.
+        file: The file being read.
+        rows: Returns the number of rows that the server has so far.
     """
 
     def __init__(self, progress: Progress, file: "OpenFile", rows: Callable[[], int]) -> None:
@@ -32,7 +32,7 @@ class PushBar:
 
     @property
     def is_shown(self) -> bool:
-        """Whether there is a terminal."""
+        """Whether standard error is a terminal."""
         return not self._progress.disable
 
     def update(self) -> None:
@@ -46,7 +46,7 @@ class PushBar:
 
 @contextmanager
 def shown(file: "OpenFile", rows: Callable[[], int]) -> Generator[PushBar]:
-    """Show a bar with rows a second on standard error, where that is a terminal."""
+    """Show a bar with rows per second on standard error, if it is a terminal."""
     console = Console(stderr=True)
     columns = (
         TextColumn("pushing"),

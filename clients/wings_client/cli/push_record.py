@@ -1,7 +1,7 @@
-"""The record of a push that may be cut off: what `wings push --resume` goes on from.
+"""The record of an unfinished push, from which `wings push --resume` continues.
 
-One file for each pair of a topic and a file of rows, in `$XDG_STATE_HOME/wings/push`. It names the
-stages that are durable and not visible yet, and the writer under which they are published once.
+Each pair of a topic and a file of rows has a record in `$XDG_STATE_HOME/wings/push`. It names the
+durable, not yet visible stages, and the writer under which they are published once.
 """
 
 import hashlib
@@ -20,33 +20,33 @@ from wings_client import Topic
 from wings_client.cli.state import state_directory
 
 RECORD_DAYS_MAX = 30
-"""Records that were not written for so long are deleted."""
+"""Age in days at which records are deleted."""
 
 _NO_PLACE = (OSError, RuntimeError)
-"""There is no directory for records that can be written, or no home directory at all."""
+"""Errors of a missing or unwritable directory for records, or a missing home directory."""
 
 
 class PushRecord(BaseModel):
-    """How far the push of one file into one topic is."""
+    """Progress of the push of one file to one topic."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     topic: str
-    """Its UUID: a topic that is deleted and created again is another one."""
+    """UUID of the topic, which distinguishes it from a later one of the same name."""
     file: str
     size: int
     mtime_ns: int
     options: tuple[str | None, ...] = ()
-    """Those that change which rows are read."""
+    """Options that affect which rows are read."""
     inferred: tuple[str, ...] = ()
-    """Columns whose types were inferred from the file's first rows."""
+    """Columns with types inferred from the file's first rows."""
     writer: str
     batch: int
-    """The writer's number for this push: when it began, in microseconds since the epoch."""
+    """The writer's number for this push: its start, in microseconds since the epoch."""
     stages: tuple[str, ...] = ()
     """Ids of complete stages, in order of their rows."""
     rows: int = 0
-    """In these stages: the first ones of the file."""
+    """Rows in these stages, the first ones of the file."""
     is_published: bool = False
 
     @classmethod
@@ -58,20 +58,20 @@ class PushRecord(BaseModel):
         options: Sequence[str | None],
         inferred: Iterable[str],
     ) -> Self:
-        """Return the record of a push that begins.
+        """Return the record of a new push.
 
         Args:
             topic: The topic.
-            path: Of the file, or of its copy.
-            file: What the file is known by: its absolute path or URI.
-            options: Those that change which rows are read.
-            inferred: Columns whose types were inferred.
+            path: Path of the file, or of its copy.
+            file: Absolute path or URI of the file.
+            options: Options that affect which rows are read.
+            inferred: Columns with inferred types.
         """
         status = path.stat()
-        # One writer for each file of a machine, as servers keep the last batch of each for long.
+        # One writer for each file of a machine, as servers remember each writer's last batch.
         return cls(
             topic=topic.uuid,
-            # A name that is no UTF-8 is kept, too.
+            # Invalid UTF-8 in a name is kept.
             file=file.encode("utf-8", "backslashreplace").decode(),
             size=status.st_size,
             mtime_ns=status.st_mtime_ns,
@@ -83,11 +83,11 @@ class PushRecord(BaseModel):
 
     @property
     def prefix(self) -> str:
-        """The common prefix of the ids of its stages."""
+        """Common prefix of the ids of its stages."""
         return f"{self.writer}.{self.batch}."
 
     def is_of_same(self, other: "PushRecord") -> bool:
-        """Tell whether another record is of the same file, unchanged, read in the same way."""
+        """Return whether another record is for the same unchanged file and options."""
         mine, others = (
             (each.topic, each.file, each.size, each.mtime_ns, each.options)
             for each in (self, other)
@@ -95,16 +95,16 @@ class PushRecord(BaseModel):
         return mine == others
 
     def with_stage(self, stage: str, rows: int) -> Self:
-        """Return the record with one more stage."""
+        """Return the record with a stage added."""
         update = {"stages": (*self.stages, stage), "rows": self.rows + rows}
         return self.model_copy(update=update)
 
     def published(self) -> Self:
-        """Return the record of a push that is done."""
+        """Return the record of the finished push."""
         return self.model_copy(update={"is_published": True, "stages": ()})
 
     def save(self) -> bool:
-        """Write the record; returns whether that worked: a push goes on without."""
+        """Write the record; returns whether that succeeded, which a push does not need."""
         try:
             place = _place(self.topic, self.file)
             place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -122,7 +122,7 @@ class PushRecord(BaseModel):
 
 
 def found_record(begun: PushRecord) -> PushRecord | None:
-    """Return the stored record of the same topic and file; None if there is none to read."""
+    """Return the stored record of the same topic and file; None if there is no readable one."""
     try:
         return PushRecord.model_validate(json.loads(_place(begun.topic, begun.file).read_text()))
     except (*_NO_PLACE, ValueError, ValidationError):
@@ -130,7 +130,7 @@ def found_record(begun: PushRecord) -> PushRecord | None:
 
 
 def delete_old_records() -> None:
-    """Delete records of long ago."""
+    """Delete records older than `RECORD_DAYS_MAX`."""
     oldest = time.time() - RECORD_DAYS_MAX * 86_400
     with suppress(*_NO_PLACE):
         for path in _directory().iterdir():

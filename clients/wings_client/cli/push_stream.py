@@ -1,4 +1,4 @@
-"""Pushes rows as they come: a batch is visible once it is committed, also if a later one fails."""
+"""Pushing rows as they arrive: committed batches are visible, even if a later one fails."""
 
 import threading
 from collections.abc import Callable, Set
@@ -16,7 +16,7 @@ from wings_client.files.parts import PartCheck
 from wings_core.errors import WingsError
 
 LOOK_SECONDS = 0.5
-"""How late Ctrl-C may be noticed, where it comes just before a wait."""
+"""Longest delay of noticing a Ctrl-C just before a wait."""
 
 
 class StreamPush:
@@ -29,17 +29,17 @@ class StreamPush:
         """Push all rows; blocks until they are committed.
 
         Args:
-            client: Of the server.
+            client: Client of the server.
             topic: The topic.
-            file: Opened, and not read yet but for its first bytes.
-            exact: Columns whose types were inferred; see `Rows.parts`.
+            file: The open file, of which only the first bytes were read.
+            exact: Columns with inferred types; see `Rows.parts`.
 
         Returns:
             The count of rows.
 
         Raises:
-            WingsError: A row does not fit, or the server failed; the message says how many of the
-                first rows are committed.
+            WingsError: A row does not fit, or the server failed; the message has the number of
+                committed first rows.
         """
         check = PartCheck(topic.schema, topic.partition_key)
         producer = self._producer = client.producer(topic)
@@ -59,7 +59,7 @@ class StreamPush:
         return producer.rows_committed
 
     def stop(self) -> NoReturn:
-        """Wait for the batches in flight, and print how many rows are committed.
+        """Wait for the batches in flight, and print the number of committed rows.
 
         Raises:
             typer.Exit: Always, with the status of an interrupt.
@@ -78,9 +78,9 @@ class StreamPush:
 
 
 class Aside(threading.Thread):
-    """Runs a call on a thread of its own, so that Ctrl-C ends the wait for it at once.
+    """A call on a thread of its own, so that Ctrl-C ends the wait for it at once.
 
-    A read of a pipe that stands still cannot be interrupted; its thread ends with the process.
+    A read of an idle pipe cannot be interrupted; its thread ends with the process.
     """
 
     def __init__(self, call: Callable[[], str]) -> None:
@@ -92,11 +92,11 @@ class Aside(threading.Thread):
         """Run the call."""
         try:
             self._result.set_result(self._call())
-        except BaseException as error:  # noqa: BLE001 - It is raised where the result is asked for.
+        except BaseException as error:  # noqa: BLE001 - raised by `result`
             self._result.set_exception(error)
 
     def result(self) -> str:
-        """Return what the call returns, or raise what it raises; blocks until then."""
+        """Return the call's result, or raise its error; blocks until it ends."""
         self.start()
         while True:
             try:
@@ -119,7 +119,7 @@ def _fail(error: WingsError, producer: Producer) -> NoReturn:
 
 
 def _close_when_answered(producer: Producer) -> None:
-    """Wait until every batch is answered or failed, and close."""
+    """Wait until every batch has a result, and close."""
     # A second `close`, after an interrupted one, would not wait.
     producer.flush()
     producer.close()

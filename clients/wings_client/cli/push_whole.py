@@ -1,8 +1,8 @@
-"""Pushes a file whole or not at all: its rows are staged, and published in one transaction.
+"""Pushing a file as a whole or not at all: its rows are staged, and published in one transaction.
 
     rows ─▶ stage (durable, not visible) ─▶ … ─▶ publish once ─▶ visible
 
-What is staged is recorded (`push_record`), so that a push that was cut off goes on after it.
+Stages are recorded (`push_record`), so that an interrupted push can be resumed.
 """
 
 from collections.abc import Generator, Sequence, Set
@@ -32,13 +32,13 @@ from wings_core.errors import (
 )
 
 STAGE_BYTES = 64 * 1024 * 1024
-"""Of rows in one stage: what is read again at most, where a push goes on."""
+"""Bytes of rows in one stage: the most that a resumed push reads again."""
 
 STAGE_SECONDS_MAX = 24 * 3600.0
-"""How long a stage may take: the default age at which a server deletes unpublished ones."""
+"""Longest time for a stage: the default age at which servers delete unpublished stages."""
 
 _PASSING = (Internal, ResourceExhausted, Unauthenticated, Unavailable)
-"""Errors of the server, after which the same push may succeed."""
+"""Errors of the server after which a retry may succeed."""
 
 
 class WholePush:
@@ -47,11 +47,11 @@ class WholePush:
     Args:
         client: Of the server.
         topic: The topic.
-        path: Of the file, or of its copy.
-        file: What the file is known by: its absolute path or URI.
-        options: Those that change which rows are read.
-        inferred: Columns whose types were inferred; see `Rows.parts`.
-        is_resumed: Whether to go on from the record of an earlier push, if there is one.
+        path: Path of the file, or of its copy.
+        file: Absolute path or URI of the file.
+        options: Options that affect which rows are read.
+        inferred: Columns with inferred types; see `Rows.parts`.
+        is_resumed: Whether to continue from the record of an earlier push, if any.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class WholePush:
             self._is_resumed = True
             return
         if is_resumed:
-            typer.echo(f"{file} has changed, or is read in another way: from the start", err=True)
+            typer.echo(f"{file} or the options have changed: starting over", err=True)
         self._drop(before)
 
     @property
@@ -89,27 +89,27 @@ class WholePush:
 
     @property
     def is_resumable(self) -> bool:
-        """Whether rows are staged that a push can go on from."""
+        """Whether staged rows exist from which a push can continue."""
         return bool(self._record.stages)
 
     @property
     def rows(self) -> int:
-        """How many of the file's first rows are durable, published or not."""
+        """Number of the file's first rows that are durable, published or not."""
         return self._record.rows + (0 if self._stage is None else self._stage.rows)
 
     def run(self, file: OpenFile) -> int:
         """Stage all rows and publish them; blocks until they are committed.
 
         Args:
-            file: Opened, and not read yet but for its first bytes.
+            file: The open file, of which only the first bytes were read.
 
         Returns:
             The count of rows.
 
         Raises:
-            WingsError: A row does not fit, or the server failed: nothing is visible; the message
-                says so, and whether the push can go on.
-            typer.Exit: It was interrupted.
+            WingsError: A row does not fit, or the server failed. Nothing is visible; the message
+                says so, and whether the push can be resumed.
+            typer.Exit: The push was interrupted.
         """
         try:
             self._write(file)
@@ -124,7 +124,7 @@ class WholePush:
         batches = self._batches(file)
         first = next(batches, None)
         while first is not None:
-            # With a random part: a push that was killed may have left a part of this stage.
+            # With a random part, as an aborted push may have left a part of this stage.
             stage_id = f"{self._record.prefix}{len(self._record.stages)}.{uuid4().hex[:8]}"
             size = 0
             with self._client.stage(
@@ -161,17 +161,17 @@ class WholePush:
         self._record.save()
         self._is_publishing = False
         if self._is_resumed:
-            with suppress(WingsError):  # What was cut off; else the server deletes it later.
+            with suppress(WingsError):  # An incomplete stage, which the server would delete later.
                 self._client.abort(self._record.writer, (), prefix=self._record.prefix)
         delete_old_records()
 
     def _fail(self, error: WingsError) -> NoReturn:
-        """Raise an error of a push, with what is visible and whether it can go on."""
+        """Raise the error of a push, with the state of its rows and whether it can be resumed."""
         if isinstance(error, StageNotFound) and self._is_publishing:
             self._record.delete()
             raise StageNotFound(
-                "the rows that were pushed before it was cut off are gone, as servers keep them "
-                "for a day; nothing is visible: push again without --resume",
+                "the staged rows of the interrupted push are gone, as servers keep them for a "
+                "day; nothing is visible: push again without --resume",
                 **error.facts,
             ) from None
         if isinstance(error, BatchTooLarge) and self._is_publishing:
@@ -179,7 +179,7 @@ class WholePush:
                 f"{error.message}: push it with --partial, or in several files", **error.facts
             )
         if isinstance(error, _PASSING) and self._is_publishing:
-            kept = "it may be in already; push it with --resume, which repeats no row"
+            kept = "it may be pushed already; retry with --resume, which repeats no row"
         elif isinstance(error, _PASSING) and self._record.stages:
             kept = f"nothing is visible; {self._how_to_go_on()}"
         else:
@@ -191,18 +191,18 @@ class WholePush:
     def _stop(self) -> NoReturn:
         kept = "nothing was pushed"
         if self._is_publishing:
-            kept = "it may be in already: --resume repeats no row"
+            kept = "it may be pushed already: --resume repeats no row"
         elif self._record.stages:
             kept = f"nothing is visible; {self._how_to_go_on()}"
         typer.echo(f"wings: stopped; {kept}", err=True)
         raise typer.Exit(130)
 
     def _how_to_go_on(self) -> str:
-        return f"within a day, --resume goes on after the first {self._record.rows:,} rows"
+        return f"within a day, --resume continues after the first {self._record.rows:,} rows"
 
     def _drop(self, record: PushRecord) -> None:
-        """Delete what a push has staged, and its record."""
+        """Delete the stages of a push, and its record."""
         if record.stages:
-            with suppress(WingsError):  # Else the server deletes them later.
+            with suppress(WingsError):  # The server would delete them later.
                 self._client.abort(record.writer, (), prefix=record.prefix)
         record.delete()

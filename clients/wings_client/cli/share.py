@@ -62,8 +62,8 @@ app = typer.Typer(
     rich_markup_mode=MARKUP,
     help=(
         "Share a topic among workers, as a queue.\n\n"
-        "Each message is held by one member of a group at a time, until it is accepted; one that "
-        "is released, or whose lock expires, is delivered again, up to the group's limit."
+        "Each message is held by one member of a group at a time, until it is accepted; a message "
+        "that is released, or whose lock expires, is delivered again, up to the group's limit."
     ),
 )
 app.add_typer(dlq, name="dlq")
@@ -78,7 +78,7 @@ def create(
     start: Annotated[
         str,
         typer.Option(
-            "--from", metavar="WHERE", help="Where the group begins: earliest, latest, or a time."
+            "--from", metavar="WHERE", help="Start of the group: earliest, latest, or a time."
         ),
     ] = "latest",
     lock: LockOption = None,
@@ -90,7 +90,7 @@ def create(
     ordering: OrderingOption = None,
     deliver_at: DeliverAtOption = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Accept one that is there, as it is.")
+        bool, typer.Option("--if-not-exists", help="Accept an existing group, unchanged.")
     ] = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
@@ -121,7 +121,7 @@ def alter(
     deliver_at: DeliverAtOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Change a share group; what is not given stays as it is.
+    """Change a share group; other settings do not change.
 
     $ wings share alter billing orders --limit 5
     """
@@ -145,7 +145,7 @@ def seek(
     partition: PartitionOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Move a share group to a position, forwards or backwards; its members begin anew.
+    """Move a share group to a position, forwards or backwards; held messages are released.
 
     $ wings share seek billing orders --to 2026-11-20T12:00:00Z
     """
@@ -167,13 +167,14 @@ def purge(
 ) -> None:
     """Drop all messages that a share group has not finished; the topic keeps them.
 
-    Asks first on a terminal; elsewhere `--yes` must say that it is meant.
+    Asks for confirmation on a terminal; elsewhere `--yes` is required.
 
         $ wings share purge billing orders --yes
     """
     if not yes and not sys.stdin.isatty():
         raise typer.BadParameter(
-            "there is no terminal to ask at: say --yes to drop the messages", param_hint="--yes"
+            "no terminal to ask for confirmation: give --yes to drop the messages",
+            param_hint="--yes",
         )
     with connected(endpoint, topic) as client:
         described = client.topic(topic)
@@ -187,7 +188,7 @@ def purge(
 @app.command("list")
 def list_groups(
     topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="Of this topic. Default: of all.")
+        str | None, typer.Argument(metavar="TOPIC", help="Only groups of this topic. Default: all.")
     ] = None,
     *,
     namespace: NamespaceOption = None,
@@ -221,7 +222,7 @@ def describe(
     all_partitions: AllPartitionsOption = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Show a share group's configuration, and how far it is in each partition.
+    """Show a share group's configuration, and its progress in each partition.
 
     $ wings share describe billing orders
     """
@@ -237,7 +238,7 @@ def members(
     *,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Show who holds what of a share group, since when, and how old its oldest message is.
+    """Show the ranges held by a share group's members, and the age of its oldest message.
 
     $ wings share members billing orders
     """
@@ -256,13 +257,13 @@ def delete(
 ) -> None:
     """Delete a share group; the topic and its messages stay.
 
-    Asks first on a terminal; elsewhere `--yes` must say that it is meant.
+    Asks for confirmation on a terminal; elsewhere `--yes` is required.
 
         $ wings share delete billing orders --yes
     """
     if not yes and not sys.stdin.isatty():
         raise typer.BadParameter(
-            "there is no terminal to ask at: say --yes to delete the group, and how far it is",
+            "no terminal to ask for confirmation: give --yes to delete the group and its progress",
             param_hint="--yes",
         )
     with connected(endpoint, topic) as client:
@@ -282,7 +283,7 @@ def consume(
     member: MemberOption = None,
     partition: AnyPartitionOption = None,
     max_messages: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Take no more at once.")
+        int, typer.Option(metavar="N", min=1, help="Most messages per delivery.")
     ] = 500,
     columns: ColumnsOption = None,
     system_columns: SystemColumnsOption = False,
@@ -294,8 +295,9 @@ def consume(
 
         $ wings share consume billing orders --format json | ./work
 
-    Messages are accepted once they are written out, so what was cut off comes again. Ctrl-C ends
-    it, with exit status 130, and releases what was not written.
+    Messages are accepted after they are written, so interrupted ones are delivered again. Ctrl-C
+    ends
+    it, with exit status 130, and releases unwritten messages.
     """
     check_output(wanted_format)
     display = Display(wanted_format, system_columns=system_columns)
@@ -317,5 +319,5 @@ def consume(
 def _accepted(consumer: ShareConsumer, columns: list[str]) -> Iterator[pa.RecordBatch]:
     for delivery in consumer:
         yield delivery.batch.select([*columns, "__offset", "__timestamp"])
-        # The next one is asked for, so this one was written.
+        # The next delivery is requested, so this one was written.
         consumer.accept(delivery)

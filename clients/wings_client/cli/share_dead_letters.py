@@ -1,4 +1,4 @@
-"""`wings share dlq`: dead letters, shown and sent back."""
+"""`wings share dlq`: shows dead letters, and sends them back."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -31,18 +31,18 @@ LETTER_COLUMNS = [
     "error",
     "dead_lettered_at",
 ]
-"""The columns that `dlq show` shows by default."""
+"""Columns that `dlq show` shows by default."""
 
 dlq = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=MARKUP,
-    help="Look at dead letters, and send them back.",
+    help="Show dead letters, and send them back.",
 )
 
 
 @dlq.command("list")
 def list_dead_letters(*, endpoint: EndpointOption = DEFAULT) -> None:
-    """List the topics of dead letters of all share groups, and how many each holds.
+    """List the topics of dead letters of all share groups, with their numbers of letters.
 
     $ wings share dlq list
     """
@@ -74,10 +74,10 @@ def show_dead_letters(
     columns: ColumnsOption = None,
     messages: Annotated[
         bool,
-        typer.Option("--messages", help="Show the messages themselves, not what is said of them."),
+        typer.Option("--messages", help="Show the messages instead of the letters."),
     ] = False,
     max_messages: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Show no more than so many.")
+        int, typer.Option(metavar="N", min=1, help="Most letters to show.")
     ] = LETTERS_MAX,
     wanted_format: FormatOption = Format.TABLE,
     endpoint: EndpointOption = DEFAULT,
@@ -112,23 +112,23 @@ def redrive(
     predicate: FilterOption = None,
     max_messages: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Look at the first so many alone. Default: all."),
+        typer.Option(metavar="N", min=1, help="Only examine the first N. Default: all."),
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(metavar="TOPIC", help="Send them there. Default: where they came from."),
+        typer.Option(metavar="TOPIC", help="Topic to send them to. Default: their origin."),
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option(metavar="N", help="Send about so many a second. Default: without pause."),
+        typer.Option(metavar="N", help="Approximate letters per second. Default: no limit."),
     ] = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Send dead letters back to the topics that they came from, or to another, each once.
+    """Send dead letters back to their topics of origin, or to another, each once.
 
         $ wings share dlq redrive orders-dead --filter "error = 'timeout'" --rate 100
 
-    One that was sent to a topic before is not sent there again, however often this is called.
+    A letter that was sent to a topic before is not sent there again.
     """
     with connected(endpoint, dlq_topic) as client:
         done = client.redrive(
@@ -156,7 +156,7 @@ def _by_dlq(groups: list[ShareGroup]) -> Iterator[tuple[str, list[ShareGroup]]]:
 
 
 def _letters(client: Client, name: str) -> int | None:
-    """Return how many dead letters a topic holds; None where it was deleted."""
+    """Return the number of dead letters in a topic; None if it was deleted."""
     try:
         states = client.partitions(name)
     except TopicNotFound:
@@ -167,7 +167,7 @@ def _letters(client: Client, name: str) -> int | None:
 def _require_letters(schema: pa.Schema, name: str) -> None:
     if not {*LETTER_COLUMNS, "payload"} <= set(schema.names):
         raise InvalidArgument(
-            f"{name} is no topic of dead letters; `wings share dlq list` lists them"
+            f"{name} is not a topic of dead letters; `wings share dlq list` lists them"
         )
 
 
@@ -183,7 +183,7 @@ def _first(reader: pa.RecordBatchReader, rows_max: int) -> pa.Table:
 
 
 def _messages(client: Client, letters: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the messages in dead letters, by the topic that they came from."""
+    """Yield the messages in dead letters, by their topic of origin."""
     payloads: dict[str, list[bytes]] = {}
     for letter in letters.to_pylist():
         if letter["payload"] is not None:

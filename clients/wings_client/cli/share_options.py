@@ -1,4 +1,4 @@
-"""What the commands of `wings share` take: arguments, options, and the configuration they make."""
+"""Arguments and options of `wings share`, and their conversion to a group's configuration."""
 
 from enum import StrEnum
 from typing import Annotated, Any
@@ -15,11 +15,11 @@ DlqArgument = Annotated[
 ]
 LockOption = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="How long a message is held: 1 to 43200. Default: 30."),
+    typer.Option(metavar="SECONDS", help="Lock duration: 1 to 43200. Default: 30."),
 ]
 LimitOption = Annotated[
     int | None,
-    typer.Option(metavar="N", help="How often a message is delivered: 1 to 100. Default: 5."),
+    typer.Option(metavar="N", help="Most deliveries of a message: 1 to 100. Default: 5."),
 ]
 InFlightOption = Annotated[
     int | None,
@@ -27,28 +27,28 @@ InFlightOption = Annotated[
 ]
 DlqOption = Annotated[
     str | None,
-    typer.Option("--dlq", metavar="TOPIC", help="Topic of dead letters, created if not there."),
+    typer.Option("--dlq", metavar="TOPIC", help="Topic of dead letters, created if missing."),
 ]
 PayloadOption = Annotated[
     bool | None,
-    typer.Option("--payload/--no-payload", help="Whether dead letters hold their message."),
+    typer.Option("--payload/--no-payload", help="Whether dead letters contain the message."),
 ]
 MemberOption = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="What this member calls itself. Default: a random name."),
+    typer.Option(metavar="NAME", help="Name of this member. Default: a random name."),
 ]
 AnyPartitionOption = Annotated[
     str | None,
-    typer.Option(metavar="V", help="One partition, read by the key's type. Default: any."),
+    typer.Option(metavar="V", help="Partition value, by the key's type. Default: any."),
 ]
 PartitionOption = Annotated[
     str | None,
-    typer.Option(metavar="V", help="One partition, read by the key's type. Default: all."),
+    typer.Option(metavar="V", help="Partition value, by the key's type. Default: all."),
 ]
 
 
 class Mode(StrEnum):
-    """How many messages an acquire delivers."""
+    """Size of an acquire's deliveries."""
 
     RECORD_LIMIT = "record_limit"
     BATCH_OPTIMIZED = "batch_optimized"
@@ -56,12 +56,12 @@ class Mode(StrEnum):
 
 ModeOption = Annotated[
     Mode | None,
-    typer.Option(help="Exactly what was asked for, or whole batches. Default: record_limit."),
+    typer.Option(help="The requested number, or whole batches. Default: record_limit."),
 ]
 
 
 class Ordering(StrEnum):
-    """Whether messages of a partition are worked on one after another."""
+    """Order of processing within a partition."""
 
     NONE = "none"
     PARTITION = "partition"
@@ -69,14 +69,14 @@ class Ordering(StrEnum):
 
 OrderingOption = Annotated[
     Ordering | None,
-    typer.Option(help="Side by side, or a partition's messages in their order. Default: none."),
+    typer.Option(help="Concurrently, or in order within a partition. Default: none."),
 ]
 
 
 DeliverAtOption = Annotated[
     str | None,
     typer.Option(
-        "--deliver-at", metavar="COLUMN", help="A timestamp column: no message before its time."
+        "--deliver-at", metavar="COLUMN", help="Timestamp column with the earliest delivery time."
     ),
 ]
 
@@ -91,7 +91,7 @@ def config_of(
     ordering: Ordering | None,
     deliver_at: str | None,
 ) -> dict[str, Any]:
-    """Return the configuration that options ask for; what is not given is not in it."""
+    """Return the configuration keys of the given options."""
     given = {
         "lock_duration_ms": None if lock is None else round(lock * 1000),
         "delivery_limit": limit,
@@ -106,10 +106,10 @@ def config_of(
 
 
 def start_of(text: str) -> object:
-    """Return where a group begins, as its configuration says it.
+    """Parse the start of a group, as in its configuration.
 
     Raises:
-        typer.BadParameter: It is an offset, or nothing that can be read.
+        typer.BadParameter: The text is an offset, or malformed.
     """
     start = parse_offset(text)
     if isinstance(start, int):

@@ -1,4 +1,4 @@
-"""Share groups and their members as `wings share` shows them."""
+"""Texts of `wings share` about groups and their members."""
 
 from collections.abc import Iterator
 
@@ -9,11 +9,11 @@ from wings_client.cli.tables import Column, rendered
 from wings_client.cli.values import partition_text
 
 HOLDS_SHOWN_MAX = 50
-"""Held ranges that `members` shows."""
+"""Most held ranges that `members` shows."""
 
 
 def summary(group: ShareGroup) -> str:
-    """Return a group in a line: its lock, limit, dead letters and lag."""
+    """Return a group in one line: its lock, limit, dead letters and lag."""
     lag = sum(partition.lag for partition in group.partitions)
     dead = f", dead letters to {dlq_text(group)}" if group.config["dlq_topic"] else ""
     return (
@@ -23,14 +23,14 @@ def summary(group: ShareGroup) -> str:
 
 
 def lock_text(group: ShareGroup) -> str:
-    """Return how long a group's messages are held, in seconds."""
+    """Return a group's lock duration, in seconds."""
     milliseconds = group.config["lock_duration_ms"]
     assert isinstance(milliseconds, int)
     return f"{milliseconds / 1000:g} s"
 
 
 def dlq_text(group: ShareGroup) -> str:
-    """Return the topic of a group's dead letters; a dash where it has none."""
+    """Return the topic of a group's dead letters; a dash if there is none."""
     name = group.config["dlq_topic"]
     return short_name(name) if isinstance(name, str) else "-"
 

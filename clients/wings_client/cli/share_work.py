@@ -1,4 +1,4 @@
-"""`wings share work`: a command for each message of a share group, or for each delivery."""
+"""`wings share work`: runs a command for each message, or each delivery, of a share group."""
 
 import os
 import signal
@@ -23,21 +23,21 @@ from wings_core.json_rows import encode_lines
 from wings_core.partitions import JsonScalar
 
 REJECT_STATUS = 65
-"""The exit status that rejects: `EX_DATAERR` of sysexits.h, data that are wrong."""
+"""Default exit status that rejects: `EX_DATAERR` of sysexits.h, incorrect data."""
 
 TAIL_BYTES = 4_096
-"""How much of the end of a command's standard error is kept, to find its last line."""
+"""Bytes of a command's last standard error output kept to find its last line."""
 
 
 class Each(StrEnum):
-    """What a command is for."""
+    """Unit of work of a command."""
 
     ROW = "row"
     BATCH = "batch"
 
 
 class Commands:
-    """The running commands, each a process group of its own, out of reach of a terminal's Ctrl-C.
+    """The running commands, each in its own process group, unaffected by a terminal's Ctrl-C.
 
     Args:
         command: Run by the shell.
@@ -57,8 +57,8 @@ class Commands:
         """Run the command for a message, or for all of a delivery; blocks until it has ended.
 
         Raises:
-            Reject: It ended with the status for that.
-            Release: It ended with another one but 0, or by a signal.
+            Reject: The command ended with `reject_status`.
+            Release: The command ended with another status than 0, or by a signal.
         """
         first, last = _offsets(taken)
         with tempfile.TemporaryFile() as row:
@@ -90,7 +90,7 @@ class Commands:
         raise (Reject if status == self._reject_status else Release)(said or how)
 
     def kill(self) -> None:
-        """Kill all commands, with the processes that they started; no other begins."""
+        """Kill all commands, with their child processes, and start no more."""
         with self._lock:
             self._killed = True
             for child in self._running:
@@ -115,7 +115,7 @@ def work(
         str, typer.Option("--exec", metavar="COMMAND", help="Run by the shell for each message.")
     ],
     concurrency: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1_000, help="Run so many commands at once.")
+        int, typer.Option(metavar="N", min=1, max=1_000, help="Number of concurrent commands.")
     ] = 1,
     backoff: Annotated[
         float,
@@ -123,14 +123,14 @@ def work(
             metavar="SECONDS",
             min=0,
             max=43_200,
-            help="How long a message that failed waits; twice as long with each delivery.",
+            help="Delay before a failed message is delivered again, doubled each time.",
         ),
     ] = 1.0,
     backoff_max: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, max=43_200, help="How long it waits at most.")
+        float, typer.Option(metavar="SECONDS", min=0, max=43_200, help="Greatest such delay.")
     ] = 300.0,
     each: Annotated[
-        Each, typer.Option(help="What one command is for: a message, or all of a delivery.")
+        Each, typer.Option(help="Run a command for each message, or for each delivery.")
     ] = Each.ROW,
     max_messages: Annotated[
         int | None,
@@ -138,26 +138,26 @@ def work(
             metavar="N",
             min=1,
             max=10_000,
-            help="Most messages of a delivery. Default: 500 for batches, else as are worked on.",
+            help="Most messages of a delivery. Default: 500 for batches, otherwise --concurrency.",
         ),
     ] = None,
     prefetch: Annotated[
-        bool, typer.Option("--prefetch/--no-prefetch", help="Take the next while commands run.")
+        bool, typer.Option("--prefetch/--no-prefetch", help="Acquire ahead while commands run.")
     ] = False,
     renew: Annotated[
         float | None,
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="Renew locks for so long: a command that hangs loses its messages. Default: "
-            "until it ends.",
+            help="Time for which locks are renewed, after which a hanging command loses its "
+            "messages. Default: until it ends.",
         ),
     ] = None,
     reject_status: Annotated[
         int, typer.Option(metavar="STATUS", min=1, max=255, help="Exit status that rejects.")
     ] = REJECT_STATUS,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="End after so many messages.")
+        int | None, typer.Option(metavar="N", min=1, help="End after this many messages.")
     ] = None,
     timeout: IdleOption = None,
     member: MemberOption = None,
@@ -168,14 +168,15 @@ def work(
 
         $ wings share work billing orders --exec './bill' --concurrency 4
 
-    The command gets the row as a line of JSON on standard input (with --each batch, those of a
+    The command receives the row as a line of JSON on standard input (with --each batch, all rows of
+    a
     delivery), and the variables WINGS_TOPIC, WINGS_PARTITION, WINGS_OFFSET, WINGS_END_OFFSET and
     WINGS_DELIVERY_COUNT. Exit status 0 accepts the message, 65
-    (--reject-status) makes it a dead letter, any other has it delivered again later; the last line
-    on standard error is kept as the reason. A message stays locked while its command runs:
-    `timeout 60 ./bill` or --renew bounds that.
+    (--reject-status) makes it a dead letter, any other delivers it again later; the last line on
+    standard error is stored as the reason. A message stays locked while its command runs; bound
+    that with `timeout 60 ./bill` or --renew.
 
-    Ctrl-C, or SIGTERM, takes no more and waits for the commands that run; a second one kills them.
+    Ctrl-C or SIGTERM stops acquiring and waits for running commands; a second one kills them.
     """
     with connected(endpoint, topic, RETRY) as client:
         described = client.topic(topic)
@@ -208,7 +209,7 @@ def _ended_by_signals(worker: Worker, commands: Commands) -> Generator[list[int]
     """Stop the worker at the first SIGINT or SIGTERM, and kill its commands at the second.
 
     Yields:
-        The signals that came, as they come.
+        The signals received so far; the list grows.
     """
     received: list[int] = []
 
@@ -232,7 +233,7 @@ def _ended_by_signals(worker: Worker, commands: Commands) -> Generator[list[int]
 
 
 def _passed_on(child: "subprocess.Popen[bytes]") -> str:
-    """Write what a command says to standard error as it comes; returns its last line."""
+    """Copy a command's standard error as it arrives; returns its last line."""
     assert child.stderr is not None
     tail = b""
     with child.stderr as pipe:
@@ -246,7 +247,7 @@ def _passed_on(child: "subprocess.Popen[bytes]") -> str:
 
 
 def _variable(partition: JsonScalar) -> str:
-    """Return a partition value as `--partition` takes it; empty without a key."""
+    """Return a partition value in the form of `--partition`; empty without a key."""
     if isinstance(partition, bool):
         return "true" if partition else "false"
     return "" if partition is None else str(partition)

@@ -1,4 +1,4 @@
-"""`wings sql`: runs one SQL statement over topics, and shows its rows; or a shell for many."""
+"""`wings sql`: runs one SQL statement over topics, or a shell for many."""
 
 import sys
 from typing import Annotated
@@ -25,28 +25,28 @@ def sql(
             "--parameter",
             "-p",
             metavar="VALUE",
-            help="The value of the next `?`, as text, which SQL casts where it is compared.",
+            help="Value of the next `?`, as text, which SQL casts when comparing.",
         ),
     ] = None,
     namespace: Annotated[
         str | None,
-        typer.Option(metavar="tenants/T/namespaces/N", help="Of tables without a schema."),
+        typer.Option(metavar="tenants/T/namespaces/N", help="Namespace of unqualified tables."),
     ] = None,
     timeout: Annotated[
         int | None,
         typer.Option(
             metavar="MS",
             min=1,
-            help="Milliseconds that the statement may take; with --follow, without a row.",
+            help="Timeout of the statement; with --follow, of the wait for a row.",
         ),
     ] = None,
     wanted_format: Annotated[
         SqlFormat,
-        typer.Option("--format", help="table for people; the others write data alone."),
+        typer.Option("--format", help="table for people; the others write only data."),
     ] = SqlFormat.TABLE,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Show rows as they come, until Ctrl-C."),
+        typer.Option("--follow", "-f", help="Show rows as they arrive, until Ctrl-C."),
     ] = False,
     start: Annotated[
         str,
@@ -62,17 +62,18 @@ def sql(
 
         $ wings sql "select origin, count(*) from flights group by 1 order by 2 desc limit 5"
 
-    After a topic's own columns a table has `__partition`, `__offset` and `__timestamp`. A namespace
-    is a schema; tables without one are of the default namespace.
+    After the topic's columns, a table has `__partition`, `__offset` and `__timestamp`. Namespaces
+    are
+    schemas; unqualified tables belong to the default namespace.
 
         $ wings sql --format parquet "from flights where delay > 60" > late.parquet
 
-    With --follow it is a live view: columns of one topic, and a condition on them, as rows come.
+    With --follow it is a live view: columns of one topic with a condition, as rows arrive.
 
         $ wings sql --follow "select origin, delay from flights where delay > 60"
 
-    In the shell a statement ends with `;` and may take several lines, Tab completes tables and
-    columns, Ctrl-C cancels a statement, and `.help` tells the rest.
+    In the shell a statement ends with `;` and may span several lines, Tab completes tables and
+    columns, Ctrl-C cancels a statement, and `.help` shows more.
 
         $ wings sql
     """
@@ -98,8 +99,8 @@ def _shell(
     wanted: SqlFormat,
 ) -> None:
     if parameters:
-        raise typer.BadParameter("the shell takes none", param_hint="--parameter")
-    from wings_client.cli.sql_shell import Shell  # It needs prompt_toolkit, which takes a while.
+        raise typer.BadParameter("the shell takes no parameters", param_hint="--parameter")
+    from wings_client.cli.sql_shell import Shell  # Imports prompt_toolkit, which is slow.
 
     with connected(endpoint) as client:
         Shell(client, namespace, seconds, wanted).run()
@@ -115,10 +116,12 @@ def _follow(
     endpoint: str,
 ) -> None:
     if parameters:
-        raise typer.BadParameter("--follow takes none", param_hint="--parameter")
+        raise typer.BadParameter("--follow takes no parameters", param_hint="--parameter")
     if wanted is SqlFormat.PARQUET:
-        raise typer.BadParameter("a Parquet file has an end, a follow none", param_hint="--format")
-    from wings_client.cli.tail import show_live  # It takes what statements alone do not need.
+        raise typer.BadParameter(
+            "--follow cannot write Parquet, as it never ends", param_hint="--format"
+        )
+    from wings_client.cli.tail import show_live  # Its imports are not needed otherwise.
 
     show_live(text, namespace, start, seconds, Format(wanted.value), endpoint)
 

@@ -1,4 +1,4 @@
-"""The tables and columns that the SQL shell knows, and their completion."""
+"""The tables and columns for the SQL shell, and their completion."""
 
 import re
 import time
@@ -15,24 +15,24 @@ from wings_core.errors import WingsError
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 
 OWN_COLUMNS = ("__partition", "__offset", "__timestamp")
-"""Of every topic's table."""
+"""System columns of every topic's table."""
 
 LOOK_SECONDS = 30.0
-"""How long names are held before they are asked for again."""
+"""Time for which names are cached."""
 
 _WORDS = re.compile(r"""'[^']*(?:'|\Z)|(?:"[^"]*(?:"|\Z)|[\w./-])+|.""", re.DOTALL)
-"""Texts, words (with names in quotes, the last one maybe half typed), and what is between."""
+"""Pattern of tokens: texts, words (with quoted, maybe unfinished names), other characters."""
 
 _NAMES_MAX = 1_000
 """Most completions shown."""
 
 
 class Tables:
-    """The tables of a server, asked for when they are first needed.
+    """The tables of a server, read on first use.
 
     Args:
-        client: Of the server.
-        namespace: Of tables without a schema, by its full name; None: the default one.
+        client: Client of the server.
+        namespace: Full name of the namespace of unqualified tables; None for the default one.
     """
 
     def __init__(self, client: Client, namespace: str | None) -> None:
@@ -42,10 +42,10 @@ class Tables:
         self._looked_at: float | None = None
 
     def look(self) -> None:
-        """Ask for the tables and their columns.
+        """Read the tables and their columns.
 
         Raises:
-            WingsError: They cannot be told.
+            WingsError: The server cannot be reached, or rejects the query.
         """
         found: dict[str, Sequence[str]] = {}
         for topic in self._client.topics():
@@ -59,7 +59,7 @@ class Tables:
         self._columns, self._looked_at = found, time.monotonic()
 
     def columns(self) -> Mapping[str, Sequence[str]]:
-        """Return the columns of each table, by its name in SQL; without a server, as before."""
+        """Return the columns of each table by its name in SQL; cached ones if the server fails."""
         if self._looked_at is None or time.monotonic() > self._looked_at + LOOK_SECONDS:
             with suppress(WingsError):
                 self.look()
@@ -67,11 +67,11 @@ class Tables:
 
 
 class SqlCompleter(Completer):
-    """Completes tables, the columns of those that the statement names, and words of SQL.
+    """Completion of tables, of columns of the statement's tables, and of SQL's keywords.
 
     Args:
         columns: Returns the columns of each table.
-        commands: The shell's own, such as `.tables`.
+        commands: The shell's commands, such as `.tables`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class SqlCompleter(Completer):
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        """Yield what the word before the cursor may become; may block for an answer."""
+        """Yield completions of the word before the cursor; may block for the server."""
         before = document.text_before_cursor
         if before.startswith(".") and not before.startswith(".schema "):
             yield from _completions(self._commands, before)

@@ -1,4 +1,4 @@
-"""Runs a statement for a terminal or a pipe: its rows, and meanwhile how long it has taken."""
+"""Running a statement for a terminal or a pipe, with its progress."""
 
 import sys
 import threading
@@ -13,14 +13,14 @@ import pyarrow as pa
 from wings_client.cli.output import Format, parquet_writer, write_all
 
 QUIET_SECONDS = 1.0
-"""A statement that takes no longer shows no progress."""
+"""Time after which a statement's progress is shown."""
 
 _SHOW_SECONDS = 0.2
 _CLEAR = "\r\x1b[K"
 
 
 class SqlFormat(StrEnum):
-    """How rows are written."""
+    """Format of written rows."""
 
     TABLE = "table"
     JSON = "json"
@@ -31,7 +31,7 @@ class SqlFormat(StrEnum):
 
 
 class Progress:
-    """Shows on standard error, where that is a terminal, how long a statement has taken."""
+    """Display of a statement's elapsed time on standard error, if it is a terminal."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -41,17 +41,17 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Elapsed seconds."""
         return time.monotonic() - self._began
 
     def start(self) -> None:
-        """Begin to show it."""
+        """Start showing the progress."""
         if sys.stderr.isatty():
             self._thread = threading.Thread(target=self._show, name="wings-progress", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Remove what is shown; more than once is as good."""
+        """Remove the progress. Idempotent."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -59,7 +59,7 @@ class Progress:
     def counted(
         self, batches: Iterable[pa.RecordBatch], *, is_shown: bool
     ) -> Generator[pa.RecordBatch]:
-        """Yield batches, counting their rows; `is_shown`: rows appear where the progress does."""
+        """Yield batches, counting rows; `is_shown` if rows are written to the same terminal."""
         for batch in batches:
             self.rows += batch.num_rows
             if is_shown:
@@ -81,7 +81,7 @@ class Progress:
 
 @contextmanager
 def progress() -> Generator[Progress]:
-    """Show the progress of a statement that runs within the block."""
+    """Show the progress of a statement during the block."""
     shown = Progress()
     shown.start()
     try:
@@ -94,11 +94,11 @@ def write_rows(reader: pa.RecordBatchReader, wanted: SqlFormat, shown: Progress)
     """Write the rows of a statement to standard output.
 
     Args:
-        reader: Of the rows.
+        reader: Reader of the rows.
         wanted: The format.
         shown: Counts them.
     """
-    # A table is written at the end, when all is known of its widths.
+    # A table is written at the end, when its widths are known.
     is_shown = wanted is not SqlFormat.TABLE and sys.stdout.isatty()
     batches = shown.counted(reader, is_shown=is_shown)
     if wanted is not SqlFormat.PARQUET:
@@ -112,5 +112,5 @@ def write_rows(reader: pa.RecordBatchReader, wanted: SqlFormat, shown: Progress)
 
 
 def count_of(rows: int) -> str:
-    """Return a number of rows in words."""
+    """Return a number of rows with its unit."""
     return f"{rows:,} row{'' if rows == 1 else 's'}"

@@ -1,7 +1,8 @@
 """The shell of `wings sql`: statements typed at a terminal, each ended by `;`.
 
-Enter ends a command that begins with a dot, and a statement at its `;`; elsewhere it begins a line.
-Ctrl-C at the prompt drops what is typed; while a statement runs it cancels that.
+Enter runs a command that begins with a dot, or a statement that ends with `;`; otherwise it begins
+a
+new line. Ctrl-C discards the input at the prompt, and cancels a running statement.
 """
 
 import sys
@@ -25,7 +26,7 @@ from wings_core.errors import WingsError
 PROMPT, CONTINUED = "wings> ", "   ...> "
 
 SHOWN_FORMATS = (SqlFormat.TABLE, SqlFormat.JSON, SqlFormat.CSV)
-"""Those for a terminal."""
+"""Formats for a terminal."""
 
 HELP = """\
 A statement ends with `;` and may take several lines; topics are its tables:
@@ -41,18 +42,18 @@ A statement ends with `;` and may take several lines; topics are its tables:
 Tab completes tables, columns and words; Up shows what was typed before; Ctrl-C cancels."""
 
 
-class _Quit(Exception):  # noqa: N818 - no error.
-    """The shell ends."""
+class _Quit(Exception):  # noqa: N818 - not an error
+    """Ends the shell."""
 
 
 class Shell:
-    """Reads statements from the terminal and runs them.
+    """The loop that reads statements from the terminal and runs them.
 
     Args:
-        client: Of the server.
-        namespace: Of tables without a schema, by its full name; None: the default one.
-        timeout: Seconds that a statement may take; None: as many as the server lets any.
-        wanted: How rows are written at first.
+        client: Client of the server.
+        namespace: Full name of the namespace of unqualified tables; None for the default one.
+        timeout: Timeout of a statement in seconds; None for the server's.
+        wanted: Initial format of rows.
     """
 
     def __init__(
@@ -81,8 +82,8 @@ class Shell:
         )
 
     def run(self) -> None:
-        """Run what is typed, until the end of input or `.quit`."""
-        _say("SQL over topics; .help tells what may be typed, Ctrl-D ends")
+        """Run typed statements and commands until the end of input or `.quit`."""
+        _say("SQL over topics; .help for help, Ctrl-D to end")
         while True:
             try:
                 self._do(self._session.prompt())
@@ -105,7 +106,7 @@ class Shell:
                 return
 
     def _guarded(self, run: Callable[[], None]) -> bool:
-        """Run something; returns whether it ended well, else says why not."""
+        """Run a function; returns whether it succeeded, and prints its error otherwise."""
         try:
             run()
         except WingsError as error:
@@ -128,7 +129,7 @@ class Shell:
         if name in SHOWN_FORMATS:
             self._format = SqlFormat(name)
         elif name:
-            _say(f"a terminal shows {', '.join(SHOWN_FORMATS)}; for the others: wings sql --format")
+            _say(f"formats are {', '.join(SHOWN_FORMATS)}; for others, use wings sql --format")
         else:
             _say(self._format)
 
@@ -139,7 +140,7 @@ class Shell:
 
     def _schema(self, table: str) -> None:
         if not table:
-            _say("of which table? .schema TABLE")
+            _say("usage: .schema TABLE")
             return
         name = f"wings.{table}" if table.startswith("system.") else table
         described = self._client.sql(
@@ -157,13 +158,13 @@ class Shell:
 
 
 def _is_continued() -> bool:
-    """Tell whether Enter begins a new line of what is typed."""
+    """Return whether Enter begins a new line of the input."""
     text = get_app().current_buffer.text
     return not text.lstrip().startswith(".") and is_open(text)
 
 
 def _history(path: Path) -> History:
-    """Return the history that a file keeps, for its owner alone; that of memory where it cannot."""
+    """Return a history in a file, readable only by its owner; in memory if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch(mode=0o600)

@@ -1,4 +1,4 @@
-"""SQL as it is typed: where statements end, and which words are names."""
+"""Splitting typed SQL into statements, and quoting names."""
 
 import re
 
@@ -72,14 +72,14 @@ KEYWORDS = (
     "window",
     "with",
 )
-"""Words that are completed, and quoted where they are names."""
+"""Keywords, which are completed, and quoted as names."""
 
 
 def split_statements(text: str) -> tuple[list[str], str]:
-    """Return the statements that `;` ends, without it, and what is after the last one.
+    """Return the statements terminated by `;`, without it, and the rest of the text.
 
-    A `;` in a text, a quoted name or a comment ends none. Of statements that are blank or comments
-    alone, none is returned.
+    A `;` in a text, a quoted name or a comment does not terminate. Blank statements, and those with
+    only comments, are skipped.
     """
     statements: list[str] = []
     start, says = 0, False
@@ -94,12 +94,12 @@ def split_statements(text: str) -> tuple[list[str], str]:
 
 
 def is_open(text: str) -> bool:
-    """Tell whether a text, a quoted name or a comment is not ended yet, or a statement is not."""
+    """Return whether a text, a quoted name, a comment or a statement is unterminated."""
     return bool(split_statements(text + "\n")[1]) or split_statements(text + "\n;x")[1] != "x"
 
 
 def name_in_sql(name: str) -> str:
-    """Return a name as a statement has it: in quotes where it needs them."""
+    """Return a name for a statement, quoted if needed."""
     if _BARE.fullmatch(name) and name not in (*KEYWORDS, "default"):
         return name
     return '"' + name.replace('"', '""') + '"'

@@ -1,4 +1,4 @@
-"""Where commands keep what the next one of this person goes on from."""
+"""The directory of state that commands keep for later runs."""
 
 import os
 from pathlib import Path

@@ -57,26 +57,26 @@ class Column:
 
     @property
     def width(self) -> int:
-        """The terminal cells that the widest value takes."""
+        """Width of the widest value in terminal cells."""
         return max(map(cell_len, (self.name, *self.texts)))
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which columns are shown, and how wide."""
+    """The shown columns, and their widths."""
 
     widths: tuple[int, ...]
-    """Of all columns; 0: left out."""
+    """Widths of all columns; 0 for those left out."""
     dropped: range
-    """Those left out, from the middle."""
+    """Columns left out, from the middle."""
 
     @classmethod
     def fit(cls, natural: Sequence[int], width: int | None) -> Self:
         """Choose widths: narrow the wide columns first, then leave out middle ones.
 
         Args:
-            natural: The widths that the columns need.
-            width: The width of the terminal; None: unbounded.
+            natural: Widths that the columns need.
+            width: Width of the terminal; None for unbounded.
         """
         if width is None or _total(natural) <= width:
             return cls(tuple(natural), range(0))
@@ -88,7 +88,7 @@ class Layout:
         left, right = 0, len(widths)
         room = width - len(GAP)
         while left < right:
-            # The left end keeps one more: the first columns identify a row.
+            # The left end keeps one more, as the first columns identify a row.
             index = left if left <= len(widths) - right else right - 1
             room -= widths[index] + len(MARGIN)
             if room < 0:
@@ -121,7 +121,7 @@ class Layout:
         return "─┼─".join("─" * width for width in widths)
 
     def note(self, names: Sequence[str]) -> str | None:
-        """Return a note on the columns left out; None if none are."""
+        """Return a note on the columns left out; None without any."""
         if not self.dropped:
             return None
         first, last = names[self.dropped.start], names[self.dropped.stop - 1]
@@ -130,10 +130,10 @@ class Layout:
 
 
 class TableWriter:
-    """Renders a table in parts; repeats the head where columns need more room.
+    """A renderer of a table in parts; repeats the header when columns need more room.
 
     Args:
-        width: Of the lines, in cells; None: unbounded.
+        width: Width of the lines in cells; None for unbounded.
     """
 
     def __init__(self, width: int | None) -> None:
@@ -142,7 +142,7 @@ class TableWriter:
         self._layout: Layout | None = None
 
     def lines(self, table: pa.Table) -> Iterator[str]:
-        """Yield the lines of the next rows, the head before them where it is needed."""
+        """Yield the lines of the next rows, after the header if needed."""
         columns = _columns(table)
         natural = self._natural or [0] * len(columns)
         self._natural = [
@@ -159,7 +159,7 @@ class TableWriter:
 
 
 def render(columns: Sequence[Column], width: int | None) -> Iterator[str]:
-    """Yield the lines of a table, and a note where columns are left out."""
+    """Yield the lines of a table, and a note if columns are left out."""
     layout = Layout.fit([column.width for column in columns], width)
     yield from _head(columns, layout)
     yield from _rows(columns, layout)
@@ -169,7 +169,7 @@ def render(columns: Sequence[Column], width: int | None) -> Iterator[str]:
 
 
 def rendered(*columns: Column) -> Iterator[str]:
-    """Yield the lines of a table as wide as the terminal; see `render`."""
+    """Yield the lines of a table at the terminal's width; see `render`."""
     yield from render(columns, terminal_width())
 
 
@@ -211,7 +211,7 @@ def cell_texts(values: "pa.ChunkedArray[Any]") -> Iterator[str]:
 def _texts(values: Any) -> Any:
     data_type = values.type
     if pa.types.is_floating(data_type):
-        # JSON has no infinities; and `.0` is left out.
+        # JSON has no infinities; `.0` is omitted.
         texts = values.cast(pa.float32() if pa.types.is_float16(data_type) else data_type)
         texts = texts.cast(pa.string())
     elif pa.types.is_string(data_type) or pa.types.is_large_string(data_type):

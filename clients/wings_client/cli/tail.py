@@ -1,4 +1,4 @@
-"""`wings tail`: shows the messages of all partitions of a topic as they come."""
+"""`wings tail`: shows the messages of all partitions of a topic as they arrive."""
 
 from collections.abc import Generator, Sequence
 from typing import Annotated
@@ -42,8 +42,8 @@ def tail(
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="earliest, latest, an offset, or a time like 2026-11-20T12:00:00Z. Partitions "
-            "born later are shown from their start.",
+            help="earliest, latest, an offset, or a time like 2026-11-20T12:00:00Z. Later "
+            "partitions are shown from their start.",
         ),
     ] = "latest",
     columns: ColumnsOption = None,
@@ -53,7 +53,7 @@ def tail(
     timeout: IdleOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Show the messages of a topic as they come, of all its partitions.
+    """Show the messages of all partitions of a topic as they arrive.
 
     As a table for people, or as data for another program:
 
@@ -61,7 +61,7 @@ def tail(
 
         $ wings tail flights --partition JFK --from earliest --format json | jq .delay
 
-    Within a partition messages come in order, each once, also where the server is restarted
+    Within a partition messages are shown in order, each once, even if the server restarts
     meanwhile. Ctrl-C ends it, with exit status 130.
     """
     check_output(wanted_format)
@@ -90,9 +90,9 @@ def show_live(
     wanted: Format,
     endpoint: str,
 ) -> None:
-    """Show the rows of a statement that a follow can serve, as they come, until Ctrl-C.
+    """Show the rows of a statement's live view as they arrive, until Ctrl-C.
 
-    Or until none came for so long.
+    Also ends after `idle_seconds` without a row.
     """
     offset = parse_offset(start)
     with connected_transport(endpoint, retry=RETRY) as (client, transport):
@@ -127,19 +127,19 @@ def _reads(
 
 
 def _all(topic: Topic) -> list[JsonScalar] | None:
-    """Return the partitions of a read of all of a topic."""
+    """Return the partitions for a read of the whole topic."""
     return None if topic.partition_key is not None else [None]
 
 
 def _fixed(topic: Topic, given: str | None) -> list[JsonScalar] | None:
-    """Return the one partition to read, or None for all."""
+    """Return the given partition; None for all."""
     return _all(topic) if given is None else [parse_partition(given, topic)]
 
 
 def _starts(
     client: Client, topic: Topic, fixed: Sequence[JsonScalar] | None, offset: Offset
 ) -> dict[JsonScalar, int]:
-    """Return the offset to begin at in each partition where that is not the log's start."""
+    """Return the start offset of each partition, where it is not the log's start."""
     if offset == "earliest":
         return {}
     if fixed is not None:

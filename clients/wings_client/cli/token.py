@@ -22,16 +22,16 @@ app = typer.Typer(
 )
 
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="Of the token, and of who presents it in the log.")
+    str, typer.Argument(metavar="NAME", help="Name of the token and its principal.")
 ]
 
 QuotaOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=NUMBER",
-        help="The most at once: calls (under way) and bytes (in flight) at each node; topics (that "
-        "it may administer) and partitions (of keyed topics that it may write to). May be given "
-        "many times; without one of a name, there is no bound.",
+        help="A limit: calls (in progress) and bytes (in flight) at each node; topics (that it may "
+        "administer) and partitions (of keyed topics that it may write to). Repeatable; unbounded "
+        "if not given.",
     ),
 ]
 
@@ -44,21 +44,21 @@ def create(
         list[str],
         typer.Option(
             metavar="RIGHT=PATTERN",
-            help="read, write, share, admin or metrics on a full name, or on names that begin so "
-            "with a trailing *; may be given many times.",
+            help="read, write, share, admin or metrics on a full name, or on a prefix with a "
+            "trailing *; repeatable.",
         ),
     ],
     expires: Annotated[
         str | None,
-        typer.Option(metavar="90d", help="When: 90d, 12h, or a time in RFC 3339. Default: never."),
+        typer.Option(metavar="90d", help="90d, 12h, or a time in RFC 3339. Default: never."),
     ] = None,
     quota: QuotaOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Create a token and print it: this once, for only its hash is kept.
+    """Create a token and print it; it cannot be shown again, as only its hash is stored.
 
-    As soon as there is one, every call needs one. `admin=*` makes an operator, who may do
-    everything: create that first, or start the server with WINGS_ROOT_TOKEN.
+    Once a token exists, every call needs one. `admin=*` makes an operator, who may do everything:
+    create that first, or start the server with WINGS_ROOT_TOKEN.
     """
     body = build(
         TokenCreate,
@@ -81,7 +81,7 @@ def alter(
     quota: QuotaOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Replace all quotas of a token by those given, for calls from now on; without any, by none."""
+    """Replace all quotas of a token by the given ones, or by none, for future calls."""
     body = build(TokenAlter, InvalidArgument, "token", name=name, quotas=_quotas(quota))
     altered = _act(endpoint, "token-alter", body)
     sys.stderr.write(f"{name}: {_shown(altered['quotas']) or 'no quotas'}\n")
@@ -89,7 +89,7 @@ def alter(
 
 @app.command("list")
 def list_tokens(endpoint: EndpointOption = DEFAULT) -> None:
-    """List all tokens, expired ones too, without their texts."""
+    """List all tokens, expired ones included, without their texts."""
     found = _act(endpoint, "token-list", TokenList())
     columns = [
         Column("name", [each["name"] for each in found]),
@@ -102,7 +102,7 @@ def list_tokens(endpoint: EndpointOption = DEFAULT) -> None:
 
 @app.command()
 def revoke(name: NameArgument, endpoint: EndpointOption = DEFAULT) -> None:
-    """Revoke a token: within five seconds it is refused everywhere, and its open streams end."""
+    """Revoke a token: within five seconds it is rejected everywhere, and its open streams end."""
     _act(endpoint, "token-revoke", TokenRevoke(name=name))
     sys.stderr.write(f"revoked {name}\n")
 

@@ -51,7 +51,7 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A key of the configuration, its value as JSON: retention_on_acceptance=true.",
+        help="A configuration key with its value as JSON: retention_on_acceptance=true.",
     ),
 ]
 
@@ -64,7 +64,7 @@ def create(
         list[str] | None,
         typer.Option(
             metavar="NAME:TYPE",
-            help="A column: its name, Arrow's name of its type, and 'not null' if it may not be.",
+            help="A column: its name, Arrow's name of its type, and optionally 'not null'.",
         ),
     ] = None,
     like: Annotated[
@@ -79,7 +79,7 @@ def create(
     columns: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAMES", help="With --like: columns to take, with commas or one by one."
+            metavar="NAMES", help="With --like: columns to take, comma-separated; repeatable."
         ),
     ] = None,
     exclude: Annotated[
@@ -88,18 +88,18 @@ def create(
     partition_key: Annotated[
         str | None,
         typer.Option(
-            metavar="COLUMN", help="The column whose value says which partition a row goes to."
+            metavar="COLUMN", help="Column whose value determines the partition of a row."
         ),
     ] = None,
     settings: SetOption = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Accept one that is there and the same.")
+        bool, typer.Option("--if-not-exists", help="Accept an identical existing topic.")
     ] = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    r"""Create a topic, its columns given one by one or taken from a file.
+    r"""Create a topic, with columns given individually or taken from a file.
 
-    One by one:
+    Individually:
 
         $ wings topic create readings --partition-key sensor \
             --field sensor:string --field 'celsius:double not null' \
@@ -179,25 +179,26 @@ def alter(
     *,
     add: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME:TYPE", help="A column to add: null in the rows before."),
+        typer.Option(metavar="NAME:TYPE", help="A column to add, null in existing rows."),
     ] = None,
     widen: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME:TYPE", help="A column that gets this wider type."),
+        typer.Option(metavar="NAME:TYPE", help="A column to widen to this type."),
     ] = None,
     nullable: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A column that may be null from now on."),
+        typer.Option(metavar="NAME", help="A column to make nullable."),
     ] = None,
     settings: SetOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Change a topic's configuration, or let its schema grow; its rows stay as they are.
+    """Change a topic's configuration, or extend its schema; existing rows do not change.
 
-    Keys of the configuration that are not named stay as they are; null is a key's default.
+    Other configuration keys do not change; null selects a key's default.
 
-    Integers and floats widen within their kind, decimals in precision. Producers may go on to push
-    in any version of the schema. What is there already changes nothing.
+    Integers and floats widen within their kind, decimals in precision. Producers may continue to
+    push
+    with any schema version. Changes already in effect are ignored.
 
         $ wings topic alter readings --add humidity:double --widen station:int64
 
@@ -243,13 +244,13 @@ def delete(
 ) -> None:
     """Delete a topic with all its messages.
 
-    Asks first on a terminal; elsewhere `--yes` must say that it is meant.
+    Asks for confirmation on a terminal; elsewhere `--yes` is required.
 
         $ wings topic delete flights --yes
     """
     if not yes and not sys.stdin.isatty():
         raise typer.BadParameter(
-            "there is no terminal to ask at: say --yes to delete the topic with all its messages",
+            "no terminal to ask for confirmation: give --yes to delete the topic and its messages",
             param_hint="--yes",
         )
     with connected(endpoint, name) as client:
@@ -306,7 +307,7 @@ def _partition_lines(states: list[PartitionState], *, all_partitions: bool) -> I
 
 
 def _tier_lines(tiers: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a line for each tier, over all partitions; none while all is in the hot tier."""
+    """Yield a line for each tier, over all partitions; none if all pages are in the hot tier."""
     if all(state["tier"] == "hot" for state in tiers):
         return
     for tier in ("hot", "remote"):

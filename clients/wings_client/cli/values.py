@@ -1,4 +1,4 @@
-"""Values of the command line: partitions, offsets, columns and settings, as text."""
+"""Parsing of command-line values: partitions, offsets, columns and settings."""
 
 import csv
 import json
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
 
 _FILE_OPTIONS = {"format": "--format", "encoding": "--encoding", "fields": "--field"}
-"""By the argument of `wings_client.files.open_file` or `OpenFile.schema`."""
+"""Options by the argument of `wings_client.files.open_file` or `OpenFile.schema`."""
 
 Offset = int | Literal["earliest", "latest"] | datetime
 
@@ -43,16 +43,16 @@ _ESCAPES = {
 
 
 def parse_partition(text: str | None, topic: Topic) -> JsonScalar:
-    """Read a partition value by the type of a topic's key column.
+    """Parse a partition value by the type of a topic's key column.
 
     Args:
-        text: The argument; base64 for a binary key. None: not given.
+        text: The argument, base64 for a binary key; None if not given.
         topic: The topic of the partition.
 
     Raises:
-        PartitionRequired: Not given, and the topic has a key.
-        PartitionNotAllowed: Given, and the topic has none.
-        PartitionTypeMismatch: Not a value of the key's type.
+        PartitionRequired: The topic has a key, but no value is given.
+        PartitionNotAllowed: The topic has no key, but a value is given.
+        PartitionTypeMismatch: The value is not of the key's type.
     """
     key_type = None
     if topic.partition_key is not None:
@@ -70,7 +70,7 @@ def parse_partition(text: str | None, topic: Topic) -> JsonScalar:
 
 
 def partition_text(value: JsonScalar) -> str:
-    """Return a partition value as `parse_partition` reads it; None is `null`."""
+    """Format a partition value, the inverse of `parse_partition`; None is `null`."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -79,10 +79,10 @@ def partition_text(value: JsonScalar) -> str:
 
 
 def parse_offset(text: str) -> Offset:
-    """Read where to begin: a number, `earliest`, `latest`, or a time with a zone.
+    """Parse an offset: a number, `earliest`, `latest`, or a time with a zone.
 
     Raises:
-        typer.BadParameter: None of these.
+        typer.BadParameter: The text is none of these.
     """
     if text == "earliest" or text == "latest":
         return text
@@ -98,12 +98,12 @@ def parse_offset(text: str) -> Offset:
 
 
 def parse_fields(texts: list[str]) -> "dict[str, ArrowField]":
-    """Read columns given as `NAME:TYPE`, with ` not null` behind where they may not be null.
+    """Parse columns in the form `NAME:TYPE`, optionally followed by ` not null`.
 
-    The type is what follows the first colon that leaves one, so names and types may have colons.
+    The first colon followed by a valid type separates them, so names and types may contain colons.
 
     Raises:
-        typer.BadParameter: Not that form, no such type, or a name given twice.
+        typer.BadParameter: A text is malformed, a type unknown, or a name duplicate.
     """
     fields: dict[str, ArrowField] = {}
     for text in texts:
@@ -130,10 +130,10 @@ def _parse_field(text: str) -> "ArrowField":
 
 @contextmanager
 def file_options() -> Generator[None]:
-    """Translate a refusal of an option's value by `wings_client.files` into a usage error.
+    """Translate rejections of options by `wings_client.files` into usage errors.
 
     Raises:
-        typer.BadParameter: Instead of an `InvalidArgument` with the fact `argument`.
+        typer.BadParameter: In place of an `InvalidArgument` with the fact `argument`.
     """
     try:
         yield
@@ -147,11 +147,11 @@ def file_options() -> Generator[None]:
 
 
 def chosen_columns(given: list[str] | None, schema: pa.Schema) -> list[str] | None:
-    """Return the names of columns given one by one or separated by commas.
+    """Return the names of columns given individually or separated by commas.
 
     Args:
-        given: The arguments; None: all.
-        schema: The topic's schema; a name in it may have commas itself.
+        given: The arguments; None for all.
+        schema: The topic's schema, whose names may contain commas.
     """
     if given is None:
         return None
@@ -162,17 +162,17 @@ def chosen_columns(given: list[str] | None, schema: pa.Schema) -> list[str] | No
 
 
 def comma_names(given: Iterable[str] | None) -> frozenset[str]:
-    """Return names given one by one or separated by commas; one with a comma is in quotes."""
+    """Return names given individually or separated by commas; names with commas are quoted."""
     return frozenset(
         name for row in csv.reader(given or (), skipinitialspace=True) for name in row if name
     )
 
 
 def parse_settings(given: Iterable[str]) -> dict[str, JsonScalar]:
-    """Return keys of a configuration that are given as `KEY=VALUE`, with the value as JSON.
+    """Parse configuration keys in the form `KEY=VALUE`, with the value as JSON.
 
     Raises:
-        typer.BadParameter: One is not of this form.
+        typer.BadParameter: A text is malformed.
     """
     settings: dict[str, JsonScalar] = {}
     for text in given:

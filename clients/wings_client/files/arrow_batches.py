@@ -1,4 +1,4 @@
-"""Parquet and Arrow IPC: batches as they are, cast to the topic's types."""
+"""Readers of Parquet and Arrow IPC, with batches cast to the topic's types."""
 
 import io
 import json
@@ -25,10 +25,10 @@ arrow: Any = pa
 """Untyped, for names that pyarrow's stubs lack."""
 
 _UNNAMED = re.compile("__index_level_[0-9]+__")
-"""A column of an index of pandas that has no name."""
+"""Column of an unnamed pandas index."""
 
 GATHERED_BYTES = 1024 * 1024
-"""Smaller batches are joined."""
+"""Size below which batches are joined."""
 
 
 class ParquetRows:
@@ -36,15 +36,15 @@ class ParquetRows:
 
     Args:
         source: Its `position` is kept up to date.
-        path: Of the file; None for standard input, which is refused.
-        section: The row groups to read; None: all.
-        chosen: Which columns are read.
+        path: Path of the file; None for standard input, which is rejected.
+        section: The section of row groups to read; None for all.
+        chosen: The columns to read.
 
     Attributes:
-        found: How many rows the section has.
+        found: Number of rows of the section.
 
     Raises:
-        InvalidArgument: Not a Parquet file.
+        InvalidArgument: The file is not Parquet.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ParquetRows:
 
 
 def groups_of(about: Any, section: Section) -> range:
-    """Return the row groups of a section: those whose middle is in its part of the bytes.
+    """Return the row groups of a section: those whose midpoint is in its part of the bytes.
 
     Args:
         about: The metadata of a Parquet file.
@@ -109,19 +109,21 @@ def groups_of(about: Any, section: Section) -> range:
 
 
 class ArrowRows:
-    """An Arrow IPC file, which is read by its footer, or streams, one after another.
+    """An Arrow IPC file, read by its footer, or consecutive streams.
 
-    A file on a disk is mapped, so a batch in it may exceed memory. One that is compressed, or comes
-    by a pipe, is copied to a disk first.
+    A local file is mapped, so that a batch may exceed memory. A compressed file, or a pipe, is
+    copied
+    to disk first.
 
     Args:
-        source: Its bytes.
-        path: Of the file; None for standard input.
-        section: The batches of a file to read; of streams, the first section reads all. None: all.
-        chosen: Which columns are read.
+        source: The file's bytes.
+        path: Path of the file; None for standard input.
+        section: The section of a file's batches to read; the first section reads all of streams.
+            None for all.
+        chosen: The columns to read.
 
     Raises:
-        InvalidArgument: Not Arrow IPC, or a file that was cut off.
+        InvalidArgument: The file is not Arrow IPC, or truncated.
     """
 
     def __init__(
@@ -150,7 +152,7 @@ class ArrowRows:
                 self._reader: Any = arrow.ipc.open_stream(self._file)
                 self._batches = self._of_streams() if section.index == 0 else iter(())
         except (pa.ArrowInvalid, OSError) as error:
-            raise InvalidArgument(f"not Arrow IPC, or cut off: {error!s:.300}") from None
+            raise InvalidArgument(f"not Arrow IPC, or truncated: {error!s:.300}") from None
         self._schema = columns_of(self._reader.schema, chosen)
         self.names: list[str] = self._schema.names
 
@@ -173,7 +175,7 @@ class ArrowRows:
         count = self._reader.num_record_batches
         first, end = section.of(count)
         if first:
-            # With one column alone, the least is decompressed.
+            # A single column, to decompress as little as possible.
             options = arrow.ipc.IpcReadOptions(included_fields=[0][: len(self._reader.schema)])
             counted: Any = arrow.ipc.open_file(self._file, options=options)
             self._rows_before = sum(counted.get_batch(index).num_rows for index in range(first))
@@ -196,7 +198,7 @@ class ArrowRows:
                 return
             self._reader = arrow.ipc.open_stream(self._file)
             if not self._reader.schema.equals(schema):
-                raise InvalidArgument("another stream begins there, which has other columns")
+                raise InvalidArgument("a further stream begins there, with different columns")
 
     def _has_more(self) -> bool:
         if self._is_mapped:
@@ -213,7 +215,7 @@ class ArrowRows:
 class SourceFile(io.RawIOBase):
     """A source as a Python file.
 
-    A read is short at the end of the source alone, as readers take a short one for the end.
+    Reads are short only at the end of the source, as readers treat a short read as the end.
 
     Args:
         source: The source to read.
@@ -228,7 +230,7 @@ class SourceFile(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next `size` bytes, fewer at the end; blocks until they are there."""
+        """Return the next `size` bytes, fewer at the end; blocks until they are available."""
         blocks: list[bytes] = []
         left = BLOCK_BYTES if size < 0 else size
         while left > 0 and (block := self._source.read(left)):
@@ -238,15 +240,15 @@ class SourceFile(io.RawIOBase):
 
 
 def columns_of(schema: pa.Schema, chosen: Chosen) -> pa.Schema:
-    """Return the columns that are chosen, but for an index of pandas without a name."""
+    """Return the chosen columns, without an unnamed pandas index."""
     unnamed: set[str] = set()
-    with suppress(ValueError, TypeError, LookupError):  # It may be anything.
+    with suppress(ValueError, TypeError, LookupError):  # The metadata is not trusted.
         index = json.loads(cast("Any", schema.metadata)[b"pandas"])["index_columns"]
         unnamed |= {name for name in index if _UNNAMED.fullmatch(name)}
     unnamed -= chosen.only or frozenset()
     twice = [name for index, name in enumerate(schema.names) if name in schema.names[:index]]
     if twice:
-        raise InvalidArgument(f"column {twice[0]!r:.80} is there twice")
+        raise InvalidArgument(f"column {twice[0]!r:.80} is duplicate")
     names = chosen.of([name for name in schema.names if name not in unnamed])
     return pa.schema([cast("Any", schema).field(name) for name in names])
 
@@ -258,14 +260,14 @@ def cast_parts(
     named: Callable[[int], str],
     rows_before: int = 0,
 ) -> Iterator[Part]:
-    """Yield batches cast to a schema, columns found by name.
+    """Yield batches cast to a schema, with columns matched by name.
 
     Args:
-        batches: Of a file.
-        source: Their schema.
+        batches: Batches of a file.
+        source: Schema of the batches.
         schema: The schema to cast to.
-        named: Returns the place of a row by its number, from 1.
-        rows_before: How many rows of the file precede them.
+        named: Returns the position text of a row by its number, from 1.
+        rows_before: Number of rows of the file before them.
 
     Raises:
         SchemaMismatch: A column or a value does not fit.
@@ -278,7 +280,7 @@ def cast_parts(
 
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches, small ones joined with the next, and large ones cut."""
+    """Yield batches, with small ones joined and large ones split."""
     waiting: list[pa.RecordBatch] = []
     rows, size = 0, 0
     for batch in _cut(batches):

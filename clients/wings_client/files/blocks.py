@@ -1,4 +1,4 @@
-"""Text in blocks of whole rows, as they come: of a file, or of a pipe that pauses between them."""
+"""Text in blocks of whole rows, from a file, or from a pipe as they arrive."""
 
 import codecs
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from wings_client.files.sections import line_ends
 from wings_client.files.source import Source
 
 ROW_BYTES_MAX = 64 * 1024 * 1024
-"""A longer row is refused, as a server does."""
+"""Longest row, the server's limit."""
 
 
 def row_blocks(
@@ -16,13 +16,12 @@ def row_blocks(
 ) -> Iterator[tuple[bytes, int]]:
     """Yield blocks of whole rows, and the number of the first line of each.
 
-    What a pipe has is yielded once it pauses, but for an incomplete row. Blocks until there are
-    rows.
+    Complete rows of a pipe are yielded when it pauses. Blocks until there are rows.
 
     Args:
-        source: What is left of it is read to its end.
-        rows_end: Returns where the last complete row of a text ends; 0: it has none.
-        first: The number of the first line.
+        source: The source, read to its end.
+        rows_end: Returns the end of the last complete row of a text; 0 without one.
+        first: Number of the first line.
 
     Raises:
         SchemaMismatch: A row is longer than `ROW_BYTES_MAX`.

@@ -1,7 +1,8 @@
-r"""The rows of CSV in a text, as Arrow's reader divides it, and the names of the columns.
+r"""Splitting CSV text into rows like Arrow's reader, and the names of columns.
 
-A quote begins a quoted part at the beginning of a value alone, and is a character elsewhere; two
-of them in a quoted part are one. Outside of quotes, `\n`, `\r\n` and `\r` end a row.
+A quote begins a quoted part only at the beginning of a value, and is an ordinary character
+elsewhere;
+two quotes in a quoted part are one. Outside of quotes, `\n`, `\r\n` and `\r` end a row.
 """
 
 import codecs
@@ -17,34 +18,34 @@ from wings_client.files.sections import Blank, line_ends, names_start
 from wings_core.errors import InvalidArgument
 
 HEADER_BYTES_MAX = 1024 * 1024
-"""Bytes within which the names of the columns must end."""
+"""Longest line of column names, in bytes."""
 
 UNNAMED = ("\0numbers", "\0nothing")
-"""Columns without a name: the first one has numbers of rows, as pandas and R write them, the last
-one has nothing, as where a separator ends each line."""
+"""Names for unnamed columns: a first one of row numbers, as written by pandas and R, and a last one
+that is empty, after a delimiter at the end of each line."""
 
-CONVERT = "say which encoding it has, like --encoding latin1"
-"""The hint on a file of another encoding."""
+CONVERT = "give its encoding, like --encoding latin1"
+"""Hint for a file with another encoding."""
 
 _UTF_16 = CONVERT.replace("latin1", "utf-16")
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The ASCII characters that divide CSV.
+    """The ASCII delimiter and quote of CSV.
 
     Args:
-        delimiter: Between values.
-        quote: Around values; empty: none.
+        delimiter: Character between values.
+        quote: Character around values; empty for none.
     """
 
     delimiter: str
     quote: str
 
     def rows_end(self, text: bytes) -> int:
-        """Return where the last complete row ends in a text that begins with a row; 0: nowhere.
+        """Return the end of the last complete row of a text that begins with a row; 0 without one.
 
-        A carriage return at the end of the text ends no row, as its line feed may follow.
+        A carriage return at the end of the text does not end a row, as a line feed may follow.
         """
         end = len(text) - text.endswith(b"\r")
         while True:
@@ -55,7 +56,7 @@ class Dialect:
             end = quote
 
     def open_quote(self, text: bytes, end: int) -> int:
-        """Return where the quoted part begins that `text[:end]` leaves open; -1: it leaves none."""
+        """Return the start of the quoted part left open by `text[:end]`; -1 if there is none."""
         if not self.quote or end <= 0:
             return -1
         known = self._value_end.match(text, 0, end + 1)
@@ -63,16 +64,16 @@ class Dialect:
         return text.find(self.quote.encode(), closed.end() if closed else 0, end)
 
     def row_end(self, text: bytes) -> int:
-        """Return where the first row ends; of the last row of a file, where the text does."""
+        """Return the end of the first row; that of the text for the last row of a file."""
         found = self._row.match(text)
         return len(text) if found is None else found.end()
 
     def count(self, text: bytes, blank: Blank) -> int:
-        """Return how many rows a text has."""
+        """Return the number of rows of a text."""
         return sum(1 for _ in self._starts(text, blank))
 
     def lines_before(self, text: bytes, row: int, blank: Blank) -> int:
-        """Return how many lines of a text precede a row, which is counted from 0."""
+        """Return the number of lines of a text before a row (0-based)."""
         start = next(islice(self._starts(text, blank), row, None), len(text))
         return line_ends(text, start)
 
@@ -82,10 +83,10 @@ class Dialect:
                 yield found.start()
 
     def header(self, head: bytes) -> tuple[list[str], int] | None:
-        """Return the names of the columns, and where their row ends; None: not in this text.
+        """Return the names of the columns, and the end of their row; None if the row is incomplete.
 
         Raises:
-            InvalidArgument: They are no text, or not CSV.
+            InvalidArgument: The row is not text, or not CSV.
         """
         first = names_start(head)
         text = head[first : first + HEADER_BYTES_MAX]
@@ -97,10 +98,10 @@ class Dialect:
         return None
 
     def names(self, line: bytes) -> list[str]:
-        """Return the names in the first line; the first and the last one may be of `UNNAMED`.
+        """Return the names in the first line; the first and last may be those of `UNNAMED`.
 
         Raises:
-            InvalidArgument: It is empty, or has no valid names.
+            InvalidArgument: The line is empty, or has invalid names.
         """
         if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise InvalidArgument(f"the file is UTF-16: {_UTF_16}")
@@ -120,14 +121,14 @@ class Dialect:
         except csv.Error as error:
             raise InvalidArgument(f"the first line is not CSV: {error}") from None
 
-    # In these, Q is the quote, and S are the characters that are before and behind values.
+    # In these patterns, Q is the quote, and S the characters before and after values.
 
     @cached_property
     def _value_end(self) -> re.Pattern[bytes]:
-        """Matches up to the last quote that surely ends a quoted part, or is in none.
+        """Matches up to the last quote that certainly ends a quoted part, or is in none.
 
-        It has a separator behind it, and before it neither a separator nor a quote: whether
-        a quoted part was open before or not, none is now.
+        A delimiter follows it, and neither a delimiter nor a quote precedes it: whether or not a
+        quoted part was open before, none is open after it.
         """
         return self._compiled(r"(?s:.*)Q(?<=[^SQ]Q)(?=[S])")
 
@@ -148,7 +149,7 @@ class Dialect:
 
 
 _QUOTED = "(?<![^S])Q[^Q]*+(?:QQ[^Q]*+)*+"
-"""A quoted part without the quote that closes it."""
+"""Pattern of a quoted part without its closing quote."""
 
 
 def _checked(names: list[str]) -> list[str]:

@@ -1,8 +1,9 @@
-"""CSV: values parsed as the topic's types, or as types inferred from the first rows.
+"""The reader of CSV: values are parsed as the topic's types, or as inferred types.
 
-Nothing between commas is null; `""` is an empty string. Columns with numbers that would not
-round-trip (leading zeros, more digits than a double has) are inferred as strings, and refused
-later in a column whose type was inferred. Arrow parses blocks of whole rows, from memory.
+An empty value is null; `""` is an empty string. Columns with numbers that do not round-trip
+(leading
+zeros, more digits than a double has) are inferred as strings; later such numbers in a column with
+an inferred number type are rejected. Arrow parses blocks of whole rows in memory.
 """
 
 import re
@@ -35,7 +36,7 @@ from wings_core.type_names import type_name
 
 pc: Any = pyarrow.compute
 arrow_csv: Any = pyarrow.csv
-"""Untyped: its stubs accept paths and Python's own files alone."""
+"""Untyped, as its stubs only accept paths and Python files."""
 
 _CONVERSION = re.compile(r"(?s)In CSV column #(\d+): Row #(\d+): (.*)")
 _INVALID_VALUE = re.compile(
@@ -43,34 +44,34 @@ _INVALID_VALUE = re.compile(
 )
 _STRUCTURE = re.compile(r"(?s)CSV parse error: Row #(\d+): (.*)")
 _PROBLEM_SHOWN_MAX = 200
-"""Characters of Arrow's message on a row that an error shows."""
+"""Most characters of Arrow's message in an error."""
 
 _BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(slots=True)
 class CsvBlock:
-    """Some whole rows."""
+    """A block of whole rows."""
 
     text: bytes
     line: int
-    """The first one's number, from 1."""
+    """Number of the first line, from 1."""
     rows: int | None = None
-    """How many there are, once they were parsed."""
+    """Number of rows, known after parsing."""
 
 
 class CsvRows:
-    """A CSV file with the names of its columns in the first line.
+    """A CSV file with column names in the first line.
 
     Args:
-        source: Its bytes.
-        delimiter: Between values.
-        nulls: Texts without quotes that are null.
-        quote: The character around values; empty: none.
-        chosen: Which columns are read.
+        source: The file's bytes.
+        delimiter: Character between values.
+        nulls: Unquoted texts that are null.
+        quote: Character around values; empty for none.
+        chosen: The columns to read.
 
     Raises:
-        InvalidArgument: The delimiter is no ASCII character.
+        InvalidArgument: The delimiter is not an ASCII character.
     """
 
     def __init__(
@@ -92,17 +93,17 @@ class CsvRows:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns that are read, but for one without a name."""
+        """Names of the columns to read, without unnamed ones."""
         return self._chosen.of([name for name in self._header[0] if name not in UNNAMED])
 
     @property
     def blank(self) -> Blank:
-        """Which lines are no rows."""
+        """The kind of lines that are not rows."""
         return Blank.NONE if len(self._header[0]) == 1 else Blank.EMPTY
 
     @cached_property
     def _header(self) -> tuple[list[str], int]:
-        """The names in the first line, and the number of the line after it; they are read now."""
+        """The names in the first line, and the number of the next line; reads the line."""
         while True:
             head = self._source.head()
             found = self._dialect.header(head)
@@ -120,15 +121,14 @@ class CsvRows:
         return self._source.rows_before(self.blank)
 
     def schema(self, *, every_row: bool = False) -> pa.Schema:
-        """Infer columns from the first rows, and samples of the others.
+        """Infer columns from the first rows, and from samples of the rest.
 
         Args:
-            every_row: Whether to infer them from all rows, which are read now; of those that have
-                more or fewer values than there are names, from none.
+            every_row: Whether to read all rows for it, except those whose number of values differs
+                from that of the names.
 
         Raises:
-            SchemaMismatch: One of the rows has more or fewer values than there are names, or is not
-                UTF-8.
+            SchemaMismatch: A row has a different number of values than names, or is not UTF-8.
             InvalidArgument: The file is empty.
         """
         guess = _Guess(self.names)
@@ -138,12 +138,12 @@ class CsvRows:
             return guess.schema()
         self._look_at(CsvBlock(self._first_rows(), self._header[1]), guess)
         for number, lines in self._source.samples(in_quotes=True):
-            with suppress(SchemaMismatch, InvalidArgument):  # The push names its line.
+            with suppress(SchemaMismatch, InvalidArgument):  # The push reports the line.
                 self._look_at(CsvBlock(lines, number), guess)
         return guess.schema()
 
     def _first_rows(self) -> bytes:
-        self._header  # noqa: B018 - It is read before the rows.
+        self._header  # noqa: B018 - must be read before the rows
         while not self._source.head_is_all:
             head = self._source.head()
             if end := self._dialect.rows_end(head):
@@ -152,7 +152,7 @@ class CsvRows:
         return self._source.head()
 
     def _look_at(self, block: CsvBlock, guess: "_Guess", *, skips_ragged: bool = False) -> None:
-        """Widen the types of columns by those of some rows."""
+        """Widen the inferred types by a block of rows."""
         if not block.text:
             return
         parse = partial(self._parsed, block, skips_ragged=skips_ragged)
@@ -172,17 +172,17 @@ class CsvRows:
             yield cast_part(cast, read(block), partial(self._place, block))
 
     def converter(self, schema: pa.Schema) -> Callable[[CsvBlock], pa.RecordBatch]:
-        """Return a function that returns a block's rows as `parts` does, and raises as it does."""
+        """Return a function that converts a block's rows like `parts`."""
         read, cast = self._reader(schema, frozenset())
         return lambda block: cast(read(block))
 
     def _reader(
         self, schema: pa.Schema, exact: Set[str]
     ) -> tuple[Callable[[CsvBlock], pa.RecordBatch], Cast]:
-        """Return what parses blocks, and what casts those rows to a topic's types.
+        """Return a parser of blocks, and a cast of their rows to a topic's types.
 
         Raises:
-            SchemaMismatch: The columns are not the topic's, or CSV has no form for one of them.
+            SchemaMismatch: The columns are not the topic's, or CSV cannot represent one of them.
         """
         wanted = {field.name: _read_type(field) for field in fields_of(schema)}
         types = {name: wanted.get(name, pa.string()) for name in self.names}
@@ -190,7 +190,7 @@ class CsvRows:
         return lambda block: self._parsed(block, types, self.names), cast
 
     def blocks(self) -> Iterator[CsvBlock]:
-        """Yield the rows, as they come.
+        """Yield blocks of rows, as they arrive.
 
         Raises:
             SchemaMismatch: A quote is never closed, or a row is too long.
@@ -206,7 +206,7 @@ class CsvRows:
             self.found += count
 
     def halves(self, block: CsvBlock) -> list[CsvBlock]:
-        """Return the first rows of a block and the others; nothing, where it has one alone."""
+        """Split a block into two; empty if it has a single row."""
         text = block.text
         cut = self._dialect.rows_end(text[: len(text) // 2]) or self._dialect.row_end(text)
         if cut == len(text):
@@ -217,10 +217,10 @@ class CsvRows:
         ]
 
     def as_texts(self, block: CsvBlock) -> str | pa.RecordBatch:
-        """Return the one row of a block as strings; its text, if it has other columns.
+        """Return the only row of a block as strings, or its text if its columns do not match.
 
         Raises:
-            SchemaMismatch: It is not UTF-8.
+            SchemaMismatch: The row is not UTF-8.
         """
         try:
             return self._parsed(block, dict.fromkeys(self.names, pa.string()), self.names)
@@ -242,18 +242,20 @@ class CsvRows:
 
         Args:
             block: The rows.
-            types: Of columns, by name; of others they are inferred.
-            names: Of the columns to return.
-            skips_ragged: Whether rows with more or fewer values than there are names are left out.
+            types: Types of columns by name; others are inferred.
+            names: Names of the columns to return.
+            skips_ragged: Whether to skip rows with a different number of values than names.
 
         Raises:
-            SchemaMismatch: A row has more or fewer, or a value is not of its column's type.
+            SchemaMismatch: A row has a different number of values, or a value is not of its
+                column's
+                type.
         """
         unnamed = [name for name in self._header[0] if name in UNNAMED]
         text = block.text
         try:
             table = arrow_csv.read_csv(
-                # Arrow leaves out a byte order mark, which may be a value's first character, too.
+                # Arrow drops a byte order mark, which may be the first character of a value.
                 pa.BufferReader(_BOM + text if text.startswith(_BOM) else text),
                 arrow_csv.ReadOptions(
                     column_names=self._header[0],
@@ -264,7 +266,7 @@ class CsvRows:
                     delimiter=self.delimiter,
                     quote_char=self._dialect.quote or False,
                     newlines_in_values=self._dialect.quote != "",
-                    # Where there is one column, an empty line is a row without a value.
+                    # With a single column, an empty line is a row without a value.
                     ignore_empty_lines=self.blank is Blank.EMPTY,
                     invalid_row_handler=(lambda _: "skip") if skips_ragged else None,
                 ),
@@ -279,12 +281,12 @@ class CsvRows:
         except pa.ArrowInvalid as error:
             raise self._explained(error, block) from None
         block.rows = table.num_rows
-        # All rows are one block of Arrow's, too.
+        # Arrow parses all rows as one block.
         columns = [column.chunk(0) for column in table.columns[len(unnamed) :]]
         return pa.RecordBatch.from_arrays(columns, names=list(names))
 
     def _explained(self, error: pa.ArrowInvalid, block: CsvBlock) -> Exception:
-        """Return Arrow's error with the row's place in the file."""
+        """Return Arrow's error with the row's position in the file."""
         text = str(error)
         structure = _STRUCTURE.match(text)
         if structure is not None:
@@ -315,26 +317,26 @@ class CsvRows:
 
 
 class _Guess:
-    """The types of columns by all rows that were looked at."""
+    """Types of columns inferred from the examined rows."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._types: dict[str, pa.DataType] = dict.fromkeys(names, pa.null())
         self._inexact: dict[str, set[str]] = {ZEROS: set(), LONG_INTEGER: set(), DIGIT: set()}
 
     def widen(self, found: pa.Schema) -> None:
-        """Take account of the types of some rows."""
+        """Widen the types by those of further rows."""
         for field in fields_of(found):
             self._types[field.name] = _common(self._types[field.name], field.type)
 
     def look_at(self, texts: pa.RecordBatch) -> None:
-        """Take account of columns of numbers, and of true and false, as they are written."""
+        """Examine the texts of number and boolean columns for values that would change."""
         for pattern, names in self._inexact.items():
             for name, column in zip(texts.schema.names, texts.columns, strict=True):
                 if name not in names and pc.any(pc.match_substring_regex(column, pattern)).as_py():
                     names.add(name)
 
     def schema(self) -> pa.Schema:
-        """Return the columns; those with numbers that would change are strings."""
+        """Return the columns; those with numbers that would change become strings."""
         fields: list[Any] = []
         for name, found in self._types.items():
             is_inexact = name in self._inexact[ZEROS] and _is_number(found)
@@ -346,7 +348,7 @@ class _Guess:
 
 
 def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return a type that holds the values of both: text where no narrower one does."""
+    """Return the narrowest type that holds the values of both, string at worst."""
     if pa.types.is_null(one) or one == other:
         return other
     if pa.types.is_null(other):
@@ -363,14 +365,14 @@ def _is_binary(data_type: pa.DataType) -> bool:
 
 
 def _read_type(field: Any) -> pa.DataType:
-    """Return the type that a column is parsed as, before it is cast to the topic's.
+    """Return the type that a column is parsed as, before the cast to the topic's.
 
     Raises:
         SchemaMismatch: CSV cannot represent the type.
     """
     data_type = field.type
     if pa.types.is_timestamp(data_type):
-        # Parsed with more digits than the type keeps, as the text may have them.
+        # Parsed with more digits than the type has, as the text may have them.
         return data_type if data_type.unit == "ns" else pa.timestamp("us", data_type.tz)
     if pa.types.is_time(data_type):
         return pa.time64("ns" if str(data_type).endswith("[ns]") else "us")
@@ -386,7 +388,7 @@ def _read_type(field: Any) -> pa.DataType:
     if is_textual:
         return data_type
     raise SchemaMismatch(
-        f"column {field.name!r:.80} is of type {type_name(data_type):.80}, which CSV has no form "
-        "for: use JSON, Arrow or Parquet",
+        f"column {field.name!r:.80} has type {type_name(data_type):.80}, which CSV cannot "
+        "represent: use JSON, Arrow or Parquet",
         column=field.name,
     )

@@ -1,7 +1,8 @@
-"""Texts of CSV as values of a topic's types, where Arrow's own reader changes some in silence.
+"""Conversion of CSV texts to a topic's types where Arrow's reader silently changes values.
 
-Arrow's reader of CSV lets decimals overflow, makes an infinity of 1e400, and -1 of 0xFF where the
-type has eight bits. So columns of such types are read as texts, and converted here.
+Arrow's CSV reader lets decimals overflow, reads 1e400 as infinity, and 0xFF as -1 for types of
+eight
+bits. So columns of such types are read as texts, and converted here.
 """
 
 from collections.abc import Mapping, Set
@@ -20,23 +21,23 @@ pc: Any = pyarrow.compute
 _DECIMAL = r"^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?$"
 _INFINITY = r"(?i)^[+-]?inf(?:inity)?$"
 _HEXADECIMAL = r"^0[xX]"
-"""An integer that has no sign: where its first bit is the type's, Arrow makes it negative."""
+"""Hexadecimal integer, which Arrow reads as negative if its first bit is the sign bit."""
 
 ZEROS = r"^\s*[+-]?0[0-9xX]"
-"""A number that would lose its zeros, or be written in other digits."""
+"""Number with leading zeros or hexadecimal digits, which would be lost."""
 
 LONG_INTEGER = r"^\s*[+-]?[0-9]{16,}\s*$"
-"""An integer of more digits than a double has."""
+"""Integer with more digits than a double has."""
 
 DIGIT = r"^\s*[01]\s*$"
-"""A number that would become true or false."""
+"""Number that would become true or false."""
 
 _INEXACT_FLOAT = r"^\s*[+-]?(?:0[0-9xX]|[0-9]{16,}\s*$)"
-"""Any of the two."""
+"""Number of one of the first two kinds."""
 
 
 def is_text(data_type: pa.DataType) -> bool:
-    """Return whether values of a type are read as texts, for `CsvCaster` to convert."""
+    """Return whether a type is read as text for `CsvCaster` to convert."""
     return (
         pa.types.is_decimal(data_type)
         or pa.types.is_boolean(data_type)
@@ -46,12 +47,12 @@ def is_text(data_type: pa.DataType) -> bool:
 
 
 class CsvCaster:
-    """Makes batches of a topic's schema from those that Arrow's reader of CSV returns.
+    """A cast of batches of Arrow's CSV reader to a topic's schema.
 
     Args:
-        read: The schema of what the reader returns.
-        schema: The topic's.
-        exact: Columns in which a value that would be written in another way is refused.
+        read: Schema of the reader's batches.
+        schema: The topic's schema.
+        exact: Columns that reject values whose text would change.
 
     Raises:
         SchemaMismatch: The columns are not the topic's.
@@ -76,7 +77,8 @@ class CsvCaster:
 
         Raises:
             SchemaMismatch: A value is not of its column's type; fact `column`. The message shows
-                the first row's.
+                the
+                first such value.
         """
         columns: list[Any] = list(batch.columns)
         for index, data_type in self._texts.items():
@@ -95,11 +97,11 @@ class CsvCaster:
 
 
 def not_of_type(text: str, name: str, said: str) -> str:
-    """Return what is wrong with a text that stands for no value of a type.
+    """Describe why a text is not a value of a type.
 
     Args:
         text: The text.
-        name: Of the type.
+        name: Name of the type.
         said: Arrow's message.
     """
     if "expected a zone offset" in said:
@@ -110,17 +112,17 @@ def not_of_type(text: str, name: str, said: str) -> str:
 
 
 def values_of(texts: Any, data_type: pa.DataType) -> Any:
-    """Return the values that texts stand for, of any type that Arrow reads from text.
+    """Parse texts as values of any type that Arrow parses.
 
     Raises:
-        ArrowException, ValueError: One stands for none of the type.
+        ArrowException, ValueError: A text is not a value of the type.
     """
     if pa.types.is_decimal(data_type):
         _refuse(texts, pc.invert(pc.match_substring_regex(texts, _DECIMAL)))
         return decimals_of(texts, data_type)
     values = texts.cast(data_type)
     if pa.types.is_floating(data_type):
-        # Half floats have no such kernel of their own.
+        # There is no such kernel for half floats.
         infinite = pc.is_inf(values.cast(pa.float64()))
         if infinite.true_count:
             named = pc.match_substring_regex(texts, _INFINITY)
@@ -137,13 +139,13 @@ def _first(column: Any) -> Any:
 
 
 def _changes(texts: Any, values: Any) -> bool:
-    """Return whether one of the values would be written in another way than it is."""
+    """Return whether the text of a value would change."""
     if pa.types.is_boolean(values.type):
         pattern = DIGIT
     elif pa.types.is_floating(values.type):
         pattern = _INEXACT_FLOAT
     else:
-        # Most are written as they were, and only the others need to be matched.
+        # Most do not change; only the others need to be matched.
         texts = texts.filter(pc.not_equal(values.cast(pa.string()), texts))
         pattern = ZEROS
     return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())

@@ -1,4 +1,4 @@
-"""Columns that the folders of a path tell, as Hive and Spark write them: `day=2026-01-02/a.csv`."""
+"""Columns encoded in a path's folders, as by Hive and Spark: `day=2026-01-02/a.csv`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-"""What Hive and Spark write for a value that is null."""
+"""Text of Hive and Spark for a null value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A column whose one value is in a file's path."""
+    """A column whose single value is in a file's path."""
 
     name: str
     text: str | None
     type: pa.DataType = pa.string()  # noqa: RUF009 - Types are constants.
-    """Of the column, where no topic says it."""
+    """Type of the column, if no topic defines it."""
 
     def value(self, field: "ArrowField") -> Any:
-        """Return the value, of a topic's type.
+        """Return the value in a topic's type.
 
         Raises:
-            SchemaMismatch: It is none of this type, or null where the column must not be.
+            SchemaMismatch: The text is not a value of this type, or null for a non-nullable column.
         """
         if self.text is None and not field.nullable:
-            problem = "is null in its path, and must not be in the topic"
+            problem = "is null in its path, but not nullable in the topic"
             raise SchemaMismatch(f"{self.name!r:.80} {problem}", column=self.name)
         try:
             return values_of(pa.array([self.text], pa.string()), field.type)[0]
@@ -46,7 +46,7 @@ class Folder:
 
 
 def folder_values(path: str) -> dict[str, str | None]:
-    """Return the values of `NAME=VALUE` among the folders of a file, the last of each name."""
+    """Return the values of a path's folders `NAME=VALUE`; the last of each name."""
     found: dict[str, str | None] = {}
     for folder in path.split("/")[:-1]:
         name, equals, value = folder.partition("=")
@@ -56,7 +56,7 @@ def folder_values(path: str) -> dict[str, str | None]:
 
 
 def folders_of(paths: Iterable[str]) -> list[tuple[Folder, ...]]:
-    """Return the columns that the folders of files tell, of the same types for all files."""
+    """Return the columns in the folders of files, with the same types for all files."""
     found = [folder_values(path) for path in paths]
     types = {
         name: _type_of(pa.array([each[name] for each in found if name in each], pa.string()))
@@ -66,7 +66,7 @@ def folders_of(paths: Iterable[str]) -> list[tuple[Folder, ...]]:
 
 
 def _type_of(texts: Any) -> pa.DataType:
-    """Return a type by which all texts are written again as they are."""
+    """Return a type that preserves all texts."""
     for data_type in (pa.int64(), pa.date32()):
         try:
             if values_of(texts, data_type).cast(pa.string()).equals(texts):

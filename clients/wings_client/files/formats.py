@@ -1,4 +1,4 @@
-"""Formats of files, by their names or their first bytes."""
+"""Detection of file formats, by name or first bytes."""
 
 import csv
 import io
@@ -15,11 +15,11 @@ class FileFormat(StrEnum):
     """The format of a file of rows."""
 
     JSONL = "jsonl"
-    """An object on each line."""
+    """One object per line."""
     JSON = "json"
-    """An array of objects, or objects one after another."""
+    """An array of objects, or consecutive objects."""
     CSV = "csv"
-    """Values with commas between them, names in the first line."""
+    """Comma-separated values, with names in the first line."""
     PARQUET = "parquet"
     ARROW = "arrow"
     """Arrow IPC, of either kind: file or stream."""
@@ -27,7 +27,7 @@ class FileFormat(StrEnum):
 
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
-"""By the last suffix of a name, which may follow that of the format."""
+"""Compressions by the last suffix of a name, which may follow that of the format."""
 
 _BY_ENDING = {
     ".jsonl": FileFormat.JSONL,
@@ -47,13 +47,13 @@ _BY_ENDING = {
 }
 
 DELIMITERS = (",", ";", "\t", "|")
-"""Those that are recognised."""
+"""Delimiters that are detected."""
 
 DELIMITER_BYTES = 1024 * 1024
-"""Bytes from which one is recognised, at the start of a file."""
+"""Bytes at the start of a file used to detect the delimiter."""
 
 DELIMITER_LINES = 20
-"""Lines after the names in which one is recognised."""
+"""Lines after the names used to detect the delimiter."""
 
 ARROW_FILE = b"ARROW1"
 PARQUET = b"PAR1"
@@ -76,17 +76,17 @@ def compression_of(path: PurePath) -> str | None:
 
 
 def format_by_name(path: PurePath) -> FileFormat | None:
-    """Return the format by a file's suffix, before that of a compression; None if unknown."""
+    """Return the format by a file's suffix, ignoring that of a compression; None if unknown."""
     if compression_of(path) is not None:
         path = path.with_suffix("")
     return _BY_ENDING.get(path.suffix.lower())
 
 
 def check_uncompressed(head: bytes) -> None:
-    """Check that the first bytes, which no name told to decompress, are not compressed.
+    """Check that the first bytes of a file without a compression's suffix are not compressed.
 
     Raises:
-        InvalidArgument: They are.
+        InvalidArgument: The bytes are compressed.
     """
     for magic, name in _COMPRESSED.items():
         if head.startswith(magic):
@@ -99,7 +99,7 @@ def format_by_content(head: bytes) -> FileFormat:
     """Return the format that the first bytes indicate.
 
     Raises:
-        InvalidArgument: They match no format (fact `argument` is `format`), or that of Avro.
+        InvalidArgument: The bytes match no format (fact `argument` is `format`), or are Avro.
     """
     if head.startswith((ARROW_FILE, _ARROW_STREAM)):
         return FileFormat.ARROW
@@ -109,7 +109,7 @@ def format_by_content(head: bytes) -> FileFormat:
         return FileFormat.ORC
     if head.startswith(_AVRO):
         raise InvalidArgument(
-            "Avro is not read, as pyarrow has no reader of it: write it as Parquet, or push its "
+            "Avro is not supported, as pyarrow cannot read it: convert it to Parquet, or push its "
             "rows with a program"
         )
     text = head.removeprefix(_BOM).lstrip()
@@ -121,22 +121,21 @@ def format_by_content(head: bytes) -> FileFormat:
         return FileFormat.JSON
     if delimiter_of(head) is not None:
         return FileFormat.CSV
-    raise InvalidArgument(
-        f"cannot tell what the input is; say one of {', '.join(FileFormat)}", argument="format"
-    )
+    raise InvalidArgument(f"unknown format; give one of {', '.join(FileFormat)}", argument="format")
 
 
 def told_delimiter(head: bytes) -> str | None:
-    """Return what the first line tells that separates values of CSV, as `sep=;`; None: nothing."""
+    """Return the delimiter given by a first line like `sep=;`; None without one."""
     told = SEPARATOR_LINE.match(head.removeprefix(_BOM))
     return None if told is None else told[1].decode()
 
 
 def delimiter_of(head: bytes) -> str | None:
-    """Return what separates values of CSV: what the first line tells, or the first lines have.
+    """Return the delimiter of CSV, given by the first line or detected from the first lines.
 
-    That is one of `DELIMITERS`, if the first lines have as many values as there are names, and no
-    name has a comma. None: they have no such.
+    A detected one is in `DELIMITERS`; the first lines have as many values as names, and no name has
+    a
+    comma. None if there is none.
     """
     told = told_delimiter(head)
     if told is not None:

@@ -1,4 +1,4 @@
-"""Finds integers of JSON that a column of floats changes: beyond 2^53, not every one is a double.
+"""Detection of JSON integers that a column of doubles would change, beyond 2^53.
 
 Arrow's reader rounds them silently, and reads an integer beyond int64 as a double.
 """
@@ -16,36 +16,36 @@ from wings_core.arrow_types import children, fields_of, is_list, leaves, with_ch
 pc: Any = pyarrow.compute
 
 EXACT_MAX = 2.0**53
-"""Up to here, every integer is a double."""
+"""Greatest number up to which every integer is a double."""
 
 _SHOWN_MAX = 60
 
 
 class _Integer(str):
-    """The literal of a number without fraction or exponent."""
+    """Literal of a number without fraction or exponent."""
 
     __slots__ = ()
 
 
-# As lenient as Arrow's reader, which has accepted the rows.
+# As lenient as Arrow's reader, which accepted the rows.
 _DECODER = json.JSONDecoder(parse_int=_Integer, strict=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An integer that its column changes."""
+    """An integer that its column would change."""
 
     row: int
-    """Index of its row."""
+    """Index of the row."""
     column: str
-    """Its column."""
+    """Name of the column."""
     path: str
-    """The path of the value, with dots down to a nested field."""
+    """Dotted path of the value."""
     literal: str
-    """The integer's literal."""
+    """Literal of the integer."""
 
     def __str__(self) -> str:
-        """Say what is wrong."""
+        """Return a description of the problem."""
         return (
             f"column {self.path!r:.80}: no double equals the integer {self.literal:.{_SHOWN_MAX}}"
         )
@@ -59,7 +59,7 @@ def first_changed(
     Args:
         columns: The parsed rows.
         schema: The schema of these columns.
-        rows: Returns the texts of the rows; called only if some number is large.
+        rows: Returns the texts of the rows; only called if there are large numbers.
     """
     if not any(has_large(column) for column in columns):
         return None
@@ -84,7 +84,7 @@ def has_large(column: Any) -> bool:
 
 
 def with_uint64(schema: pa.Schema, rows: Sequence[bytes]) -> pa.Schema:
-    """Return a schema with uint64 for columns of doubles whose values are all integers in it."""
+    """Return a schema with uint64 for columns of doubles whose values are all uint64."""
     found = [_parsed(row) for row in rows]
     return pa.schema(
         [

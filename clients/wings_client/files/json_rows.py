@@ -1,4 +1,4 @@
-"""JSON: lines, arrays and sequences of objects, cut into rows and read in bulk."""
+"""The reader of JSON lines, arrays and consecutive objects, split into rows and read in bulk."""
 
 import codecs
 import json
@@ -25,15 +25,15 @@ from wings_core.first_bad import first_bad
 from wings_core.json_rows import decode_rows, encode_rows
 
 DEPTH_SAFE = 200
-"""A row with no more brackets is not nested too deeply for any reader."""
+"""Number of brackets up to which a row is not nested too deeply for any reader."""
 
 TIME_TYPES = (
     pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32(), pa.time64("us"),
 )  # fmt: skip
-"""Types of strings that look like times, tried in order."""
+"""Types tried in order for strings that look like times."""
 
 arrow_json: Any = pyarrow.json
-"""Untyped: its stubs accept paths and Python's own files alone."""
+"""Untyped, as its stubs only accept paths and Python files."""
 
 _SPACE: Any = re.compile(r"[ \t\n\r]*")
 _OPEN = re.compile(r"[ \t\n\r]*\{[ \t\n\r]*")
@@ -53,78 +53,78 @@ _GRAMMAR: dict[str, dict[str, str]] = {
     "sequence": {"{": "sequence"},
     "closed": {},
 }
-"""The tokens allowed next, with the state after each; for a brace, the state after its object."""
+"""Tokens allowed in each state, with the next state; for a brace, the state after its object."""
 
 _NEAR_END = 16
-"""Characters from the end within which an error may be due to an incomplete text."""
+"""Distance from the end within which an error may be due to an incomplete text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The texts of some rows."""
+    """A block of rows, as texts."""
 
     rows: list[bytes]
     numbers: Sequence[int]
-    """The numbers of the rows, or of their lines, from 1."""
+    """Numbers of the rows, or of their lines, from 1."""
     named: Callable[[int], str]
-    """Returns the place of a row by its number, for errors."""
+    """Returns the position text of a row by its number, for errors."""
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(self.rows)
 
     @property
     def size(self) -> int:
-        """The bytes of the rows."""
+        """Bytes of the rows."""
         return sum(map(len, self.rows))
 
     def place(self, index: int) -> str:
-        """Return the place of a row by its index."""
+        """Return the position text of a row by its index."""
         return self.named(self.numbers[index])
 
     def array(self) -> tuple[bytes, int]:
-        """Return the rows as one JSON array, and how many there are."""
+        """Return the rows as one JSON array, and their number."""
         return b"[" + b",".join(self.rows) + b"]", len(self.rows)
 
 
 @dataclass(frozen=True)
 class LineBlock:
-    """Whole lines with a row on each; split only when needed."""
+    """A block of lines with a row each, split only when needed."""
 
     text: bytes
     first: int
-    """The first line's number, from 1."""
+    """Number of the first line, from 1."""
     named: Callable[[int], str]
-    """Returns the place of a line by its number, for errors."""
+    """Returns the position text of a line by its number, for errors."""
 
     @cached_property
     def rows(self) -> list[bytes]:
-        """The lines that are not empty."""
+        """Non-empty lines."""
         return [line for line in self.text.split(b"\n") if line and not line.isspace()]
 
     @cached_property
     def numbers(self) -> list[int]:
-        """Of the lines that are not empty."""
+        """Numbers of the non-empty lines."""
         lines = enumerate(self.text.split(b"\n"), self.first)
         return [number for number, line in lines if line and not line.isspace()]
 
     @property
     def count(self) -> int:
-        """How many rows there are: of lines that are not split yet, as if none were empty."""
+        """Number of rows; counts empty lines while the lines are not split."""
         return len(self.rows) if "rows" in vars(self) else self.array()[1]
 
     @property
     def size(self) -> int:
-        """The bytes of the lines."""
+        """Bytes of the lines."""
         return len(self.text)
 
     def place(self, index: int) -> str:
-        """Return the place of a row by its index."""
+        """Return the position text of a row by its index."""
         return self.named(self.numbers[index])
 
     def array(self) -> tuple[bytes, int]:
-        """Return the lines as one JSON array, and how many there are; none if one is empty."""
+        """Return the lines as one JSON array, and their number; nothing if a line is empty."""
         text = self.text.strip()
         return b"[" + text.replace(b"\n", b",") + b"]", text.count(b"\n") + 1
 
@@ -133,24 +133,24 @@ AnyBlock = Block | LineBlock
 
 
 def rewritten(block: AnyBlock, texts: frozenset[str], chosen: Chosen) -> Block:
-    """Return a block with other rows, in the places of its own.
+    """Return a block with rewritten rows at the same positions.
 
     Args:
         block: The block.
-        texts: Columns with text in place of all values: of numbers, their digits.
-        chosen: Which columns the rows have.
+        texts: Columns whose values become text, numbers with their digits unchanged.
+        chosen: Columns to keep.
     """
     rows = [_rewritten(row, texts, chosen) for row in block.rows]
     return Block(rows, block.numbers, block.named)
 
 
 def _rewritten(row: bytes, texts: frozenset[str], chosen: Chosen) -> bytes:
-    """Return an object with some of its values, some as text; what is no object, as it is."""
+    """Return an object with the chosen values, some as text; other JSON is unchanged."""
     try:
         text = row.decode()
         values = values_of(text)
     except (ValueError, RecursionError):
-        return row  # It is reported where it is decoded.
+        return row  # Decoding reports the error.
     pieces: list[str] = []
     for name, first, end in values:
         if chosen.takes(name):
@@ -161,10 +161,10 @@ def _rewritten(row: bytes, texts: frozenset[str], chosen: Chosen) -> bytes:
 
 
 def values_of(text: str) -> list[tuple[str, int, int]]:
-    """Return the names of an object, and where the value of each begins and ends.
+    """Return the keys of an object, with the start and end of each value.
 
     Raises:
-        ValueError: It is not an object.
+        ValueError: The text is not an object.
     """
     found: list[tuple[str, int, int]] = []
     place = _token(_OPEN, text, 0).end()
@@ -186,13 +186,13 @@ def _token(pattern: re.Pattern[str], text: str, place: int) -> re.Match[str]:
 
 
 class JsonRows:
-    """JSON objects, from either kind of file.
+    """A file of JSON objects.
 
     Args:
-        source: Its bytes.
-        by_line: Whether each line is an object; else they come in an array or one after another.
-        texts: Columns whose values are kept as text: of what is no string, its JSON.
-        chosen: Which columns are read.
+        source: The file's bytes.
+        by_line: Whether each line is an object; otherwise an array or consecutive objects.
+        texts: Columns whose values are kept as text, as their JSON if they are not strings.
+        chosen: The columns to read.
     """
 
     names = None
@@ -206,7 +206,7 @@ class JsonRows:
         chosen: Chosen = ALL,
     ) -> None:
         if source.head().startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise InvalidArgument("the file is UTF-16: JSON is read in UTF-8, so convert it before")
+            raise InvalidArgument("the file is UTF-16: convert it to UTF-8, as JSON must be")
         self.found = 0
         self._source = source
         self._by_line = by_line
@@ -223,8 +223,8 @@ class JsonRows:
         """Infer columns from the first rows; see `infer`.
 
         Raises:
-            SchemaMismatch: They contradict each other.
-            InvalidArgument: There are none.
+            SchemaMismatch: The rows contradict each other.
+            InvalidArgument: There are no rows.
         """
         size = sum(block.size for block in self._head)
         while size < HEAD_BYTES and (block := next(self._unread, None)) is not None:
@@ -242,12 +242,12 @@ class JsonRows:
             raise SchemaMismatch("a value is nested too deeply") from None
 
     def blocks(self) -> Iterator[AnyBlock]:
-        """Yield the rows, but for columns that are not read."""
+        """Yield blocks of rows, with the chosen columns."""
         head, self._head = self._head, []
         yield from map(self._taken, head)
         for block in self._unread:
             yield self._taken(block)
-            self.found += block.count  # Whether it has empty lines is known by now.
+            self.found += block.count  # Exact by now, as the lines were split if one is empty.
 
     def parts(self, schema: pa.Schema, exact: Set[str] = frozenset()) -> Iterator[Part]:
         """Yield its rows; see `Rows.parts`."""
@@ -273,14 +273,14 @@ class JsonRows:
 
 
 def line_blocks(source: Source) -> Iterator[LineBlock]:
-    """Yield the lines of a file in blocks; empty blocks are left out."""
+    """Yield the lines of a file in non-empty blocks."""
     for text, first in row_blocks(source, lambda text: text.rfind(b"\n") + 1):
         if not text.isspace():
             yield LineBlock(text, first, source.line)
 
 
 def object_blocks(source: Source) -> Iterator[Block]:
-    """Cut an array of objects, or objects one after another, into blocks of rows."""
+    """Split an array of objects, or consecutive objects, into blocks of rows."""
     cutter = _Cutter(source.row)
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     while True:
@@ -298,13 +298,13 @@ def object_blocks(source: Source) -> Iterator[Block]:
 
 
 class _Cutter:
-    """Finds the end of each object in text fed in pieces.
+    """A splitter of text, fed in pieces, into objects.
 
     Args:
-        named: Returns the place of an object by its number, for errors.
+        named: Returns the position text of an object by its number, for errors.
 
     Attributes:
-        rows: How many objects were found.
+        rows: Number of objects found.
     """
 
     def __init__(self, named: Callable[[int], str]) -> None:
@@ -316,10 +316,10 @@ class _Cutter:
         self._scan = json.JSONDecoder().raw_decode
 
     def feed(self, text: str, *, final: bool) -> Iterator[str]:
-        """Yield the texts of the objects that this completes.
+        """Yield the texts of the objects completed by `text`.
 
         Raises:
-            SchemaMismatch: Not JSON, or not objects.
+            SchemaMismatch: The text is not JSON, or not of objects.
         """
         self._text = self._text[self._place :] + text
         self._place = 0
@@ -337,7 +337,7 @@ class _Cutter:
             raise self._bad("the array is never closed")
 
     def _at_object(self) -> bool:
-        """Skip what separates objects; returns whether one begins here."""
+        """Skip separators; returns whether an object begins here."""
         while True:
             self._place = _SPACE.match(self._text, self._place).end()
             if self._place == len(self._text):
@@ -353,7 +353,7 @@ class _Cutter:
             self._place += 1
 
     def _end(self, *, final: bool) -> int | None:
-        """Return where the object here ends; None if its end was not fed yet."""
+        """Return the end of the object here; None if it is incomplete."""
         try:
             return self._scan(self._text, self._place)[1]
         except json.JSONDecodeError as error:
@@ -371,12 +371,13 @@ class _Cutter:
 def infer(blocks: Sequence[AnyBlock]) -> pa.Schema:
     """Infer columns from rows.
 
-    A column of strings is one of times if all are, in the form that topics have in JSON. A column
-    of nulls becomes one of strings, integers beyond int64 uint64 where all fit.
+    A column of strings becomes a time type if all values have its JSON form. A column of nulls
+    becomes
+    string, and one with integers beyond int64 becomes uint64 if all fit.
 
     Raises:
-        SchemaMismatch: Values of a column are of different kinds, or integers that its type would
-            change; names the first row.
+        SchemaMismatch: The values of a column have different kinds, or are integers that its type
+            would change; the message names the first row.
         InvalidArgument: There are no rows.
     """
     rows = [row.replace(b"\n", b" ") for block in blocks for row in block.rows]
@@ -399,10 +400,10 @@ def infer(blocks: Sequence[AnyBlock]) -> pa.Schema:
 
 
 def _check_depth(rows: Sequence[bytes], blocks: Sequence[AnyBlock]) -> None:
-    """Check that rows are not nested so deeply that Arrow's reader would end the process.
+    """Check that rows are not nested so deeply that Arrow's reader would crash.
 
     Raises:
-        SchemaMismatch: One is; names it.
+        SchemaMismatch: A row is nested too deeply; the message names it.
     """
     for index, row in enumerate(rows):
         if row.count(b"[") + row.count(b"{") <= DEPTH_SAFE:
@@ -412,16 +413,16 @@ def _check_depth(rows: Sequence[bytes], blocks: Sequence[AnyBlock]) -> None:
         except RecursionError:
             raise bad_row(_places(blocks)[index], "nested too deeply") from None
         except ValueError:
-            continue  # Arrow's reader says what is wrong with it.
+            continue  # Arrow's reader reports the problem.
 
 
 def _exact(
     schema: pa.Schema, table: pa.Table, rows: Sequence[bytes], blocks: Sequence[AnyBlock]
 ) -> pa.Schema:
-    """Return an inferred schema with types that change no integer.
+    """Return an inferred schema whose types preserve all integers.
 
     Raises:
-        SchemaMismatch: There are none.
+        SchemaMismatch: There are no such types.
     """
     if not any(has_large(column) for column in table.columns):
         return schema
@@ -432,7 +433,7 @@ def _exact(
     option = shlex.quote(f"{changed.column}:TYPE")
     raise bad_row(
         _places(blocks)[changed.row],
-        f"{changed}, and not all values are of uint64: write them as strings; --field {option} "
+        f"{changed}, and not all values fit uint64: write them as strings; --field {option} "
         "then sets the type, like string or decimal128(38, 2)",
         changed.column,
     )
@@ -447,7 +448,7 @@ def _read(data: bytes, schema: pa.Schema | None = None) -> pa.Table:
 
 
 def _timeless(data_type: pa.DataType) -> pa.DataType:
-    """Return a type with strings in place of times, at every depth."""
+    """Return a type with strings in place of times, nested types included."""
     if pa.types.is_temporal(data_type):
         return pa.string()
     parts = [
@@ -458,7 +459,7 @@ def _timeless(data_type: pa.DataType) -> pa.DataType:
 
 
 def _time_type(rows: Sequence[bytes], name: str) -> pa.DataType:
-    """Return the type of time of all values of a column, else string."""
+    """Return the time type of all values of a column, or string."""
     schema = pa.schema([pa.field(name, pa.string())])
     table = _read(b"\n".join(rows), schema).select([name]).combine_chunks()
     (batch,) = table.to_batches()
@@ -473,12 +474,12 @@ def _time_type(rows: Sequence[bytes], name: str) -> pa.DataType:
 
 
 def decode_block(block: AnyBlock, schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows as a batch of a schema.
+    """Decode rows as a batch of a schema.
 
     Raises:
-        SchemaMismatch: A row does not fit; the message names its place.
+        SchemaMismatch: A row does not fit; the message has its position.
     """
-    # All at once; if that fails, by bisection to the row that does.
+    # In bulk; if that fails, bisection finds the bad row.
     text, count = block.array()
     with suppress(WingsError):
         batch = decode_rows(text, schema)
@@ -495,7 +496,7 @@ def decode_block(block: AnyBlock, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _error_of_first_bad(block: AnyBlock, schema: pa.Schema, problem: WingsError) -> WingsError:
-    """Return the error of the first bad row; `problem` where it has none of its own."""
+    """Return the error of the first bad row; `problem` if it has none by itself."""
 
     def is_bad(low: int, high: int) -> bool:
         nonlocal problem
@@ -507,7 +508,7 @@ def _error_of_first_bad(block: AnyBlock, schema: pa.Schema, problem: WingsError)
         return batch.num_rows != high - low
 
     row = first_bad(len(block.rows), is_bad)
-    is_bad(row, row + 1)  # Sets its own error, in case only those of several rows were seen.
+    is_bad(row, row + 1)  # Sets the row's own error.
     message = problem.message.removeprefix(f"row {problem.facts.get('row')}: ")
     message = message.replace("the rows are", "it is")
     return bad_row(block.place(row), message, problem.facts.get("column"))
@@ -518,13 +519,13 @@ def _places(blocks: Sequence[AnyBlock]) -> list[str]:
 
 
 def _root(row: bytes, path: str) -> str:
-    """Return the column that a path into a row begins with; its own name may have slashes."""
+    """Return the column of a path into a row; its name may contain slashes."""
     names = [name for name, _, _ in values_of(row.decode()) if f"{path}/".startswith(f"{name}/")]
     return max(names, key=len, default=path)
 
 
 def _infinite(row: bytes) -> str:
-    """Return the first column with a number that no double can hold; empty if there is none."""
+    """Return the first column with a number beyond the range of doubles; empty if none."""
     text = row.decode()
     found: list[bool] = []
 
@@ -539,7 +540,7 @@ def _infinite(row: bytes) -> str:
 
 
 def _explained(error: pa.ArrowInvalid, blocks: Sequence[AnyBlock]) -> SchemaMismatch:
-    """Return the error that names the row which contradicts those before it."""
+    """Return an error that names the row contradicting earlier ones."""
     rows = [row.replace(b"\n", b" ") for block in blocks for row in block.rows]
     places = _places(blocks)
     problem = str(error)
@@ -565,7 +566,7 @@ def _explained(error: pa.ArrowInvalid, blocks: Sequence[AnyBlock]) -> SchemaMism
         text = f"expected an object, got: {other[1]}"
     twice = _TWICE.match(text)
     if twice is not None:
-        text = f"column {twice[1]!r:.80} is there twice"
+        text = f"column {twice[1]!r:.80} is duplicate"
     if "too big" in text:
         column = _infinite(rows[row])
         return bad_row(places[row], f"column {column!r:.80}: {text[:300]}", column)

@@ -1,4 +1,4 @@
-"""Opens a file: its format, its reader, and the columns of a topic for it."""
+"""Opening a file: its format, its reader, and the columns of a topic for it."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 arrow: Any = pa
 
 NULLS = ("",)
-"""Texts of CSV that are null, unless others are given."""
+"""Default texts of CSV that are null."""
 
 QUOTE = '"'
-"""What is around values of CSV, unless another character is given."""
+"""Default quote of CSV."""
 
 RECOGNISED = "recognised"
-"""In place of a delimiter: the one that the first lines have."""
+"""Value of a delimiter that is detected from the first lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class OpenFile:
     source: Source
     path: Path | None = None
     folders: tuple[Folder, ...] = ()
-    """Columns that are in its path; those that the file has itself are left out."""
+    """Columns from its path, except those that the file has itself."""
     delimiter: str | None = None
-    """Of CSV, between values."""
+    """Delimiter of CSV."""
 
     @property
     def total(self) -> int | None:
@@ -74,7 +74,7 @@ class OpenFile:
 
     @property
     def names(self) -> Sequence[str] | None:
-        """The names of its columns; None: each row has its own."""
+        """Names of its columns; None if each row has its own."""
         with named(self.name):
             own = self.rows.names
         return None if own is None else [*own, *(folder.name for folder in self.folders)]
@@ -98,13 +98,13 @@ class OpenFile:
                 yield Part(pa.RecordBatch.from_arrays(columns, schema=schema), part.place)
 
     def check_complete(self, rows: int) -> None:
-        """Check that all rows of the file went on, or all of the section.
+        """Check that all rows of the file or section were processed.
 
         Args:
-            rows: How many did.
+            rows: Number of processed rows.
 
         Raises:
-            Internal: They are not as many as were found in the file.
+            Internal: The number differs from that of the rows found in the file.
         """
         if rows != self.rows.found:
             raise Internal(f"{self.name}: it has {self.rows.found} rows, and {rows} were read")
@@ -123,7 +123,7 @@ class OpenFile:
         """Return the columns for a topic.
 
         Args:
-            fields: The columns whose type is given, by name; others are as in the file.
+            fields: Columns with given types, by name; others are as in the file.
 
         Raises:
             InvalidArgument: The file has no column of a given name; fact `argument` is `fields`.
@@ -168,23 +168,23 @@ def open_file(
     """Open a file to read its rows.
 
     Args:
-        path: Of the file; None for standard input.
-        given: Its format; None: by its name, else by its first bytes.
-        delimiter: Of CSV; None: what the first line tells (`sep=;`), a tab for `.tsv`, else a
-            comma; `RECOGNISED`: by the first lines.
-        encoding: Of CSV, as Python names it; None: UTF-8.
-        section: The part to read, of uncompressed lines, CSV, Parquet or Arrow; None: all.
-        name: What errors call it; None: its path.
-        texts: Columns of JSON whose values are kept as text: of what is no string, its JSON.
-        nulls: Of CSV, the texts without quotes that are null.
-        quote: Of CSV, the character around values; empty: none.
-        chosen: Which columns are read.
-        folders: Columns that are in the file's path.
+        path: Path of the file; None for standard input.
+        given: Format; None to detect it by name, or by the first bytes.
+        delimiter: Delimiter of CSV; None for that of the first line (`sep=;`), a tab for `.tsv`, or
+            else a comma; `RECOGNISED` to detect it from the first lines.
+        encoding: Python's name of the encoding of CSV; None for UTF-8.
+        section: Section of uncompressed lines, CSV, Parquet or Arrow to read; None for all.
+        name: Name in errors; None for the path.
+        texts: Columns of JSON whose values are kept as text, as their JSON if they are not strings.
+        nulls: Unquoted texts of CSV that are null.
+        quote: Quote of CSV; empty for none.
+        chosen: The columns to read.
+        folders: Columns from the file's path.
 
     Raises:
-        InvalidArgument: Its format is not known (fact `argument`: `format`), it has no encoding
-            (`encoding`), it cannot be read from standard input or compressed (`path`); it is not of
-            its format, or cannot be read in sections.
+        InvalidArgument: The format is unknown (fact `argument`: `format`), takes no encoding
+            (`encoding`), or cannot be read from standard input or compressed (`path`); the file is
+            not of its format, or cannot be read in sections.
     """
     shown = name or ("standard input" if path is None else str(path))
     with named(shown):
@@ -198,7 +198,7 @@ def open_file(
                 found = format_by_content(source.head())
             if encoding is not None and found is not FileFormat.CSV:
                 raise InvalidArgument(
-                    f"an encoding goes with CSV; this is {found.value}", argument="encoding"
+                    f"an encoding is only for CSV; this is {found.value}", argument="encoding"
                 )
             rows: Rows
             if found is FileFormat.CSV:
@@ -216,14 +216,14 @@ def open_file(
 
 
 def infer_schema(path: Path, fields: "Mapping[str, ArrowField]", chosen: Chosen = ALL) -> pa.Schema:
-    """Return the columns that a topic for a file would have; see `OpenFile.schema`."""
+    """Return the columns of a topic for a file; see `OpenFile.schema`."""
     texts = frozenset(name for name, field in fields.items() if pa.types.is_string(field.type))
     with open_file(path, delimiter=RECOGNISED, texts=texts, chosen=chosen) as file:
         return file.schema(fields)
 
 
 def _ranges(path: Path, given: FileFormat | None, section: Section) -> Sequence[Range] | None:
-    """Return the bytes of a section of lines; None where bytes do not delimit its rows."""
+    """Return the byte ranges of a section of lines; None for other formats."""
     if compression_of(path) is None:
         wanted = given or format_by_name(path)
         if wanted in (FileFormat.JSONL, FileFormat.CSV):

@@ -1,4 +1,4 @@
-"""ORC: stripes as they are, cast to the topic's types."""
+"""The reader of ORC, with stripes cast to the topic's types."""
 
 from collections.abc import Iterator, Set
 from pathlib import Path
@@ -21,14 +21,14 @@ class OrcRows:
 
     Args:
         source: Its `position` is kept up to date.
-        path: Of the file; None for standard input, which is refused.
-        chosen: Which columns are read.
+        path: Path of the file; None for standard input, which is rejected.
+        chosen: The columns to read.
 
     Attributes:
-        found: How many rows it has.
+        found: Number of rows of the file.
 
     Raises:
-        InvalidArgument: Not an ORC file.
+        InvalidArgument: The file is not ORC.
     """
 
     def __init__(self, source: Source, path: Path | None, chosen: Chosen = ALL) -> None:
@@ -47,7 +47,7 @@ class OrcRows:
         self.names: list[str] = self._schema.names
 
     def rows_before(self) -> int:
-        """Return 0: it has no sections."""
+        """Return 0, as ORC has no sections."""
         return 0
 
     def schema(self) -> pa.Schema:
@@ -55,7 +55,7 @@ class OrcRows:
         return plain_schema(self._schema)
 
     def parts(self, schema: pa.Schema, exact: Set[str] = frozenset()) -> Iterator[Part]:
-        """Yield its rows; see `Rows.parts`. A stripe is in memory as a whole."""
+        """Yield its rows; see `Rows.parts`. Each stripe is read into memory as a whole."""
         del exact
         rows = 0
         stripes = gathered(self._stripes())

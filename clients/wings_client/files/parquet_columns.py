@@ -1,10 +1,10 @@
-"""The columns of Parquet, in batches of bounded size, and its INT96 in a unit that changes none.
+"""Reading columns of Parquet in batches of bounded size, with INT96 in a lossless unit.
 
-INT96 are times with nanoseconds, of more years than 64 bits of nanoseconds have. Arrow reads them
-by nanoseconds, where those of other years become other times, or by microseconds, where nanoseconds
-are cut off, both in silence. Most writers of INT96, like Spark, have microseconds alone, and
-`9999-12-31` for no end; others have nanoseconds. So columns of INT96 are read both ways once, and
-by the unit that changes none of their times then.
+INT96 holds times with nanoseconds over more years than 64 bits of nanoseconds. Arrow reads them as
+nanoseconds, which overflows, or as microseconds, which truncates, both silently. Most writers, like
+Spark, use microseconds, and `9999-12-31` for no end; others use nanoseconds. So columns of INT96
+are
+first read in both units, and then in the one that preserves all of their times.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,10 +21,10 @@ from wings_core.arrow_types import leaves
 pc: Any = pyarrow.compute
 
 BATCH_ROWS = 65_536
-"""Rows that are read at a time, at most."""
+"""Most rows read at a time."""
 
 BATCH_BYTES = 32 * 1024 * 1024
-"""About how many bytes they have, where rows are long: Arrow reads no nested column above 2 GiB."""
+"""Approximate bytes read at a time: Arrow cannot read nested columns above 2 GiB."""
 
 _NS_PER_US = 1_000
 
@@ -33,11 +33,11 @@ class ParquetColumns:
     """The columns of some row groups of a Parquet file.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
 
     Attributes:
-        metadata: Of the file.
-        schema: The file's columns, as they are read; by `measure` alone those of INT96 are.
+        metadata: Metadata of the file.
+        schema: The file's columns as they are read; INT96 columns only after `measure`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,9 +55,9 @@ class ParquetColumns:
         """Find the unit of each column of INT96; reads these columns.
 
         Args:
-            groups: The row groups to look at.
-            names: The columns to look at.
-            place: Returns the place of a row by its index among those of the row groups.
+            groups: The row groups to examine.
+            names: The columns to examine.
+            place: Returns the position text of a row by its index within the row groups.
 
         Raises:
             SchemaMismatch: No unit holds all times of a column.
@@ -104,7 +104,7 @@ class ParquetColumns:
                 if fine.type == coarse.type:
                     continue
                 ns, us = fine.cast(pa.int64()), coarse.cast(pa.int64())
-                # Below a microsecond, whatever does not fit into 64 bits.
+                # The part below a microsecond, correct even on overflow of 64 bits.
                 digits = pc.subtract(ns, pc.multiply(us, _NS_PER_US))
                 has_digits |= bool(pc.any(pc.not_equal(digits, 0)).as_py())
                 whole = pc.divide(pc.subtract(ns, digits), _NS_PER_US)
@@ -113,8 +113,8 @@ class ParquetColumns:
             if has_digits and has_other_years:
                 raise bad_row(
                     place(rows - 1),
-                    f"column {name!r:.80}: up to here it has times with nanoseconds, and times of "
-                    "years that 64 bits of nanoseconds do not hold",
+                    f"column {name!r:.80}: up to here it has times with nanoseconds, and times "
+                    "beyond the range of 64 bits of nanoseconds",
                     name,
                 )
         return not has_digits
@@ -129,4 +129,4 @@ def _batches(file: Any, groups: Sequence[int], names: Sequence[str]) -> Iterator
     row_bytes = max((each.total_byte_size // max(1, each.num_rows) for each in about), default=0)
     rows = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
     for batch in file.iter_batches(rows, list(groups), list(names)):
-        yield batch.select(names)  # A name with dots may be that of a part of another column, too.
+        yield batch.select(names)  # A name with dots may also match a part of another column.

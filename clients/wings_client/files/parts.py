@@ -1,4 +1,4 @@
-"""Parts of a file: rows as a batch, and the place of each in the file."""
+"""Parts of a file: batches of rows, with the position of each row in the file."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from contextlib import contextmanager
@@ -13,15 +13,15 @@ from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
 from wings_core.first_bad import first_bad
 
 Place = Callable[[int], str]
-"""Returns the place of a batch's row by its index, like `flights.csv:17`."""
+"""Returns the position text of a batch's row by its index, like `flights.csv:17`."""
 
 Cast = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""Returns a batch with the topic's types; it raises `SchemaMismatch` for a value that is lost."""
+"""Casts a batch to the topic's types; raises `SchemaMismatch` if a value would be lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A batch of rows and their places."""
+    """A batch of rows with their positions."""
 
     batch: pa.RecordBatch
     place: Place
@@ -31,12 +31,11 @@ class Rows(Protocol):
     """A reader of a file's rows."""
 
     found: int
-    """Rows that the file has by its footer, or else those found in it so far: what becomes of a
-    file is compared with it."""
+    """Rows of the file by its footer, or found in it so far; compared with the rows processed."""
 
     @property
     def names(self) -> Sequence[str] | None:
-        """The names of the columns; None: each row has its own."""
+        """Names of the columns; None if each row has its own."""
         ...
 
     def schema(self) -> pa.Schema:
@@ -51,23 +50,23 @@ class Rows(Protocol):
         """Yield the rows, in order, as batches of a topic's schema.
 
         Args:
-            schema: The topic's.
-            exact: Columns whose types were inferred from other rows: a value of text that its
-                type would change, like 007, is refused.
+            schema: The topic's schema.
+            exact: Columns with types inferred from other rows, which reject texts that the type
+                would change, like 007.
 
         Raises:
-            SchemaMismatch: A row does not fit; its message begins with the place.
-            InvalidArgument: The file is damaged, or of another format.
+            SchemaMismatch: A row does not fit; the message begins with its position.
+            InvalidArgument: The file is damaged, or has another format.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which columns of a file are read; the others are as if they were not there."""
+    """The choice of a file's columns to read; others are ignored."""
 
     only: frozenset[str] | None = None
-    """None: all but those to leave out."""
+    """Columns to read; None for all except the excluded ones."""
     without: frozenset[str] = frozenset()
 
     def takes(self, name: str) -> bool:
@@ -75,10 +74,10 @@ class Chosen:
         return name not in self.without and (self.only is None or name in self.only)
 
     def of(self, names: Sequence[str]) -> list[str]:
-        """Return those of a file's columns that are read, in their order.
+        """Return the columns of a file to read, in order.
 
         Raises:
-            InvalidArgument: One that is chosen is not there.
+            InvalidArgument: A chosen column is missing.
         """
         missing = sorted((self.only or frozenset()).difference(names))
         if missing:
@@ -94,9 +93,9 @@ def bad_row(place: str, message: str, column: str | None = None) -> SchemaMismat
     """Return the error of a row of a file.
 
     Args:
-        place: Of the row, like `flights.csv:17`.
+        place: Position of the row, like `flights.csv:17`.
         message: The problem.
-        column: The column it is in.
+        column: The column at fault.
     """
     facts = {} if column is None else {"column": column}
     return SchemaMismatch(f"{place}: {message}", **facts)
@@ -104,7 +103,7 @@ def bad_row(place: str, message: str, column: str | None = None) -> SchemaMismat
 
 @contextmanager
 def named(name: str) -> Generator[None]:
-    """Let errors of reading a file begin with its name, those of Arrow too."""
+    """Prefix errors of reading a file with its name, those of Arrow too."""
     try:
         yield
     except pa.ArrowException as error:
@@ -112,7 +111,7 @@ def named(name: str) -> Generator[None]:
     except OSError as error:
         if error.errno is not None:
             raise
-        raise InvalidArgument(f"{name}: {error!s:.300}") from None  # Of Arrow, for damaged data.
+        raise InvalidArgument(f"{name}: {error!s:.300}") from None  # From Arrow, for damaged data.
     except WingsError as error:
         if error.message.startswith(f"{name}:"):
             raise
@@ -120,7 +119,7 @@ def named(name: str) -> Generator[None]:
 
 
 class PartCheck:
-    """Checks rows as a server does, to name the row that it would refuse.
+    """The server's checks of rows, to name the row that it would reject.
 
     Args:
         schema: The topic's schema.
@@ -133,10 +132,10 @@ class PartCheck:
         self._has_required = any(_has_required(field) for field in fields_of(schema))
 
     def check(self, part: Part) -> None:
-        """Check that no column that is not nullable has a null.
+        """Check that non-nullable columns have no nulls.
 
         Raises:
-            SchemaMismatch: One has; names the first such row.
+            SchemaMismatch: A column has a null; the message names the first such row.
         """
         batch = part.batch
         if self._key is not None:
@@ -155,10 +154,10 @@ class PartCheck:
 
 
 def cast_part(cast: Cast, batch: pa.RecordBatch, place: Place) -> Part:
-    """Return rows cast to a topic's types.
+    """Cast rows to a topic's types.
 
     Raises:
-        SchemaMismatch: A value does not fit; names the first such row.
+        SchemaMismatch: A value does not fit; the message names the first such row.
     """
     try:
         return Part(cast(batch), place)
@@ -173,11 +172,11 @@ def cast_part(cast: Cast, batch: pa.RecordBatch, place: Place) -> Part:
 def first_refused(
     batch: pa.RecordBatch, check: Callable[[pa.RecordBatch], object]
 ) -> tuple[int, SchemaMismatch] | None:
-    """Return the index of the first row that a check refuses, and its error; None if none.
+    """Return the index of the first row that a check rejects, with its error, or None.
 
     Args:
         batch: The rows.
-        check: Raises `SchemaMismatch` for a batch exactly if it does for one of its rows.
+        check: Raises `SchemaMismatch` for a batch if and only if it does for one of its rows.
     """
 
     def refusal(low: int, high: int) -> SchemaMismatch | None:
@@ -195,11 +194,11 @@ def first_refused(
 
 
 def resolved_type(data_type: pa.DataType, unknown: pa.DataType) -> pa.DataType:
-    """Return an inferred type with `unknown` in place of the type of nulls, at every depth.
+    """Return an inferred type with `unknown` in place of the null type, nested types included.
 
     Args:
         data_type: The inferred type.
-        unknown: The type of columns that had nulls alone.
+        unknown: Type of columns with only nulls.
     """
     if pa.types.is_null(data_type):
         return unknown

@@ -1,10 +1,10 @@
-"""Sections: disjoint parts of a file for several readers, which together have all its rows.
+"""Sections: disjoint parts of a file for several readers, which together cover all rows.
 
-Lines are cut at byte positions, and belong to the section in which they begin. The positions
-depend on the file alone, so independent readers agree on them. A value of CSV may contain line ends
-between quotes, and lines of CSV may end with a carriage return alone: if one of these comes early,
-the first section is the whole file. One that comes later is reported by the reader that meets it,
-as the others cannot find or count rows after it (`may_split_values`).
+Lines belong to the section in which they begin. Section boundaries are byte positions that depend
+only on the file, so independent readers agree on them. A value of CSV may contain line ends within
+quotes, and lines of CSV may end with a lone carriage return: if either occurs early, the first
+section is the whole file. A later occurrence is reported by the reader that finds it, as the others
+cannot find or count rows after it (`may_split_values`).
 """
 
 import codecs
@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Protocol
 
 Range = tuple[int, int]
-"""Of bytes: the first, and the end, which is exclusive."""
+"""A range of bytes: start, and end (exclusive)."""
 
 SAMPLE_BYTES = 1024 * 1024
-"""Bytes of CSV after the names; a quote or a lone carriage return in them: one section for all."""
+"""Bytes of CSV after the names in which a quote or lone carriage return means one section."""
 
 NAMES_BYTES_MAX = 1024 * 1024
-"""Bytes within which the names of CSV must end."""
+"""Longest line of CSV's names, in bytes."""
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 _LINE_BYTES = 64 * 1024
@@ -31,21 +31,21 @@ _LINE_BYTES = 64 * 1024
 _QUOTE = b'"'
 _LINE_END = re.compile(rb"\r\n?|\n")
 SEPARATOR_LINE = re.compile(rb'"?[sS][eE][pP]=([\x20-\x7e\t])"?(?:\r\n?|\n)')
-"""The first line that Excel reads, and writes in some countries: what separates the values."""
+"""First line that gives the delimiter, read by Excel, and written by it in some countries."""
 
 _LONE_RETURN = re.compile(rb"\r[^\n]")
 _MAY_BE_BLANK = (b"\n\n", b"\n\r", b"\n ", b"\n\t", b"\n\x0b", b"\n\x0c")
-"""The starts of a line that may be blank."""
+"""Beginnings of possibly blank lines, after a line end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One of several, counted from 0."""
+    """One of several sections, counted from 0."""
 
     index: int
     count: int
     is_alone: bool = False
-    """Whether the file at hand has the bytes of this section alone."""
+    """Whether the file has only the bytes of this section."""
 
     def of(self, total: int) -> Range:
         """Return the part of `range(total)` that belongs to this section."""
@@ -53,12 +53,12 @@ class Section:
 
 
 class Blank(Enum):
-    """The lines that are not rows."""
+    """Kinds of lines that are not rows."""
 
     NONE = "none"
     EMPTY = "empty"
     SPACES = "spaces"
-    """Those of nothing but white space."""
+    """Lines of only white space."""
 
 
 class Readable(Protocol):
@@ -78,16 +78,16 @@ def line_ranges(file: Readable, size: int, section: Section) -> tuple[Range, ...
 
     Args:
         file: The file.
-        size: Its bytes.
+        size: Size of the file in bytes.
         section: The section.
     """
     return (_cut(file, section, 0, size),)
 
 
 def csv_ranges(file: Readable, size: int, section: Section) -> tuple[Range, ...]:
-    """Return the byte ranges of a section of CSV: the names, and its lines; see `line_ranges`.
+    """Return the byte ranges of a section of CSV: names and lines; see `line_ranges`.
 
-    If a quote or a lone carriage return comes early, the first section has all lines.
+    If a quote or a lone carriage return occurs early, the first section has all lines.
     """
     file.seek(0)
     names = names_end(file.read(NAMES_BYTES_MAX))
@@ -130,12 +130,12 @@ def rows_in(path: Path, of: Range, blank: Blank) -> int:
     """Return the number of rows in a byte range of whole lines.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         of: The byte range.
-        blank: The lines that are not rows.
+        blank: The kind of lines that are not rows.
     """
     rows = 0
-    rest = b"\n"  # As if a line ended before the range.
+    rest = b"\n"  # The range begins after a line end.
     first, end = of
     if first == 0:
         first = len(_mark_of(b"".join(_blocks(path, (0, len(codecs.BOM_UTF8))))))
@@ -156,12 +156,12 @@ def _is_blank(line: bytes, blank: Blank) -> bool:
 
 
 def _mark_of(head: bytes) -> bytes:
-    """Return the byte order mark of UTF-8 if a file begins with it, else nothing."""
+    """Return the byte order mark of UTF-8 if a file begins with it, or b""."""
     return codecs.BOM_UTF8 if head.startswith(codecs.BOM_UTF8) else b""
 
 
 def names_start(head: bytes) -> int:
-    """Return where the first line begins that is neither empty nor tells the separator."""
+    """Return the start of the first line that is neither empty nor gives the delimiter."""
     place = len(_mark_of(head))
     told = SEPARATOR_LINE.match(head, place)
     if told is not None:
@@ -174,13 +174,13 @@ def names_start(head: bytes) -> int:
 
 
 def names_end(head: bytes) -> int:
-    """Return where the line ends that begins at `names_start`, ignoring quotes."""
+    """Return the end of the line at `names_start`, ignoring quotes."""
     line_end = _LINE_END.search(head, names_start(head))
     return len(head) if line_end is None else line_end.end()
 
 
 def line_ends(text: bytes, end: int | None = None) -> int:
-    """Return the number of line ends in `text[:end]`: of carriage returns where nothing else is."""
+    """Return the number of line ends in `text[:end]`; carriage returns if it has no line feeds."""
     return text.count(b"\n", 0, end) or text.count(b"\r", 0, end)
 
 

@@ -1,4 +1,4 @@
-"""Bytes of a file, a compressed file or standard input, block by block."""
+"""Reading a file, a compressed file or standard input, in blocks."""
 
 import codecs
 import io
@@ -27,16 +27,16 @@ HEAD_BYTES = 16 * 1024 * 1024
 """Bytes from which types are inferred, at the start of a file."""
 
 SAMPLES = 16
-"""Further places of a larger file that types are inferred from, where it can be read twice."""
+"""Further positions of a larger file that types are inferred from, if it can be read twice."""
 
 SAMPLE_BYTES = 512 * 1024
-"""Bytes at each of them."""
+"""Bytes read at each of these positions."""
 
 QUIET_SECONDS = 0.05
-"""A pipe that is quiet for this long ends the present block."""
+"""Pause of a pipe that ends the current block."""
 
 HEAD_QUIET_SECONDS = 1.0
-"""The same, while the head is read."""
+"""Pause of a pipe that ends the head."""
 
 
 class Source:
@@ -45,20 +45,21 @@ class Source:
     A block of a pipe ends early when the pipe pauses, so rows are pushed as they come.
 
     Args:
-        path: Of a file; None for standard input.
-        encoding: Of text, which is transcoded to UTF-8; None: bytes are passed through.
-        ranges: The byte ranges of a file on a disk to read, in order, as if they were all; None:
+        path: Path of a file; None for standard input.
+        encoding: Encoding of text, which is transcoded to UTF-8; None to pass bytes through.
+        ranges: Byte ranges of a local file to read, in order, as if they were the whole file; None
+            for
             the whole file.
         is_alone: Whether the file has no bytes outside of the ranges.
-        name: What errors call it; None: its path.
+        name: Name in errors; None for the path.
 
     Attributes:
-        name: As given.
-        size: In bytes; None if unknown.
+        name: Name in errors.
+        size: Size in bytes; None if unknown.
         position: Bytes read so far; a reader that bypasses the source sets it.
-        encoding: As given.
-        is_plain: Whether it is an uncompressed file on a disk, which can be mapped.
-        ranges: As given.
+        encoding: Encoding of text, or None.
+        is_plain: Whether it is an uncompressed local file, which can be mapped.
+        ranges: Byte ranges, or None.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Source:
         self._copy: IO[bytes] | None = None
         self._decoder = None if encoding is None else codecs.getincrementaldecoder(encoding)()
         self._decoded = b""
-        """Bytes read beyond those asked for."""
+        """Bytes read ahead."""
         if path is None:
             self._file: io.FileIO = io.FileIO(sys.stdin.fileno(), closefd=False)
         else:
@@ -99,12 +100,12 @@ class Source:
         self._is_pipe = not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
         self.is_plain = path is not None and not self._is_pipe and self._compressed is None
         if ranges is not None:
-            assert self.is_plain, "only bytes of a file on a disk can be chosen"
+            assert self.is_plain, "ranges need a local file"
             self.is_plain = False
             self.size = sum(end - first for first, end in ranges)
 
     def head(self) -> bytes:
-        """Return the first bytes that are not read yet, about `HEAD_BYTES` at first.
+        """Return the first unread bytes, initially about `HEAD_BYTES`.
 
         `read` returns them again.
         """
@@ -113,12 +114,12 @@ class Source:
         return self._head[self._head_read :]
 
     def grow_head(self) -> None:
-        """Lengthen the head, where it says too little; blocks until there are more bytes."""
+        """Extend the head; blocks until there are more bytes."""
         self._head = self.head() + self._read(BLOCK_BYTES, QUIET_SECONDS)
         self._head_read = 0
 
     def read(self, bytes_max: int | None = None) -> bytes:
-        """Return the next block, of `BLOCK_BYTES` at most by default; empty at the end.
+        """Return the next block, at most `BLOCK_BYTES` by default; empty at the end.
 
         Blocks until there are bytes.
 
@@ -137,27 +138,27 @@ class Source:
         return self._read(bytes_max, QUIET_SECONDS)
 
     def copied(self) -> IO[bytes]:
-        """Return a temporary file with all that was not read, to be read from any place.
+        """Return a seekable temporary file with all unread bytes.
 
-        Blocks until the source ends. It is closed, and gone, with the source.
+        Blocks until the source ends. The file is closed and deleted with the source.
         """
-        self._copy = TemporaryFile()  # noqa: SIM115 - `close` closes it.
+        self._copy = TemporaryFile()  # noqa: SIM115 - closed by `close`
         while block := self.read():
             self._copy.write(block)
         self._copy.flush()
         return self._copy
 
     def samples(self, *, in_quotes: bool) -> list[tuple[int, bytes]]:
-        """Return whole lines from places all over the rest of a file, the last ones too.
+        """Return whole lines from positions spread over the rest of a file, including its end.
 
         Reads the file up to its end; `read` is not affected.
 
         Args:
-            in_quotes: Whether a line end between quotes is none.
+            in_quotes: Whether to ignore line ends within quotes.
 
         Returns:
-            The number of the first line, from 1, and lines, of each place; none of what cannot be
-            read twice, and of what the head has all of.
+            The number of the first line (from 1) and the lines at each position; empty if the file
+            cannot be read twice, or is completely in the head.
         """
         if self._path is None or not self.is_plain or self.encoding or self.size is None:
             return []
@@ -166,11 +167,11 @@ class Source:
         return sampled_lines(self._path, self.size, in_quotes=in_quotes)
 
     def row(self, number: int) -> str:
-        """Return the place of a row by its number, from 1."""
+        """Return the position text of a row by its number, from 1."""
         return f"{self.name}: row {number}"
 
     def line(self, number: int) -> str:
-        """Return the place of a line by its number, from 1, among those read."""
+        """Return the position text of a line by its number (from 1) among those read."""
         if not self.ranges or self._path is None:
             return f"{self.name}:{number}"
         first = self.ranges[-1][0]
@@ -198,7 +199,7 @@ class Source:
 
     @property
     def ended(self) -> bool:
-        """Whether the last block is known to be read; else an empty one may follow."""
+        """Whether the last block is known to be read; otherwise an empty one may follow."""
         return self._ended and not self._head
 
     def close(self) -> None:
@@ -210,7 +211,7 @@ class Source:
         self._file.close()
 
     def __enter__(self) -> Self:
-        """Return the source itself."""
+        """Return the source."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -279,13 +280,13 @@ class Source:
         if self._decoded:
             return True
         if os.name == "nt":
-            return True  # Windows waits for sockets alone: a read then blocks until there is more.
+            return True  # Windows can only wait for sockets, so a read blocks until there is more.
         ready, _, _ = select.select([self._file], [], [], seconds)
         return bool(ready)
 
 
 def sampled_lines(path: Path, size: int, *, in_quotes: bool) -> list[tuple[int, bytes]]:
-    """Return lines from places all over a file; see `Source.samples`."""
+    """Return lines from positions spread over a file; see `Source.samples`."""
     step = (size - HEAD_BYTES) / SAMPLES
     places = [HEAD_BYTES + int(step * index) for index in range(SAMPLES - 1)]
     places.append(size - SAMPLE_BYTES)
@@ -309,7 +310,7 @@ def sampled_lines(path: Path, size: int, *, in_quotes: bool) -> list[tuple[int, 
 
 
 def whole_lines(block: bytes, *, is_open: bool, in_quotes: bool) -> tuple[int, int]:
-    """Return where the first line that begins in a block begins, and where the last one ends."""
+    """Return the start of the first line that begins in a block, and the end of the last one."""
     ends: list[int] = []
     for found in re.finditer(rb'[\n"]' if in_quotes else rb"\n", block):
         if found.group() == b'"':

@@ -351,10 +351,10 @@ def test_a_csv_value_far_down_that_does_not_fit_names_its_line(
     [
         ("a,b\n1,2\n3\n", ":3: Expected 2 columns, got 1"),
         ('a,b\n1,2\n3,"x\n4,y\n', ":3: a quote is never closed"),
-        ("a,b\n1,x\n2,caf\xe9\n", ":3: column 'b': not UTF-8: say which encoding it has"),
-        ("pr\xe9nom,b\n1,2\n", "the first line is not UTF-8: say which encoding it has"),
-        ("\xff\xfea\x00\n\x00", "the file is UTF-16: say which encoding it has"),
-        ("a\x00,\x00b\x00\n\x00", "a NUL byte in the first line: say which encoding it has"),
+        ("a,b\n1,x\n2,caf\xe9\n", ":3: column 'b': not UTF-8: give its encoding"),
+        ("pr\xe9nom,b\n1,2\n", "the first line is not UTF-8: give its encoding"),
+        ("\xff\xfea\x00\n\x00", "the file is UTF-16: give its encoding"),
+        ("a\x00,\x00b\x00\n\x00", "a NUL byte in the first line: give its encoding"),
         (",a\n1,2\nx,3\n", ":3: column 1 has no name in the first line, and has a value, 'x'"),
         ("a,,b\n1,2,3\n", "column 2 has no name in the first line"),
         ("a,b,a\n1,2,3\n", "columns 1 and 3 are both named 'a'"),
@@ -397,7 +397,7 @@ def test_values_are_separated_by_tabs_or_what_is_said(tmp_path: Path) -> None:
 
 def test_types_that_csv_has_no_form_for_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.csv", "a\n[1]\n")
-    with pytest.raises(SchemaMismatch, match="which CSV has no form for"):
+    with pytest.raises(SchemaMismatch, match="which CSV cannot"):
         list(parts(path, pa.schema([("a", pa.list_(pa.int64()))])))
 
 
@@ -596,7 +596,7 @@ def test_no_sample_makes_a_long_integer_another_number(
 def test_avro_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "rows.avro"
     path.write_bytes(b"Obj\x01\x04\x14avro.codec")
-    with pytest.raises(InvalidArgument, match="Avro is not read, as pyarrow has no reader"):
+    with pytest.raises(InvalidArgument, match="Avro is not supported, as pyarrow cannot read"):
         infer_schema(path, {})
 
 
@@ -790,7 +790,7 @@ def test_an_arrow_file_is_read_by_its_footer(tmp_path: Path, name: str) -> None:
     for end in [*ends, len(sink.getvalue()) - 1, 10]:
         cut = sink.getvalue()[:end]
         path = write(tmp_path / name, gzip.compress(cut) if name.endswith("gz") else cut)
-        with pytest.raises(InvalidArgument, match=rf"{name}: not Arrow IPC, or cut off"):
+        with pytest.raises(InvalidArgument, match=rf"{name}: not Arrow IPC, or truncated"):
             read(path)
 
 
@@ -824,7 +824,7 @@ def test_streams_of_arrow_are_read_one_after_another(tmp_path: Path, name: str) 
     assert read(given(several)).to_pydict() == {"n": [1, 2, 3, 4]}
     with pytest.raises(InvalidArgument, match="after row 2: unreadable Arrow IPC"):
         read(given(stream_of({"n": [1, 2]}) + b"more"))
-    with pytest.raises(InvalidArgument, match="another stream begins there"):
+    with pytest.raises(InvalidArgument, match="a further stream begins there"):
         read(given(stream_of({"n": [1, 2]}, {"s": ["x"]})))
 
 

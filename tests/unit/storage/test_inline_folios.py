@@ -80,7 +80,7 @@ def test_one_that_was_drained_meanwhile_is_missing_and_those_before_it_are_read(
     del kept.folios[gone]
     read = InlineFolios(kept.read).read_all(kept.addresses, TOPIC, SCHEMA)
     assert next(read).column(0).to_pylist() == [0]
-    with pytest.raises(StorageCorrupt, match="not in metadata any more") as told:
+    with pytest.raises(StorageCorrupt, match="no longer in metadata") as told:
         next(read)
     assert told.value.facts == {"folio": gone, "missing": True}
 

@@ -35,7 +35,7 @@ def test_an_object_of_many_parts_is_stored_whole(objects: ObjectStore) -> None:
 
 def test_an_object_is_never_overwritten(objects: ObjectStore) -> None:
     objects.put("a", [b"first"])
-    with pytest.raises(AlreadyExists, match="a already"):
+    with pytest.raises(AlreadyExists, match="a exists already"):
         objects.put("a", [b"second"])
     assert objects.read("a", [(0, 5)])[0].to_pybytes() == b"first"
 
