@@ -1,10 +1,10 @@
-"""Bounds: where a read begins or ends in each partition, as the user gives it.
+"""Bounds: a read's start or end in each partition, as users write them.
 
     earliest                                          every partition from its start
     {"flights": {"JFK": 120, "LAX": "latest"}}        by topic and partition; others by default
-    {"events": 7}                                     of a topic without a key
+    {"events": 7}                                     for a topic without a key
 
-A partition is named by its value's JSON text, or of a string key by the string itself. As in
+A partition is named by its value's JSON text or, for a string key, by the string itself. As in
 Kafka's source, -2 stands for earliest and -1 for latest.
 """
 
@@ -29,7 +29,7 @@ class AtTime:
     """The first message at or after a time, else the log's end."""
 
     timestamp: int
-    """In microseconds since the epoch."""
+    """The time, in microseconds since the epoch."""
 
 
 Position = int | Literal["earliest", "latest"] | AtTime
@@ -40,23 +40,24 @@ class Bound:
     """One end of a read."""
 
     default: Position | None = None
-    """Of partitions that are not named; None: the end of the log on this side."""
+    """Position in partitions that are not named; None for the log's start or end on this side."""
     named: Mapping[TopicName, Mapping[str | None, Position]] = field(
         default_factory=dict[TopicName, Mapping[str | None, Position]]
     )
-    """By the text that the user wrote for the partition; None: a topic without a key."""
+    """Positions by topic and the user's text for the partition (None in a topic without a key)."""
 
     @classmethod
     def at_timestamp(cls, timestamp: int) -> Self:
-        """Return the bound that is one time for all partitions."""
+        """Return the bound at one time in all partitions."""
         return cls(AtTime(timestamp))
 
     def of_topic(self, name: TopicName, key_type: pa.DataType | None) -> dict[Partition, Position]:
-        """Return the positions of the partitions of a topic that are named.
+        """Return the positions of a topic's named partitions.
 
         Raises:
-            InvalidArgument: A partition value is not of the topic's key type, or is missing where
-                the topic has a key.
+            InvalidArgument: A partition value is not of the topic's key type, or is missing in a
+                topic
+                with a key.
         """
         found: dict[Partition, Position] = {}
         for text, position in self.named.get(name, {}).items():
@@ -74,7 +75,7 @@ def parse_bound(text: str) -> Bound:
     """Parse the option `startingOffsets` or `endingOffsets`.
 
     Raises:
-        InvalidArgument: Neither `earliest`, `latest` nor JSON of the form above.
+        InvalidArgument: The text is neither `earliest`, `latest` nor JSON of the form above.
     """
     stripped = text.strip()
     if stripped.lower() in ("earliest", "latest"):
@@ -102,10 +103,10 @@ def parse_bound(text: str) -> Bound:
 
 
 def partition_of_text(text: str, key_type: pa.DataType | None) -> Partition:
-    """Return the partition that a user named: by JSON text, or of a string key by the string.
+    """Return the partition that a user named by JSON text or, for a string key, by the string.
 
     Raises:
-        InvalidArgument: Not a value of the topic's key.
+        InvalidArgument: The text is not a value of the topic's key.
     """
     try:
         return partition_of(json.loads(text), key_type)

@@ -1,10 +1,10 @@
-"""The cold path: what a topic's table has is read by Spark's own reader of Parquet.
+"""The cold path: Spark's own Parquet reader reads the rows in a topic's table.
 
-    ranges, fixed ─▶ files of the table that lie in them ─▶ Spark's Parquet reader ─┐
-                  └▶ what is left of the ranges ─▶ tasks over Flight ───────────────┴─▶ union
+    ranges, fixed ─▶ files of the table within them ─▶ Spark's Parquet reader ─┐
+                  └▶ the rest of the ranges ─▶ tasks over Flight ──────────────┴─▶ union
 
-Ranges are fixed before the table is asked, and offsets never change: whichever snapshot it has,
-each row comes from one of the two. Nothing here fails: what Spark cannot read so is left to Flight.
+Ranges are fixed before the table's files are listed, and offsets never change: with any snapshot,
+each row comes from exactly one of the two. Nothing here fails: Flight reads whatever Spark cannot.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _OFFSET = "__offset"
 
 _OPTIONS = {
     "datetimeRebaseMode": "CORRECTED",
-    # A file that is gone by the time of the query is an error, never fewer rows.
+    # A file deleted before the query is an error, never fewer rows.
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "mergeSchema": "false",
@@ -39,22 +39,23 @@ class Split:
     """The ranges of a read, split into files and the rest."""
 
     whole: list[str]
-    """URLs of files that lie in the ranges with all of their rows."""
+    """URLs of files with all rows in the ranges."""
     cut: list[str]
-    """URLs of files of which the ranges have some rows, of a topic without a key."""
+    """URLs of files with some rows in the ranges, for a topic without a key."""
     bounds: tuple[int, int]
-    """The only range of such a topic."""
+    """Start and end offset of the only range of a topic without a key."""
     rest: list[Range]
-    """Of no file."""
+    """Ranges in no file."""
 
 
 def split(ranges: Sequence[Range], files: Sequence[ColdFile], *, keyed: bool) -> Split:
-    """Split the ranges of one topic, of which each partition has one at most.
+    """Split the ranges of one topic, which has at most one per partition.
 
     Args:
-        ranges: What is read, each offset once.
-        files: Of the topic's table; no two hold the same row.
-        keyed: Whether the topic has a partition key: files that its ranges cut are left out.
+        ranges: Ranges to read, with each offset once.
+        files: Files of the topic's table; no two hold the same row.
+        keyed: Whether the topic has a partition key: files only partly in its ranges are then left
+            out.
     """
     found = Split([], [], (0, 0), [])
     by_partition: dict[str, list[ColdFile]] = {}
@@ -85,19 +86,20 @@ def cold_part(
     schema: StructType,
     options: ReadOptions,
 ) -> "tuple[DataFrame | None, Sequence[Range]]":
-    """Return the rows that Spark reads out of files, and the ranges that are left.
+    """Return the rows that Spark reads from files, and the remaining ranges.
 
     Args:
         spark: The session.
-        client: To the server.
-        topic: Its schema is that of the read.
-        ranges: Of the read.
-        schema: Of the columns wanted.
-        options: Of the read.
+        client: Client of the server.
+        topic: The topic, with the schema to read.
+        ranges: Ranges of the read.
+        schema: Schema of the wanted columns.
+        options: Options of the read.
 
     Returns:
-        None, and all ranges, where the topic is no table, there is a filter, Spark's reader has no
-        type for a column, or the files cannot be reached.
+        The rows and the remaining ranges. None, and all ranges, if the topic is not a table, the
+        read
+        has a filter, Spark's reader has no type for a column, or the files cannot be reached.
     """
     is_table = topic.config.get("table") is not None
     if not is_table or options.filter is not None or not _is_readable(topic, schema.names):
@@ -110,7 +112,7 @@ def cold_part(
         if not paths or not _is_shared(spark, paths[0]):
             return None, ranges
         frame = _frame(spark, found, schema)
-        # Has Spark look for the files, now.
+        # Spark looks for the files here.
         assert frame.columns == schema.names
     except Exception:  # noqa: BLE001 - of any catalog and file system; the server has the rows.
         return None, ranges
@@ -140,7 +142,7 @@ def _files(spark: "SparkSession", paths: Sequence[str], schema: StructType) -> "
 
 
 def _is_shared(spark: "SparkSession", path: str) -> bool:
-    """Tell whether Spark's executors can have the file: one of a disk only on this machine."""
+    """Return whether Spark's executors can read a file: a local one only on this machine."""
     if "://" in path and not path.startswith("file:"):
         return True
     try:
@@ -151,7 +153,7 @@ def _is_shared(spark: "SparkSession", path: str) -> bool:
 
 
 def _is_readable(topic: Topic, names: Sequence[str]) -> bool:
-    """Tell whether Spark's reader makes of the files what it gets by Flight."""
+    """Return whether Spark's reader returns the same values from files as from Flight."""
     fields = fields_of(topic.schema)
     folded = {field.name.lower() for field in fields}
     of_names = [field for field in fields if field.name in names]

@@ -3,10 +3,10 @@
 The server remembers each writer's published batches. A repeated publish, after a crash or a lost
 response, returns the first result, and the stages of the repetition are deleted.
 
-Tasks that Spark kills or abandons leave stages of which the driver never hears, some of them
-after the commit. The ids of all stages of a batch therefore share a prefix: the driver deletes the
-unpublished stages of that prefix, and a task that finishes later finds the batch published, or its
-job closed, and deletes its own stage.
+Tasks that Spark kills or abandons leave stages unknown to the driver, some of them after the
+commit. The ids of all stages of a batch therefore share a prefix: the driver deletes the
+unpublished stages with that prefix, and a task that finishes later finds the batch published, or
+its job closed, and deletes its own stage.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from wings_spark.worker import prepare_worker
 
 @dataclass(frozen=True, slots=True)
 class BatchCommitter:
-    """Commits one batch of one writer; goes to the tasks and back to the driver pickled."""
+    """The committer of one batch of one writer, pickled to the tasks and back to the driver."""
 
     writer: str
     batch: int
     prefix: str
-    """Of the ids of all stages of this batch, and of no others."""
+    """Prefix of the ids of all stages of this batch, and of no others."""
 
     def is_published(self, client: Client) -> bool:
-        """Tell whether the server has this batch; it forgets old ones, which count as unpublished.
+        """Return whether the server has this batch; forgotten old batches count as unpublished.
 
         Blocks for one call.
         """
@@ -42,18 +42,19 @@ class BatchCommitter:
             PublishFenced: The writer has published a later batch, as after a checkpoint was reset
                 to an earlier one.
             StageNotFound: A stage was aborted, or swept after its time limit.
-            WingsError: The server refused or could not be reached; a retry is safe.
+            WingsError: The server rejected the call or could not be reached; a retry is safe.
         """
         prepare_worker()
         with server.connect() as client:
             client.publish(self.writer, self.batch, stages)
-            # Published stages are unaffected; this deletes those of other attempts and of runs that
-            # ended midway. Where it fails, the server sweeps them.
+            # Published stages are unaffected; this deletes stages of other attempts and of
+            # interrupted
+            # runs. If it fails, the server sweeps them.
             with contextlib.suppress(WingsError):
                 client.abort(self.writer, (), prefix=self.prefix)
 
     def abort(self, server: Server) -> None:
-        """Delete the unpublished stages of this batch: Spark may abort what it has committed.
+        """Delete the unpublished stages of this batch: Spark may abort a committed batch.
 
         A concurrent publish, its response lost, either finds its stages or fails: the server
         serializes the two.

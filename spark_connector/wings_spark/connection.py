@@ -1,4 +1,4 @@
-"""Connections to servers: what is presented to them, and how long they are tried again."""
+"""Connections to servers, with credentials and the time of retries."""
 
 import os
 from dataclasses import dataclass, field
@@ -11,31 +11,30 @@ from wings_client import Client, Retry
 from wings_core.errors import InvalidArgument
 
 RETRY_SECONDS = 60.0
-"""How long a stream rides out that no server can be reached, unless its user says otherwise."""
+"""Default time for which a stream retries while no server can be reached."""
 
 CALL_SECONDS = 30.0
-"""The client's own bound on a call."""
+"""The client's own time limit of a call."""
 
 TOKEN_VARIABLE = "WINGS_TOKEN"
-"""The environment variable of the driver with the token, where none is given."""
+"""Environment variable of the driver with the default token."""
 
 FilePath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server, or the nodes of a cluster, and what is presented to it.
+    """A server, or the nodes of a cluster, with the credentials for it.
 
-    Made on the driver, where its files are read, and taken to the tasks pickled; its `repr` shows
-    the endpoint alone.
+    Made on the driver, which reads the files, and pickled to the tasks; its `repr` shows only the
+    endpoint.
 
     Attributes:
-        endpoint: Like `grpc://host:7777`.
-        token: Presented with each call; None: none.
-        tls_ca: Certificates in PEM, of the authorities that servers are checked against; None:
-            those that gRPC comes with.
+        endpoint: URL, like `grpc://host:7777`.
+        token: Token sent with each call, or None.
+        tls_ca: Certificates in PEM of the authorities to verify servers with; None for gRPC's own.
         tls_cert: The certificate chain in PEM, for mutual TLS.
-        tls_key: Its private key.
+        tls_key: Private key of the certificate.
     """
 
     endpoint: str
@@ -54,7 +53,7 @@ class Server:
         tls_cert: FilePath | None = None,
         tls_key: FilePath | None = None,
     ) -> Self:
-        """Read the files; without a token, and a file of one, `WINGS_TOKEN` is taken.
+        """Read the files; without a token or token file, `WINGS_TOKEN` is used.
 
         Raises:
             InvalidArgument: A file cannot be read.
@@ -72,21 +71,23 @@ class Server:
         nodes: tuple[str, ...] = (),
         timeout: float = CALL_SECONDS,
     ) -> Client:
-        """Connect; the connection is made by the first call.
+        """Return a client, which connects at the first call.
 
         Args:
-            retry_seconds: How long each call and scan is tried again without progress, at least;
-                at most twice as long. None: a second, as any client does.
-            nodes: Endpoints that are used as well as the server's own.
-            timeout: Seconds that a call may take, if it is not tried again for longer.
+            retry_seconds: Least time to retry each call and scan without progress; the most is
+                twice as
+                long. None for a second, as in any client.
+            nodes: Endpoints used in addition to the server's own.
+            timeout: Most seconds of a call, unless it is retried for longer.
 
         Raises:
-            InvalidArgument: The endpoint, the token, or a certificate cannot be one.
+            InvalidArgument: The endpoint, the token, or a certificate is malformed.
         """
         retry = None
         if retry_seconds is not None:
             usual = Retry()
-            # Pauses grow to their bound in a few attempts, and last half of it at least from then.
+            # Pauses grow to their bound in a few attempts; from then on they last at least half of
+            # it.
             attempts = 8 + ceil(retry_seconds / (usual.delay_max / 2)) if retry_seconds else 1
             retry, timeout = Retry(attempts=attempts), max(timeout, 2 * retry_seconds)
         return wings_client.connect(

@@ -1,4 +1,4 @@
-"""The next offsets of a stream: where a batch ends, from where it begins and what the logs hold."""
+"""Planning of a stream's batches: a batch's end, by its start and the contents of the logs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,25 +18,25 @@ from wings_spark.subscription import Subscription
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The log of a topic, as of one call."""
+    """State of a topic's log, as of one call."""
 
     uuid: str
     kept: Mapping[Partition, tuple[int, int]]
-    """Log start offset and next offset to be assigned, by partition."""
+    """Log start offset and next offset, by partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The logs of all topics of a query, by full name."""
+    """States of the logs of all topics of a query, by full name."""
 
     topics: Mapping[str, Head]
 
     @classmethod
     def ask(cls, client: Client, options: ReadOptions) -> Self:
-        """Fetch them from the server, with two calls for each topic.
+        """Fetch the states from the server, with two calls for each topic.
 
         Raises:
-            TopicNotFound: There is no such topic.
+            TopicNotFound: A topic does not exist.
         """
         found: dict[str, Head] = {}
         for topic, states in states_of_all(client, Subscription.find(client, options), options):
@@ -80,10 +80,10 @@ def next_offsets(
     Args:
         start: The batch's first offsets.
         heads: The logs.
-        target: Where the query ends; None: never.
-        rows_max: Most rows of the batch, divided among partitions in proportion to their rows;
-            None: all.
-        options: `failOnDataLoss`.
+        target: Offset at which the query ends, or None.
+        rows_max: Most rows of the batch, divided among partitions in proportion to their rows; None
+            for all.
+        options: Options, of which `failOnDataLoss` is used.
 
     Raises:
         OffsetOutOfRange: Unread messages were deleted, and `failOnDataLoss` holds.
@@ -93,7 +93,7 @@ def next_offsets(
         spans += _spans(name, head, start.topics.get(name), target, options)
     sizes = [span.rows for span in spans]
     shares = sizes if rows_max is None else share(rows_max, sizes)
-    # Topics that are missing now keep their offsets, for when they return.
+    # Missing topics keep their offsets, in case they return.
     found = {name: (topic.uuid, dict(topic.offsets)) for name, topic in start.topics.items()}
     for name, head in heads.topics.items():
         if name not in found or found[name][0] != head.uuid:
@@ -119,14 +119,14 @@ def check_nothing_lost(start: StreamOffset, end: StreamOffset, heads: Heads) -> 
     """Check a batch whose end was determined without its start, as in Spark 4.1.
 
     Raises:
-        OffsetOutOfRange: A topic was replaced since the start, or its log ends before it.
+        OffsetOutOfRange: A topic was replaced since the start, or its log ends before the start.
     """
     for name, partition, start_offset in start:
         if name not in end.topics or name not in heads.topics:
             continue
         if end.topics[name].uuid != start.topics[name].uuid:
             raise topic_replaced(name)
-        # The first batch may begin at a log end that was read a moment after its own end.
+        # The first batch may begin at a log end that was read just after the batch's own end.
         _, next_offset = heads.topics[name].kept.get(partition, (0, 0))
         if start_offset > next_offset:
             raise _log_shortened(name, partition, start_offset, next_offset)

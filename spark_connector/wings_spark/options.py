@@ -1,4 +1,4 @@
-"""Options: what a user writes with `.option(…)`, as a frozen model, or an error naming the option.
+"""Options that users set with `.option(…)`, as a frozen model; errors name the option.
 
 Spark passes options as strings, and their names without regard to case. An unknown option is an
 error: a misspelt `startingOffsets` would otherwise read everything.
@@ -33,7 +33,7 @@ from wings_spark.connection import RETRY_SECONDS, Server
 from wings_spark.ranges import TASKS_MAX
 
 MAX_TRIGGER_DELAY_SECONDS = 15 * 60.0
-"""How long a trigger waits for `minOffsetsPerTrigger`, as Kafka's source does."""
+"""Default time for which a trigger waits for `minOffsetsPerTrigger`, as in Kafka's source."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -101,7 +101,7 @@ Count = Annotated[int, Field(ge=1, le=INT64_MAX)]
 
 
 class Options(BaseModel):
-    """Options of one data source; what reads and what writes derives from it."""
+    """Options common to reads and writes."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -111,13 +111,13 @@ class Options(BaseModel):
     )
 
     synonyms: ClassVar[Mapping[str, str]] = {"path": "topic"}
-    """Other names, in lower case: `load("flights")` gives the topic as `path`."""
+    """Other names of options, in lower case: `load("flights")` passes the topic as `path`."""
 
     endpoint: Annotated[str, Field(min_length=1)]
-    """Like `grpc://host:7777`."""
+    """URL of the server, like `grpc://host:7777`."""
     token: SecretStr | None = None
     token_file: FileName | None = None
-    """On the driver, as those of TLS: tasks get what they hold."""
+    """File of the token, on the driver as those of TLS: tasks get the content."""
     tls_ca: FileName | None = None
     tls_cert: FileName | None = None
     tls_key: FileName | None = None
@@ -127,7 +127,7 @@ class Options(BaseModel):
         """The server, with the token and certificates; reads their files.
 
         Raises:
-            InvalidArgument: One cannot be read.
+            InvalidArgument: A file cannot be read.
         """
         token = None if self.token is None else self.token.get_secret_value()
         return Server.of(
@@ -139,7 +139,8 @@ class Options(BaseModel):
         """Validate options as Spark passes them.
 
         Raises:
-            InvalidArgument: One is missing, unknown, or has a bad value; the message names it.
+            InvalidArgument: An option is missing, unknown, or has a bad value; the message names
+                it.
         """
         known = {str(field.alias).lower(): str(field.alias) for field in cls.model_fields.values()}
         found: dict[str, Any] = {}
@@ -152,7 +153,7 @@ class Options(BaseModel):
         try:
             return cls.model_validate(found)
         except ValidationError as problem:
-            # The model's sentences speak of keys.
+            # The model's messages say "key".
             raise InvalidArgument(
                 shortened(sentence(problem, cls).replace("key", "option", 1))
             ) from None
@@ -161,7 +162,7 @@ class Options(BaseModel):
         """Return the options unchanged, if none of `names` is set.
 
         Raises:
-            InvalidArgument: One is set, which is for `kind` alone.
+            InvalidArgument: An option is set that is only for `kind`.
         """
         for name in names:
             if getattr(self, name) is not None:
@@ -210,7 +211,7 @@ class ReadOptions(Options):
         """Return the options, checked for a batch read.
 
         Raises:
-            InvalidArgument: One is for streams alone.
+            InvalidArgument: An option is only for streams.
         """
         return self.refuse(_STREAM_ONLY, "streams")
 
@@ -218,7 +219,7 @@ class ReadOptions(Options):
         """Return the options, checked for a stream.
 
         Raises:
-            InvalidArgument: One is for batch reads alone.
+            InvalidArgument: An option is only for batch reads.
         """
         checked = self.refuse(_BATCH_ONLY, "batch reads")
         if checked.retry_timeout is not None:
@@ -226,23 +227,23 @@ class ReadOptions(Options):
         return checked.model_copy(update={"retry_timeout": RETRY_SECONDS})
 
     def start(self, default: Bound) -> Bound:
-        """Return where the read begins: the option's bound, else `default`."""
+        """Return the start of the read: the option's bound, else `default`."""
         return _one(self.starting_offsets, self.starting_timestamp, default)
 
     def end(self, default: Bound) -> Bound:
-        """Return where the read ends: the option's bound, else `default`."""
+        """Return the end of the read: the option's bound, else `default`."""
         return _one(self.ending_offsets, self.ending_timestamp, default)
 
 
 def split_pattern(text: str) -> tuple[NamespaceName, re.Pattern[str]]:
-    """Return the namespace and the pattern of topic ids that `topicsPattern` stands for.
+    """Return the namespace and the pattern of topic ids in an option `topicsPattern`.
 
     Args:
-        text: A regular expression for the ids of topics in the default namespace, or
-            `tenants/T/namespaces/N/topics/` and one for those of another.
+        text: A regular expression for ids of topics in the default namespace, or
+            `tenants/T/namespaces/N/topics/` and one for topics in another.
 
     Raises:
-        InvalidArgument: Not a regular expression, or no such name before it.
+        InvalidArgument: The text has no valid regular expression, or no valid name before it.
     """
     before, found, pattern = text.rpartition("/topics/")
     namespace = NamespaceName.parse(before) if found else DEFAULT_NAMESPACE

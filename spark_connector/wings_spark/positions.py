@@ -1,4 +1,4 @@
-"""Positions: the bounds of a read, resolved to offsets of the log as it is now."""
+"""Positions: the bounds of a read, resolved to offsets of the current log."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -46,10 +46,10 @@ def states_of_all(
 
 
 def batch_ranges(client: Client, topic: Topic, states: States, options: ReadOptions) -> list[Range]:
-    """Return the ranges that a batch read reads of a topic, one for each partition.
+    """Return the ranges of a batch read of a topic, one for each partition.
 
     Raises:
-        InvalidArgument: A position is past the log's end, or of no partition.
+        InvalidArgument: A position is past the log's end, or its partition does not exist.
         OffsetOutOfRange: A start is below the log's start, and `failOnDataLoss` holds.
     """
     bound = options.start(Bound("earliest"))
@@ -77,9 +77,9 @@ def what_is_kept(wanted: Range, log_start_offset: int, options: ReadOptions) -> 
     """Return the part of a range that the log still holds, perhaps empty.
 
     Args:
-        wanted: The range as asked for.
+        wanted: The requested range.
         log_start_offset: The first offset that the log holds.
-        options: `failOnDataLoss`.
+        options: Options, of which `failOnDataLoss` is used.
 
     Raises:
         OffsetOutOfRange: A part was deleted, and `failOnDataLoss` holds.
@@ -109,7 +109,7 @@ def data_loss(
 
 
 def topic_replaced(topic: str) -> OffsetOutOfRange:
-    """Return the error for a topic that was deleted, or replaced by another of its name."""
+    """Return the error for a topic that was deleted, or replaced by another with its name."""
     return OffsetOutOfRange(
         shortened(
             f"topic {topic} was deleted since the query read it, and what it held is gone. To go "
@@ -125,17 +125,17 @@ def resolve(
     bound: Bound,
     default: Literal["earliest", "latest"],
 ) -> dict[Partition, int]:
-    """Return the offset that a bound stands for in each existing partition.
+    """Return the offset of a bound in each existing partition.
 
     Args:
-        client: Resolves times.
+        client: Client that resolves times.
         topic: The topic.
-        states: Of its partitions.
-        bound: As the user gave it.
-        default: For partitions that the bound does not name.
+        states: States of the topic's partitions.
+        bound: The bound, as given by the user.
+        default: Position in partitions that the bound does not name.
 
     Raises:
-        InvalidArgument: An offset is past the log's end, or of a partition that does not exist.
+        InvalidArgument: An offset is past the log's end, or its partition does not exist.
     """
     option = "startingOffsets" if default == "earliest" else "endingOffsets"
     named = bound.of_topic(TopicName.parse(topic.name), topic.key_type)
@@ -172,7 +172,7 @@ def _check_there(
 
 
 class _Times:
-    """Resolves times to offsets; one call for each time, for all partitions."""
+    """Resolver of times to offsets, with one call for each time, for all partitions."""
 
     def __init__(self, client: Client, topic: Topic) -> None:
         self._client = client

@@ -10,13 +10,13 @@ from wings_core.contracts.parts import divide
 from wings_core.partitions import Partition
 
 TASK_ROWS_MIN = 65_536
-"""Least rows of a task, a full batch, unless the user asks for more partitions."""
+"""Least rows of a task: a full batch, unless the user requests more partitions."""
 
 TASK_ROWS = 10_000_000
-"""Most rows of a task, about, unless the user says otherwise."""
+"""Default number of most rows of a task, approximately."""
 
 TASKS_MAX = 10_000
-"""Most tasks of a query, unless it reads more topics: Spark's driver tracks each."""
+"""Most tasks of a query, unless it reads more topics: Spark's driver tracks each task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,44 +24,44 @@ class Range:
     """Offsets `[start_offset, end_offset)` of one partition of a topic."""
 
     topic: str
-    """Full."""
+    """Full name of the topic."""
     uuid: str
-    """The topic's: one of the same name that is created later holds other messages."""
+    """UUID of the topic: a later topic of the same name holds other messages."""
     partition: Partition
     start_offset: int
     end_offset: int
     clamps: bool = False
-    """Whether what retention takes before it is read is skipped, as of a batch read from
-    `earliest`; else `failOnDataLoss` decides."""
+    """Whether messages deleted before they are read are skipped, as in a batch read from
+    `earliest`; otherwise `failOnDataLoss` decides."""
 
     @property
     def rows(self) -> int:
-        """How many offsets it has."""
+        """Number of offsets."""
         return self.end_offset - self.start_offset
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one task reads, in one stream: ranges of one topic."""
+    """Ranges of one topic that one task reads, in one stream."""
 
     topic: str
-    """Full."""
+    """Full name of the topic."""
     uuid: str
-    """Of the topic."""
+    """UUID of the topic."""
     spans: tuple[tuple[Partition, int, int], ...]
-    """Partition, first offset and end offset of each range, of which none is empty. Tuples, as a
-    query may have a hundred thousand, which Spark pickles."""
+    """Partition, first offset and end offset of each range; none is empty. Tuples, as Spark pickles
+    them and a query may have a hundred thousand."""
     clamps: bool = False
-    """As of its ranges."""
+    """See `Range.clamps`."""
 
     @property
     def rows(self) -> int:
-        """How many offsets it has."""
+        """Number of offsets."""
         return sum(end_offset - start_offset for _, start_offset, end_offset in self.spans)
 
 
 class TaskPartition(InputPartition):
-    """The input of one task of a data source."""
+    """Input of one task of a data source."""
 
     value: Task
 
@@ -69,17 +69,18 @@ class TaskPartition(InputPartition):
 def pack(
     ranges: Iterable[Range], tasks_min: int | None = None, task_rows: int | None = None
 ) -> list[Task]:
-    """Pack ranges into tasks that are near-equal in rows, however many partitions they are of.
+    """Pack ranges into tasks with nearly equal numbers of rows, for any number of partitions.
 
     Args:
-        ranges: Of a query, topic by topic; empty ones are left out.
-        tasks_min: Least number of tasks, as far as there are rows; None: one for each core of this
-            machine, but none of fewer than `TASK_ROWS_MIN` rows.
-        task_rows: Most rows of a task, about; None: `TASK_ROWS`.
+        ranges: Ranges of a query, topic by topic; empty ones are left out.
+        tasks_min: Least number of tasks, if there are enough rows; None for one per core of this
+            machine, but none with fewer than `TASK_ROWS_MIN` rows.
+        task_rows: Most rows of a task, approximately; None for `TASK_ROWS`.
 
     Returns:
-        The tasks, in the order of the topics: one at least for each, and for each 10,000 of its
-        partitions, and none of ranges that differ in `clamps`.
+        The tasks, in the order of the topics: at least one for each topic, and one for each 10,000
+        of
+        its partitions. All ranges of a task have the same `clamps`.
     """
     topics: dict[tuple[str, bool], list[Range]] = {}
     for each in ranges:
@@ -94,7 +95,7 @@ def pack(
 def pack_with_holes(
     ranges: Iterable[Range], tasks_min: int | None = None, task_rows: int | None = None
 ) -> list[Task]:
-    """Pack ranges of which a partition may have several: a task has one of each; see `pack`."""
+    """Pack ranges, several per partition allowed, with one per partition in a task; see `pack`."""
     turns: list[list[Range]] = []
     seen: dict[tuple[str, Partition], int] = {}
     for each in ranges:
@@ -106,7 +107,7 @@ def pack_with_holes(
 
 
 def _tasks(ranges: Sequence[Range], wanted: int, rows: int) -> Iterator[Task]:
-    """Yield the tasks of one topic, whose share it is of `wanted` tasks of `rows` rows."""
+    """Yield the tasks of one topic: its share of `wanted` tasks for `rows` rows."""
     sizes = [each.rows for each in ranges]
     parts = divide([each.partition for each in ranges], sizes, -(-sum(sizes) * wanted // rows))
     for part in parts:
@@ -124,8 +125,8 @@ def _tasks(ranges: Sequence[Range], wanted: int, rows: int) -> Iterator[Task]:
 def share(budget: int, sizes: Sequence[int]) -> list[int]:
     """Divide a number of rows in proportion to `sizes`, none getting more than its size.
 
-    Each non-empty one gets at least one row if the budget allows, so that a small partition does
-    not starve beside a large one.
+    Each non-empty partition gets at least one row if the budget allows, so that small partitions
+    do not starve beside large ones.
 
     Returns:
         The share of each; their sum is the budget, or the sum of sizes if that is less.
@@ -138,7 +139,7 @@ def share(budget: int, sizes: Sequence[int]) -> list[int]:
     if budget >= total:
         return list(sizes)
     shares = [one + size * budget // total for one, size in zip(first, rest, strict=True)]
-    # The remainder of rounding goes to those that it cut most.
+    # The remainder of rounding goes to the partitions that lost most by it.
     by_loss = sorted(range(len(rest)), key=lambda index: -(rest[index] * budget % total))
     for index in by_loss[: budget + sum(first) - sum(shares)]:
         shares[index] += 1

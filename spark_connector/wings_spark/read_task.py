@@ -1,4 +1,4 @@
-"""One task's read: ranges of a log, in one stream, as batches of Spark's schema."""
+"""The read of one task: ranges of a log, in one stream, as batches in Spark's schema."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,23 +24,23 @@ from wings_spark.worker import prepare_worker
 
 @dataclass(frozen=True, slots=True)
 class TaskReader:
-    """Reads any task of one query; goes to the tasks pickled."""
+    """A reader of any task of one query, pickled to the tasks."""
 
     server: Server
     schema: StructType
-    """Of the rows that Spark takes."""
+    """Schema of the rows that Spark takes."""
     columns: tuple[str, ...]
-    """Of the topic, as asked for on the wire."""
+    """Columns of the topic to request from the server."""
     system_columns: bool
     filter: str | None
     fail_on_data_loss: bool
     nodes: tuple[str, ...] = ()
-    """Endpoints of a cluster's nodes at planning, over which tasks are spread."""
+    """Endpoints of the cluster's nodes at planning, among which tasks are distributed."""
     retry_timeout: float | None = None
-    """Seconds; see `Server.connect`."""
+    """Time of retries in seconds; see `Server.connect`."""
     versions: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Of the topics' schemas at planning, by UUID: all tasks read these. A stream has new columns
-    once it is started again."""
+    """Versions of the topics' schemas at planning, by UUID, which all tasks read. A stream gets new
+    columns when it is restarted."""
 
     @classmethod
     def of(
@@ -53,14 +53,15 @@ class TaskReader:
         """Return the reader of a query.
 
         Args:
-            options: The user's.
-            schema: Of the rows that Spark takes.
-            subscription: The topics and columns that are read.
-            nodes: Of the cluster; empty for a single server.
+            options: Options of the user.
+            schema: Schema of the rows that Spark takes.
+            subscription: The topics and columns to read.
+            nodes: Endpoints of the cluster's nodes; empty for a single server.
 
         Raises:
             SchemaMismatch: The schema has a column that the topic lacks, or a type that the topic's
-                cannot become.
+                column
+                cannot be converted to.
         """
         available = subscription.all_columns(options)
         tell_of_growth(schema, subscription.schema(options))
@@ -69,7 +70,7 @@ class TaskReader:
         return cls(
             server=options.server,
             schema=schema,
-            # A ticket cannot ask for no column at all.
+            # A ticket must name at least one column.
             columns=tuple(columns or subscription.topics[0].schema.names[:1]),
             system_columns=len(columns) < len(schema.names),
             filter=options.filter,
@@ -80,12 +81,13 @@ class TaskReader:
         )
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task, of each partition in order of offset.
+        """Yield the rows of a task, in order of offset within each partition.
 
         Raises:
-            OffsetOutOfRange: They, or their topic, were deleted, and `failOnDataLoss` holds; of
-                ranges from `earliest`, the topic alone.
-            SchemaMismatch: A value does not fit the type that the user asked for.
+            OffsetOutOfRange: The messages or their topic were deleted, and `failOnDataLoss` holds;
+                for
+                ranges from `earliest`, only if the topic was deleted.
+            SchemaMismatch: A value does not fit the type requested by the user.
         """
         prepare_worker()
         target = arrow_schema(self.schema)
@@ -98,11 +100,12 @@ class TaskReader:
                     constants = {TOPIC_COLUMN: task.topic}
                     converter = SchemaConverter(batch.schema, target, constants)
                 yield converter.convert(batch)
-            # Tickets name a topic by name: the rows are another's if it was replaced meanwhile.
+            # Tickets name a topic by name: if it was replaced meanwhile, the rows are another
+            # topic's.
             self._is_there(client, task)
 
     def _is_there(self, client: Client, task: Task) -> bool:
-        """Tell whether a task's topic is the one that was planned."""
+        """Return whether a task's topic is still the planned one."""
         try:
             if client.topic(task.topic).uuid == task.uuid:
                 return True
@@ -115,7 +118,7 @@ class TaskReader:
     def _batches(self, client: Client, task: Task) -> Iterator[pa.RecordBatch]:
         left = {partition_value(partition): (start, end) for partition, start, end in task.spans}
         shrinks = False
-        # What is left gets less each time, or an error is raised.
+        # Each pass reduces the rest, or raises an error.
         while left:
             try:
                 if shrinks:
@@ -143,7 +146,7 @@ class TaskReader:
     def _chunks(
         self, client: Client, task: Task, left: dict[JsonScalar, tuple[int, int]]
     ) -> Iterator[tuple[pa.RecordBatch, Iterable[tuple[JsonScalar, int]]]]:
-        """Yield batches, each with the partitions that it has rows of and their last offset."""
+        """Yield batches, each with the partitions of its rows and their last offsets."""
         ticket = ScanTicket(
             topic=task.topic,
             schema_version=self.versions.get(task.uuid),
@@ -167,7 +170,7 @@ class TaskReader:
     def _still_kept(
         self, client: Client, task: Task, left: dict[JsonScalar, tuple[int, int]]
     ) -> dict[JsonScalar, tuple[int, int]]:
-        """Return what the log still holds of what is left."""
+        """Return the part of the rest that the log still holds."""
         starts = {
             state.partition: state.log_start_offset for state in client.partitions(task.topic)
         }

@@ -1,10 +1,10 @@
-"""Batch reads as Spark's data source API has them.
+"""Batch reads in Spark's data source API.
 
-Spark pickles a reader before `partitions`, so what `partitions` determines reaches the tasks in the
-partitions alone.
+Spark pickles a reader before `partitions`, so results of `partitions` reach the tasks only in the
+partitions.
 
-There is no `pushFilters`: Spark 4.1 to 4.3 keep what the first query of a DataFrame planned, its
-filters too, and give later queries of the same DataFrame the rows that passed those.
+There is no `pushFilters`: Spark 4.1 to 4.3 keep the plan of a DataFrame's first query with its
+filters, and give later queries of the same DataFrame only the rows that passed them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,10 +23,11 @@ from wings_spark.worker import prepare_worker
 
 
 def plan(client: Client, subscription: Subscription, options: ReadOptions) -> list[Task]:
-    """Return the tasks of a batch read, whose ranges are fixed by this call.
+    """Return the tasks of a batch read, with ranges as of this call.
 
     Raises:
-        InvalidArgument: A position is past a log's end, or of a topic or partition that the query
+        InvalidArgument: A position is past a log's end, or names a topic or partition that the
+            query
             does not read.
         OffsetOutOfRange: A start is below a log's start, and `failOnDataLoss` holds.
     """
@@ -35,7 +36,7 @@ def plan(client: Client, subscription: Subscription, options: ReadOptions) -> li
 
 
 def planned_ranges(client: Client, subscription: Subscription, options: ReadOptions) -> list[Range]:
-    """Return the ranges of a batch read, fixed by this call; raises as `plan` does."""
+    """Return the ranges of a batch read, as of this call; raises like `plan`."""
     subscription.check_bounds(options)
     return [
         each
@@ -45,11 +46,11 @@ def planned_ranges(client: Client, subscription: Subscription, options: ReadOpti
 
 
 class WingsReader(DataSourceReader):
-    """Reads what is committed when the query is planned.
+    """A reader of the messages that are committed when the query is planned.
 
     Args:
-        options: Checked for a batch read.
-        schema: Of the rows that Spark takes.
+        options: Options, checked for a batch read.
+        schema: Schema of the rows that Spark takes.
 
     Raises:
         WingsError: The topic does not exist, or lacks a column of the schema.
@@ -64,13 +65,13 @@ class WingsReader(DataSourceReader):
         self._task_reader = TaskReader.of(options, schema, self._subscription, nodes)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the query's tasks, whose ends are fixed by this call."""
+        """Return the query's tasks, with ends as of this call."""
         with self._options.server.connect(self._options.retry_timeout) as client:
             tasks = plan(client, self._subscription, self._options)
         # Spark accepts a list only.
         return [TaskPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task; nothing if the query has none."""
+        """Yield the rows of one task; none for an empty query."""
         task = getattr(partition, "value", None)  # Spark 4.1 passes None for an empty query.
         return self._task_reader.read(task) if isinstance(task, Task) else iter(())

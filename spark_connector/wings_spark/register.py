@@ -1,4 +1,4 @@
-"""Registration of the data source with a session, and the settings that make it fast."""
+"""Registration of the data source with a session, and settings for speed."""
 
 import warnings
 from typing import TYPE_CHECKING
@@ -12,16 +12,16 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(65_536),
 }
-"""Measured on writes: 5.6 million rows a second with these, 1.5 to 2.6 with Spark's own."""
+"""Settings with which writes reach 5.6 million rows a second, instead of 1.5 to 2.6 (measured)."""
 
 CODEC = "spark.sql.execution.arrow.compression.codec"
 
 
 def register(spark: "SparkSession") -> None:
-    """Register the format `wings` with a session, and set what makes it fast.
+    """Register the format `wings` with a session, and apply `SETTINGS`.
 
-    Spark finds the format by its name without this, but leaves the settings at their defaults.
-    Settings that the session has already are not changed.
+    Without this, Spark finds the format by its name, but keeps its default settings. Settings that
+    the session already has are not changed.
 
     Args:
         spark: A session, classic or of Spark Connect.

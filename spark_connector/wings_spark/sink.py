@@ -1,4 +1,4 @@
-"""Sink: the topic that rows are written to, and how a task stages its part of them."""
+"""Sink: the topic that rows are written to, and staging of a task's rows."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,22 +19,22 @@ from wings_spark.write_options import WriteOptions
 from wings_spark.write_schema import check_write_schema
 
 STAGE_SECONDS_MAX = 24 * 3600.0
-"""How long a task may take; a server sweeps what was left for as long, unless set otherwise."""
+"""Longest time of a task: the default age at which a server sweeps abandoned stages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part(WriterCommitMessage):
-    """The commit message of one attempt of a task: what it staged, and for which batch."""
+    """Commit message of one attempt of a task: its stage and batch."""
 
     committer: BatchCommitter
     stage: str | None
-    """The stage's id; None if the task had no rows."""
+    """Id of the stage; None if the task had no rows."""
     rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """The topic that rows are appended to; goes to the tasks pickled."""
+    """The topic that rows are appended to, pickled to the tasks."""
 
     server: Server
     topic: Topic
@@ -44,9 +44,9 @@ class Sink:
         """Fetch the topic, and check the rows' schema against it.
 
         Raises:
-            TopicNotFound: There is none of this name.
-            SchemaMismatch: Columns are missing, not the topic's, or of a type that cannot become
-                the topic's.
+            TopicNotFound: The topic does not exist.
+            SchemaMismatch: Columns are missing, unknown to the topic, or of a type that cannot be
+                converted to the topic's.
         """
         prepare_worker()
         server = options.server
@@ -63,25 +63,26 @@ class Sink:
         repeated: bool,
         job: BatchCommitter | None = None,
     ) -> Part:
-        """Write the rows of this task to a stage of this attempt's own.
+        """Write the rows of this task to this attempt's own stage.
 
-        Blocks until they are durable. An attempt that fails deletes its stage, as does one that
-        finishes after its job.
+        Blocks until the rows are durable. An attempt that fails, or finishes after its job, deletes
+        its
+        stage.
 
         Args:
-            committer: Of the batch that the rows belong to.
-            batches: Of the schema that was checked.
+            committer: Committer of the rows' batch.
+            batches: Rows in the checked schema.
             repeated: Whether the batch may have been published before this job began.
-            job: Published empty when the job fails; None: `committer` itself.
+            job: Committer that is published empty if the job fails; None for `committer` itself.
 
         Raises:
             SchemaMismatch: A value does not fit the topic, such as a null in a required column.
-            WingsError: The server refused the rows or could not be reached.
+            WingsError: The server rejected the rows or could not be reached.
         """
         prepare_worker()
         with self.server.connect() as client:
             if repeated and committer.is_published(client):
-                # All rows are published, but Spark's stateful operators must see the end.
+                # All rows are already published, but Spark's stateful operators must see the end.
                 for _ in batches:
                     pass
                 return Part(committer, None, 0)
@@ -97,7 +98,7 @@ class Sink:
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return Part(committer, None, 0)
-        # Left by an error, the stage is deleted.
+        # On an error, the `with` statement deletes the stage.
         stage = client.stage(self.topic, stage_id(committer), seconds_max=STAGE_SECONDS_MAX)
         with stage:
             stage.write(first)
@@ -113,12 +114,12 @@ class Sink:
 
 
 def stage_id(committer: BatchCommitter) -> str:
-    """Return a stage id that is unique to this attempt of a task."""
+    """Return a stage id unique to this attempt of a task."""
     context = TaskContext.get()
     assert context is not None, "rows are staged in tasks"
     return f"{committer.prefix}{context.partitionId()}.{context.attemptNumber()}.{uuid4()}"
 
 
 def stages_of(parts: Iterable[WriterCommitMessage | None]) -> Sequence[str]:
-    """Return the stage ids of a job in the order of its tasks, without tasks that staged none."""
+    """Return the stage ids of a job in the order of its tasks; tasks without rows have none."""
     return [part.stage for part in parts if isinstance(part, Part) and part.stage is not None]

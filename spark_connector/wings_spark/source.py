@@ -23,16 +23,16 @@ NAME = "wings"
 class WingsDataSource(DataSource):
     """Topics of Wings as DataFrames.
 
-    The options are those of `wings_spark.options` and `wings_spark.write_options`.
+    For options see `wings_spark.options` and `wings_spark.write_options`.
     """
 
     @classmethod
     def name(cls) -> str:
-        """Return what `format` takes."""
+        """Return the name of the format."""
         return NAME
 
     def schema(self) -> "StructType":
-        """Return the columns of the topic, or those that the option `columns` names."""
+        """Return the columns of the topic, or the columns named by the option `columns`."""
         from wings_spark.options import ReadOptions
         from wings_spark.subscription import Subscription
         from wings_spark.table_options import is_of_table, plain_options, with_options

@@ -1,7 +1,7 @@
-"""Spark's versions: what 4.2 and later added, and what stands for it in 4.1.
+"""Additions of Spark 4.2 and later, with substitutes for them in 4.1.
 
-In 4.1 a stream reads all there is at each trigger; Spark asks for no limit there, and has an
-available-now trigger of its own.
+In 4.1 a stream reads all new messages at each trigger: Spark passes no limit, and has its own
+available-now trigger.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 _TAKES_ZONE = "timezone" in inspect.signature(to_arrow_schema).parameters
 
 ARROW_ZONE: dict[str, Any] = {"timezone": "UTC"} if _TAKES_ZONE else {}
-"""What has Spark's own translation of types to Arrow's put times into UTC; 4.1's always does."""
+"""Arguments that make Spark's conversion of types to Arrow use UTC; 4.1's always does."""
 
 HAS_READ_LIMITS = True
 """Whether Spark passes limits to a stream."""

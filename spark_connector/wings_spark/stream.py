@@ -1,10 +1,10 @@
-"""Streams as Spark's data source API has them.
+"""Streams in Spark's data source API.
 
 Spark makes a reader in several processes that share nothing: one plans, one on the driver returns
-offsets for as long as the query runs, and the tasks read. All state of a query is in its offsets;
-what a reader keeps between calls (a connection, the target of an available-now trigger, the time
-of the last batch) may be lost with its process. Nothing depends on `commit` or `stop`, which may
-come late or never.
+offsets as long as the query runs, and the tasks read. All state of a query is in its offsets; a
+reader's own state (a connection, the target of an available-now trigger, the time of the last
+batch) may be lost with its process. Nothing depends on `commit` or `stop`, which may be called late
+or never.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,11 +37,11 @@ from wings_spark.subscription import Subscription
 
 
 class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics as messages are appended.
+    """A reader that follows topics.
 
     Args:
-        options: Checked for a stream.
-        schema: Of the rows that Spark takes.
+        options: Options, checked for a stream.
+        schema: Schema of the rows that Spark takes.
 
     Raises:
         WingsError: The topic does not exist or lacks a column of the schema, or an option needs a
@@ -116,7 +116,7 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return batch.end.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name.
-        """Return the limit that the options ask for."""
+        """Return the limit in the options."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -124,7 +124,7 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name.
-        """Fix the query's end at what is committed now."""
+        """Set the query's end to the last committed messages."""
         self._target = Heads.ask(self._connected(), self._options).offset
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.
@@ -134,7 +134,7 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Reading.
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks that read what lies between two offsets; none if they are equal.
+        """Return the tasks that read from one offset to another; none if they are equal.
 
         Raises:
             OffsetOutOfRange: Messages were deleted or a topic was replaced since, and

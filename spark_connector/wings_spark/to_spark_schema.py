@@ -1,7 +1,7 @@
 """Conversion to Spark's schema: a topic's batches in exactly the Arrow schema that Spark takes.
 
-Spark checks the first batch of a task only, so every batch gets the same schema, names of list
-items and nullability included.
+Spark checks only the first batch of a task, so every batch gets the same schema, including names
+of list items and nullability.
 """
 
 from collections.abc import Callable
@@ -28,20 +28,20 @@ Convert = Callable[["ArrowArray"], "ArrowArray"]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema in which Spark takes rows of `schema`."""
+    """Return the Arrow schema that Spark requires for rows of `schema`."""
     return to_arrow_schema(schema, **ARROW_ZONE)
 
 
 class SchemaConverter:
-    """Converts a topic's batches to Spark's schema.
+    """A converter of a topic's batches to Spark's schema.
 
     Args:
         source: The batches' schema; columns are matched by name.
         target: The schema to return, from `arrow_schema`.
-        constants: Value of each column that the batches lack.
+        constants: Constant values of columns that the batches lack.
 
     Raises:
-        SchemaMismatch: A column is missing, or its type cannot become the target's.
+        SchemaMismatch: A column is missing, or its type cannot be converted to the target's.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class SchemaConverter:
 
 
 def conversion_of(source: "ArrowField", target: "ArrowField") -> Convert | None:
-    """Return the function that converts a column to its target type; None if it has that type.
+    """Return the conversion of a column to its target type; None if the types are the same.
 
-    Nanoseconds are cut to microseconds where the target is the type that `spark_type` chooses;
-    any other target must hold every value.
+    Nanoseconds are truncated to microseconds if the target is the type chosen by `spark_type`; any
+    other target must hold every value.
 
     Raises:
         SchemaMismatch: No conversion exists.

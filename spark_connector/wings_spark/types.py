@@ -1,4 +1,4 @@
-"""Types: what a topic's columns are in Spark.
+"""Spark's types for a topic's columns.
 
 Spark has no unsigned numbers, no nanoseconds and no zones of its own, so a column becomes the
 narrowest type that holds all its values; `to_spark_schema` cuts nanoseconds to microseconds.
@@ -64,11 +64,11 @@ def spark_type(data_type: pa.DataType, column: str) -> spark.DataType:
     """Return Spark's narrowest type that holds all values of an Arrow type.
 
     Args:
-        data_type: Of a topic's column, or nested in one.
+        data_type: Type of a topic's column, or nested in one.
         column: The column's name, for the error.
 
     Raises:
-        InvalidArgument: There is none.
+        InvalidArgument: Spark has no such type.
     """
     for check, found in _FLAT:
         if getattr(pa.types, check)(data_type):
@@ -111,7 +111,7 @@ def _nested(data_type: pa.DataType, column: str) -> spark.DataType | None:
 
 
 def _decimal(data_type: Any) -> spark.DataType | None:
-    # A negative scale stands for zeros before the point, which Spark counts as digits.
+    # A negative scale means zeros before the point, which Spark counts as digits.
     precision, scale = data_type.precision, data_type.scale
     if scale < 0:
         precision, scale = precision - scale, 0

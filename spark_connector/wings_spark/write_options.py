@@ -1,4 +1,4 @@
-"""Write options: what a user writes with `.option(…)` on a write, as a frozen model."""
+"""Options that users set with `.option(…)` on a write, as a frozen model."""
 
 from collections.abc import Mapping
 from typing import Annotated, Self
@@ -9,7 +9,7 @@ from wings_core.contracts.messages import INT64_MAX, problem_of
 from wings_spark.options import Options
 
 _OF_SPARK = ("checkpointlocation", "queryname")
-"""Options of the stream itself that Spark passes along, in lower case."""
+"""Options of the stream itself that Spark passes too, in lower case."""
 
 
 class WriteOptions(Options):
@@ -17,7 +17,8 @@ class WriteOptions(Options):
 
     topic: Annotated[str, Field(min_length=1)]
     txn_app_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    """With `txn_version`, as in Delta Lake: a repeated write is published once."""
+    """Application id which, with `txn_version`, makes a repeated write published once, as in Delta
+    Lake."""
     txn_version: Annotated[int, Field(ge=0, le=INT64_MAX)] | None = None
 
     @classmethod
@@ -25,7 +26,8 @@ class WriteOptions(Options):
         """Validate the options of a batch write.
 
         Raises:
-            InvalidArgument: One is missing, unknown, or has a bad value; the message names it.
+            InvalidArgument: An option is missing, unknown, or has a bad value; the message names
+                it.
         """
         return cls.parse(given)
 
@@ -34,7 +36,7 @@ class WriteOptions(Options):
         """Validate the options of a streaming write.
 
         Raises:
-            InvalidArgument: As for `for_batch`, and where one is for batch writes alone.
+            InvalidArgument: See `for_batch`; or an option is only for batch writes.
         """
         found = {name: value for name, value in given.items() if name.lower() not in _OF_SPARK}
         return cls.parse(found).refuse(("txn_app_id", "txn_version"), "batch writes")

@@ -1,8 +1,8 @@
-"""The check of a write's schema: whether its rows can become a topic's, before any is written.
+"""The check of a write's schema against a topic's, before any row is written.
 
-Columns are matched by name, in any order. What depends on values is checked as they are written:
-overflow, times finer than the topic's, and nulls in required columns (Spark declares almost every
-column nullable).
+Columns are matched by name, in any order. Values are checked as they are written: for overflow,
+times finer than the topic's, and nulls in required columns (Spark declares almost every column
+nullable).
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,8 @@ def check_write_schema(schema: pa.Schema, topic: Topic) -> None:
     """Check that rows of a schema can be appended to a topic.
 
     Raises:
-        SchemaMismatch: They cannot; the message names every column at fault, the fact `column`
+        SchemaMismatch: The rows do not fit; the message names every column at fault, the fact
+            `column`
             the first.
     """
     names: list[str] = schema.names
@@ -51,7 +52,7 @@ def check_write_schema(schema: pa.Schema, topic: Topic) -> None:
 
 
 def _mistyped(schema: pa.Schema, wanted: pa.Schema) -> Iterator[tuple[str, str]]:
-    """Yield name and description of each column whose type cannot become the topic's."""
+    """Yield name and description of each column whose type cannot be converted to the topic's."""
     found = {field.name: field for field in fields_of(schema)}
     for field in fields_of(wanted):
         source = found.get(field.name)

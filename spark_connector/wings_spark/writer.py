@@ -1,10 +1,10 @@
-"""Batch writes as Spark's data source API has them.
+"""Batch writes in Spark's data source API.
 
     planning          tasks                        driver
     check the topic ─▶ stage, each for itself ─▶ publish all at once
                                                    or abort
 
-Spark pickles the writer where it plans, and commits with a copy of it in another process.
+Spark pickles the writer at planning, and commits with a copy of it in another process.
 """
 
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ from wings_spark.write_options import WriteOptions
 
 
 class WingsWriter(DataSourceArrowWriter):
-    """Appends the rows of one job to a topic, atomically.
+    """A writer that appends the rows of one job to a topic, atomically.
 
     Args:
-        options: Checked for a batch write.
-        schema: Of the rows.
+        options: Options, checked for a batch write.
+        schema: Schema of the rows.
 
     Raises:
-        WingsError: There is no such topic, or the rows do not fit it.
+        WingsError: The topic does not exist, or the rows do not fit it.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:

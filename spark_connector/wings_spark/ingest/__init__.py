@@ -3,5 +3,5 @@
     driver: claim, journal ─▶ tasks: read_file, stage ─▶ driver: publish, acknowledge
 
 `settings` is the source's TOML, `run` starts the query, `status` reports on it. The parts of the
-pipeline share what is pickled, the journal and the server, and nothing else.
+pipeline share pickled objects, the journal and the server, and nothing else.
 """

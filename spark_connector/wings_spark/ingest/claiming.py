@@ -1,4 +1,4 @@
-"""What the process that returns a query's offsets holds: it receives, claims, and extends."""
+"""State of the process that returns a query's offsets: it receives, claims and extends messages."""
 
 from time import monotonic
 
@@ -9,10 +9,10 @@ from wings_spark.ingest.settings import SourceSettings
 
 
 class Claiming:
-    """The state of that process; nothing of it is pickled.
+    """Queue coordination in the process that returns a query's offsets; never pickled.
 
     Args:
-        settings: Of the source.
+        settings: Settings of the source.
     """
 
     def __init__(self, settings: SourceSettings) -> None:
@@ -25,7 +25,7 @@ class Claiming:
         self.failed_since: float | None = None
 
     def failed_for(self) -> float:
-        """Record a failed claim; returns for how many seconds claims have failed."""
+        """Record a failed claim; returns the seconds since the first of these failures."""
         if self.failed_since is None:
             self.failed_since = monotonic()
         return monotonic() - self.failed_since

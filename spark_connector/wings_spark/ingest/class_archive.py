@@ -1,9 +1,9 @@
 """An archive of Spark's classes, which Java maps at its start instead of loading each.
 
-To find, parse and link them is two fifths of what Java does up to the first message. A run without
-an archive lists the classes that it loads; once it has read files, a process of the lowest priority
-writes the archive of that list beside the checkpoint. Java ignores one that does not fit its
-version, options or class path.
+Finding, parsing and linking classes takes two fifths of Java's work up to the first message. A run
+without an archive lists the classes that it loads; once it has read files, a process of the lowest
+priority writes the archive of that list beside the checkpoint. Java ignores an archive that does
+not match its version, options or class path.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HEAP_MEGABYTES = 256
-"""Of Java while it writes an archive."""
+"""Heap of Java while it writes an archive."""
 
 LOWEST_PRIORITY = 19
 
@@ -26,8 +26,8 @@ class ClassArchive:
     """The archive of a checkpoint; used in a `with` statement, by one thread.
 
     Args:
-        directory: Where it is.
-        wanted: Whether there is to be one; else nothing is done.
+        directory: Directory of the archive.
+        wanted: Whether to use and write an archive; if not, all methods do nothing.
     """
 
     def __init__(self, directory: Path, *, wanted: bool) -> None:
@@ -42,7 +42,7 @@ class ClassArchive:
 
         Args:
             java: The executable.
-            what: What else an archive depends on.
+            what: Further texts that the archive depends on.
         """
         name = hashlib.sha256("\n".join([str(java), *what]).encode())
         with suppress(OSError):
@@ -61,11 +61,11 @@ class ClassArchive:
         return f"-XX:DumpLoadedClassList={self._classes}"
 
     def started(self, spark: "SparkSession", *options: str) -> None:
-        """Note what Java runs with: `write` has an archive of it written.
+        """Record how Java was started, so that `write` can write an archive for it.
 
         Args:
-            spark: Of that Java.
-            options: Those that the archive has to be written with as well.
+            spark: Session of that Java.
+            options: Java options that the archive must be written with.
         """
         if not self._classes.is_file() or self._path.exists():
             return
@@ -83,9 +83,9 @@ class ClassArchive:
         ]
 
     def write(self) -> None:
-        """Begin to write the archive, unless there is one; take it once it is written.
+        """Start writing the archive, unless it exists; move it into place once written.
 
-        Does not block. Called again and again, after Java has loaded what a batch takes.
+        Does not block. Called repeatedly, after Java has loaded the classes that a batch needs.
         """
         if self._process is None and self._command:
             self._part.touch()
@@ -113,7 +113,7 @@ class ClassArchive:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End what writes an archive: the next run does it."""
+        """Stop a process that writes an archive: the next run writes it."""
         self.write()
         if self._process is not None and self._process.poll() is None:
             self._process.kill()

@@ -1,8 +1,8 @@
-"""The columns of a file beside those of its topic: found by name, missing ones null, new ones kept.
+"""Mapping of a file's columns to a topic's by name: missing columns, and new ones.
 
-of both         read as the topic's types
-of the topic    null, where they may be
-of the file     by `on_new_columns`: the file fails, they are kept as text, or the topic gets them
+in both             read as the topic's types
+only in the topic   null, if nullable
+only in the file    by `on_new_columns`: kept as text, added to the topic, or an error of the file
 """
 
 from collections.abc import Sequence
@@ -21,18 +21,18 @@ pc: Any = pyarrow.compute
 
 
 class OnNewColumns(StrEnum):
-    """What happens to columns of files that the topic does not have."""
+    """Treatment of a file's columns that the topic lacks."""
 
     EVOLVE = "evolve"
-    """The topic's schema grows by them; needs the right `admin` on the topic."""
+    """They are added to the topic's schema; needs the right `admin` on the topic."""
     RESCUE = "rescue"
-    """Their values are kept in the rescued column, as a JSON object of each row."""
+    """Their values are kept in the rescued column, as a JSON object for each row."""
     FAIL = "fail"
     """The file fails."""
 
 
 class NewColumnsError(Exception):
-    """A file has columns that the topic is to get.
+    """A file has columns that must be added to the topic.
 
     Args:
         fields: The columns.
@@ -53,19 +53,19 @@ def new_column_refused(name: str) -> SchemaMismatch:
 
 
 class FileColumns:
-    """How the columns of one file become those of a topic.
+    """A mapping of one file's columns to a topic's.
 
     Args:
-        found: The file's columns, those that the topic lacks of types that they are read as.
-        target: The topic's columns, but for those that the source adds.
-        on_new: What happens to columns that the topic lacks.
+        found: The file's columns; columns that the topic lacks have the types to read them as.
+        target: The topic's columns, except those that the source adds.
+        on_new: Treatment of columns that the topic lacks.
 
     Attributes:
-        read: What the file is read as.
+        read: Schema to read the file with.
 
     Raises:
         SchemaMismatch: A column that must not be null is missing, or the topic lacks one.
-        NewColumnsError: The topic is to get columns.
+        NewColumnsError: Columns must be added to the topic.
     """
 
     def __init__(self, found: pa.Schema, target: pa.Schema, on_new: OnNewColumns) -> None:
@@ -91,10 +91,10 @@ class FileColumns:
         return self.read.equals(self._target)
 
     def completed(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[str | None] | None]:
-        """Return rows with the topic's columns, and texts of values that have none there.
+        """Return rows with the topic's columns, and texts of values in new columns.
 
         Args:
-            batch: Of `read`.
+            batch: Rows with the schema `read`.
 
         Returns:
             The rows; for each a JSON object of its values in new columns, None where all are null;
@@ -127,7 +127,7 @@ def _texts(rest: Any) -> list[str | None] | None:
 
 
 def row_texts(batch: pa.RecordBatch) -> list[str | None]:
-    """Return each row as JSON; NaN and infinities as the strings of Protobuf's JSON."""
-    # As bytes: of texts, other characters end lines too, which JSON leaves as they are.
+    """Return each row as JSON; NaN and infinities are the strings of Protobuf's JSON."""
+    # Splitting bytes: text also splits at other characters, which JSON does not escape.
     lines = b"".join(encode_lines(batch, names_floats=True)).splitlines()
     return [line.decode() for line in lines]

@@ -18,8 +18,8 @@ def open_queue(source: SourceSettings) -> Queue:
     """Open a source's queue.
 
     Raises:
-        InvalidArgument: There is none.
-        Unavailable: It cannot be opened.
+        InvalidArgument: The queue does not exist.
+        Unavailable: The queue cannot be opened.
     """
     settings = source.queue
     if settings.kind == "share":
@@ -59,9 +59,9 @@ class Connections:
     """The connections of a process on the driver; used in a `with` statement.
 
     Attributes:
-        client: Of the target's server.
-        queue: Of the source.
-        journal: Of the pipeline.
+        client: Client of the target's server.
+        queue: Queue of the source.
+        journal: Journal of the pipeline.
         shared: The source's files.
     """
 

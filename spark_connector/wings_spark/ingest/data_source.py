@@ -1,4 +1,4 @@
-"""The pipeline as Spark's data source API has it: claims are its offsets, works its rows.
+"""The pipeline as a data source of Spark: claims are its offsets, works its rows.
 
 Spark makes the reader and the writer in several processes that share nothing. One on the driver
 returns offsets for as long as the query runs: it receives, journals claims, and extends messages.
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 NAME = "wings-ingest"
 
 SETTINGS = "settings"
-"""The option with the settings, as JSON."""
+"""Name of the option that holds the settings, as JSON."""
 
 TASKS = "tasks"
-"""The option with the number of tasks of a batch."""
+"""Name of the option that holds the number of tasks of a batch."""
 
 CLAIM = "claim"
-"""The key of an offset: the last claim before it."""
+"""Key in an offset: number of the last claim before it."""
 
 UNREACHABLE_SECONDS_MAX = 600.0
-"""A query fails when queue or server could not be reached for so long."""
+"""Time after which a query fails while the queue or the server is unreachable."""
 
 _WORK = "work"
 
@@ -54,11 +54,11 @@ class IngestDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what `format` takes."""
+        """Return the name of the format."""
         return NAME
 
     def schema(self) -> str:
-        """Return the one column, of works as JSON."""
+        """Return the schema: one column of works as JSON."""
         return f"{_WORK} string"
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
@@ -84,11 +84,11 @@ class WorkPartition(InputPartition):
 
 
 class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Claims files.
+    """A reader whose offsets are claims of files.
 
     Args:
-        settings: Of the source, as JSON.
-        tasks: Of one batch.
+        settings: Settings of the source, as JSON.
+        tasks: Number of tasks of one batch.
     """
 
     def __init__(self, settings: str, tasks: int) -> None:
@@ -102,7 +102,7 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _parsed(self._text)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
-        """Return where a new query begins: after the last finished claim."""
+        """Return the offset of a new query: after the last finished claim."""
         from wings_core.queue.journal import Journal
 
         return {CLAIM: Journal(self._settings.journal_directory).last_done}
@@ -116,7 +116,7 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Args:
             start: The batch's begin; None in Spark 4.1.
-            limit: Ignored: the limits are those of the settings.
+            limit: Ignored: the settings have limits of their own.
 
         Raises:
             WingsError: The queue or the server failed.
@@ -140,7 +140,7 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {CLAIM: running.last_claim}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name.
-        """Return no limit: those of the settings hold."""
+        """Return no limit: the settings have limits of their own."""
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.

@@ -20,15 +20,15 @@ COLUMNS = {
     "failed_at": "timestamp[us, tz=UTC] not null",
     "payload": "string",
 }
-"""Of a topic of dead letters."""
+"""Columns of a topic of dead letters."""
 
 
 class DeadLetters:
-    """Writes dead letters to the topic that a source names, if any.
+    """A writer of dead letters to the topic that a source names, if any.
 
     Args:
-        settings: Of the source.
-        client: Of the target's server.
+        settings: Settings of the source.
+        client: Client of the target's server.
     """
 
     def __init__(self, settings: SourceSettings, client: Client) -> None:
@@ -36,10 +36,10 @@ class DeadLetters:
         self._client = client
 
     def prepare(self) -> Topic | None:
-        """Return their topic, created if missing; None if the source names none.
+        """Return the topic of dead letters, created if missing; None if the source names none.
 
         Raises:
-            WingsError: There is a topic of this name with other columns, or the server failed.
+            WingsError: The topic exists with other columns, or the server failed.
         """
         name = self._settings.dead_letters.topic
         if name is None:
@@ -47,14 +47,14 @@ class DeadLetters:
         return self._client.create_topic(name, COLUMNS, if_not_exists=True)
 
     def stage(self, letters: Sequence[DeadLetter], prefix: str) -> str | None:
-        """Stage a row for each, and return the stage's id; None if the source names no topic.
+        """Stage a row for each; returns the stage's id, or None if the source names no topic.
 
         Args:
             letters: The dead files.
-            prefix: Of the stage's id.
+            prefix: Prefix of the stage's id.
 
         Raises:
-            WingsError: There is a topic of this name with other columns, or the server failed.
+            WingsError: The topic exists with other columns, or the server failed.
         """
         topic = self.prepare()
         if topic is None:

@@ -1,7 +1,7 @@
-"""Disposal: files that are published to their end are archived or deleted, where that is asked for.
+"""Archiving or deletion of completely published files, if a source asks for it.
 
-Only the version that was read is: a file that was overwritten since stays. Between the look at its
-version and its end lies a moment in which it can still be overwritten.
+Only the version that was read is affected: a file overwritten since is kept. A file can still be
+overwritten between the check of its version and its move or deletion.
 """
 
 import errno
@@ -19,13 +19,13 @@ _logger = logging.getLogger(__name__)
 
 
 class Disposal:
-    """Archives or deletes the files of a source.
+    """A function that archives or deletes files of a source.
 
     Args:
-        settings: Of the source, which ask for it.
+        settings: Settings of the source, with `archive` or `delete`.
 
     Raises:
-        InvalidArgument: The archive is where the source reads, or in another bucket than its files.
+        InvalidArgument: The source reads from the archive, or the archive is in another bucket.
     """
 
     def __init__(self, settings: SourceSettings) -> None:
@@ -36,11 +36,11 @@ class Disposal:
             _check_archive(self._archive, self._places.prefixes)
 
     def __call__(self, files: Sequence[tuple[ClaimedFile, str]]) -> None:
-        """Dispose of files, each in the version that was read; one that is gone is done.
+        """Archive or delete files, each in the version that was read; missing files are skipped.
 
         Raises:
-            Unavailable: The object store, or this machine's disk, is not usable now.
-            Unauthenticated: The object store does not know the caller.
+            Unavailable: The object store or this machine's disk is temporarily unusable.
+            Unauthenticated: The object store rejects the credentials.
         """
         for file, version in files:
             if file.payload is not None:
@@ -102,7 +102,7 @@ class Disposal:
 
 
 def disposal_of(settings: SourceSettings) -> Disposal | None:
-    """Return the disposal that a source asks for, if any.
+    """Return the disposal in a source's settings, if any.
 
     Raises:
         InvalidArgument: As `Disposal`.

@@ -1,4 +1,4 @@
-"""Why a query ended: one line, out of the pages that Spark wraps it in."""
+"""Reason for a query's end, extracted as one line from Spark's long messages."""
 
 import contextlib
 import re
@@ -16,7 +16,7 @@ from wings_core.errors import WingsError
 REASON_CHARACTERS_MAX = 500
 
 SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
-"""What PySpark raises for errors of its own, of Java, and of the way to Java."""
+"""Exceptions of PySpark for its own errors, Java's, and those of the connection to Java."""
 
 _CONFIGURATION = (
     errors.InvalidArgument,
@@ -26,10 +26,10 @@ _CONFIGURATION = (
     errors.Unauthenticated,
     errors.PermissionDenied,
 )
-"""Errors that a restart does not mend."""
+"""Errors that remain after a restart."""
 
 _STATE = "=== Streaming Query ==="
-"""What Spark writes of a query begins so, after what ended it."""
+"""Beginning of Spark's description of a query, which follows the error."""
 
 _OURS = re.compile(r"(?:wings_core\.errors\.)(\w+): (.*)")
 _RAISED = re.compile(r"(?:Caused by: |: )?((?:[\w$]+\.)*[\w$]*(?:Error|Exception)): (.+)")
@@ -41,11 +41,12 @@ _SLOW_WORKER = re.compile("(?i)python worker failed to connect|accept timed out"
 
 
 class QueryEndedError(Exception):
-    """A query ended by an error.
+    """A query ended with an error.
 
     Args:
-        reason: One line.
-        is_configuration: Whether the settings, or what they name, must be changed first.
+        reason: The reason, in one line.
+        is_configuration: Whether the settings, or the queue or topic they name, must be changed
+            first.
         lost_java: Whether Java is gone, and Spark with it.
     """
 
@@ -59,12 +60,12 @@ class QueryEndedError(Exception):
 
 
 def is_configuration(error: WingsError) -> bool:
-    """Tell whether an error remains until the settings, or what they name, are changed."""
+    """Return whether an error remains until the settings, or the things they name, are changed."""
     return isinstance(error, _CONFIGURATION)
 
 
 def ended_by(error: Exception) -> QueryEndedError:
-    """Return why a query ended, by what PySpark raised."""
+    """Return the reason of a query's end, by the exception of PySpark."""
     if isinstance(error, Py4JNetworkError | ConnectionError):
         return QueryEndedError("Java ended, and Spark with it", lost_java=True)
     text = ""
@@ -74,7 +75,7 @@ def ended_by(error: Exception) -> QueryEndedError:
 
 
 def ended_with(text: str) -> QueryEndedError:
-    """Return why a query ended, by Spark's text: the last error of Python, else of Java."""
+    """Return the reason in Spark's text: the last error of Python, else of Java."""
     lines = [line.strip() for line in text.partition(_STATE)[0].splitlines() if line.strip()]
     ours = [found for line in lines if (found := _OURS.search(line))]
     if ours:

@@ -1,4 +1,4 @@
-"""The fetch of a file to this machine's disk, wherever it is, in the announced version."""
+"""Fetching of a file in its announced version, from anywhere, to this machine's disk."""
 
 import os
 from collections.abc import Generator
@@ -13,27 +13,27 @@ from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.settings import SourceSettings
 
 SUFFIX_CHARACTERS_MAX = 32
-"""Of each of the last two suffixes of a file's name, which tell its format."""
+"""Longest kept length of each of the last two suffixes of a file name, which give its format."""
 
 
 @contextmanager
 def fetched_file(
     section: FileSection, directory: Path, settings: SourceSettings
 ) -> Generator[Fetched]:
-    """Yield the path of a file's bytes on this machine; copies those of objects and payloads.
+    """Yield the path of a file's bytes on this machine; copies objects and payloads.
 
     Blocks until they are copied.
 
     Args:
-        section: Of which file, and which of its rows.
-        directory: For copies, and links.
-        settings: Of the source.
+        section: The file, or section of one.
+        directory: Directory for copies and links.
+        settings: Settings of the source.
 
     Raises:
-        RefusedError: It is not in what the source may read.
-        FileError: It does not exist, or cannot be read.
-        SupersededError: It has another version than the announced one, and versions count.
-        WingsError: The object store cannot be reached, or does not know the caller.
+        RefusedError: The file is outside the places that the source may read.
+        FileError: The file does not exist, or cannot be read.
+        SupersededError: The file's version is not the announced one, and versions count.
+        WingsError: The object store cannot be reached, or rejects the credentials.
     """
     file = section.file
     if file.payload is not None:
@@ -61,14 +61,14 @@ def fetched_file(
             if now != seen:
                 raise FileError(f"{file.uri} changed while it was read: {seen} is {now} now")
 
-        # A name of the open file, whose format it tells: what is opened by it is what was judged.
+        # A link to the open file, named for its format: the checked file is the one that is read.
         path = directory / name_of(file.uri)
         path.symlink_to(real_path(opened, file.uri))
         yield Fetched(path, section.rows(), seen, check)
 
 
 def name_of(uri: str) -> str:
-    """Return a file name that has the URI's format suffixes, and is valid whatever the key is.
+    """Return a file name with the URI's format suffixes, valid for any key.
 
     A key may be longer than names are, end with a slash, or be `..`.
     """
@@ -82,10 +82,10 @@ def name_of(uri: str) -> str:
 
 
 def version_of(file: int | Path, uri: str) -> str:
-    """Return the version of a file of this machine, open or by its path.
+    """Return the version of a local file, given by descriptor or path.
 
     Raises:
-        FileError: It cannot be looked at.
+        FileError: The file's metadata cannot be read.
     """
     try:
         status = os.fstat(file) if isinstance(file, int) else file.stat()

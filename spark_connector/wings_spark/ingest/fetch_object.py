@@ -1,6 +1,6 @@
-"""The fetch of an object, or of the bytes that a section needs, to this machine's disk.
+"""Fetching of an object, or of the bytes that a section needs, to this machine's disk.
 
-All bytes are of one version of the object: the one that it has when the fetch begins.
+All bytes are of one version of the object: the current one when the fetch begins.
 """
 
 from pathlib import Path
@@ -23,10 +23,10 @@ FETCH_BYTES = 8 * 1024 * 1024
 """Size of the chunks in which bytes are written."""
 
 PARQUET_TAIL_BYTES = 64 * 1024
-"""The end of a Parquet file that is fetched first; mostly it holds the whole footer."""
+"""Size of the end of a Parquet file that is fetched first; usually holds the whole footer."""
 
 _PARQUET_END_BYTES = 8
-"""The footer's length, and a magic word."""
+"""Size of the footer's length and the magic word at the end."""
 
 
 def fetch_object(section: FileSection, path: Path, settings: SourceSettings) -> Fetched:
@@ -35,14 +35,14 @@ def fetch_object(section: FileSection, path: Path, settings: SourceSettings) -> 
     Blocks until they are written.
 
     Args:
-        section: Of which file, and which of its rows.
-        path: Of the copy.
-        settings: Of the source.
+        section: The file, or section of one.
+        path: Path of the copy.
+        settings: Settings of the source.
 
     Raises:
         FileError: The object does not exist, or cannot be read.
         SupersededError: The announced version was overwritten.
-        Unauthenticated: The store does not know the caller.
+        Unauthenticated: The store rejects the credentials.
         Unavailable: The store cannot be reached.
     """
     file = section.file
@@ -69,9 +69,9 @@ class _Object:
     """One version of an object, with random access.
 
     Args:
-        uri: The object's.
-        version: None: the current one.
-        settings: Of the store.
+        uri: URI of the object.
+        version: The version; None for the current one.
+        settings: Settings of the store.
     """
 
     def __init__(self, uri: str, version: str | None, settings: FileSettings) -> None:
@@ -99,11 +99,11 @@ class _Object:
             self._options["if_match"] = tag
 
     def _about(self, uri: str) -> Any:
-        """Return what a request for the object tells of it.
+        """Return the object's metadata.
 
         Raises:
-            SupersededError: This version is gone, and there is another.
-            Exception: Of obstore.
+            SupersededError: This version is gone, and another exists.
+            Exception: An error of obstore.
         """
         import obstore
 
@@ -155,7 +155,7 @@ def _fetch_lines(found: _Object, path: Path, section: FileSection, *, is_csv: bo
         found.fetch(path, 0, min(found.size, names_end + SAMPLE_BYTES))
     if first == found.size:
         return  # The section has no lines.
-    # From the byte at which the section is cut, so that the line's end before it is there.
+    # From the byte where the section is cut, to include the end of the line before it.
     cut = names_end + wanted.of(found.size - names_end)[0]
     found.fetch(path, max(0, min(first, cut) - 1), end)
 

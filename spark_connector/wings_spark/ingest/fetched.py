@@ -1,4 +1,4 @@
-"""A fetched file: where it is on this machine's disk, and the errors of fetching and reading it."""
+"""A fetched file on this machine's disk, and the errors of fetching and reading."""
 
 import errno
 from collections.abc import Callable, Generator
@@ -13,15 +13,15 @@ from wings_core.errors import Unavailable
 from wings_core.queue.uris import is_object
 
 _MACHINE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS})
-"""Errors of the machine that reads, whatever the file is."""
+"""Error numbers that are caused by the reading machine, not by the file."""
 
 
 class FileError(Exception):
-    """A file cannot be read, or a row of it does not fit: it is retried, and dead in the end."""
+    """A file cannot be read, or a row does not fit: the file is retried, and finally dead."""
 
 
 class RefusedError(Exception):
-    """A file is not in what its source may read: it is dead at once."""
+    """A file is outside the places that its source may read: it is dead at once."""
 
 
 class SupersededError(Exception):
@@ -34,16 +34,16 @@ class Fetched:
 
     path: Path
     section: Section | None = None
-    """Which rows of it; None: all."""
+    """Section of the file; None for all rows."""
     seen: str | None = None
-    """Its version: distinguishes it from another under the same name."""
+    """Version of the file, which differs from that of another file of the same name."""
     check: Callable[[], None] = lambda: None
     """Called after the read; raises if the file has changed since it was fetched."""
 
 
 def is_of_machine(error: OSError, uri: str) -> bool:
-    """Tell whether an error is of the machine that reads a file, and not of the file."""
-    # What is elsewhere is read from a copy on the machine's own disk.
+    """Return whether an error is caused by the reading machine and not by the file."""
+    # Remote files are read from a copy on the machine's own disk.
     is_copy = is_object(uri)
     return error.errno in _MACHINE_ERRORS or (is_copy and error.errno == errno.EIO)
 
@@ -53,11 +53,11 @@ def read_errors(uri: str) -> Generator[None]:
     """Translate errors of reading a file.
 
     Args:
-        uri: The file's.
+        uri: URI of the file.
 
     Raises:
         FileError: The file cannot be read.
-        Unavailable: No file can: a disk is full or broken, or too many files are open.
+        Unavailable: No file can be read: a disk is full or broken, or too many files are open.
     """
     try:
         yield

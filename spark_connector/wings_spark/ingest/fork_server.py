@@ -1,10 +1,10 @@
-"""Spark's Python workers by fork: one process imports the pipeline, and they begin as copies of it.
+"""Forking of Spark's Python workers from one process that has imported the pipeline.
 
-Java starts a process of Python for each kind of step, and waits ten seconds for some of them to
-connect. Their imports take a second of a core each, and more time than that where cores are busy.
-In the place of Python, Java here starts a launcher, which hands its arguments, environment and
-standard streams to the fork server, and stays for as long as the process that came of it. Where the
-server is gone, the launcher runs Python itself.
+Java starts a Python process for each kind of step, and waits ten seconds for some of them to
+connect. The imports take a second of a core each, and longer while cores are busy. Instead of
+Python, Java here starts a launcher, which passes its arguments, environment and standard streams to
+the fork server, and runs as long as the forked process. If the server is gone, the launcher runs
+Python itself.
 """
 
 import atexit
@@ -39,10 +39,10 @@ MODULES = (
     "wings_spark.ingest.plan",
     "wings_spark.ingest.writer",
 )
-"""What workers import."""
+"""Modules that workers import."""
 
 WAITING_MAX = 64
-"""Launchers that wait for a worker at once."""
+"""Most launchers that wait for a worker at a time."""
 
 _LENGTH = 8
 
@@ -71,9 +71,9 @@ server.recv(1)  # Until the process ends.
 
 @contextmanager
 def fork_server() -> Generator[Path]:
-    """Run a fork server; returns the launcher, which stands for Python where a worker is started.
+    """Run a fork server; yields the launcher to start workers with in place of Python.
 
-    It imports while the caller goes on.
+    The server imports modules in the background.
     """
     with tempfile.TemporaryDirectory(prefix="wings-workers-") as directory:
         path, launch, launcher = (Path(directory) / name for name in ("socket", "launch", "python"))
@@ -104,7 +104,7 @@ def fork_server() -> Generator[Path]:
 def main(fd: int) -> None:
     """Import, and fork a process for each launcher that connects, until standard input ends."""
     statuses: list[int] = []
-    # Called last, as it is registered before what the imports register.
+    # Called last, as it is registered before the functions that imports register.
     atexit.register(_end, statuses)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends the workers.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -153,9 +153,9 @@ def _become(connection: socket.socket, statuses: list[int]) -> None:
 
 
 def _end(statuses: list[int]) -> None:
-    """End a worker with its status, after its threads and what it registered with `atexit`.
+    """End a worker with its status, after its threads and `atexit` functions.
 
-    What the interpreter takes apart next would be copied for it.
+    The interpreter's own shutdown would copy the shared memory that it tears down.
     """
     if statuses:
         with suppress(OSError):
@@ -165,7 +165,7 @@ def _end(statuses: list[int]) -> None:
 
 
 def _end_with(connection: socket.socket) -> None:
-    """Have this process terminated when its launcher is: Java knows that one alone."""
+    """Terminate this process when its launcher is terminated: Java knows only the launcher."""
     with suppress(AttributeError):
         fcntl.fcntl(connection, fcntl.F_SETSIG, signal.SIGTERM)
     fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())

@@ -25,18 +25,18 @@ COLUMNS = {
     "began_at": "timestamp[us, tz=UTC]",
     "ended_at": "timestamp[us, tz=UTC]",
 }
-"""Of a topic of history. `version` is the one that was read, else the one that was announced."""
+"""Columns of a topic of history; `version` is the version read, else the announced one."""
 
 TIME = pa.timestamp("us", "UTC")
 
 
 class History:
-    """Writes history to the topic that a source names, if any.
+    """A writer of history to the topic that a source names, if any.
 
     Args:
-        settings: Of the source.
-        client: Of the target's server.
-        token: The pipeline's.
+        settings: Settings of the source.
+        client: Client of the target's server.
+        token: Token of the pipeline.
     """
 
     def __init__(self, settings: SourceSettings, client: Client, token: str) -> None:
@@ -45,10 +45,10 @@ class History:
         self._token = token
 
     def prepare(self) -> Topic | None:
-        """Return its topic, created if missing; None if the source names none.
+        """Return the topic of history, created if missing; None if the source names none.
 
         Raises:
-            WingsError: There is a topic of this name with other columns, or the server failed.
+            WingsError: The topic exists with other columns, or the server failed.
         """
         name = self._settings.history.topic
         if name is None:
@@ -56,15 +56,15 @@ class History:
         return self._client.create_topic(name, COLUMNS, if_not_exists=True)
 
     def stage(self, batch: int, reports: Sequence[FileReport], prefix: str) -> str | None:
-        """Stage a row for each file, and return the stage's id; None if the source names no topic.
+        """Stage a row for each file; returns the stage's id, or None if the source names no topic.
 
         Args:
             batch: The claim's number.
-            reports: What it did with its files.
-            prefix: Of the stage's id.
+            reports: Reports on the claim's files.
+            prefix: Prefix of the stage's id.
 
         Raises:
-            WingsError: There is a topic of this name with other columns, or the server failed.
+            WingsError: The topic exists with other columns, or the server failed.
         """
         topic = self.prepare()
         if topic is None:

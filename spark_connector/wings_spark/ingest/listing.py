@@ -11,7 +11,7 @@ from wings_spark.ingest.settings import FileSettings
 from wings_spark.ingest.stores import seen_version, store_errors, store_of
 
 PAGE_OBJECTS = 1_000
-"""Objects that are listed at a time."""
+"""Objects per request of a listing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +21,19 @@ class ListedObject:
     key: str
     size: int
     state: str
-    """Differs if it was written again."""
+    """Text that changes when the object is written again."""
 
 
 class Bucket:
     """A bucket, or a folder of one, to list.
 
     Args:
-        settings: Of the store.
+        settings: Settings of the store.
         place: `s3://BUCKET/PREFIX` or the like; a prefix that does not end with a slash may be a
             part of names.
 
     Attributes:
-        name: The bucket, with its scheme.
+        name: Name of the bucket, with its scheme.
 
     Raises:
         FileError: obstore is not installed.
@@ -48,11 +48,11 @@ class Bucket:
         """Yield objects, in the order of their keys' bytes.
 
         Args:
-            after: The key after which they begin; None: the first.
+            after: The key after which to begin; None for the first.
 
         Raises:
-            InvalidArgument: There is no such bucket, or it cannot be listed.
-            Unauthenticated: The store does not know the caller.
+            InvalidArgument: The bucket does not exist, or cannot be listed.
+            Unauthenticated: The store rejects the credentials.
             Unavailable: The store cannot be reached.
         """
         import obstore
@@ -70,7 +70,7 @@ class Bucket:
             raise InvalidArgument(str(error)) from None
 
     def version(self, key: str) -> str | None:
-        """Return an object's version, as notifications have it; None if it is gone.
+        """Return an object's version in the form of notifications; None if it is gone.
 
         A listing lacks versions.
         """

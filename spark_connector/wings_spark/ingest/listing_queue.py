@@ -1,8 +1,8 @@
-"""A bucket as a queue: each new object of its listing is a message, where nothing notifies.
+"""A bucket without notifications as a queue: each new object of its listing is a message.
 
-A listing goes on where the last `receive` left it, a few pages at a time: files are read while a
-large bucket is still listed, and memory holds a page. Objects have the identities that
-notifications give them, so a source may change from one to the other.
+Each `receive` continues the listing by a few pages: files are read while a large bucket is still
+being listed, and memory holds one page. Objects have the same identities as in notifications, so a
+source may change from one to the other.
 """
 
 import threading
@@ -14,13 +14,13 @@ from wings_spark.ingest.listing import Bucket, ListedObject
 from wings_spark.ingest.settings import SourceSettings
 
 PAGES_MAX = 10
-"""Pages that one `receive` lists."""
+"""Most pages that one `receive` lists."""
 
 PAUSE_SECONDS = 0.5
-"""Between two looks for messages that become visible again."""
+"""Pause between two checks for messages that become visible again."""
 
 _END = "\x01"
-"""Between an object's key and its state: sorts before all that follows in longer keys."""
+"""Separator of an object's key and state: sorts before all characters of longer keys."""
 
 _AFTER_END = "\x02"
 
@@ -29,7 +29,7 @@ class ListingQueue(FoundQueue):
     """See `FoundQueue`. A listing begins at most every `list_seconds`.
 
     Args:
-        settings: Of the source.
+        settings: Settings of the source.
 
     Raises:
         FileError: obstore is not installed.
@@ -48,10 +48,10 @@ class ListingQueue(FoundQueue):
         self._listing = threading.Lock()
         self._listed_at: float | None = None
         self._after: str | None = None
-        """The last key of a listing that goes on."""
+        """Last key of an unfinished listing."""
 
     def _look(self) -> bool:
-        """List some pages, if it is time; tells whether the listing goes on."""
+        """List some pages, if due; returns whether the listing is unfinished."""
         with self._listing:
             now = time.monotonic()
             if self._after is None:
@@ -71,10 +71,10 @@ class ListingQueue(FoundQueue):
             return True
 
     def _add(self, page: list[ListedObject]) -> None:
-        """Announce the new objects of a page, and forget those that are not there any more.
+        """Announce the new objects of a page, and forget deleted ones.
 
         Args:
-            page: Follows the last one without a gap; empty: the listing has ended.
+            page: The page that directly follows the last one; empty at the end of the listing.
         """
         after = "" if self._after is None else self._after + _AFTER_END
         until = page[-1].key + _AFTER_END if page else None

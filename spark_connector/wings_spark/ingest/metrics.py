@@ -11,7 +11,7 @@ from wings_spark.ingest.settings import SourceSettings
 
 
 class RunMetrics:
-    """The figures of one run, from its start on; all have the label `source`.
+    """Figures of one run since its start; all have the label `source`.
 
     Args:
         source: The source's name.
@@ -48,7 +48,7 @@ class RunMetrics:
         self._lost = gauge("lost_messages", "Messages that were not extended in time.")
 
     def add(self, figures: dict[str, Any]) -> None:
-        """Count a batch, by the figures that its line has."""
+        """Count a batch, given its reported figures."""
         for outcome, count in figures["files"].items():
             self._files.labels(self._source, outcome).inc(count)
         self._batches.inc()
@@ -62,7 +62,7 @@ class RunMetrics:
         self._restarts.inc()
 
     def note(self, progress: Any) -> None:
-        """Note the messages that wait, by the last progress of the query, if it has one."""
+        """Record the number of waiting messages from the query's last progress, if any."""
         try:
             found: Any = json.loads(progress.sources[0].latestOffset)
         except (AttributeError, IndexError, TypeError, ValueError):
@@ -101,10 +101,10 @@ class RunMetrics:
 
 @contextmanager
 def metrics_of(settings: SourceSettings) -> Generator[RunMetrics | None]:
-    """Serve the figures that a source asks for, in a `with` statement; None if it does not.
+    """Serve figures in a `with` statement if a source asks for them; yields None otherwise.
 
     Raises:
-        InvalidArgument: They cannot be served.
+        InvalidArgument: The figures cannot be served.
     """
     if settings.metrics.listen is None:
         yield None

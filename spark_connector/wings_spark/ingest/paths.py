@@ -1,7 +1,7 @@
-"""What a file's path says: whether a source takes the file, and the values of its partitions.
+"""Reading of file paths: whether a source takes a file, and its partition values.
 
-A pattern is that of a name, `*.csv`, or, with a slash in it, of the whole path below one of the
-places that the source may read, `2026/**/*.csv`.
+A pattern matches a file name, as `*.csv`, or, if it has a slash, the whole path below one of the
+places that the source may read, as `2026/**/*.csv`.
 """
 
 import re
@@ -15,12 +15,12 @@ _REGEXES = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 class Patterns:
-    """Which files a source takes.
+    """Patterns of the files that a source takes.
 
     Args:
-        include: Patterns of which a file must match one; empty: all files do.
-        exclude: Patterns of which it must match none.
-        places: What the source may read; paths are matched below these.
+        include: Patterns, one of which a file must match; empty to allow all.
+        exclude: Patterns that a file must not match.
+        places: The places that the source may read; paths are matched below these.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Patterns:
         self._places = sorted((f"{place.rstrip('/')}/" for place in places), key=len, reverse=True)
 
     def takes(self, uri: str) -> bool:
-        """Tell whether a file is taken."""
+        """Return whether the source takes a file."""
         place = next((each for each in self._places if uri.startswith(each)), "")
         path = uri.removeprefix(place)
         if self._include and not _matches(path, self._include):
@@ -55,10 +55,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def partition_values(uri: str, names: Iterable[str]) -> dict[str, str | None]:
-    """Return the values of `NAME=VALUE` among the folders of a file, the last of each name.
+    """Return the values of folders `NAME=VALUE` in a file's path, the last one for each name.
 
     Raises:
-        FileError: There is no folder of a name.
+        FileError: A name has no folder.
     """
     found = folder_values(uri)
     values: dict[str, str | None] = {}

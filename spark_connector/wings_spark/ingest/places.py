@@ -1,8 +1,8 @@
-"""The places that a source may read: who can write to its queue chooses files within them.
+"""The places that a source may read: writers to its queue can choose only files in them.
 
-A place is a bucket or a folder of one, `s3://BUCKET/FOLDER` or the like, or a directory. A name is
-judged as text, and a path on this machine again by the file that was opened: links are
-followed, and must end within a place.
+A place is a bucket or a folder of one, such as `s3://BUCKET/FOLDER`, or a directory. A name is
+checked as text, and a local path again by the opened file: links are followed, and must end in a
+place.
 """
 
 import os
@@ -17,17 +17,17 @@ from wings_core.queue.uris import bucket_and_key, is_bucket, is_object
 from wings_spark.ingest.fetched import FileError, RefusedError
 
 UNREACHABLE_KEY = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\x7f]")
-"""Keys that obstore rejects or normalizes: with `..`, they would be of another folder."""
+"""Keys that obstore rejects or normalizes: with `..`, they would lead to another folder."""
 
 _OPEN_FILES = Path("/proc/self/fd")
-"""Where Linux tells the paths of open files."""
+"""Directory in which Linux shows the paths of open files."""
 
 
 def check_place(place: str) -> None:
     """Check that a text names a place.
 
     Raises:
-        InvalidArgument: It is neither a bucket, with or without a folder, nor a path.
+        InvalidArgument: The text is neither a bucket, with or without a folder, nor a path.
     """
     if is_object(place):
         bucket, folder = bucket_and_key(place)
@@ -44,9 +44,9 @@ def check_place(place: str) -> None:
 
 
 def real_path(descriptor: int, uri: str) -> Path:
-    """Return a path that leads to an open file, whatever its name leads to by now.
+    """Return a path to an open file, even if its name leads elsewhere by now.
 
-    Where the system has none, as outside Linux, it is where the name leads now.
+    Outside Linux, this is where the name leads now.
     """
     own = _OPEN_FILES / str(descriptor)
     return own if own.exists() else Path(uri).resolve()
@@ -66,14 +66,14 @@ class Places:
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """The prefixes as they were given."""
+        """Prefixes as given."""
         return self._prefixes
 
     def check(self, uri: str) -> None:
         """Check the name of a file, an object's URI or an absolute path; looks at no file.
 
         Raises:
-            RefusedError: It is in no place, or has a `..`.
+            RefusedError: The name is in no place, or has a `..`.
         """
         if ".." in uri.split("/"):
             raise RefusedError(f"{uri!a:.300} has a '..', which is not followed")
@@ -86,11 +86,11 @@ class Places:
 
     @contextmanager
     def opened(self, uri: str) -> Generator[int]:
-        """Open a file of this machine for reading; yields its descriptor.
+        """Open a local file for reading; yields its descriptor.
 
         Raises:
-            RefusedError: It is in no place: of its own, or where links lead.
-            FileError: It cannot be opened, or is no regular file.
+            RefusedError: The path, or the target of its links, is in no place.
+            FileError: The file cannot be opened, or is not regular.
         """
         self.check(uri)
         # Not blocking, as a pipe without a writer would.
@@ -100,7 +100,7 @@ class Places:
             self._check_real(uri, Path(uri))  # A refusal does not tell what is there.
             raise FileError(f"{uri}: {getattr(error, 'strerror', None) or error}") from None
         try:
-            # What was opened, wherever its names lead by now.
+            # The opened file, even if its name leads elsewhere by now.
             self._check_real(uri, real_path(descriptor, uri))
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise FileError(f"{uri} is not a file")

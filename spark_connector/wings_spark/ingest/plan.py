@@ -1,6 +1,6 @@
 """The plan of a claim: which task reads which files and sections.
 
-It is determined by the claim and the settings, so that a restarted pipeline plans the same.
+The claim and the settings determine the plan, so that a restarted pipeline makes the same one.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from wings_core.queue.uris import is_object
 from wings_spark.ingest.settings import SourceSettings
 
 SECTIONS_MAX = 5_000
-"""Of all files of one claim, as a publish takes no more than 10,000 stages."""
+"""Most sections of all files of a claim, as a publish takes no more than 10,000 stages."""
 
 COUNTED_SECTIONS_MAX = 4
 """Most sections of a file whose row numbers are wanted: each section counts the lines before it."""
@@ -35,33 +35,33 @@ class FileSection(_Planned):
 
     file: ClaimedFile
     number: int
-    """The file's place in its claim, from 0."""
+    """Index of the file in its claim, from 0."""
     index: int = 0
-    """The section's, from 0."""
+    """Index of the section, from 0."""
     count: int = 1
-    """How many sections there are of the file."""
+    """Number of sections of the file."""
 
     def rows(self, *, is_alone: bool = False) -> Section | None:
-        """Return which rows of the file it has; None: all.
+        """Return the section of the file to read; None for the whole file.
 
         Args:
-            is_alone: Whether the bytes of other sections are missing from the copy that is read.
+            is_alone: Whether the copy that is read lacks the bytes of other sections.
         """
         return None if self.count == 1 else Section(self.index, self.count, is_alone)
 
 
 class Work(_Planned):
-    """The input of a task; goes to it as JSON."""
+    """Input of a task, sent as JSON."""
 
     claim: int
     token: str
-    """The pipeline's."""
+    """Token of the pipeline."""
     plan: str
     """A random id of this planning: attempts with one plan are of one run of the pipeline."""
     number: int
-    """Among the works of its plan."""
+    """Index among the works of the plan."""
     works: int
-    """How many there are."""
+    """Number of works of the plan."""
     sections: tuple[FileSection, ...]
 
     @property
@@ -95,7 +95,8 @@ class Work(_Planned):
         """Return the sections at which earlier attempts at this work ended.
 
         These are the last section that an attempt began, since works read sections in order, and
-        those recorded by that attempt.
+        the
+        sections recorded by that attempt.
 
         Args:
             marks: Ids of the marks that the last attempt left.
@@ -115,25 +116,25 @@ class Work(_Planned):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of an attempt while it read a section."""
+    """End of an attempt while it read a section."""
 
     ends: int
     """Count of the pipeline's runs that had ended before while it was read."""
     plan: str
-    """The attempt's."""
+    """Plan of the attempt."""
 
 
 def planned(claim: Claim, token: str, tasks_max: int, settings: SourceSettings) -> list[Work]:
-    """Divide a claim's files among tasks by size, the largest first, large ones in sections.
+    """Divide a claim's files among tasks by size, largest first, with large files in sections.
 
     Args:
         claim: The claim.
-        token: The pipeline's.
-        tasks_max: At least 1.
-        settings: Of the source.
+        token: Token of the pipeline.
+        tasks_max: Most tasks, at least 1.
+        settings: Settings of the source.
 
     Returns:
-        Works, in each of which files keep their order.
+        Works; each keeps its files in their order.
     """
     total = sum(file.size or 0 for file in claim.files)
     section_bytes = max(settings.limits.split_bytes, -(-total // SECTIONS_MAX))
@@ -169,7 +170,7 @@ def section_count(file: ClaimedFile, settings: SourceSettings, section_bytes: in
 
     Args:
         file: The file.
-        settings: Of the source.
+        settings: Settings of the source.
         section_bytes: Approximate size of a section.
     """
     size = 0 if file.size is None or file.payload is not None else file.size

@@ -19,14 +19,14 @@ _QUEUE_KEYS = {
     "azure": (("url",), ()),
     "share": (("topic", "group"), ("column", "endpoint", "token_file")),
 }
-"""By kind of queue: the keys that it needs, and those that it may have."""
+"""Required and optional keys by kind of queue."""
 
 _EVENTS = {
     "sqs": MessageKind.S3_EVENTS,
     "pubsub": MessageKind.GCS_EVENTS,
     "azure": MessageKind.AZURE_EVENTS,
 }
-"""By kind of queue: what its messages are, where nothing else is said."""
+"""Default format of messages by kind of queue."""
 
 WITHOUT_PLACE = ("sqs", "pubsub", "azure", "share")
 """Kinds of queues that have no directory of their own."""
@@ -44,25 +44,26 @@ class Section(BaseModel):
 
 
 class QueueSettings(Section):
-    """Where messages come from."""
+    """The queue of a source's messages."""
 
     kind: Literal["sqlite", "directory", "s3-listing", "sqs", "pubsub", "azure", "share"]
     path: Path | None = None
-    """Of a SQLite queue's file, or of the watched directory."""
+    """Path of a SQLite queue's file, or of the watched directory."""
     state: Path | None = None
-    """Of a directory's queue; absent: `.wings/queue.sqlite` in the directory. Of a bucket that is
-    listed; absent: `listing.sqlite` in the checkpoint."""
+    """File of the queue's state. Absent: for a directory, `.wings/queue.sqlite` in it; for a listed
+    bucket, `listing.sqlite` in the checkpoint."""
     url: str | None = None
-    """Of a queue of SQS or Azure, or of a bucket that is listed: `s3://BUCKET/FOLDER`."""
+    """URL of a queue of SQS or Azure, or of a listed bucket: `s3://BUCKET/FOLDER`."""
     subscription: str | None = None
-    """Of Pub/Sub: `projects/PROJECT/subscriptions/NAME`."""
+    """Subscription of Pub/Sub: `projects/PROJECT/subscriptions/NAME`."""
     list_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
     """Least time between the beginnings of two listings."""
     region: str | None = None
     endpoint: str | None = None
-    """Of another service that speaks SQS; of a share group's server, if it is not the target's."""
+    """Endpoint of another service that speaks SQS, or of a share group's server other than the
+    target's."""
     token_file: Path | None = None
-    """Of the token that the server of `endpoint` is shown."""
+    """File with the token for the server of `endpoint`."""
     topic: str | None = None
     group: str | None = None
     """An existing share group of the topic."""

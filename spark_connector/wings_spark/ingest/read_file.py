@@ -33,30 +33,30 @@ from wings_spark.ingest.settings import SourceSettings
 arrow: Any = pa
 
 NAME_MAX = 200
-"""Characters of a file's name with which errors of its rows begin; of a longer one, the last."""
+"""Most characters of a file's name in errors of its rows; a longer name keeps its last ones."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """How far a file was read; updated as its batches are consumed."""
+    """Progress of reading a file; updated as its batches are consumed."""
 
     rows: int = 0
     """Rows read, from the file's position on."""
     finished: bool = False
     rescued: int = 0
     seen: str | None = None
-    """The file's version: distinguishes it from another under the same name."""
+    """Version of the file, which differs from that of another file of the same name."""
     is_whole: bool = False
-    """Whether no row was read, as the file must not be read in sections."""
+    """Whether no row was read because the file must be read as a whole."""
 
 
 class FileReader:
-    """Reads files for one topic.
+    """A reader of files for one topic.
 
     Args:
-        settings: Of the source.
-        schema: The topic's.
-        partition_key: The topic's.
+        settings: Settings of the source.
+        schema: Schema of the topic.
+        partition_key: Partition key of the topic.
 
     Raises:
         InvalidArgument: The topic lacks columns that the source names, or cannot store rows that
@@ -89,14 +89,14 @@ class FileReader:
         """Yield the rows of a file from its position on, up to as many as one batch may read.
 
         Args:
-            section: Of which file, and which of its rows.
-            reading: Updated to how far it was read.
+            section: The file, or section of one.
+            reading: Progress, which is updated.
 
         Raises:
-            RefusedError: It is not in what the source may read.
-            FileError: It cannot be read, or a row of it does not fit.
-            SupersededError: It was overwritten by another version.
-            WingsError: S3, or this machine, can read no file now.
+            RefusedError: The file is outside the places that the source may read.
+            FileError: The file cannot be read, or a row does not fit.
+            SupersededError: The file was overwritten by another version.
+            WingsError: The object store or this machine can read no file now.
         """
         file = section.file
         rows_max = self.settings.limits.rows_per_file
@@ -168,11 +168,11 @@ class FileReader:
             yield Piece(rows)
 
     def _columns(self, opened: OpenFile) -> FileColumns | None:
-        """Return how a file's columns become the topic's; None for JSON, which names them by row.
+        """Return the mapping of a file's columns; None for JSON, which has names in each row.
 
         Raises:
-            SchemaMismatch: They cannot.
-            NewColumnsError: The topic is to get columns.
+            SchemaMismatch: The columns do not fit the topic.
+            NewColumnsError: Columns must be added to the topic.
         """
         on_new = self.settings.files.new_columns
         names = opened.names
@@ -190,11 +190,11 @@ class FileReader:
         return FileColumns(found, self._row_schema, on_new)
 
     def _evolve_json(self, opened: OpenFile) -> None:
-        """Have the topic get columns of the first rows; later ones are unknown names otherwise.
+        """Request new columns of the first rows for the topic; names first seen later are unknown.
 
         Raises:
-            SchemaMismatch: Rows contradict each other, and are not kept as text.
-            NewColumnsError: The topic is to get columns.
+            SchemaMismatch: Rows have conflicting types, and are not kept as text.
+            NewColumnsError: Columns must be added to the topic.
         """
         try:
             found = opened.rows.schema()
@@ -214,10 +214,10 @@ class FileReader:
         return {name: fields[name].type for name in self.settings.files.partition_columns}
 
     def _partitions(self, file: ClaimedFile) -> dict[str, Any]:
-        """Return the values of a file's path, of the topic's types.
+        """Return the partition values in a file's path, as the topic's types.
 
         Raises:
-            FileError: One is missing, is not of its type, or must not be null.
+            FileError: A value is missing, is not of its type, or must not be null.
         """
         values = partition_values(file.uri, self.settings.files.partition_columns)
         found: dict[str, Any] = {}
@@ -231,7 +231,7 @@ class FileReader:
     def _completed(
         self, piece: Piece, file: ClaimedFile, version: str | None, first: int
     ) -> pa.RecordBatch:
-        """Return rows with the columns that the source adds; `version` is the one that was read."""
+        """Return rows with the columns that the source adds; `version` is the version read."""
         lineage = self.settings.files.lineage
         rows = piece.batch.num_rows
         partitions = self._partitions(file)
@@ -273,8 +273,9 @@ def check_own_columns(
     """Check that a topic has the columns that a source adds.
 
     Raises:
-        InvalidArgument: It lacks one, or has it with another type; or it cannot store rows that do
-            not fit, as other columns are required.
+        InvalidArgument: The topic lacks a column, has it with another type, or cannot store rows
+            that
+            do not fit, as other columns are required.
     """
     for name, data_type in own.items():
         index = schema.get_field_index(name)

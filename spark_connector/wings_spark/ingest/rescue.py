@@ -1,4 +1,4 @@
-"""Rescue: rows that do not fit are kept as text, in their place among the others.
+"""Rescue of rows that do not fit: they are kept as text, in their order among the others.
 
 Rows are converted many at a time. A block that fails is bisected down to the bad rows, which costs
 a few conversions for each of them.
@@ -38,12 +38,12 @@ class Piece:
 
     batch: pa.RecordBatch
     texts: list[str | None] | None = None
-    """For each row what does not fit: all of it, and its columns are null, or its values in columns
-    that the topic lacks. None: everything fits."""
+    """For each row the part that does not fit: the whole row, with null columns, or its values in
+    columns that the topic lacks. None if everything fits."""
 
     @property
     def rescued(self) -> int:
-        """How many rows have texts."""
+        """Number of rows with texts."""
         return sum(text is not None for text in self.texts or ())
 
     def sliced(self, first: int, rows: int) -> "Piece":
@@ -57,17 +57,18 @@ class Piece:
 def rescued_pieces(
     file: OpenFile, schema: pa.Schema, columns: FileColumns | None, on_new: OnNewColumns
 ) -> Iterator[Piece]:
-    """Yield the rows of a file, in order, those that do not fit as texts.
+    """Yield the rows of a file in order, with texts for rows that do not fit.
 
     Args:
-        file: Opened, and no part of it read yet.
-        schema: Of the rows that fit.
-        columns: How a file's columns become those of the schema; None for JSON, whose rows have
-            names of their own.
-        on_new: What happens to names of JSON that the schema lacks.
+        file: The opened file, of which nothing has been read.
+        schema: Schema of rows that fit.
+        columns: Mapping of the file's columns to the schema; None for JSON, whose rows have names
+            of
+            their own.
+        on_new: Treatment of JSON names that the schema lacks.
 
     Raises:
-        WingsError: The file itself is damaged, or its columns are not those of the schema.
+        WingsError: The file itself is damaged, or its columns do not fit the schema.
     """
     if columns is None:
         assert isinstance(file.rows, JsonRows), "other formats have one set of columns"
@@ -125,7 +126,7 @@ def _halved(
     convert: Callable[[Rows], Piece],
     rescue: Callable[[Rows], Piece],
 ) -> Iterator[Piece]:
-    """Convert rows; where that fails, each half of them, down to single rows, which are rescued."""
+    """Convert rows; if that fails, convert each half, down to single rows, which are rescued."""
     try:
         yield convert(rows)
         return
@@ -145,10 +146,10 @@ def _decoded(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _split(row: bytes, schema: pa.Schema, on_new: OnNewColumns, place: str) -> Piece:
-    """Return a JSON row that does not fit: its columns where they do, and the others as text.
+    """Return a JSON row that does not fit: its fitting columns, and the others as text.
 
     Raises:
-        SchemaMismatch: It has a name that the schema lacks, and `on_new` has the file fail.
+        SchemaMismatch: The row has a name that the schema lacks, and `on_new` is `fail`.
     """
     text = row.decode("utf-8", "replace")
     spans: list[tuple[str, int, int]] = []

@@ -1,4 +1,4 @@
-"""The run of a pipeline: its query, from start to end."""
+"""Run of a pipeline's query, from start to end."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +20,7 @@ from wings_spark.ingest.read_file import FileReader
 from wings_spark.ingest.settings import SourceSettings
 
 REPORT_SECONDS = 1
-"""How often a run looks for new outcomes to report, and whether it is to end."""
+"""Interval at which a run checks for new outcomes, and for a request to end."""
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ def check(settings: SourceSettings) -> None:
     The topic of its dead letters is created, if missing.
 
     Raises:
-        WingsError: One of them does not exist or fit; the message says which.
+        WingsError: The queue or a topic does not exist or fit; the message says which.
     """
     disposal_of(settings)
     queue = open_queue(settings)
@@ -56,16 +56,16 @@ def check(settings: SourceSettings) -> None:
 def start(
     spark: "SparkSession", settings: SourceSettings, *, once: bool = False
 ) -> "StreamingQuery":
-    """Start the query of a source, which continues from its checkpoint.
+    """Start the query of a source, which resumes from its checkpoint.
 
     Args:
         spark: A classic session.
-        settings: Of the source.
-        once: End when the queue has nothing more.
+        settings: Settings of the source.
+        once: Whether to end when the queue is empty.
 
     Raises:
         WingsError: The queue or the topic does not exist, or does not fit the settings.
-        InvalidArgument: The session runs tasks twice on speculation.
+        InvalidArgument: The session has speculative execution.
     """
     check(settings)
     if spark.conf.get("spark.speculation", "false") == "true":
@@ -91,12 +91,12 @@ def start(
 
 
 class Reports:
-    """The figures of batches, each reported once.
+    """Reporter of batches' figures, each once.
 
     Args:
-        journal: Of the pipeline.
-        report: Called with the figures of each published batch, in order.
-        metrics: Where they are counted too; None: nowhere.
+        journal: Journal of the pipeline.
+        report: Function called with the figures of each published batch, in order.
+        metrics: Metrics that count the figures too, or None.
     """
 
     def __init__(
@@ -129,14 +129,15 @@ def run(
     once: bool = False,
     is_asked_to_end: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Run a source's query; blocks until it ends, or is asked to.
+    """Run a source's query; blocks until the query ends, or is asked to.
 
     Args:
         spark: A classic session.
-        settings: Of the source, whose journal the caller has locked.
-        reports: Of its batches.
-        once: End when the queue has nothing more.
-        is_asked_to_end: Asked every `REPORT_SECONDS`; then the batch in progress is dropped.
+        settings: Settings of the source, whose journal the caller has locked.
+        reports: Reporter of its batches.
+        once: Whether to end when the queue is empty.
+        is_asked_to_end: Function called every `REPORT_SECONDS`; if true, the batch in progress is
+            dropped.
 
     Raises:
         QueryEndedError: The query failed.
@@ -167,9 +168,9 @@ def run(
 
 
 def _forget_progress(settings: SourceSettings) -> None:
-    """Delete what tasks have staged of a batch that was dropped, and their marks.
+    """Delete the stages and marks of a dropped batch's tasks.
 
-    A mark that remains counts as an end that its file may have caused.
+    A remaining mark would count as an end that its file may have caused.
     """
     journal = Journal(settings.journal_directory)
     with settings.target.server().connect() as client:

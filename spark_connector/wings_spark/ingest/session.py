@@ -1,4 +1,4 @@
-"""A Spark session for a run, with what Java and Python workers write kept in a file."""
+"""A Spark session for a run, with the output of Java and Python workers in a file."""
 
 import os
 import re
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASK_ATTEMPTS = 4
-"""Attempts of a task on this machine, as many as a cluster's default."""
+"""Attempts of a task on this machine: a cluster's default."""
 
 LOG_BYTES_MAX = 16 * 1024 * 1024
-"""A larger log is emptied."""
+"""Size above which a log is emptied."""
 
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)\])?")
 
 
 _CONFIGURED = {"SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"}
-"""Variables of an environment in which Spark is configured already."""
+"""Environment variables that show that Spark is configured already."""
 
 _JAVA_OPTIONS = ["-XX:+UseSerialGC", *QUICK_JAVA_OPTIONS.split()]
 
@@ -38,19 +38,19 @@ OWN = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""Settings of a Spark that runs on this machine alone, where nothing else configures it.
+"""Settings of a Spark that runs only on this machine and is not configured otherwise.
 
-Its rows are a few texts for each batch: to compile anything takes longer than to run it.
+Its rows are a few texts for each batch: compiling would take longer than running.
 """
 
 
 def is_local(master: str | None) -> bool:
-    """Tell whether a master is on this machine."""
+    """Return whether a master is on this machine."""
     return master is None or _LOCAL.fullmatch(master) is not None
 
 
 def log_path(settings: SourceSettings) -> Path:
-    """Return where Java and Python workers of a run write what is for standard error."""
+    """Return the path of the file for the standard error of a run's Java and Python workers."""
     return settings.checkpoint / "spark.log"
 
 
@@ -67,14 +67,14 @@ def session(
     """Run a Spark session for a source.
 
     Args:
-        settings: Of the source.
-        archive: Of the classes of a Spark that nothing else configures.
+        settings: Settings of the source.
+        archive: Class archive, used if Spark is not configured otherwise.
         master: Where Spark runs; None: as Spark is configured, else all cores of this machine.
             A local task has four attempts too, as on a cluster: the next attempt detects a file
             that ended the process that read it.
 
     Raises:
-        RuntimeError: There is no Java.
+        RuntimeError: Java is not installed.
         Unavailable: Java did not start.
     """
     java = find_java()
@@ -119,12 +119,12 @@ def session(
 
 @contextmanager
 def standard_error_in(path: Path) -> Generator[TextIO]:
-    """Append to a file what this process, and those that it starts meanwhile, write on fd 2.
+    """Redirect standard error of this process, and of processes it starts meanwhile, to a file.
 
-    These are pages of Java's and PySpark's, whose end tells nothing.
+    Java and PySpark write pages whose last lines tell nothing.
 
     Returns:
-        Standard error as it was.
+        The original standard error.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()

@@ -31,21 +31,21 @@ _AnySection = TypeVar("_AnySection", bound=Section)
 
 
 class Lineage(Section):
-    """Columns of the topic for the origin of each row; each only if it is named."""
+    """Columns of the topic for the origin of each row; each is added only if named."""
 
     file: Column | None = None
-    """A string: the file's URI."""
+    """Name of a string column for the file's URI."""
     offset: Column | None = None
-    """An int64: the row's number in the file, from 0."""
+    """Name of an int64 column for the row's number in the file, from 0."""
     version: Column | None = None
-    """A string: the version of the file that was read, null if it has none.
+    """Name of a string column for the version of the file that was read, null if it has none.
 
-    In S3 the version's id, or `etag:TAG`; elsewhere `SIZE-MTIME`, in bytes and nanoseconds.
+    In S3 this is the version's id, or `etag:TAG`; elsewhere `SIZE-MTIME`, in bytes and nanoseconds.
     """
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are named."""
+        """Names of the columns in use."""
         return tuple(name for name in (self.file, self.offset, self.version) if name is not None)
 
     @model_validator(mode="after")
@@ -56,59 +56,59 @@ class Lineage(Section):
 
 
 class FileSettings(Section):
-    """How files are read."""
+    """Settings for reading files."""
 
     format: FileFormat | None = None
-    """Absent: by each file's name, or its first bytes."""
+    """Format of all files; absent: by each file's name, or its first bytes."""
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
-    """Of CSV."""
+    """Delimiter of CSV."""
     encoding: str | None = None
-    """Of CSV, as Python names it; absent: UTF-8."""
+    """Python's name of the encoding of CSV; absent: UTF-8."""
     quote: Annotated[str, Field(max_length=1)] = QUOTE
-    """Around values of CSV; empty: none."""
+    """Quote around values of CSV; empty: none."""
     null_texts: tuple[str, ...] = NULLS
-    """Values of CSV that are null, where they are not quoted."""
+    """Unquoted values of CSV that are null."""
     include: tuple[Pattern, ...] = ()
-    """Of the files that are announced, those that match one of these are read. Empty: all."""
+    """Patterns of the announced files to read; empty: all."""
     exclude: tuple[Pattern, ...] = ()
-    """But none that match one of these."""
+    """Patterns of announced files not to read."""
     columns: tuple[str, ...] = ()
-    """Of the columns of files, these are read. Empty: all."""
+    """Columns of files to read; empty: all."""
     exclude_columns: tuple[str, ...] = ()
-    """But none of these."""
+    """Columns of files not to read."""
     partition_columns: tuple[Column, ...] = ()
-    """Columns of the topic whose values are in the file's path, as folders `NAME=VALUE`."""
+    """Columns of the topic with values in the file's path, as folders `NAME=VALUE`."""
     dedup_key: DedupKey | None = None
-    """Absent: URI and version for a directory, else the URI."""
+    """Identity of a file; absent: URI and version for a directory, else the URI."""
     allowed_prefixes: tuple[str, ...] | None = None
-    """Buckets, folders of them, and directories: no other file is read. Absent: the directory that
-    is watched, or that of a SQLite queue's file."""
+    """Buckets, folders of them, and directories whose files may be read. Absent: the watched
+    directory, or that of a SQLite queue's file."""
     rescued_column: Column | None = None
-    """A string column for rows that do not fit; absent: a file with one fails."""
+    """A string column for rows that do not fit; absent: a file with such a row fails."""
     on_new_columns: OnNewColumns | None = None
-    """Columns of files that the topic does not have. Absent: `rescue` with a rescued column, else
+    """Treatment of columns that the topic lacks. Absent: `rescue` with a rescued column, else
     `fail`."""
     lineage: Lineage = Lineage()
     archive: str | None = None
-    """A directory, or a folder in the bucket of the files, to which files are moved that are
-    published to their end. Absent: they stay."""
+    """A directory, or a folder in the bucket of the files, to which completely published files are
+    moved. Absent: they are kept in place."""
     delete: bool = False
-    """Whether they are deleted."""
+    """Whether completely published files are deleted."""
     region: str | None = None
-    """Of S3."""
+    """Region of S3."""
     endpoint: str | None = None
-    """Of another service that speaks S3, or Google's or Azure's storage."""
+    """Endpoint of another service that speaks S3, or Google's or Azure's storage."""
 
     @property
     def new_columns(self) -> OnNewColumns:
-        """What happens to columns that the topic does not have."""
+        """Treatment of columns that the topic lacks."""
         if self.on_new_columns is not None:
             return self.on_new_columns
         return OnNewColumns.FAIL if self.rescued_column is None else OnNewColumns.RESCUE
 
     @property
     def chosen(self) -> Chosen:
-        """Which columns of files are read."""
+        """Columns of files to read."""
         return Chosen(frozenset(self.columns) or None, frozenset(self.exclude_columns))
 
     def _check_text(self) -> None:
@@ -124,7 +124,7 @@ class FileSettings(Section):
 
     @property
     def is_plain_text(self) -> bool:
-        """Whether the bytes of CSV divide it into rows as those of UTF-8 with usual quotes do."""
+        """Whether CSV can be split into rows by its bytes, as UTF-8 with usual quotes."""
         return self.encoding is None and self.quote == QUOTE
 
     @model_validator(mode="after")
@@ -151,13 +151,13 @@ class FileSettings(Section):
 
 
 class TargetSettings(Section):
-    """Where rows go."""
+    """Server and topic that rows are written to."""
 
     endpoint: str
-    """Like `grpc://host:7777`."""
+    """URL of the server, like `grpc://host:7777`."""
     topic: str
     token_file: Path | None = None
-    """On the driver, as those of TLS; absent: the token of `WINGS_TOKEN`."""
+    """File of the token, on the driver as those of TLS; absent: the token of `WINGS_TOKEN`."""
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -166,7 +166,7 @@ class TargetSettings(Section):
         """Return the server, with the token and certificates; reads their files.
 
         Raises:
-            InvalidArgument: One cannot be read.
+            InvalidArgument: A file cannot be read.
         """
         return Server.of(
             self.endpoint, None, self.token_file, self.tls_ca, self.tls_cert, self.tls_key
@@ -178,32 +178,32 @@ class LimitSettings(Section):
 
     files_per_trigger: Annotated[int, Field(ge=1, le=1_000)] = 100
     bytes_per_trigger: Annotated[int, Field(ge=1)] | None = None
-    """As far as sizes are known; one file may be larger."""
+    """Most bytes of files in a batch, as far as sizes are known; a single file may be larger."""
     rows_per_file: Annotated[int, Field(ge=1)] | None = None
-    """Of one file in one batch: the rest is read by later ones. Absent: all."""
+    """Most rows of one file in a batch: later batches read the rest. Absent: all."""
     split_bytes: Annotated[int, Field(ge=1)] = 32 * 1024 * 1024
-    """A larger file is read by several tasks, in sections of about this size, if possible."""
+    """Size above which several tasks read a file, in sections of about this size, if possible."""
     trigger_seconds: Seconds = 1.0
     commit_timeout_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
-    """An owner of files that has not renewed them for twice as long is replaced."""
+    """Half the time after which an owner that has not renewed its files is replaced."""
     max_delivery_attempts: Annotated[int, Field(ge=1, le=100)] = 5
     deduplication_seconds: Seconds = 7 * 86_400.0
     tasks: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Of one batch; absent: Spark's default parallelism."""
+    """Tasks of a batch; absent: Spark's default parallelism."""
 
 
 class DeadLetterSettings(Section):
     """The topic of rows for dead files."""
 
     topic: str | None = None
-    """Created if missing; absent: none."""
+    """Name of the topic, created if missing; absent: none."""
 
 
 class HistorySettings(Section):
     """The topic of rows for each file of each batch."""
 
     topic: str | None = None
-    """Created if missing; absent: none."""
+    """Name of the topic, created if missing; absent: none."""
 
 
 class MetricsSettings(Section):
@@ -218,7 +218,7 @@ class SourceSettings(Section):
 
     name: Name
     checkpoint: Path
-    """Of the query, and of the pipeline's journal."""
+    """Directory of the query's checkpoint, and of the pipeline's journal."""
     class_archive: bool = False
     """Whether an archive of Spark's classes is kept beside the checkpoint, for faster starts."""
     queue: QueueSettings
@@ -244,7 +244,8 @@ class SourceSettings(Section):
         """Read a file; relative paths in it are relative to its directory.
 
         Raises:
-            InvalidArgument: It does not exist, is not TOML, or has an invalid key or value; the
+            InvalidArgument: The file does not exist, is not TOML, or has an invalid key or value;
+                the
                 message names the key.
         """
         try:
@@ -262,7 +263,7 @@ class SourceSettings(Section):
 
         Args:
             found: The parsed TOML.
-            what: Its name, for errors.
+            what: Name of the file, for errors.
 
         Raises:
             InvalidArgument: A key or value is invalid.
@@ -295,7 +296,7 @@ class SourceSettings(Section):
     def queue_server(self) -> Server:
         """Return the server of a share group, with the token and certificates for it.
 
-        The target's token is not shown to another server.
+        The target's token is not sent to another server.
 
         Raises:
             InvalidArgument: A file cannot be read.
@@ -310,7 +311,7 @@ class SourceSettings(Section):
 
     @property
     def places(self) -> Places:
-        """What the source may read; its paths are absolute."""
+        """Places that the source may read, with absolute paths."""
         if self.files.allowed_prefixes is not None:
             return Places(self.files.allowed_prefixes)
         path = self.queue.path
@@ -323,7 +324,7 @@ class SourceSettings(Section):
 
     @property
     def patterns(self) -> Patterns:
-        """Which of the files that it may read it takes."""
+        """Patterns of the allowed files that the source takes."""
         return Patterns(self.files.include, self.files.exclude, self.places.prefixes)
 
     @property
@@ -333,12 +334,12 @@ class SourceSettings(Section):
 
     @property
     def receipts(self) -> Path:
-        """Where what a cloud gave in the place of receipts is kept, beside the journal."""
+        """File of a cloud queue's receipts, beside the journal."""
         return self.journal_directory / "receipts.sqlite"
 
     @property
     def dedup_key(self) -> DedupKey:
-        """What identifies a file."""
+        """Identity of a file."""
         if self.files.dedup_key is not None:
             return self.files.dedup_key
         return DedupKey.URI_AND_VERSION if self.queue.kind == "directory" else DedupKey.URI

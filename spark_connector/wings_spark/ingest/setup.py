@@ -1,4 +1,4 @@
-"""The set-up of notifications: Amazon's buckets send to the queue of a source what is written."""
+"""Set-up of notifications: Amazon's buckets report new objects to a source's queue."""
 
 import json
 import re
@@ -18,7 +18,7 @@ EVENTS = ["s3:ObjectCreated:*"]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a source's queue and buckets need."""
+    """The required configuration of a source's queue and buckets."""
 
     source: str
     region: str
@@ -27,15 +27,16 @@ class Setup:
     """The queue's name."""
     url: str
     folders: Mapping[str, Sequence[str]]
-    """By bucket: prefixes of keys; an empty one is the whole bucket."""
+    """Prefixes of keys by bucket; an empty prefix is the whole bucket."""
 
     @classmethod
     def of(cls, settings: SourceSettings) -> Self:
         """Return the set-up of a source.
 
         Raises:
-            InvalidArgument: Its queue is not one of SQS that receives notifications of S3, or its
-                URL does not tell its account.
+            InvalidArgument: The queue is not one of SQS that receives notifications of S3, or its
+                URL
+                does not contain the account.
         """
         queue = settings.queue
         if queue.kind != "sqs" or queue.message_kind is not MessageKind.S3_EVENTS:
@@ -66,7 +67,7 @@ class Setup:
         return f"arn:aws:sqs:{self.region}:{self.account}:{self.queue}"
 
     def statements(self) -> list[dict[str, Any]]:
-        """Return what the queue's policy must allow: that the buckets send to it."""
+        """Return the statements of the queue's policy, which allow the buckets to send."""
         return [
             {
                 "Sid": f"wings-{self.source}-{bucket}",
@@ -98,7 +99,7 @@ class Setup:
         return found
 
     def commands(self) -> list[str]:
-        """Return commands of Amazon's `aws` that make it."""
+        """Return commands of Amazon's `aws` for the set-up."""
         policy = json.dumps({"Version": "2012-10-17", "Statement": self.statements()})
         attributes = json.dumps({"Policy": policy})
         region = f"--region {self.region}"
@@ -117,10 +118,10 @@ class Setup:
 
 
 def make(setup: Setup, settings: SourceSettings) -> None:
-    """Make the set-up: the queue, its policy, and the buckets' notifications; others stay.
+    """Make the set-up: the queue, its policy, and the buckets' notifications; others are kept.
 
     Raises:
-        WingsError: Amazon refused, or cannot be reached; a retry is safe.
+        WingsError: Amazon rejected a request, or cannot be reached; a retry is safe.
     """
     from wings_core.queue.sqs import amazon_client, translated_errors
 

@@ -21,14 +21,14 @@ class ShareQueue(Queue):
 
     Args:
         server: The server.
-        topic: Of the messages.
+        topic: Topic of the messages.
         group: An existing share group of the topic.
-        column: A string column: the messages' bodies.
+        column: The string column with the messages' bodies.
 
     Raises:
-        GroupNotFound: There is no such group.
+        GroupNotFound: The group does not exist.
         InvalidArgument: The topic has no such column, or the group delivers messages only once.
-        WingsError: The server cannot be reached, or there is no such topic.
+        WingsError: The server cannot be reached, or the topic does not exist.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ShareQueue(Queue):
             self._client.close()
             raise
         self._topic_uuid = found_topic.uuid
-        """A topic that is deleted and created again assigns the same offsets again."""
+        """UUID of the topic: a later topic of this name assigns the same offsets again."""
         self._set_lock_seconds(config)
 
     @property
@@ -69,7 +69,7 @@ class ShareQueue(Queue):
         return True
 
     def visibility_seconds(self, asked: float) -> float:
-        """Return the group's lock duration as last seen: it may be changed."""
+        """Return the group's lock duration as last seen: users may change it."""
         del asked  # The group's own.
         return self._hold_seconds
 
@@ -93,7 +93,7 @@ class ShareQueue(Queue):
             raise
         if deliveries:
             self._hold_seconds = deliveries[-1].lock_seconds
-        # Their locks began at some moment after the call did.
+        # The messages' locks began after the call did.
         return [
             message
             for each in deliveries
@@ -112,7 +112,7 @@ class ShareQueue(Queue):
         errors = self._acknowledge(receipts, "accept")
         for receipt, error in zip(receipts, errors, strict=True):
             if error is not None and len(receipts) > 1:
-                # A lost one fails the others of its partition with it.
+                # A lost message makes others of its partition fail.
                 self._acknowledge([receipt], "accept")
 
     def send(self, bodies: Iterable[str]) -> None:

@@ -19,10 +19,10 @@ from wings_spark.ingest.fetched import RefusedError
 from wings_spark.ingest.settings import FileSettings, SourceSettings
 
 OUTCOMES_MAX = 100
-"""Batches that a status aggregates."""
+"""Most batches that a status aggregates."""
 
 PAGE = 1_000
-"""Files of one call."""
+"""Files per call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +31,26 @@ class Status:
 
     source: str
     files: ShardCounts
-    """Of the source, over all its pipelines."""
+    """Counts of the source's files, over all its pipelines."""
     pending: int | None
-    """Messages that wait in the queue; None if the queue cannot tell."""
+    """Messages waiting in the queue; None if the queue has no count."""
     batches: int
-    """The last batches of this pipeline, at most `OUTCOMES_MAX`; all figures below are of these."""
+    """Number of this pipeline's last batches, at most `OUTCOMES_MAX`, counted in all figures below."""
     rows: int
     bytes: int
     rescued: int
     failures: int
     refused: int
-    """Files that are not in what the source may read; they count as failures too."""
+    """Files outside the places that the source may read; they count as failures too."""
     last_published_at: int | None
-    """Microseconds since the epoch."""
+    """Time of the last publish, in microseconds since the epoch."""
 
     @classmethod
     def ask(cls, settings: SourceSettings) -> "Status":
         """Collect the figures from the server, the queue and the journal.
 
         Raises:
-            WingsError: One of them cannot be reached.
+            WingsError: The server, queue or journal cannot be reached.
         """
         with settings.target.server().connect() as client:
             files = client.count_shards(settings.name)
@@ -112,10 +112,10 @@ def files_of_source(settings: SourceSettings, state: str | None) -> Iterator[Sha
 
 
 def history(settings: SourceSettings, limit: int) -> list[dict[str, Any]]:
-    """Return what the last batches did with files, the oldest first, as JSON.
+    """Return the outcomes of files in the last batches, oldest first, as JSON.
 
     Args:
-        settings: Of the source.
+        settings: Settings of the source.
         limit: The most entries.
 
     Raises:
@@ -161,17 +161,17 @@ def _time(value: datetime) -> str:
 
 
 def retry(settings: SourceSettings, shards: list[str] | None) -> list[str]:
-    """Have dead files read again: each is announced in the queue again, and nothing else.
+    """Redrive dead files: only announces each again in the queue.
 
-    The pipeline that receives the message opens the file again, if it is dead since the same time;
-    until then it stays dead. So a retry that is cut off has announced some, and strands none.
+    The pipeline that receives the message reopens the file, if it died at the same time; until then
+    the file remains dead. An interrupted call has announced some files, and loses none.
 
     Args:
-        settings: Of the source.
-        shards: Their ids; None: all of them.
+        settings: Settings of the source.
+        shards: Ids of the files; None for all.
 
     Returns:
-        Those that are read again; the others are not dead.
+        Ids of the announced files; the others are not dead.
 
     Raises:
         InvalidArgument: The source's messages announce no files.
@@ -203,19 +203,20 @@ def retry(settings: SourceSettings, shards: list[str] | None) -> list[str]:
 
 
 def backfill(settings: SourceSettings, place: str) -> int:
-    """Announce the files below a place that the source takes; those read are not read again.
+    """Announce the files below a place that the source takes; files already read are skipped.
 
     Args:
-        settings: Of the source.
+        settings: Settings of the source.
         place: `s3://BUCKET/PREFIX` or the like, or a directory.
 
     Returns:
         The count of files.
 
     Raises:
-        InvalidArgument: There is no such place, the source may not read it, or its messages
-            announce no files.
-        Unauthenticated: The object store does not know the caller.
+        InvalidArgument: The place does not exist, the source may not read it, or its messages
+            announce
+            no files.
+        Unauthenticated: The object store rejects the credentials.
         Unavailable: The store or the queue cannot be reached; some files may have been announced.
     """
     kind = settings.queue.message_kind

@@ -1,4 +1,4 @@
-"""The end of a run by SIGTERM or Ctrl-C: at once while it starts, in order while its query runs."""
+"""Stopping of a run by SIGTERM or Ctrl-C: at once while it starts, in order during its query."""
 
 import os
 import signal
@@ -11,21 +11,21 @@ from types import FrameType
 from typing import Any, Self
 
 GRACE_SECONDS = 8.0
-"""Longest time that the end takes; then the process ends as it is, which loses nothing."""
+"""Longest time to stop; then the process exits at once, which loses nothing."""
 
 _STATUSES = {signal.SIGTERM: 0, signal.SIGINT: 130}
-"""By signal: the exit status of a run that it ends."""
+"""Exit status of a stopped run by signal."""
 
 
 class Stopped(BaseException):
-    """A signal ended a run that had nothing to end in order."""
+    """A signal stopped a run that had nothing to stop in order."""
 
 
 class StopSignals:
     """SIGTERM and SIGINT, caught in a `with` statement of the main thread.
 
-    The first one asks for an end, and the second ends the process at once. A thread sees to it that
-    the process ends in time, whatever the main thread waits for.
+    The first signal requests a stop, and the second ends the process at once. A thread ensures that
+    the process ends in time, even if the main thread is blocked.
     """
 
     def __init__(self) -> None:
@@ -34,22 +34,23 @@ class StopSignals:
         self._previous: dict[int, Any] = {}
         self._woken, self._wakes = socket.socketpair()
         self.status = 0
-        """The exit status that the first signal asks for."""
+        """Exit status for the first signal."""
 
     @property
     def asked(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has arrived."""
         return self._asked.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a signal; tells whether there was one."""
+        """Wait for a signal; returns whether one arrived."""
         return self._asked.wait(seconds)
 
     def catch(self) -> None:
-        """Catch the signals; again where something else, like PySpark, caught them since.
+        """Install the handlers, again if another library, such as PySpark, has replaced them.
 
         Raises:
-            Stopped: One came before; what it raised can be lost, in a callback of C for example.
+            Stopped: A signal arrived before; its exception may have been lost, as in a callback of
+                C.
         """
         for number in _STATUSES:
             found = signal.signal(number, self._on_signal)
@@ -59,7 +60,7 @@ class StopSignals:
 
     @contextmanager
     def in_order(self) -> Generator[None]:
-        """Let signals set `asked` alone, instead of raising `Stopped`, in a `with` statement."""
+        """Make signals only set `asked` instead of raising `Stopped`, in a `with` statement."""
         self._in_order = True
         try:
             yield
@@ -92,7 +93,7 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Put back what had caught them before, unless the process is about to end by one."""
+        """Restore the previous handlers, unless a signal is about to end the process."""
         if self.asked:
             return
         signal.set_wakeup_fd(-1)

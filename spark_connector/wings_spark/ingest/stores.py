@@ -1,4 +1,4 @@
-"""The object stores that files are read from, their versions, and their errors."""
+"""Object stores of files, with their versions and errors."""
 
 import os
 import re
@@ -13,10 +13,10 @@ from wings_spark.ingest.fetched import FileError, SupersededError, is_of_machine
 from wings_spark.ingest.settings import FileSettings
 
 RETRY = {"max_retries": 10, "retry_timeout": timedelta(seconds=180)}
-"""Retries before a store counts as unreachable."""
+"""Retries until a store counts as unreachable."""
 
 _REFUSED = re.compile(r"status code: 4\d\d")
-"""In obstore's messages."""
+"""Pattern of a rejection in obstore's messages."""
 
 _REGIONS = {"AWS_REGION", "AWS_DEFAULT_REGION"}
 
@@ -24,15 +24,15 @@ _UNKNOWN_CALLER = (
     "AuthenticationFailed", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken",
     "SignatureDoesNotMatch", "TokenRefreshRequired",
 )  # fmt: skip
-"""Error codes of S3 and Azure for credentials."""
+"""Error codes of S3 and Azure for bad credentials."""
 
 
 def store_of(bucket: str, settings: FileSettings) -> Any:
     """Return a store of obstore, with the environment's credentials.
 
     Args:
-        bucket: With its scheme, like `s3://BUCKET`.
-        settings: Of the store.
+        bucket: Name with its scheme, like `s3://BUCKET`.
+        settings: Settings of the store.
 
     Raises:
         FileError: obstore is not installed.
@@ -59,7 +59,7 @@ def store_of(bucket: str, settings: FileSettings) -> Any:
 
 
 def seen_version(about: Any) -> str:
-    """Return the version of an object, by its metadata, in the form of notifications."""
+    """Return the version in an object's metadata, in the form of notifications."""
     tag: str | None = about.get("e_tag")
     named: str | None = about.get("version")
     return named or (f"etag:{tag.strip(chr(34))}" if tag else str(about["last_modified"]))
@@ -70,14 +70,14 @@ def store_errors(uri: str, version: str | None) -> Generator[None]:
     """Translate errors of an object store.
 
     Args:
-        uri: Of the object.
-        version: None: the current one.
+        uri: URI of the object.
+        version: The version; None for the current one.
 
     Raises:
         FileError: The object does not exist, was changed, or the store rejected the request.
-        SupersededError: The object has not this version any more.
-        Unauthenticated: The store does not know the caller.
-        Unavailable: The store, or this machine's disk, is not usable now.
+        SupersededError: The object no longer has this version.
+        Unauthenticated: The store rejects the credentials.
+        Unavailable: The store or this machine's disk is temporarily unusable.
     """
     from obstore import exceptions
 
@@ -96,7 +96,7 @@ def store_errors(uri: str, version: str | None) -> Generator[None]:
             raise Unavailable(message) from None
         if any(code in text for code in _UNKNOWN_CALLER):
             raise Unauthenticated(message) from None
-        # A request that was rejected would be rejected again, so there is nothing to wait for.
+        # A retry of a rejected request would be rejected too.
         if isinstance(error, exceptions.GenericError) and _REFUSED.search(text) is None:
             raise Unavailable(message) from None
         raise FileError(message) from None

@@ -1,4 +1,4 @@
-"""Keeps a source's query running: starts it again after errors that pass."""
+"""Supervision of a source's query, which is restarted after temporary errors."""
 
 import json
 import os
@@ -18,16 +18,16 @@ from wings_spark.ingest.settings import SourceSettings
 from wings_spark.ingest.stopping import StopSignals
 
 PAUSE_SECONDS = (1.0, 60.0)
-"""Before the query is started again: at first, doubled up to the second."""
+"""First pause before a restart of the query, and the longest, up to which it is doubled."""
 
 RESTARTS_OF_SPARK = 3
-"""After so many failures in a row, Spark is started anew as well."""
+"""Consecutive failures after which Spark is restarted as well."""
 
 ONCE_FAILURES_MAX = 3
-"""After so many failures, a run that is to end when the queue is empty ends with the error."""
+"""Failures after which a run that ends when the queue is empty ends with the error."""
 
 _FAILURES = "WINGS_INGEST_FAILURES"
-"""The variable in which a process that replaces itself passes on its failures in a row."""
+"""Environment variable in which a process that replaces itself passes its failures in a row."""
 
 
 def supervise(
@@ -37,20 +37,20 @@ def supervise(
     *,
     once: bool,
 ) -> None:
-    """Run a source's query until it is asked to end; start it again whenever it fails.
+    """Run a source's query until asked to stop, and restart it whenever it fails.
 
     Writes lines for people, and the figures of each batch, on standard error.
 
     Args:
-        settings: Of the source.
+        settings: Settings of the source.
         master: Where Spark runs; see `session`.
-        stop: What asks it to end.
-        once: End when the queue has nothing more, or after `ONCE_FAILURES_MAX` failures.
+        stop: Signals that stop the run.
+        once: Whether to end when the queue is empty, or after `ONCE_FAILURES_MAX` failures.
 
     Raises:
-        WingsError: The queue, the topic or the settings do not fit, at the start or since; another
-            pipeline has the checkpoint; or `once`, and it fails.
-        Stopped: A signal came before the query ran.
+        WingsError: The queue, the topic or the settings do not fit, at the start or later; another
+            pipeline has the checkpoint; or the query fails, with `once`.
+        Stopped: A signal arrived before the query ran.
     """
     failures = int(os.environ.get(_FAILURES) or 0)
     if not failures:
@@ -113,10 +113,10 @@ def _locked(settings: SourceSettings) -> Generator[Journal]:
 
 
 def _reason(error: QueryEndedError | WingsError, settings: SourceSettings) -> str:
-    """Return why the query ended, unless a restart would not mend it.
+    """Return the reason of the query's end, if a restart can help.
 
     Raises:
-        WingsError: It would not.
+        WingsError: A restart cannot help.
     """
     if isinstance(error, QueryEndedError):
         if error.is_configuration:
@@ -128,7 +128,7 @@ def _reason(error: QueryEndedError | WingsError, settings: SourceSettings) -> st
 
 
 def _replace_process(failures: int) -> NoReturn:
-    """Run the command of this process again, in its place: PySpark starts Java but once in one."""
+    """Replace this process by a new run of its command: a process can start Java only once."""
     os.environ[_FAILURES] = str(failures)
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", "wings_client.cli", *sys.argv[1:]])

@@ -1,10 +1,10 @@
-"""The work of one task: each file, or section of one, is read into a stage of its own.
+"""The work of a task: each file, or section of one, is read into a stage of its own.
 
 An empty stage marks each section that is begun, so that a later attempt at the same work finds the
-section at which an earlier one ended. If its process alone ended, the file caused it: that counts
-as a failed attempt at the file, and the others go on. If the whole pipeline ended, the file is read
-again, up to the limit of attempts. An attempt that ends by a server's error, or that has read
-everything, deletes its marks: no file caused what happens after it.
+section at which an earlier attempt ended. If only that process ended, the file is the cause: this
+counts as a failed attempt at the file, and the other files are read. If the whole pipeline ended,
+the file is read again, up to the limit of attempts. An attempt that ends by a server's error, or
+has read everything, deletes its marks: no file caused its end.
 """
 
 import time
@@ -28,41 +28,41 @@ from wings_spark.ingest.read_file import FileReader, Reading
 from wings_spark.ingest.settings import SourceSettings
 
 STAGE_SECONDS_MAX = 24 * 3600.0
-"""How long one file may take: the default age at which a server sweeps stages."""
+"""Longest time for one file: the default age at which a server sweeps stages."""
 
 UNMARK_SECONDS_MAX = 60.0
-"""How long deletion of marks is retried while the server fails; then the file counts as failed."""
+"""Longest time to retry deletion of marks; then the file counts as failed."""
 
 UNMARK_PAUSE_SECONDS = 0.5
 
 EVOLUTIONS_MAX = 3
-"""How often a topic gets columns for one section: another task may add some at the same time."""
+"""Most attempts to add a section's columns: another task may add some at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of a work."""
+    """Result of a work."""
 
     claim: int
     results: tuple[FileResult, ...]
-    """Empty if the claim had been published before."""
+    """Results of files; empty if the claim had been published before."""
 
 
 def carry_out(
     settings: SourceSettings, works: Sequence[Work], server: Server | None = None
 ) -> list[Done]:
-    """Read and stage the files of some works, unless their claim is published already.
+    """Read and stage the files of some works, unless their claim is already published.
 
     A file that cannot be read is a result with an error, and does not affect the others. Blocks
     until all stages are durable.
 
     Args:
-        settings: Of the source.
-        works: What to read.
-        server: The target's, as the driver read its files; None: they are read here.
+        settings: Settings of the source.
+        works: The works to do.
+        server: Server of the target, with files read by the driver; None to read them here.
 
     Raises:
-        WingsError: The server failed: the task is to be retried.
+        WingsError: The server failed: the task must be retried.
     """
     with (server or settings.target.server()).connect() as client:
         done: list[Done] = []
@@ -86,7 +86,7 @@ def carry_out(
 
 
 def _forget_begun(client: Client, writer: str, work: Work) -> None:
-    """Delete the marks of an attempt whose end no file caused.
+    """Delete the marks of an attempt that did not end because of a file.
 
     Blocks until the server responds, at most for `UNMARK_SECONDS_MAX`.
     """
@@ -110,14 +110,14 @@ class _Task:
     attempts_max: int
 
     def results(self, marks: Sequence[str]) -> Iterator[FileResult]:
-        """Read all sections but those at which earlier attempts ended.
+        """Read all sections except those at which earlier attempts ended.
 
         Args:
             marks: Ids of the marks that the last attempt at this work left.
         """
         found = self.work.ends(marks)
         for section, end in found.items():
-            # If this attempt ends at another section, the next one must know of this one too.
+            # If this attempt ends at another section, the next attempt must know this one too.
             self._leave(self.work.mark_of_end(section, end))
         for section in self.work.sections:
             ends = 0
@@ -174,7 +174,7 @@ class _Task:
             return FileResult(file.shard, error=error.message)
 
     def _evolved(self, section: FileSection) -> FileResult:
-        """Read and stage a section; first let the topic have the columns of its file."""
+        """Add the columns of a section's file to the topic, then read and stage the section."""
         for _ in range(EVOLUTIONS_MAX):
             try:
                 return self._staged(section)
@@ -191,7 +191,7 @@ class _Task:
         first = next(batches, None)
         result = FileResult(section.file.shard)
         if first is not None:
-            # Left by an error, the stage is deleted.
+            # On an error, the `with` statement deletes the stage.
             stage_id = f"{stage_prefix(self.work.token, self.work.claim)}{uuid4()}"
             with self.client.stage(self.topic, stage_id, seconds_max=STAGE_SECONDS_MAX) as stage:
                 stage.write(first)
@@ -212,7 +212,7 @@ class _Task:
 
 
 def works_of(batches: Iterator[pa.RecordBatch]) -> list[Work]:
-    """Return the works of a task, which are rows of one column of JSON."""
+    """Return the works of a task, given as rows of one column of JSON."""
     texts: list[Any] = []
     for batch in batches:
         texts += cast("Any", batch).column(0).to_pylist()

@@ -22,10 +22,10 @@ class TaskDone(WriterCommitMessage):
 
 
 class IngestWriter(DataSourceStreamArrowWriter):
-    """Reads and stages files in tasks; publishes and acknowledges on the driver.
+    """A writer whose tasks read and stage files, and that publishes and acknowledges on the driver.
 
     Args:
-        settings: Of the source.
+        settings: Settings of the source.
     """
 
     def __init__(self, settings: SourceSettings) -> None:
