@@ -13,6 +13,7 @@ from wings_client._arguments import (
     instance_of,
     list_of,
 )
+from wings_client._chunks import OnDataLoss
 from wings_client._consumer import Consumer, ConsumerEngine
 from wings_client._consumer_offsets import Start
 from wings_client._model import PartitionValue
@@ -23,7 +24,6 @@ from wings_client._share import DELIVERY_MESSAGES, ShareCalls
 from wings_client._share_consumer import ShareConsumer
 from wings_client._share_engine import ShareEngine
 from wings_client._stages import StageCalls
-from wings_client._stream import OnDataLoss
 from wings_client._tables import TableCalls
 from wings_client._transport import Transport
 from wings_client._worker import WorkerCalls

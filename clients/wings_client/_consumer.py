@@ -4,12 +4,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
+from wings_client._chunks import OnDataLoss
 from wings_client._consumer_offsets import ConsumerCalls, ConsumerOffsets, Start
 from wings_client._consumer_reads import Consumed, ConsumerReads
 from wings_client._forks import finalize
 from wings_client._messages import wire_partition
 from wings_client._model import PartitionValue, Topic
-from wings_client._stream import OnDataLoss, check_on_data_loss
 from wings_client._transport import Transport
 from wings_core.errors import WingsError
 from wings_core.partitions import JsonScalar
@@ -44,7 +44,6 @@ class ConsumerEngine:
         timeout: float | None,
         **selection: Any,
     ) -> None:
-        check_on_data_loss(on_data_loss)
         self.name = name
         self.topic = topic
         self.timeout = timeout

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from wings_client._chunks import Chunks, OnDataLoss
 from wings_client._handover import Handover, HandoverClosed
-from wings_client._many import ManyChunks, wire_partitions
+from wings_client._many import wire_partitions
 from wings_client._messages import build
 from wings_client._model import ConsumedBatch, RangesBatch, Topic
-from wings_client._stream import Chunks, OnDataLoss, Resumed
 from wings_client._threads import Work
 from wings_client._transport import Transport
 from wings_core.contracts.reads import ALL, ENTRIES_MAX
@@ -57,21 +57,24 @@ class ConsumerReads:
         self._transport = transport
         self._topic = topic
         self._selection = selection
-        self._reads: list[Chunks | ManyChunks] = []
-        self._values: dict[Chunks, JsonScalar] = {}
-        self._handed_over: Counter[Chunks | ManyChunks] = Counter()
+        self._reads: list[Chunks] = []
+        self._is_of_one = partitions is not None and len(partitions) == 1
+        self._handed_over: Counter[Chunks] = Counter()
         """Chunks of each that were put into the queue."""
-        self._probe: Resumed[Any] | None = None
+        self._probe: Chunks | None = None
         """The scan of `lags`, while it runs."""
         self._closed = False
         if partitions is None:
-            self._add_many(partitions=ALL, positions=tuple(starts.items()))
+            self._add(partitions=ALL, positions=tuple(starts.items()))
         elif len(partitions) == 1:
-            self._add_one(partitions[0], starts.get(partitions[0]))
+            # A stream of one partition begins at a number; retention may have passed 0.
+            self._add(partition=partitions[0], offset=starts.get(partitions[0], 0))
+            if partitions[0] not in starts:
+                self._reads[0].exact = ()
         else:
             for first in range(0, len(partitions), ENTRIES_MAX):
                 some = partitions[first : first + ENTRIES_MAX]
-                self._add_many(partitions=wire_partitions(some, starts))
+                self._add(partitions=wire_partitions(some, starts))
         for read in self._reads:
             read.on_data_loss = on_data_loss
         self._threads = [Work(partial(self._read, read), "wings-consumer") for read in self._reads]
@@ -111,26 +114,14 @@ class ConsumerReads:
             for read in self._reads
         )
 
-    def _lags(self, read: Chunks | ManyChunks) -> bool:
+    def _lags(self, read: Chunks) -> bool:
         keys: dict[str, Any] = {
             "columns": self._topic.schema.names[:1],
             "filter": self._selection.get("filter"),
+            **read.where(),
         }
-        seconds = self._transport.retry.reconnect_seconds
-        if isinstance(read, Chunks):
-            keys |= {"partition": self._values[read], "offset": read.next_offset}
-            probe: Resumed[Any] = Chunks(
-                self._transport,
-                self._ticket(ScanTicket, keys),
-                reconnect_seconds=seconds,
-                clamps=read.clamps,
-            )
-        else:
-            keys |= read.where()
-            probe = ManyChunks(
-                self._transport, self._ticket(ScanTicket, keys), reconnect_seconds=seconds
-            )
-            probe.exact = read.exact
+        probe = self._chunks(ScanTicket, keys)
+        probe.exact = read.exact
         probe.on_data_loss = read.on_data_loss
         self._probe = probe
         if self._closed:
@@ -141,37 +132,21 @@ class ConsumerReads:
             probe.cancel()
             self._probe = None
 
-    def _add_one(self, partition: JsonScalar, offset: int | None) -> None:
-        keys = {**self._selection, "partition": partition, "offset": offset or 0}
-        ticket = self._ticket(FollowTicket, keys)
-        seconds = self._transport.retry.reconnect_seconds
-        # A stream of one partition begins at a number; retention may have passed 0.
-        clamps = offset is None
-        read = Chunks(self._transport, ticket, reconnect_seconds=seconds, clamps=clamps)
-        self._values[read] = partition
-        self._reads.append(read)
+    def _add(self, **where: Any) -> None:
+        self._reads.append(self._chunks(FollowTicket, {**self._selection, **where}))
 
-    def _add_many(self, **where: Any) -> None:
-        ticket = self._ticket(FollowTicket, {**self._selection, **where})
-        seconds = self._transport.retry.reconnect_seconds
-        self._reads.append(ManyChunks(self._transport, ticket, reconnect_seconds=seconds))
-
-    def _ticket(
+    def _chunks(
         self, kind: type[FollowTicket] | type[ScanTicket], keys: Mapping[str, Any]
-    ) -> FollowTicket | ScanTicket:
-        return build(kind, InvalidTicket, "consumer", topic=self._topic.name, **keys)
+    ) -> Chunks:
+        ticket = build(kind, InvalidTicket, "consumer", topic=self._topic.name, **keys)
+        seconds = self._transport.retry.reconnect_seconds
+        return Chunks(self._transport, ticket, reconnect_seconds=seconds)
 
-    def _read(self, read: Chunks | ManyChunks) -> None:
+    def _read(self, read: Chunks) -> None:
         try:
-            if isinstance(read, Chunks):
-                value = self._values[read]
-                for batch, start_offset, end_offset in read:
-                    self.handover.put(ConsumedBatch(batch, value, start_offset, end_offset))
-                    self._handed_over[read] += 1
-            else:
-                for chunk in read:
-                    self.handover.put(chunk)
-                    self._handed_over[read] += 1
+            for chunk in read:
+                self.handover.put(next(chunk.parts()) if self._is_of_one else chunk)
+                self._handed_over[read] += 1
         except HandoverClosed:
             return
         except BaseException as error:  # noqa: BLE001 - raised where the consumer is iterated.

@@ -5,10 +5,9 @@ from typing import Any
 from wings_client._many import OffsetsValue, PartitionsValue, where
 from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
 from wings_client._model import FetchResult, PartitionValue
-from wings_client._stream import TIMEOUT_MS_MIN, milliseconds, read_all, read_all_many
+from wings_client._stream import TIMEOUT_MS_MIN, milliseconds, read_all
 from wings_client._transport import Transport
 from wings_core import tracing
-from wings_core.contracts.chunks import PartitionEnd, PartitionRange
 from wings_core.contracts.tickets import FETCH_TIMEOUT_SECONDS, FetchTicket
 from wings_core.errors import InvalidTicket
 from wings_core.times import Deadline
@@ -49,8 +48,6 @@ def _fetch(transport: Transport, timeout: float | None, **keys: Any) -> FetchRes
         # After a broken attempt, the next one waits for the remaining time.
         left = milliseconds(deadline.remaining() or 0.0)
         again = ticket.model_copy(update={"timeout_ms": left})
-        if again.partitions is not None:
-            return _read_many(transport, again, seconds)
         return _read(transport, again, seconds)
 
     with tracing.client_span("fetch", {"messaging.destination.name": ticket.topic}, "consumer"):
@@ -59,26 +56,12 @@ def _fetch(transport: Transport, timeout: float | None, **keys: Any) -> FetchRes
 
 def _read(transport: Transport, ticket: FetchTicket, seconds: float) -> FetchResult:
     schema, chunks, end = read_all(transport, ticket, seconds)
-    partition: Any = ticket.partition
-    return FetchResult(
-        schema=schema,
-        batches=tuple(chunk.batch for chunk in chunks),
-        ranges=tuple(
-            (PartitionRange(partition, start_offset, end_offset, batch.num_rows),)
-            for batch, start_offset, end_offset in chunks
-        ),
-        partitions=(PartitionEnd(partition, end.next_offset, end.log_end_offset),),
-        end=end.end,
-        asked=ticket.offset if isinstance(ticket.offset, int) else None,
-    )
-
-
-def _read_many(transport: Transport, ticket: FetchTicket, seconds: float) -> FetchResult:
-    schema, chunks, end = read_all_many(transport, ticket, seconds)
+    one = ticket.partitions is None
     return FetchResult(
         schema=schema,
         batches=tuple(chunk.batch for chunk in chunks),
         ranges=tuple(chunk.ranges for chunk in chunks),
         partitions=end.partitions,
         end=end.end,
+        asked=ticket.offset if one and isinstance(ticket.offset, int) else None,
     )

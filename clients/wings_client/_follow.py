@@ -4,8 +4,8 @@ from abc import ABC
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar, cast
 
+from wings_client._chunks import Chunks, OnDataLoss, of_one
 from wings_client._many import (
-    ManyChunks,
     OffsetsValue,
     PartitionsValue,
     starts,
@@ -15,7 +15,6 @@ from wings_client._many import (
 from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
 from wings_client._model import Chunk, PartitionValue, RangesBatch
 from wings_client._scan import plan
-from wings_client._stream import Chunks, OnDataLoss, Resumed, check_on_data_loss
 from wings_client._transport import Transport
 from wings_client.arrow import RecordBatchReader, Schema
 from wings_core.contracts.info import InfoCommand
@@ -36,9 +35,9 @@ class Following(ABC, Iterator[T], Generic[T]):
     One thread iterates; `close` may be called from any.
     """
 
-    def __init__(self, chunks: Resumed[T], schema_of: Callable[[], Schema]) -> None:
-        self._reads = chunks
-        self._iterator = iter(chunks)
+    def __init__(self, chunks: Chunks, items: Iterator[T], schema_of: Callable[[], Schema]) -> None:
+        self._chunks = chunks
+        self._iterator = items
         self._schema_of = schema_of
         self._schema: Schema | None = None
 
@@ -74,7 +73,7 @@ class Following(ABC, Iterator[T], Generic[T]):
 
     def close(self) -> None:
         """End the follow; a thread that waits in it gets `StopIteration`."""
-        self._reads.cancel()
+        self._chunks.cancel()
 
     def __enter__(self) -> Self:
         """Return the follow itself."""
@@ -89,8 +88,7 @@ class Follow(Following[Chunk]):
     """Of one partition, made by `Client.follow`: yields `(batch, start_offset, end_offset)`."""
 
     def __init__(self, chunks: Chunks, schema_of: Callable[[], Schema]) -> None:
-        super().__init__(chunks, schema_of)
-        self._chunks = chunks
+        super().__init__(chunks, of_one(chunks), schema_of)
 
     def __repr__(self) -> str:
         """Return where it continues."""
@@ -99,15 +97,15 @@ class Follow(Following[Chunk]):
     @property
     def next_offset(self) -> int:
         """The offset at which it continues: one past the last row delivered or filtered out."""
-        return self._chunks.next_offset
+        (offset,) = self._chunks.next_offsets.values()
+        return offset
 
 
 class ManyFollow(Following[RangesBatch]):
     """Of many partitions, made by `Client.follow`: yields `(batch, ranges)`."""
 
-    def __init__(self, chunks: ManyChunks, schema_of: Callable[[], Schema]) -> None:
-        super().__init__(chunks, schema_of)
-        self._chunks = chunks
+    def __init__(self, chunks: Chunks, schema_of: Callable[[], Schema]) -> None:
+        super().__init__(chunks, iter(chunks), schema_of)
 
     def __repr__(self) -> str:
         """Return of how many partitions something is known."""
@@ -132,7 +130,6 @@ def follow(
     **keys: Any,
 ) -> Follow:
     """Open a follow of a partition; see `Client.follow`."""
-    check_on_data_loss(on_data_loss)
     deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
     ticket = build(
         FollowTicket,
@@ -144,7 +141,9 @@ def follow(
         **keys,
     )
     seconds = transport.retry.reconnect_seconds
-    chunks = Chunks(transport, ticket, deadline, seconds, clamps=offset == "earliest")
+    chunks = Chunks(transport, ticket, deadline, seconds)
+    if offset == "earliest":
+        chunks.exact = ()
     chunks.on_data_loss = on_data_loss
     followed = Follow(chunks, lambda: plan(transport, topic, partition, "latest", **keys)[0])
     transport.add(followed)
@@ -161,7 +160,6 @@ def follow_many(
     **keys: Any,
 ) -> ManyFollow:
     """Open a follow of many partitions; see `Client.follow`."""
-    check_on_data_loss(on_data_loss)
     deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
     if offset != "earliest" and not isinstance(offset, Mapping):
         # Resolved once, so that a stream that is opened again begins at the same places.
@@ -173,7 +171,7 @@ def follow_many(
     ticket = build(
         FollowTicket, InvalidTicket, "follow", topic=topic, **where(partitions, offset), **keys
     )
-    chunks = ManyChunks(transport, ticket, deadline, transport.retry.reconnect_seconds)
+    chunks = Chunks(transport, ticket, deadline, transport.retry.reconnect_seconds)
     chunks.on_data_loss = on_data_loss
     selection: dict[str, Any] = keys | {"partitions": wire_partitions(partitions)}
     followed = ManyFollow(

@@ -1,19 +1,16 @@
-"""Many partitions in one stream, resumed where it broke: each row of each of them once."""
+"""Partitions and offsets of reads: as calls take them, and in their wire form."""
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
-from wings_client._model import PartitionValue, RangesBatch
-from wings_client._stream import Resumed, warn_of_loss
+from wings_client._model import PartitionValue
 from wings_client._transport import Transport
-from wings_core.contracts.chunks import ManyEnd, reached
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.reads import ALL, PartitionEntry
-from wings_core.contracts.tickets import FollowTicket, ScanTicket, parse_ticket
-from wings_core.errors import InvalidArgument, OffsetOutOfRange, Unavailable, WingsError
+from wings_core.contracts.tickets import ScanTicket, parse_ticket
+from wings_core.errors import InvalidArgument
 from wings_core.partitions import JsonScalar
-from wings_core.times import Deadline
 
 PartitionsValue = Sequence[PartitionValue] | Literal["all"]
 """Many partitions, as calls take them: all, those born later too, or the values of some."""
@@ -21,118 +18,6 @@ PartitionsValue = Sequence[PartitionValue] | Literal["all"]
 OffsetsValue = OffsetValue | Mapping[Any, int]
 """Where to begin in each of many partitions: the same in all, or offsets by partition value, such
 as `next_offsets` of an earlier read; in others than those, at the start of the log."""
-
-
-class ManyChunks(Resumed[RangesBatch]):
-    """The chunks of one scan or follow of many partitions, over as many streams as it takes.
-
-    Args:
-        transport: To the server.
-        ticket: With `partitions`. A scan has a list, with numbers for each `offset` and
-            `end_offset`. The offsets of a follow are numbers or `"earliest"`, which mean the same
-            whenever the stream is opened again.
-        deadline: As of `Resumed`, like the others.
-        reconnect_seconds: Likewise.
-        locations: Likewise.
-
-    Attributes:
-        next_offsets: By partition value, the first offset not yet delivered, of each partition of
-            which anything is known.
-        exact: The partitions in which `on_data_loss` says what becomes of the read where retention
-            passes its place; in the others it goes on with what is kept. At first those in
-            `next_offsets`.
-    """
-
-    def __init__(
-        self,
-        transport: Transport,
-        ticket: ScanTicket | FollowTicket,
-        deadline: Deadline | None = None,
-        reconnect_seconds: float | None = None,
-        locations: Sequence[str] = (),
-    ) -> None:
-        super().__init__(
-            transport,
-            deadline,
-            is_scan=isinstance(ticket, ScanTicket),
-            reconnect_seconds=reconnect_seconds,
-            locations=locations,
-        )
-        assert ticket.partitions is not None
-        self._ticket = ticket
-        self._grows = not self._is_scan and ticket.schema_version is None
-        self.next_offsets: dict[JsonScalar, int] = cast("Any", dict(ticket.positions))
-        if ticket.partitions != ALL:
-            for entry in ticket.partitions:
-                if isinstance(entry.offset, int):
-                    self.next_offsets[cast("JsonScalar", entry.partition)] = entry.offset
-        self.exact: Container[JsonScalar] = frozenset(self.next_offsets)
-
-    def _one_stream(self) -> Iterator[RangesBatch]:
-        ticket = self._next_ticket()
-        if ticket is None:
-            return
-        stream, wait = self._open(ticket)
-        for chunk in stream.many(wait):
-            # Advanced before the chunk is yielded: from then on it is delivered.
-            self.chunks_yielded += 1
-            self.next_offsets.update(reached(chunk.ranges))
-            yield chunk
-        assert isinstance(stream.end, ManyEnd)
-        for each in stream.end.partitions:
-            self.next_offsets[each.partition] = each.next_offset
-        for entry in self._left() if self._is_scan else ():
-            if entry.end_offset is None:
-                continue
-            # Ranges are cut from what is committed: to accept this one would lose messages.
-            raise Unavailable(
-                f"{stream.endpoint} read to offset {entry.offset} of a range that ends at "
-                f"{entry.end_offset}, of partition {entry.partition!r:.80}"
-            )
-
-    def _next_ticket(self) -> ScanTicket | FollowTicket | None:
-        """Return the ticket that reads on; None where nothing is left of a scan."""
-        where = self.where()
-        return self._ticket.model_copy(update=where) if where["partitions"] else None
-
-    def where(self) -> dict[str, Any]:
-        """Return the keys of a ticket that reads what is not delivered yet; from any thread."""
-        if self._ticket.partitions == ALL:
-            return {"partitions": ALL, "positions": tuple(dict(self.next_offsets).items())}
-        return {"partitions": tuple(self._left())}
-
-    def _left(self) -> Iterator[PartitionEntry]:
-        """Yield what is left of a list."""
-        assert self._ticket.partitions is not None
-        for entry in () if self._ticket.partitions == ALL else self._ticket.partitions:
-            assert isinstance(entry, PartitionEntry)
-            offset = self.next_offsets.get(cast("JsonScalar", entry.partition))
-            if offset is None or entry.end_offset is None or offset < entry.end_offset:
-                yield entry if offset is None else entry._replace(offset=offset)
-
-    def _mends(self, error: WingsError) -> bool:
-        """Skip what retention took, where that is no error."""
-        if not isinstance(error, OffsetOutOfRange):
-            return False
-        partition, start = error.facts.get("partition"), error.log_start_offset
-        if not self._skips_to(partition, start):
-            return False
-        # It will have passed other partitions too, and each would end a stream.
-        for value, kept in starts(self._transport, self._ticket.topic, ALL).items():
-            self._skips_to(value, kept)
-        return True
-
-    def _skips_to(self, partition: JsonScalar, start: int) -> bool:
-        """Go on at a partition's start; returns whether its place was before that, and may move."""
-        reached = self.next_offsets.get(partition)
-        if reached is None or start <= reached:
-            return False
-        if partition in self.exact:
-            if self.on_data_loss == "error":
-                return False
-            warn_of_loss(self._ticket.topic, partition, reached, start)
-        self.next_offsets[partition] = start
-        return True
 
 
 def starts(

@@ -5,6 +5,7 @@ from typing import Any, overload
 
 from wings_client._admin import AdminCalls, TopicRef, check_which, name_of, which
 from wings_client._arguments import checked
+from wings_client._chunks import Chunks, OnDataLoss, of_one
 from wings_client._fetch import fetch, fetch_many
 from wings_client._follow import Follow, ManyFollow, follow, follow_many
 from wings_client._many import OffsetsValue, PartitionsValue
@@ -13,7 +14,6 @@ from wings_client._model import Chunk, FetchResult, PartitionValue, Topic
 from wings_client._scan import plan, scan
 from wings_client._sql import SqlParameters, SqlRead, SqlTables
 from wings_client._sql import ticket_of as ticket_of_sql
-from wings_client._stream import Chunks, OnDataLoss
 from wings_client.arrow import RecordBatchReader, Schema
 from wings_core.contracts.reads import ALL
 from wings_core.contracts.tickets import ScanTicket
@@ -260,7 +260,7 @@ class ReadCalls(AdminCalls):
             Unavailable: No server can be reached, or none knows of the log up to the range's end.
             WingsError: Any other refusal of the server.
         """
-        return iter(Chunks(self._transport, ticket))
+        return of_one(Chunks(self._transport, ticket))
 
     @overload
     def follow(

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
+from wings_client._chunks import Chunks
 from wings_client._handover import Handover, HandoverClosed
-from wings_client._many import ManyChunks, PartitionsValue, wire_partitions
+from wings_client._many import PartitionsValue, wire_partitions
 from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
-from wings_client._model import Chunk, PartitionValue, RangesBatch
+from wings_client._model import PartitionValue
 from wings_client._progress import counted, in_notebook
-from wings_client._stream import Chunks, Resumed
 from wings_client._transport import Transport
 from wings_client.arrow import RecordBatch, RecordBatchReader, Schema
 from wings_core.contracts.info import InfoCommand
@@ -44,11 +44,9 @@ class Part(NamedTuple):
     clamps: bool = False
     """Whether what retention takes before it is read is skipped; else it is an error."""
 
-    def read(self, transport: Transport) -> "Resumed[Chunk] | Resumed[RangesBatch]":
+    def read(self, transport: Transport) -> Chunks:
         """Return its chunks, no stream opened yet."""
-        if self.ticket.partitions is None:
-            return Chunks(transport, self.ticket, locations=self.locations, clamps=self.clamps)
-        chunks = ManyChunks(transport, self.ticket, locations=self.locations)
+        chunks = Chunks(transport, self.ticket, locations=self.locations)
         if self.clamps:
             chunks.exact = ()
         return chunks
@@ -269,6 +267,6 @@ class ParallelScan:
         finally:
             self.handover.done()
 
-    def _next_stream(self) -> "Resumed[Chunk] | Resumed[RangesBatch] | None":
+    def _next_stream(self) -> Chunks | None:
         with self._lock:
             return next(self._waiting, None)

@@ -9,10 +9,9 @@ ranges before it is handed out. What retention takes before it is read is skippe
 from collections.abc import Generator, Iterator
 from typing import Any, cast
 
+from wings_client._chunks import Chunks
 from wings_client._errors import client_closed
-from wings_client._model import Chunk, RangesBatch
 from wings_client._scan import Part
-from wings_client._stream import Resumed
 from wings_client._transport import Transport
 from wings_client.arrow import RecordBatch, Schema
 from wings_client.cold import open_cold_file, paths_of
@@ -79,7 +78,7 @@ class SnapshotRead:
         self._uuid = topic_uuid
         self._table = table
         self._left = Ranges(dict(_spans(parts)))
-        self._stream: Resumed[Chunk] | Resumed[RangesBatch] | None = None
+        self._stream: Chunks | None = None
         self._is_cancelled = False
 
     def batches(self) -> Generator[RecordBatch]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Generator
 
+from wings_client._chunks import Chunks
 from wings_client._client import Client
-from wings_client._many import ManyChunks
 from wings_client._model import RangesBatch
 from wings_core.contracts.reads import ALL
 from wings_core.contracts.tickets import ScanTicket
@@ -30,4 +30,4 @@ def read_ranges(client: Client, ticket: ScanTicket) -> Generator[RangesBatch]:
     assert ticket.partitions is not None
     assert ticket.partitions != ALL
     transport = client._transport  # pyright: ignore[reportPrivateUsage] - of this package.
-    yield from ManyChunks(transport, ticket)
+    yield from Chunks(transport, ticket)

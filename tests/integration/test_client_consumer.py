@@ -445,7 +445,7 @@ def test_a_consumer_may_skip_what_retention_took(
         assert values(consumer) == expected
     assert "partition 1: 1 messages from offset 1 on are gone" in caplog.text
     assert committed(wings, "reader", topic) == dict.fromkeys(expected, 4)
-    with pytest.raises(InvalidArgument, match="'error' or 'skip', not 'ignore'"):
+    with pytest.raises(InvalidArgument, match='must be "error" or "skip"'):
         wings.consumer("reader", topic, on_data_loss="ignore")  # pyright: ignore[reportArgumentType]
 
 

@@ -22,6 +22,7 @@ from wings_client._async._streams import (
     AsyncSql,
 )
 from wings_client._async._worker import AsyncWorker
+from wings_client._chunks import OnDataLoss
 from wings_client._client import TIMEOUT_SECONDS, Client
 from wings_client._follow import Follow, ManyFollow
 from wings_client._many import OffsetsValue, PartitionsValue
@@ -31,7 +32,6 @@ from wings_client._retry import Retry
 from wings_client._scan import Part, ranges
 from wings_client._sql import SqlParameters, SqlRead, SqlTables
 from wings_client._sql import ticket_of as ticket_of_sql
-from wings_client._stream import OnDataLoss
 from wings_client._transport import Transport
 from wings_client.arrow import Schema
 from wings_core.contracts.tickets import ScanTicket

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Generic, Protocol, Self, TypeVar
 
 from wings_client._async._pool import WorkerPool
+from wings_client._chunks import Chunks, of_one
 from wings_client._follow import Follow, ManyFollow
 from wings_client._handover import Handover, HandoverClosed
 from wings_client._model import Chunk, RangesBatch
 from wings_client._scan import ParallelScan, Part
 from wings_client._sql import RowsRead, SqlRows
-from wings_client._stream import Chunks
 from wings_client._transport import Transport
 from wings_client._wakeup import Wakeup
 from wings_client.arrow import RecordBatch, Schema, Table
@@ -248,7 +248,7 @@ class AsyncChunks(AsyncStream[Chunk]):
     async def _open(self) -> Readers[Chunk]:
         await self._pool.acquire()
         chunks = Chunks(self._transport, self._ticket)
-        return _ChunkReader(chunks, chunks.cancel)
+        return _ChunkReader(of_one(chunks), chunks.cancel)
 
 
 class AsyncSql(AsyncStream[RecordBatch]):

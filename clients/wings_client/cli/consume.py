@@ -7,7 +7,7 @@ import pyarrow as pa
 import typer
 
 from wings_client import Client, Consumer, Topic
-from wings_client._stream import OnDataLoss
+from wings_client._chunks import OnDataLoss
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, TopicArgument, connected
 from wings_client.cli.following import (
     RETRY,
