@@ -102,7 +102,7 @@ class AcknowledgementResult:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class ArchivedRange:
     """Messages `[first, last]` of one partition that the group archives, for one reason."""
 
     topic: TopicName
@@ -128,7 +128,7 @@ class PendingDeadLetters(Protocol):
         ...
 
 
-class DeadLetters(Protocol):
+class DeadLetterSink(Protocol):
     """Writes the dead letters of groups that have a DLQ topic.
 
     The coordinator begins them before it proves its lease at the replicas (so the rows' fetch
@@ -137,7 +137,7 @@ class DeadLetters(Protocol):
     and on another node: each message is written once, by its `dead_letter_id`.
     """
 
-    def begin(self, group: ShareGroup, letters: Sequence[DeadLetter]) -> PendingDeadLetters:
+    def begin(self, group: ShareGroup, letters: Sequence[ArchivedRange]) -> PendingDeadLetters:
         """Queue letters and start to fetch their rows; returns at once.
 
         Raises:

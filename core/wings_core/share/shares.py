@@ -35,7 +35,7 @@ from wings_core.share.coordinator.starts import Position
 from wings_core.share.counts import GroupCounts
 from wings_core.share.dead_letters.redrive import Redriven, Redriver
 from wings_core.share.dead_letters.writer import open_dead_letter_topic
-from wings_core.share.delivery.delivery import Delivery, deliver, kept_delivery
+from wings_core.share.delivery.delivery import DeliveredBatch, deliver, kept_delivery
 from wings_core.share.delivery.record_fetcher import RecordFetcher
 from wings_core.share.delivery.times import check_column
 from wings_core.share.replica.store import StoredPartition
@@ -240,7 +240,7 @@ class Shares:
 
     def deliver(
         self, group: ShareGroup, member: str, leased: Sequence[LeasedRange], cancel: Cancel
-    ) -> Generator[Delivery]:
+    ) -> Generator[DeliveredBatch]:
         """Yield the rows of leased ranges, in their order; see `delivery.deliver`.
 
         Raises:
@@ -255,7 +255,7 @@ class Shares:
             self._admin.get_topic(group.topic.name, fresh=True)  # It is remembered from then on.
             raise
 
-    def kept(self, group: ShareGroup, leased: LeasedRange) -> Delivery | None:
+    def kept(self, group: ShareGroup, leased: LeasedRange) -> DeliveredBatch | None:
         """Return the rows of a leased range where that takes no read; see `kept_delivery`.
 
         Where this process is the only one, metadata is near: to look at it takes no longer than

@@ -36,7 +36,7 @@ PAUSE_SECONDS = (0.05, 1.0)
 _logger = structlog.get_logger("wings.flight")
 
 
-class ShareStream(ShareTurns):
+class ServedStream(ShareTurns):
     """One stream, with its worker."""
 
     def run(self, reader: flight.MetadataRecordBatchReader) -> None:

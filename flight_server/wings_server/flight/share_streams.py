@@ -10,7 +10,7 @@ from wings_core.log import Log
 from wings_core.times import Deadline
 from wings_server.flight.share_flow import ShareFlows
 from wings_server.flight.share_opening import Admission, open_stream, refuse
-from wings_server.flight.share_stream import ShareStream, messages_of
+from wings_server.flight.share_stream import ServedStream, messages_of
 from wings_server.metrics import Metrics
 
 DRAIN_SECONDS_MAX = 2.0
@@ -22,7 +22,7 @@ class ShareStreams:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: set[ShareStream] = set()
+        self._open: set[ServedStream] = set()
         self._flows = ShareFlows()
 
     def serve(
@@ -42,7 +42,7 @@ class ShareStreams:
             refuse(writer, error)
         else:
             flow = self._flows.join(log.shares.coordinator, opened.group)
-            stream = ShareStream(log, opened, writer, metrics, admission, flow)
+            stream = ServedStream(log, opened, writer, metrics, admission, flow)
             with self._lock:
                 self._open.add(stream)
             try:

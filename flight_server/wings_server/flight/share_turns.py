@@ -19,8 +19,8 @@ from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.log import Log
 from wings_core.model import LeasedRange
-from wings_core.share.coordinator.ready import Waiting
-from wings_core.share.delivery.delivery import Delivery
+from wings_core.share.coordinator.ready import WaitingMember
+from wings_core.share.delivery.delivery import DeliveredBatch
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import Acquired, AcquireRequest
 from wings_core.times import Deadline
@@ -38,7 +38,7 @@ FREE_LOOK_SECONDS = 0.02
 
 
 class ShareTurns:
-    """One stream, but for its worker, which is `ShareStream`.
+    """One stream, but for its worker, which is `ServedStream`.
 
     Its state is changed by whom the turn belongs to: the flow between `take_turn` and `give_back`,
     else the worker, from when the turn is left to it until it has done what there is.
@@ -106,7 +106,7 @@ class ShareTurns:
         """When messages were last asked for, which their locks are counted from."""
         self._taken_at = 0.0
         """When requests were last taken to be carried out."""
-        self._watch: Waiting | None = None
+        self._watch: WaitingMember | None = None
         """By which it is called when there are messages."""
 
     def end(self, end: ShareEnd) -> None:
@@ -320,7 +320,7 @@ class ShareTurns:
         if is_next:
             self._flow.offer(self)
 
-    def _send(self, part: Delivery) -> None:
+    def _send(self, part: DeliveredBatch) -> None:
         """Deliver a part as far as that does not wait for the client."""
         self._holds.add(part.range, self._asked_at, time.monotonic())
         self._writer.deliver(part)

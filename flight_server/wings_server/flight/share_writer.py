@@ -22,7 +22,7 @@ from wings_core.errors import WingsError
 from wings_core.log import Log
 from wings_core.model import LeasedRange
 from wings_core.security.quotas import CallUsage
-from wings_core.share.delivery.delivery import Delivery
+from wings_core.share.delivery.delivery import DeliveredBatch
 from wings_server.flight.share_opening import Opened
 from wings_server.flight.unread import UNREAD_BYTES_MAX, Unread
 from wings_server.metrics import Metrics
@@ -76,7 +76,7 @@ class ShareWriter:
         answer = answer_metadata(message.request, message.acks, errors)
         self._put(self._nothing, answer, len(answer))
 
-    def deliver(self, part: Delivery) -> None:
+    def deliver(self, part: DeliveredBatch) -> None:
         """Deliver a part in as many pieces as the client wants, counted as one; see `answer`."""
         rows, leased = part.batch.num_rows, part.range
         size = get_record_batch_size(part.batch)
@@ -140,7 +140,7 @@ class ShareWriter:
         return True
 
 
-def _pieces(part: Delivery, messages_max: int) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+def _pieces(part: DeliveredBatch, messages_max: int) -> Iterator[tuple[int, int, pa.RecordBatch]]:
     """Cut a delivery into some of at most so many messages, with the range that each covers."""
     rows, first, last = part.batch.num_rows, part.range.start_offset, part.range.end_offset
     if rows <= messages_max:

@@ -17,7 +17,7 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.json_rows import encode_rows_within
 from wings_core.log import Log
 from wings_core.model import LeasedRange
-from wings_core.share.delivery.delivery import Delivery
+from wings_core.share.delivery.delivery import DeliveredBatch
 from wings_core.share.model import AcquireRequest
 from wings_core.times import Deadline
 from wings_server.flight.acquire import wanted_partition
@@ -108,7 +108,7 @@ class AcquirePoll:
         full = total >= self._messages_max
         return _framed(texts, EndReason.MAX_MESSAGES if full else EndReason.MIN_MESSAGES)
 
-    def _encoded(self, delivery: Delivery, room: int) -> bytes | None:
+    def _encoded(self, delivery: DeliveredBatch, room: int) -> bytes | None:
         """Encode the rows of a delivery that fit in `room` bytes; release the others."""
         leased = delivery.range
         frame = DELIVERY_BYTES + 4 * len(leased.partition)

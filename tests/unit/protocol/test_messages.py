@@ -45,7 +45,7 @@ from wings_core.protocol.messages import (
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.security.rights import Grant, Right
 from wings_core.share.remote import codec as holds
-from wings_core.share.replica.requests import Outcome
+from wings_core.share.replica.requests import PartOutcome
 
 AnyCodec = Codec[Any, Any]
 
@@ -68,7 +68,7 @@ BY_TYPE: dict[object, st.SearchStrategy[Any]] = {
     pa.Schema: st.sampled_from([pa.schema([]), pa.schema([("n", pa.int64())], {"a": "b"})]),
     PageFormat: st.sampled_from(PageFormat),
     ShardState: st.sampled_from(ShardState),
-    Outcome: st.sampled_from(Outcome),
+    PartOutcome: st.sampled_from(PartOutcome),
     Grant: st.builds(Grant, st.sampled_from(Right), st.just("*") | namespaces.map(str)),
 }
 VERSIONS = st.integers(1, (1 << 31) - 1)

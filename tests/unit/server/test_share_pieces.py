@@ -10,8 +10,8 @@ from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.contracts.share_stream import AcknowledgeMessage
 from wings_core.model import LeasedRange, ShareConfig
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.delivery.delivery import Delivery
-from wings_server.flight.share_stream import ShareStream
+from wings_core.share.delivery.delivery import DeliveredBatch
+from wings_server.flight.share_stream import ServedStream
 from wings_server.flight.unread import UNREAD_BYTES_MAX
 from wings_server.share_actions import Settled
 
@@ -24,7 +24,7 @@ def test_no_more_is_written_than_a_client_may_leave_unread(large_bytes: int, wri
     batch = pa.record_batch({"text": texts, "__offset": pa.array(range(ROWS), pa.int64())})
     stream, writes = stream_of(batch.schema)
     leased = LeasedRange(UNPARTITIONED, 0, ROWS - 1, "lease", 1, 30_000)
-    cast("Any", stream)._send(Delivery(leased, batch))
+    cast("Any", stream)._send(DeliveredBatch(leased, batch))
     assert len(writes) == written
 
 
@@ -37,7 +37,7 @@ def test_long_answers_are_not_written_where_that_might_wait(messages: int, writt
     assert len(writes) == written
 
 
-def stream_of(schema: pa.Schema) -> tuple[ShareStream, list[pa.RecordBatch]]:
+def stream_of(schema: pa.Schema) -> tuple[ServedStream, list[pa.RecordBatch]]:
     """Return a stream that delivers one message at a time, and what it writes."""
     writes: list[pa.RecordBatch] = []
 
@@ -50,7 +50,7 @@ def stream_of(schema: pa.Schema) -> tuple[ShareStream, list[pa.RecordBatch]]:
     anything: Any = SimpleNamespace
     command = anything(member="m", max_messages=1, credit=ROWS)
     group = anything(topic=anything(name="t"), config=ShareConfig())
-    stream = ShareStream(
+    stream = ServedStream(
         anything(shares=anything(coordinator=None), pushed_in=nothing),
         anything(group=group, command=command, schema=schema),
         anything(write_with_metadata=write),

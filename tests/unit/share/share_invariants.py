@@ -33,7 +33,13 @@ from wings_core.model import LeasedRange
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.model import Acknowledgement, AcknowledgeType, ShareKey
-from wings_core.share.replica.requests import Answer, Outcome, Part, Request, TombstoneRequest
+from wings_core.share.replica.requests import (
+    Answer,
+    PartOutcome,
+    RangeAnswer,
+    Request,
+    TombstoneRequest,
+)
 
 if TYPE_CHECKING:
     from share_simulation import NodeClock, ReplicaNode, Stream, World
@@ -96,8 +102,8 @@ class Observer:
             return
         promised = self.promised[node.number]
         for part in answer:
-            assert isinstance(part, Part)
-            if part.outcome is not Outcome.NOK:
+            assert isinstance(part, RangeAnswer)
+            if part.outcome is not PartOutcome.NOK:
                 promised.update(range(part.first, part.last + 1))
         for repaired in request.repair:
             promised.update(range(repaired.first, repaired.last + 1))

@@ -46,7 +46,7 @@ from wings_core.share.model import (
     Acknowledgement,
     AcknowledgeType,
     AcquireRequest,
-    DeadLetter,
+    ArchivedRange,
     PendingDeadLetters,
 )
 from wings_core.share.quorum.quorum import HoldQuorum
@@ -194,7 +194,7 @@ class Letters:
     def __init__(self, world: "World") -> None:
         self._world = world
 
-    def begin(self, group: ShareGroup, letters: Sequence[DeadLetter]) -> "PendingInWorld":
+    def begin(self, group: ShareGroup, letters: Sequence[ArchivedRange]) -> "PendingInWorld":
         del group
         return PendingInWorld(self._world, letters)
 
@@ -202,7 +202,7 @@ class Letters:
 @dataclass
 class PendingInWorld:
     world: "World"
-    letters: Sequence[DeadLetter]
+    letters: Sequence[ArchivedRange]
 
     def finish(self) -> None:
         for letter in self.letters:

@@ -16,7 +16,7 @@ from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.requests import HoldRequest, LeaseEntry, Outcome, TombstoneRequest
+from wings_core.share.replica.requests import HoldRequest, LeaseEntry, PartOutcome, TombstoneRequest
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_core.share.replica.store import Mark, PartitionWrite
 
@@ -56,11 +56,11 @@ def held(store: SlowStore) -> Replica:
         for number in range(WORKERS)
     ]
     answers = replica.perform(requests)
-    assert [part.outcome for answer in answers for part in answer] == [Outcome.OK] * WORKERS  # pyright: ignore[reportGeneralTypeIssues, reportAttributeAccessIssue, reportUnknownVariableType]
+    assert [part.outcome for answer in answers for part in answer] == [PartOutcome.OK] * WORKERS  # pyright: ignore[reportGeneralTypeIssues, reportAttributeAccessIssue, reportUnknownVariableType]
     return replica
 
 
-def finish(replica: Replica, number: int) -> Outcome:
+def finish(replica: Replica, number: int) -> PartOutcome:
     (part,) = replica_calls.tombstone(replica, KEY, [LeaseEntry(number, number, lease(number))])
     return part.outcome
 
@@ -78,7 +78,7 @@ def test_what_comes_during_a_write_shares_the_next(tmp_path: Path) -> None:
         while len(replica._waiting) < WORKERS - 1:  # pyright: ignore[reportPrivateUsage]
             threading.Event().wait(0.001)
         store.go.set()
-        assert {each.result(30) for each in (first, *others)} == {Outcome.OK}
+        assert {each.result(30) for each in (first, *others)} == {PartOutcome.OK}
     assert store.writes == 2
     (state,) = replica_calls.read(replica, "group", [UNPARTITIONED])
     assert state.start_offset == WORKERS
@@ -96,7 +96,7 @@ def test_a_write_that_fails_fails_all_that_share_it_and_changes_nothing(tmp_path
     store.fails = False
     (state,) = replica_calls.read(replica, "group", [UNPARTITIONED])
     assert (state.start_offset, state.in_flight) == (0, WORKERS)
-    assert finish(replica, 0) is Outcome.OK
+    assert finish(replica, 0) is PartOutcome.OK
     replica.close()
 
 

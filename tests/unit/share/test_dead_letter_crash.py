@@ -22,7 +22,7 @@ from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.model import Acknowledgement, AcknowledgementResult, AcquireRequest
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.requests import Part, TombstoneRequest
+from wings_core.share.replica.requests import RangeAnswer, TombstoneRequest
 from wings_core.times import Deadline
 
 ORDERS, DEAD = TopicName.parse("orders"), TopicName.parse("dead")
@@ -75,7 +75,7 @@ def test_a_crash_between_dead_letter_and_tombstone_leaves_one_dead_letter(
         group = log.shares.create(ORDERS, "billing", config)
         (leased,) = acquire(log, group)
 
-        def crash(replica: Replica, request: TombstoneRequest, now: float) -> list[Part]:
+        def crash(replica: Replica, request: TombstoneRequest, now: float) -> list[RangeAnswer]:
             raise Unavailable("the process died")
 
         with monkeypatch.context() as patch:

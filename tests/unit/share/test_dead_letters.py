@@ -27,7 +27,7 @@ from wings_core.share.dead_letters.writer import (
     open_dead_letter_topic,
 )
 from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher, RecordSource
-from wings_core.share.model import DeadLetter
+from wings_core.share.model import ArchivedRange
 
 SCHEMA = pa.schema([pa.field("key", pa.string()), pa.field("n", pa.int64())])
 DLQ = TopicName.parse("dead")
@@ -64,10 +64,10 @@ class Setting:
             self.log.admin, self.log.group_commit, self.log.limits, records or self.records
         )
 
-    def letter(self, first: int, last: int, **keys: Any) -> DeadLetter:
+    def letter(self, first: int, last: int, **keys: Any) -> ArchivedRange:
         values: dict[str, Any] = {"delivery_count": 5, "cause": "delivery_limit", "reason": None}
         values |= keys
-        return DeadLetter(self.topic.name, UNPARTITIONED, first, last, **values)
+        return ArchivedRange(self.topic.name, UNPARTITIONED, first, last, **values)
 
     def read(self, name: TopicName) -> list[dict[str, Any]]:
         """Return all rows of an unpartitioned topic."""
@@ -274,7 +274,7 @@ def test_a_partitioned_topic_gets_its_messages_back_where_they_belong(setting: S
     topic = setting.log.admin.create_topic(TopicName.parse("keyed"), SCHEMA, "key")
     setting.push(topic, [1, 2])
     group = ShareGroup("billing", "uuid-3", topic, setting.group.config)
-    letter = DeadLetter(topic.name, Partition('"k2"'), 0, 0, 1, "rejected", None)
+    letter = ArchivedRange(topic.name, Partition('"k2"'), 0, 0, 1, "rejected", None)
     setting.writer().begin(group, [letter]).finish()
     (row,) = setting.read(DLQ)
     assert (row["source_partition"], payload_of(row)) == ('"k2"', {"key": "k2", "n": 2})

@@ -12,7 +12,7 @@ from wings_core.limits import Limits
 from wings_core.model import LeasedRange, Topic, TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share.delivery.delivery import Delivery, Undelivered, deliveries
+from wings_core.share.delivery.delivery import DeliveredBatch, Undelivered, deliveries
 from wings_core.share.delivery.record_fetcher import RecordFetcher, RecordSource
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
@@ -32,7 +32,9 @@ class Source(RecordSource):
         return self._read(offset)
 
 
-def delivered(read: Callable[[int], Sequence[pa.RecordBatch]]) -> list[Delivery | Undelivered]:
+def delivered(
+    read: Callable[[int], Sequence[pa.RecordBatch]],
+) -> list[DeliveredBatch | Undelivered]:
     records = RecordFetcher(Source(read))
     try:
         return list(deliveries(records, TOPIC, LEASED, Limits()))
@@ -82,7 +84,7 @@ def damaged_at(*damaged: int) -> Callable[[int], Sequence[pa.RecordBatch]]:
     return read
 
 
-def spans(parts: Sequence[Delivery | Undelivered]) -> list[tuple[str, int, int]]:
+def spans(parts: Sequence[DeliveredBatch | Undelivered]) -> list[tuple[str, int, int]]:
     return [(type(part).__name__, part.range.start_offset, part.range.end_offset) for part in parts]
 
 
@@ -97,8 +99,12 @@ def test_a_range_of_which_no_row_can_be_read_is_undelivered() -> None:
 
 def test_a_row_that_cannot_be_read_is_undelivered_alone() -> None:
     parts = delivered(damaged_at(4))
-    assert spans(parts) == [("Delivery", 3, 3), ("Undelivered", 4, 4), ("Delivery", 5, 5)]
-    batches = [part.batch for part in parts if isinstance(part, Delivery)]
+    assert spans(parts) == [
+        ("DeliveredBatch", 3, 3),
+        ("Undelivered", 4, 4),
+        ("DeliveredBatch", 5, 5),
+    ]
+    batches = [part.batch for part in parts if isinstance(part, DeliveredBatch)]
     assert [batch.column("__offset").to_pylist() for batch in batches] == [[3], [5]]
 
 
@@ -109,7 +115,7 @@ def test_what_is_behind_a_store_that_is_away_is_undelivered_and_not_damaged() ->
         return [row(offset)]
 
     parts = delivered(read)
-    assert spans(parts) == [("Delivery", 3, 3), ("Undelivered", 4, 5)]
+    assert spans(parts) == [("DeliveredBatch", 3, 3), ("Undelivered", 4, 5)]
     assert isinstance(parts[1], Undelivered)
     assert not parts[1].damaged
 

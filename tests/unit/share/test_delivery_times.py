@@ -15,7 +15,7 @@ from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.delivery.times import LogTimes, check_column, microseconds
 from wings_core.share.model import AcquireRequest
 from wings_core.share.state import partition
-from wings_core.share.state.partition import SharePartition, State
+from wings_core.share.state.partition import MessageStates, State
 
 
 class Times:
@@ -114,7 +114,7 @@ def test_messages_that_retention_removed_while_they_waited_make_room_for_others(
 ) -> None:
     monkeypatch.setattr(partition, "SCHEDULED_MAX", 10)
     monkeypatch.setattr(partition, "CHECKED_MAX", 10)
-    subject = SharePartition(0)
+    subject = MessageStates(0)
     subject.deliver_by("at")
     subject.check(0, pa.array([50, 99] * 5, pa.int64()), 1)
     assert subject.unchecked(100) is None
@@ -129,7 +129,7 @@ def test_more_than_so_many_that_wait_let_nothing_behind_them_be_looked_at(
 ) -> None:
     monkeypatch.setattr(partition, "SCHEDULED_MAX", 10)
     monkeypatch.setattr(partition, "CHECKED_MAX", 5)
-    subject = SharePartition(0)
+    subject = MessageStates(0)
     subject.deliver_by("at")
     for number in (0, 1):
         assert subject.unchecked(100) == (5 * number, 5 * number + 4)

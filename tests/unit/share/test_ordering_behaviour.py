@@ -12,7 +12,7 @@ from wings_core.model import Lease, LeasedRange, ShareConfig, ShareGroup
 from wings_core.share.coordinator import finalize
 from wings_core.share.model import AcquireRequest, OffsetRange, ShareKey
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.requests import HoldRequest, Outcome, Part
+from wings_core.share.replica.requests import HoldRequest, PartOutcome, RangeAnswer
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 
 
@@ -107,21 +107,21 @@ def test_a_replica_that_missed_an_acceptance_does_not_hold_up_the_next(tmp_path:
     mine, theirs = Lease("c", 1, "m"), Lease("c", 2, "m")
     replica = Replica(SqliteHoldStore(tmp_path / "holds.sqlite"), clock)
 
-    def hold(first: int, last: int, next_offset: int | None) -> Outcome:
+    def hold(first: int, last: int, next_offset: int | None) -> PartOutcome:
         ranges = (OffsetRange(first, last),)
         request = HoldRequest(key, ranges, theirs, 10_000, 100, next_offset=next_offset)
         (answer,) = replica.perform([request])
-        (part,) = cast("list[Part]", answer)
+        (part,) = cast("list[RangeAnswer]", answer)
         return part.outcome
 
     replica_calls.hold(replica, key, [OffsetRange(0, 4)], mine, 10_000, 100)
-    assert hold(5, 9, 0) is Outcome.NOK
-    assert hold(5, 9, 3) is Outcome.NOK
-    assert hold(5, 9, 5) is Outcome.OK
-    assert hold(0, 4, 5) is Outcome.TOMB
+    assert hold(5, 9, 0) is PartOutcome.NOK
+    assert hold(5, 9, 3) is PartOutcome.NOK
+    assert hold(5, 9, 5) is PartOutcome.OK
+    assert hold(0, 4, 5) is PartOutcome.TOMB
     replica.close()
     replica = Replica(SqliteHoldStore(tmp_path / "holds.sqlite"), clock)
-    assert hold(0, 4, None) is Outcome.TOMB
+    assert hold(0, 4, None) is PartOutcome.TOMB
     replica.close()
 
 

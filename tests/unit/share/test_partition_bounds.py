@@ -4,7 +4,7 @@ import pytest
 
 from wings_core.model import Lease
 from wings_core.share.state import partition as module
-from wings_core.share.state.partition import SharePartition
+from wings_core.share.state.partition import MessageStates
 
 
 def test_a_partition_with_as_many_ranges_as_it_may_keep_waits_for_a_delay(
@@ -12,7 +12,7 @@ def test_a_partition_with_as_many_ranges_as_it_may_keep_waits_for_a_delay(
 ) -> None:
     monkeypatch.setattr(module, "RANGES_MAX", 4)
     lease = Lease("c", 1, "m")
-    subject = SharePartition(0)
+    subject = MessageStates(0)
     subject.select(8, 8, 100, 5)
     subject.grant(0, 7, lease, 50.0, 1)
     for offset in (1, 3, 5):

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from property_examples import examples
 
 from wings_core.model import Lease
-from wings_core.share.state.partition import Pick, SharePartition, State
+from wings_core.share.state.partition import MessageStates, Pick, State
 
 LOCK = 10.0
 
@@ -40,7 +40,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.model = {offset: Message() for offset in range(start, self.log_end)}
         self.touched = start
         self.begun = 0
-        self.subject = SharePartition(start, self._begin_ranges)
+        self.subject = MessageStates(start, self._begin_ranges)
         self.now = 1.0
         self.leases = 0
         self.pending: list[Pick] = []

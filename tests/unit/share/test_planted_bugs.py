@@ -11,7 +11,7 @@ from wings_core.contracts.share_stream import AliveMessage, ClientMessage, Credi
 from wings_core.errors import WingsError
 from wings_core.model import Lease, LeasedRange, ShareGroup
 from wings_core.partitions import Partition
-from wings_core.share.coordinator.acknowledge import Acknowledge
+from wings_core.share.coordinator.acknowledge import Settling
 from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.lease import Bundle, Leased, Leases
@@ -20,28 +20,28 @@ from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import (
     Acknowledgement,
     AcquireRequest,
-    DeadLetter,
+    ArchivedRange,
     PendingDeadLetters,
     ShareKey,
 )
 from wings_core.share.quorum.quorum import TRIES_MAX, HoldQuorum
 from wings_core.share.quorum.run import Procedure
-from wings_core.share.quorum.votes import Held, Verdict, Vote
-from wings_core.share.replica.partition import Piece, ReplicaPartition
+from wings_core.share.quorum.votes import HoldResult, Verdict, Vote
+from wings_core.share.replica.partition import RangePiece, ReplicaPartition
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import (
     Answer,
     CountedRange,
     HoldRequest,
     LeaseEntry,
-    Outcome,
-    Part,
+    PartOutcome,
+    RangeAnswer,
     ReleaseRequest,
     Request,
     TombstoneRequest,
 )
 from wings_core.share.replica.store import Mark, PartitionWrite
-from wings_core.share.state.partition import SharePartition
+from wings_core.share.state.partition import MessageStates
 
 ALIVE = AliveMessage(alive=True)
 
@@ -52,15 +52,15 @@ SEEDS_MAX = 150
 
 
 class LeaseNotChecked(Replica):
-    def _outcome(self, piece: Piece, lease: Lease, now: float) -> Outcome:
+    def _outcome(self, piece: RangePiece, lease: Lease, now: float) -> PartOutcome:
         if piece.finished:
-            return Outcome.TOMB
-        return Outcome.NOK if piece.hold is None else Outcome.OK
+            return PartOutcome.TOMB
+        return PartOutcome.NOK if piece.hold is None else PartOutcome.OK
 
 
 class TombstoneOnAMinority(HoldQuorum):
     def _final_verdict(self, votes: Sequence[Vote], until: float, silent: int) -> Verdict:
-        if all(vote.replicas(Outcome.OK, Outcome.TOMB) for vote in votes):
+        if all(vote.replicas(PartOutcome.OK, PartOutcome.TOMB) for vote in votes):
             return Verdict.DONE
         return super()._final_verdict(votes, until, silent)
 
@@ -77,7 +77,7 @@ class MarkNotMoved(Replica):
 
 
 class HoldOnAMinority(HoldQuorum):
-    def hold(self, requests: Sequence[HoldRequest]) -> Procedure[list[Held | WingsError]]:
+    def hold(self, requests: Sequence[HoldRequest]) -> Procedure[list[HoldResult | WingsError]]:
         majority, self.majority = self.majority, 1
         try:
             return (yield from super().hold(requests))
@@ -105,7 +105,7 @@ class ExpiredAttemptsNotCounted(Replica):
 
 
 class HeldByAnotherGranted(Replica):
-    def _wait(self, piece: Piece, lease: Lease, now: float) -> float:
+    def _wait(self, piece: RangePiece, lease: Lease, now: float) -> float:
         return 0.0
 
 
@@ -115,21 +115,21 @@ class OtherLeasesOfThePartitionIgnored(Replica):
 
 
 class AnyoneReleases(Replica):
-    def _release(self, request: ReleaseRequest, now: float) -> list[Part]:
+    def _release(self, request: ReleaseRequest, now: float) -> list[RangeAnswer]:
         partition = self._partition(request.key)
         for entry in request.entries:
             partition.free(entry.first, entry.last, entry.count)
-        return [Part(entry.first, entry.last, Outcome.OK) for entry in request.entries]
+        return [RangeAnswer(entry.first, entry.last, PartOutcome.OK) for entry in request.entries]
 
 
 class DelayNotKept(Replica):
-    def _release(self, request: ReleaseRequest, now: float) -> list[Part]:
+    def _release(self, request: ReleaseRequest, now: float) -> list[RangeAnswer]:
         at_once = tuple(replace(entry, delay_ms=0) for entry in request.entries)
         return super()._release(replace(request, entries=at_once), now)
 
 
 class OrderNotTold(HoldQuorum):
-    def hold(self, requests: Sequence[HoldRequest]) -> Procedure[list[Held | WingsError]]:
+    def hold(self, requests: Sequence[HoldRequest]) -> Procedure[list[HoldResult | WingsError]]:
         return super().hold([replace(each, next_offset=None) for each in requests])
 
 
@@ -144,7 +144,7 @@ class CoreThatLooksAtNoTimes(CoordinatorCore):
     leases_type = LeasesWithoutTimes
 
 
-class StateThatLearnsTooMuch(SharePartition):
+class StateThatLearnsTooMuch(MessageStates):
     def _touch(self, last: int) -> None:
         deliver_at, self._deliver_at = self._deliver_at, None
         super()._touch(last)
@@ -172,7 +172,7 @@ class DeadLetterLater:
 
 class DeadLetterNotAwaited(Finalizer):
     def _begin_letters(
-        self, group: ShareGroup, letters: Sequence[DeadLetter]
+        self, group: ShareGroup, letters: Sequence[ArchivedRange]
     ) -> PendingDeadLetters | None:
         return DeadLetterLater()
 
@@ -187,16 +187,17 @@ class CountOfOneReplica(HoldQuorum):
     ) -> Procedure[tuple[list[CountedRange], list[tuple[int, int]]]]:
         yield from ()
         lowest = [
-            min(vote.parts[number].count for number in vote.replicas(Outcome.OK)) for vote in won
+            min(vote.parts[number].count for number in vote.replicas(PartOutcome.OK))
+            for vote in won
         ]
         pairs = zip(won, lowest, strict=True)
         return [CountedRange(vote.first, vote.last, count) for vote, count in pairs], []
 
 
 class TombstoneInPart(Replica):
-    def _tombstone(self, request: TombstoneRequest, now: float) -> list[Part]:
+    def _tombstone(self, request: TombstoneRequest, now: float) -> list[RangeAnswer]:
         parts = super()._tombstone(request, now)
-        return [Part(part.first, part.last, Outcome.OK) for part in parts]
+        return [RangeAnswer(part.first, part.last, PartOutcome.OK) for part in parts]
 
 
 class FirstOfSeveralNotDurable(Replica):
@@ -231,7 +232,7 @@ class CoreThatForgetsTheLastAcceptance(CoordinatorCore):
         self.acknowledge.run = run_but_the_last
 
 
-class AcceptsWhatAnotherHolds(Acknowledge):
+class AcceptsWhatAnotherHolds(Settling):
     def _held(
         self,
         tracked: TrackedPartition,
@@ -272,7 +273,7 @@ class CoreThatAcceptsOneForAll(CoordinatorCore):
 
 
 class TogetherOnAMinority(HoldOnAMinority):
-    def hold(self, requests: Sequence[HoldRequest]) -> Procedure[list[Held | WingsError]]:
+    def hold(self, requests: Sequence[HoldRequest]) -> Procedure[list[HoldResult | WingsError]]:
         if len(requests) > 1:
             return super().hold(requests)
         return HoldQuorum.hold(self, requests)

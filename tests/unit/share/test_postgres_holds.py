@@ -24,7 +24,7 @@ from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica import postgres_lease, postgres_store, standby
 from wings_core.share.replica.postgres_store import PostgresHoldStore
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.requests import LeaseEntry, Outcome
+from wings_core.share.replica.requests import LeaseEntry, PartOutcome
 from wings_core.share.replica.standby import StandbyReplica
 from wings_core.times import Deadline
 from wings_server.holds.process import HoldServer
@@ -44,14 +44,14 @@ def proxy(postgres: PostgresServer) -> Generator[CommitProxy]:
         made.close()
 
 
-def hold(replica: Replica | StandbyReplica, first: int, last: int) -> list[Outcome]:
+def hold(replica: Replica | StandbyReplica, first: int, last: int) -> list[PartOutcome]:
     parts = replica_calls.hold(replica, KEY, [OffsetRange(first, last)], MINE, TTL_MS, 1_000)
     return [part.outcome for part in parts]
 
 
 def finish(replica: Replica | StandbyReplica, first: int, last: int) -> None:
     parts = replica_calls.tombstone(replica, KEY, [LeaseEntry(first, last, MINE)])
-    assert all(part.outcome is Outcome.OK for part in parts)
+    assert all(part.outcome is PartOutcome.OK for part in parts)
 
 
 def start_of(replica: Replica | StandbyReplica) -> int:
@@ -76,7 +76,7 @@ def test_a_tombstone_whose_answer_is_lost_is_read_again_and_holds_stay(
         (part,) = replica_calls.hold(
             replica, KEY, [OffsetRange(6, 6)], Lease("d", 1, "m"), TTL_MS, 1_000
         )
-        assert part.outcome is Outcome.NOK
+        assert part.outcome is PartOutcome.NOK
         finish(replica, 4, 9)
     with closing(Replica(postgres_holds.open(), HandClock())) as replica:
         assert start_of(replica) == (2 if cut == "before" else 10)
@@ -216,7 +216,7 @@ def test_whoever_lost_the_lease_writes_nothing_and_answers_nothing(
                     call()
             assert start_of(successor) == 0
             # What the first one may have granted is respected.
-            assert hold(successor, 0, 9) == [Outcome.NOK]
+            assert hold(successor, 0, 9) == [PartOutcome.NOK]
 
 
 def test_a_standby_takes_over_what_another_process_gives_up(

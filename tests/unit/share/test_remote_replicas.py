@@ -21,8 +21,8 @@ from wings_core.share.replica.requests import (
     Answer,
     HoldRequest,
     LeaseEntry,
-    Outcome,
-    Part,
+    PartOutcome,
+    RangeAnswer,
     ReadRequest,
     ReplicaState,
     Request,
@@ -132,9 +132,9 @@ def asked_together(link: RemoteLink, requests: list[Request]) -> list[Answer]:
     return [found[number] for number in range(len(requests))]
 
 
-def outcomes(answer: Answer) -> list[Outcome]:
+def outcomes(answer: Answer) -> list[PartOutcome]:
     assert not isinstance(answer, WingsError), answer
-    return [part.outcome for part in answer if isinstance(part, Part)]
+    return [part.outcome for part in answer if isinstance(part, RangeAnswer)]
 
 
 def test_requests_of_several_partitions_are_carried_out_together(
@@ -161,11 +161,11 @@ def test_requests_of_several_partitions_are_carried_out_together(
     ]
     with closing(RemoteLink(str(service.address))) as link:
         held = asked_together(link, holds)
-        assert [outcomes(answer) for answer in held] == [[Outcome.OK]] * 3
+        assert [outcomes(answer) for answer in held] == [[PartOutcome.OK]] * 3
         before = len(writes)
         done = asked_together(link, [*tombs, ReadRequest("g", (B,))])
-    assert [outcomes(answer) for answer in done[:2]] == [[Outcome.OK]] * 2
-    assert outcomes(done[2]) == [Outcome.TOMB]
+    assert [outcomes(answer) for answer in done[:2]] == [[PartOutcome.OK]] * 2
+    assert outcomes(done[2]) == [PartOutcome.TOMB]
     assert len(writes) == before + 1
     (state,) = cast("Sequence[ReplicaState]", done[3])
     assert (state.start_offset, state.in_flight) == (0, 5)
@@ -183,7 +183,7 @@ def test_a_refusal_is_the_answer_of_its_request_alone(remote_share: ShareUnderTe
     with closing(RemoteLink(str(service.address))) as link:
         gone, there = asked_together(link, asked)
     assert isinstance(gone, GroupNotFound)
-    assert outcomes(there) == [Outcome.OK]
+    assert outcomes(there) == [PartOutcome.OK]
 
 
 @pytest.mark.parametrize("text", ["", " , ", "a:1,a:1", "host", "host:", ":1", "host:port"])

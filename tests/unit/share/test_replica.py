@@ -22,8 +22,8 @@ from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import (
     CountedRange,
     LeaseEntry,
-    Outcome,
-    Part,
+    PartOutcome,
+    RangeAnswer,
     ReleaseEntry,
 )
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
@@ -64,15 +64,15 @@ class RestartedReplica:
         self.abandon_store()
         self.open()
 
-    def hold(self, first: int, last: int, lease: Lease = MINE) -> list[Part]:
+    def hold(self, first: int, last: int, lease: Lease = MINE) -> list[RangeAnswer]:
         return replica_calls.hold(
             self.replica, KEY, [OffsetRange(first, last)], lease, TTL_MS, PLENTY
         )
 
-    def finish(self, first: int, last: int, lease: Lease = MINE) -> list[Part]:
+    def finish(self, first: int, last: int, lease: Lease = MINE) -> list[RangeAnswer]:
         return replica_calls.tombstone(self.replica, KEY, [LeaseEntry(first, last, lease)])
 
-    def outcomes(self, parts: list[Part]) -> list[tuple[int, int, str, int]]:
+    def outcomes(self, parts: list[RangeAnswer]) -> list[tuple[int, int, str, int]]:
         return [(part.first, part.last, part.outcome.name, part.count) for part in parts]
 
 
@@ -209,7 +209,7 @@ def test_after_a_crash_nothing_is_held_until_forgotten_holds_have_expired(
     restarted.crash()
     restarted.clock.time = restarted_at + TTL_MS / 1_000 - 0.01
     (part,) = restarted.hold(5, 5, THEIRS)
-    assert part.outcome is Outcome.NOK
+    assert part.outcome is PartOutcome.NOK
     restarted.crash()  # Again: the time that is left counts, not all of it anew.
     restarted.clock.time += part.retry_ms / 1_000
     assert restarted.outcomes(restarted.hold(5, 5, THEIRS)) == [(5, 5, "OK", 0)]
@@ -245,7 +245,7 @@ def test_another_group_is_not_kept_waiting_by_a_restart(restarted: RestartedRepl
     (part,) = replica_calls.hold(
         restarted.replica, other, [OffsetRange(0, 0)], MINE, TTL_MS, PLENTY
     )
-    assert part.outcome is Outcome.OK
+    assert part.outcome is PartOutcome.OK
 
 
 def test_a_hold_that_expires_is_counted(restarted: RestartedReplica) -> None:
@@ -260,7 +260,7 @@ def test_a_tombstone_is_written_for_all_or_for_nothing(restarted: RestartedRepli
     restarted.hold(2, 3, THEIRS)
     entries = [LeaseEntry(0, 1, MINE), LeaseEntry(2, 3, MINE)]
     parts = replica_calls.tombstone(restarted.replica, KEY, entries)
-    assert [part.outcome for part in parts] == [Outcome.NOK, Outcome.NOK]
+    assert [part.outcome for part in parts] == [PartOutcome.NOK, PartOutcome.NOK]
     (state,) = replica_calls.read(restarted.replica, "group", ())
     assert (state.start_offset, state.finished, state.in_flight) == (0, (), 4)
 
@@ -370,7 +370,7 @@ def test_a_replica_whose_lease_ended_while_it_read_its_store_again_grants_nothin
 ) -> None:
     with closing(Replica(stale_store, HandClock())) as under_test:
 
-        def hold() -> list[Part]:
+        def hold() -> list[RangeAnswer]:
             return replica_calls.hold(under_test, KEY, [OffsetRange(0, 0)], MINE, TTL_MS, PLENTY)
 
         stale_store.stale = True
@@ -383,4 +383,4 @@ def test_a_replica_whose_lease_ended_while_it_read_its_store_again_grants_nothin
                 held.result(30)
         stale_store.is_overdue = False
         (part,) = hold()
-        assert part.outcome is Outcome.OK
+        assert part.outcome is PartOutcome.OK

@@ -17,7 +17,7 @@ from wings_core.partitions import UNPARTITIONED
 from wings_core.security.peers import PeerAccess
 from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.remote.link import RemoteLink
-from wings_core.share.remote.session import Asked, Session
+from wings_core.share.remote.session import Asked, HoldSession
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import Answer, HoldRequest, Request
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
@@ -215,7 +215,7 @@ def test_what_was_answered_with_too_few_answers_fails_at_once(
 
     monkeypatch.setattr(threading, "excepthook", note)
     call = Answered()
-    session = Session(cast("Any", call), cast("Any", None))
+    session = HoldSession(cast("Any", call), cast("Any", None))
     answers: SimpleQueue[Answer] = SimpleQueue()
     until = time.monotonic() + SECONDS
     assert session.begin(Asked((hold(0),), until, lambda _, answer: answers.put(answer)))

@@ -12,7 +12,7 @@ from wings_core.errors import Unavailable
 from wings_core.security.peers import PeerAccess
 from wings_core.share.remote import shared
 from wings_core.share.remote.link import RemoteLink
-from wings_core.share.remote.session import Session
+from wings_core.share.remote.session import HoldSession
 from wings_core.share.remote.shared import SharedLink
 from wings_core.share.replica.requests import Answer, ForgetRequest
 from wings_core.share.replica.standby import StandbyReplica
@@ -44,7 +44,7 @@ def test_a_request_whose_next_owner_no_thread_can_ask_is_answered(
 def test_a_session_whose_thread_does_not_start_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     call = Mock()
     monkeypatch.setattr(threading.Thread, "start", fail)
-    session = Session(Mock(return_value=call), Mock())
+    session = HoldSession(Mock(return_value=call), Mock())
     assert session.has_ended
     assert isinstance(session.error, Unavailable)
     call.cancel.assert_called_once_with()

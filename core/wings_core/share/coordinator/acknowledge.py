@@ -15,7 +15,7 @@ from wings_core.model import ShareGroup, member_tag
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
 from wings_core.share.coordinator.entries import (
-    Entry,
+    SettleEntry,
     entries_of,
     not_held,
     not_released,
@@ -34,7 +34,7 @@ _Held = tuple[int, int, float, LeaseEntry]
 """The first and the last message, when their lease is over, and the entry of their tombstone."""
 
 
-class Acknowledge:
+class Settling:
     """The procedure of an acknowledgement.
 
     Args:
@@ -198,7 +198,7 @@ class Acknowledge:
                 tracked.state.retire(acknowledgement.first, last)
 
     def _find(
-        self, tracked: TrackedPartition, entries: Sequence[Entry], member: str
+        self, tracked: TrackedPartition, entries: Sequence[SettleEntry], member: str
     ) -> WingsError | None:
         """Look the entries up whose leases were given here; the lock is held.
 
@@ -211,7 +211,7 @@ class Acknowledge:
                 return not_held(entry.asked, member)
         return None
 
-    def _look_up(self, tracked: TrackedPartition, entry: Entry) -> bool:
+    def _look_up(self, tracked: TrackedPartition, entry: SettleEntry) -> bool:
         """Note what is known of an entry; false where its lease does not hold all of it."""
         if not tracked.state.is_held(entry.first, entry.last, entry.lease, self._clock.now()):
             return False
@@ -224,8 +224,8 @@ class Acknowledge:
         self,
         group: ShareGroup,
         tracked: TrackedPartition,
-        entries: Sequence[Entry],
-        proved: Sequence[Entry],
+        entries: Sequence[SettleEntry],
+        proved: Sequence[SettleEntry],
         member: str,
     ) -> Procedure[WingsError | None]:
         """Finalize entries, some of which were proved; returns an error of all of them."""
@@ -258,7 +258,7 @@ class Acknowledge:
         return None
 
     def _release(
-        self, tracked: TrackedPartition, entries: Sequence[Entry], limit: int, member: str
+        self, tracked: TrackedPartition, entries: Sequence[SettleEntry], limit: int, member: str
     ) -> Procedure[None]:
         """Release parts below the delivery limit, or uncounted; notes an error where it failed."""
         parts = [
@@ -291,11 +291,13 @@ class Acknowledge:
                 entry.error = not_released(entry.asked, member, verdict, alone=alone)
 
 
-def _by_end(entries: Sequence[Entry], limit: int) -> tuple[list[Entry], list[Entry], list[Entry]]:
+def _by_end(
+    entries: Sequence[SettleEntry], limit: int
+) -> tuple[list[SettleEntry], list[SettleEntry], list[SettleEntry]]:
     """Divide entries into those accepted, those to archive, and the others."""
-    accepted: list[Entry] = []
-    to_archive: list[Entry] = []
-    others: list[Entry] = []
+    accepted: list[SettleEntry] = []
+    to_archive: list[SettleEntry] = []
+    others: list[SettleEntry] = []
     for entry in entries:
         if entry.asked.type == "accept":
             accepted.append(entry)

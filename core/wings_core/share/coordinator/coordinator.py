@@ -26,11 +26,11 @@ from wings_core.partitions import Partition
 from wings_core.share.clock import Clock, MonotonicClock
 from wings_core.share.coordinator.acknowledgements import Acknowledgements
 from wings_core.share.coordinator.acquires import Acquires
-from wings_core.share.coordinator.core import CoordinatorCore
+from wings_core.share.coordinator.core import CoordinatorCore, Told
 from wings_core.share.coordinator.group_table import GroupTable
-from wings_core.share.coordinator.maintenance import Maintenance
+from wings_core.share.coordinator.housekeeping import Archiving, Loop, WakeUps
 from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX
-from wings_core.share.coordinator.ready import Waiting
+from wings_core.share.coordinator.ready import WaitingMember
 from wings_core.share.coordinator.starts import (
     FindOffsets,
     Finished,
@@ -38,7 +38,6 @@ from wings_core.share.coordinator.starts import (
     Starts,
     finished_of,
 )
-from wings_core.share.coordinator.wake_ups import WakeUps
 from wings_core.share.coordinator.watchers import FindGroup
 from wings_core.share.counts import ShareCounts
 from wings_core.share.model import (
@@ -46,13 +45,13 @@ from wings_core.share.model import (
     AcknowledgementResult,
     Acquired,
     AcquireRequest,
-    DeadLetters,
+    DeadLetterSink,
     ReadTimes,
     ShareKey,
 )
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.run import ReplicaLink, Runner
-from wings_core.share.quorum.votes import UNTOUCHED, Known
+from wings_core.share.quorum.votes import UNTOUCHED, KnownPartition
 from wings_core.share.replica.requests import LeaseEntry
 from wings_core.share.replica.standby import StandbyReplica
 from wings_core.share.replica.store import StoredPartition
@@ -78,7 +77,7 @@ class ShareSource:
     """Parts of the log that a coordinator uses."""
 
     registry: OffsetRegistry
-    dead_letters: DeadLetters | None = None
+    dead_letters: DeadLetterSink | None = None
     """None: no dead letters are written, also where a group has a DLQ topic."""
     find_offsets: FindOffsets | None = None
     """None: the registry's, which find the page, and not the row of a merged one."""
@@ -122,9 +121,11 @@ class Coordinator:
             source.dead_letters,
             clock,
             rng,
-            self._changed,
-            archived=self._count_archived,
-            met_limit=lambda: self._maintenance.call(),
+            Told(
+                self._changed,
+                self._count_archived,
+                lambda: self._maintenance.call(),
+            ),
         )
         self._replicas, self._source = replicas, source
         self._runner = runner = Runner(replicas.links)
@@ -141,8 +142,8 @@ class Coordinator:
         )
         if not replicas.links:
             groups.refusal = "this node knows no replicas of holds, so it serves no share groups"
-        self._wake_ups = WakeUps(groups.wake_due)
-        self._maintenance = Maintenance(groups, core, runner)
+        self._wake_ups = Loop("wings-share-wake", WakeUps(groups.wake_due).step)
+        self._maintenance = Loop("wings-share", Archiving(groups, core, runner).step)
         self._acquires = Acquires(groups, core, runner, registry, self.counts, local=local)
         self._acknowledgements = Acknowledgements(groups, core, runner, self.counts)
 
@@ -308,7 +309,7 @@ class Coordinator:
         with self._groups.watchers.registered(current, callback):
             yield
 
-    def watch(self, request: AcquireRequest, callback: Callable[[], None]) -> Waiting:
+    def watch(self, request: AcquireRequest, callback: Callable[[], None]) -> WaitingMember:
         """Call back when there may be something to acquire by a request, until it is closed.
 
         After commits, releases and rejections seen by this process, when locks and delays end, and
@@ -324,7 +325,9 @@ class Coordinator:
             index = self._groups.index(self._groups.check(request.group))
         return index.waiting(request.partition, request.messages_max, callback)
 
-    def watch_idle(self, request: AcquireRequest, callback: Callable[[], None]) -> Waiting | None:
+    def watch_idle(
+        self, request: AcquireRequest, callback: Callable[[], None]
+    ) -> WaitingMember | None:
         """Watch as by `watch` where there is nothing to acquire; no `acquire_now` need follow then.
 
         None where one might find some. Never blocks.
@@ -453,9 +456,11 @@ class Coordinator:
             self._source.blame(group)
             raise
 
-    def _read(self, group: ShareGroup, partitions: Sequence[Partition]) -> dict[Partition, Known]:
+    def _read(
+        self, group: ShareGroup, partitions: Sequence[Partition]
+    ) -> dict[Partition, KnownPartition]:
         """Return what a majority knows of partitions, in requests of a bounded number each."""
-        known: dict[Partition, Known] = {}
+        known: dict[Partition, KnownPartition] = {}
         for at in range(0, len(partitions), READ_PARTITIONS_MAX):
             some = partitions[at : at + READ_PARTITIONS_MAX]
             known |= self._runner.run(self._core.read(group, some))
@@ -489,7 +494,7 @@ class Coordinator:
         self._wake_ups.call()
 
 
-def _describe(log: PartitionState, known: Known) -> SharePartitionState:
+def _describe(log: PartitionState, known: KnownPartition) -> SharePartitionState:
     if known is UNTOUCHED:
         start, end = log.log_start_offset, log.next_offset
         return SharePartitionState(log.partition, start, 0, end - start)

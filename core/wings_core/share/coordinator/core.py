@@ -9,20 +9,33 @@
 import random
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from wings_core.model import HeldRange, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
-from wings_core.share.coordinator.acknowledge import Acknowledge
+from wings_core.share.coordinator.acknowledge import Settling
 from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.lease import Leases
 from wings_core.share.coordinator.partition_table import Bounds, PartitionTable, key_of
-from wings_core.share.model import DeadLetters, OffsetRange
+from wings_core.share.model import DeadLetterSink, OffsetRange
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.run import Procedure
-from wings_core.share.quorum.votes import Known
+from wings_core.share.quorum.votes import KnownPartition
 
 __all__ = ["Bounds", "CoordinatorCore"]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Callbacks of a coordinator's procedures, called outside the lock."""
+
+    changed: Callable[[str, Partition], None] = lambda _group, _partition: None
+    """Called with a group's UUID and a partition that may have something available."""
+    archived: Callable[[str, int], None] = lambda _group, _messages: None
+    """Called with a group's UUID and the number of its messages that were archived."""
+    met_limit: Callable[[], None] = lambda: None
+    """Called when messages are at the delivery limit, which are to be archived."""
 
 
 class CoordinatorCore:
@@ -33,11 +46,8 @@ class CoordinatorCore:
         dead_letters: None: no group has any.
         clock: What leases are counted by.
         rng: For back-off.
-        changed: Called with a group's UUID and a partition, outside the lock, when
-            something may have become available.
+        told: Called for what others are to hear of.
         id: In the leases; None: a new one.
-        archived: Called with a group's UUID and how many of its messages were archived.
-        met_limit: Called when messages are at the delivery limit, which are to be archived.
 
     Attributes:
         id: In the leases; unique for each start.
@@ -49,24 +59,24 @@ class CoordinatorCore:
 
     finalizer_type = Finalizer
     leases_type = Leases
-    acknowledge_type = Acknowledge
+    acknowledge_type = Settling
 
     def __init__(
         self,
         quorum: HoldQuorum,
-        dead_letters: DeadLetters | None,
+        dead_letters: DeadLetterSink | None,
         clock: Clock,
         rng: random.Random,
-        changed: Callable[[str, Partition], None] = lambda _group, _partition: None,
+        told: Told | None = None,
         id: str | None = None,  # noqa: A002 - of the coordinator.
-        archived: Callable[[str, int], None] = lambda _group, _messages: None,
-        met_limit: Callable[[], None] = lambda: None,
     ) -> None:
+        told = told or Told()
         self.id = id or uuid.uuid4().hex
         self._quorum = quorum
         self.now = clock.now
-        self.table = PartitionTable(quorum, clock, self.id, met_limit)
-        finalizer = self.finalizer_type(self.table, quorum, dead_letters, clock, archived)
+        self.table = PartitionTable(quorum, clock, self.id, told.met_limit)
+        changed = told.changed
+        finalizer = self.finalizer_type(self.table, quorum, dead_letters, clock, told.archived)
         self.leases = self.leases_type(self.table, quorum, finalizer, clock, rng, changed)
         self.acknowledge = self.acknowledge_type(self.id, self.table, finalizer, clock, changed)
 
@@ -97,7 +107,7 @@ class CoordinatorCore:
 
     def read(
         self, group: ShareGroup, partitions: Sequence[Partition]
-    ) -> Procedure[dict[Partition, Known]]:
+    ) -> Procedure[dict[Partition, KnownPartition]]:
         """Return what a majority of replicas knows of partitions.
 
         Raises:

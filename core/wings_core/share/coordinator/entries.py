@@ -15,7 +15,7 @@ OFFSET_MAX = 1 << 62
 
 
 @dataclass(slots=True)
-class Entry:
+class SettleEntry:
     """One acknowledgement of a partition, cut to what the log still has."""
 
     asked: Acknowledgement
@@ -39,14 +39,14 @@ class Entry:
 
 def entries_of(
     asked: Sequence[Acknowledgement], member: str, log_start: int
-) -> list[Entry] | WingsError:
+) -> list[SettleEntry] | WingsError:
     """Check what needs no state: ranges, leases, whose they are.
 
     Returns:
         The entries in the order given, or why all of them fail.
     """
     tag = member_tag(member)
-    entries: list[Entry] = []
+    entries: list[SettleEntry] = []
     for acknowledgement in asked:
         first, last = acknowledgement.first, acknowledgement.last
         if not 0 <= first <= last:
@@ -54,7 +54,7 @@ def entries_of(
         gone = last < log_start
         if gone:
             # Whatever it was held with: retention has finished it.
-            entries.append(Entry(acknowledgement, first, last, Lease("", 0, ""), gone=True))
+            entries.append(SettleEntry(acknowledgement, first, last, Lease("", 0, ""), gone=True))
             continue
         try:
             lease = Lease.parse(acknowledgement.lease)
@@ -62,7 +62,7 @@ def entries_of(
             lease = None  # To a worker, what leases look like is nothing.
         if lease is None or lease.member_tag != tag or last > OFFSET_MAX:
             return not_held(acknowledgement, member)
-        entries.append(Entry(acknowledgement, max(first, log_start), last, lease))
+        entries.append(SettleEntry(acknowledgement, max(first, log_start), last, lease))
     return _overlap(entries) or entries
 
 
@@ -117,7 +117,7 @@ def unknown(asked: Acknowledgement) -> Unavailable:
     )
 
 
-def _overlap(entries: Sequence[Entry]) -> InvalidRecordState | None:
+def _overlap(entries: Sequence[SettleEntry]) -> InvalidRecordState | None:
     ordered = sorted((entry for entry in entries if not entry.gone), key=lambda entry: entry.first)
     for before, after in itertools.pairwise(ordered):
         if after.first <= before.last:

@@ -13,12 +13,12 @@ from typing import TypeVar
 from wings_core.errors import WingsError
 from wings_core.model import Lease, ShareGroup
 from wings_core.share.clock import Clock
-from wings_core.share.coordinator.entries import Entry, not_held, unknown
+from wings_core.share.coordinator.entries import SettleEntry, not_held, unknown
 from wings_core.share.coordinator.partition_table import PartitionTable, TrackedPartition
 from wings_core.share.model import (
     Acknowledgement,
-    DeadLetter,
-    DeadLetters,
+    ArchivedRange,
+    DeadLetterSink,
     OffsetRange,
     PendingDeadLetters,
 )
@@ -38,7 +38,7 @@ ARCHIVE_RETRY_SECONDS = 1.0
 
 _logger = logging.getLogger(__name__)
 
-Ranged = TypeVar("Ranged", CountedRange, DeadLetter)
+Ranged = TypeVar("Ranged", CountedRange, ArchivedRange)
 
 
 class Finalizer:
@@ -57,7 +57,7 @@ class Finalizer:
         self,
         table: PartitionTable,
         quorum: HoldQuorum,
-        dead_letters: DeadLetters | None,
+        dead_letters: DeadLetterSink | None,
         clock: Clock,
         archived: Callable[[str, int], None] = lambda _group, _messages: None,
     ) -> None:
@@ -68,7 +68,11 @@ class Finalizer:
         self._archived = archived
 
     def prove(
-        self, group: ShareGroup, tracked: TrackedPartition, entries: Sequence[Entry], member: str
+        self,
+        group: ShareGroup,
+        tracked: TrackedPartition,
+        entries: Sequence[SettleEntry],
+        member: str,
     ) -> Procedure[WingsError | None]:
         """Renew leases at a majority; returns why they do not hold."""
         asked_at = self._clock.now()
@@ -101,8 +105,8 @@ class Finalizer:
         self,
         group: ShareGroup,
         tracked: TrackedPartition,
-        entries: Sequence[Entry],
-        proved: Sequence[Entry],
+        entries: Sequence[SettleEntry],
+        proved: Sequence[SettleEntry],
         member: str,
     ) -> Procedure[WingsError | None]:
         """Write the dead letters of entries, and prove before and after it that leases hold.
@@ -165,8 +169,8 @@ class Finalizer:
     def finish(
         self,
         tracked: TrackedPartition,
-        accepted: Sequence[Entry],
-        to_archive: Sequence[Entry],
+        accepted: Sequence[SettleEntry],
+        to_archive: Sequence[SettleEntry],
         limit: int,
         member: str,
     ) -> Procedure[WingsError | None]:
@@ -229,7 +233,7 @@ class Finalizer:
         lists = [
             [
                 # In place of the acknowledgement that never came.
-                Entry(
+                SettleEntry(
                     Acknowledgement(partition, part.first, part.last, "", "release"),
                     part.first,
                     part.last,
@@ -280,19 +284,19 @@ class Finalizer:
                 tracked.state.learn(release.first, release.last, release.count)
         return verdicts
 
-    def _is_fresh(self, group: ShareGroup, proved: Sequence[Entry]) -> bool:
+    def _is_fresh(self, group: ShareGroup, proved: Sequence[SettleEntry]) -> bool:
         """Tell whether leases have more than half of the lock before them."""
         half_seconds = group.config.lock_duration_ms / 2_000
         return self._clock.now() + half_seconds < min(entry.until for entry in proved)
 
     def _begin_next(
-        self, group: ShareGroup, of_pieces: Iterator[list[DeadLetter]]
+        self, group: ShareGroup, of_pieces: Iterator[list[ArchivedRange]]
     ) -> PendingDeadLetters | None:
         piece = next(of_pieces, None)
         return None if piece is None else self._begin_letters(group, piece)
 
     def _begin_letters(
-        self, group: ShareGroup, letters: Sequence[DeadLetter]
+        self, group: ShareGroup, letters: Sequence[ArchivedRange]
     ) -> PendingDeadLetters | None:
         if group.config.dlq_topic is None or self._dead_letters is None:
             return None
@@ -318,7 +322,7 @@ def pieces(group: ShareGroup, ranges: Iterable[Ranged]) -> Iterator[list[Ranged]
         yield piece
 
 
-def _final_parts(entry: Entry, limit: int) -> list[CountedRange]:
+def _final_parts(entry: SettleEntry, limit: int) -> list[CountedRange]:
     """Return the parts of an entry that are finished by it."""
     if entry.asked.type != "release":
         return [CountedRange(entry.first, entry.last, 0)]
@@ -326,11 +330,13 @@ def _final_parts(entry: Entry, limit: int) -> list[CountedRange]:
     return [part for part in entry.counts if part.count >= limit]
 
 
-def _letters(group: ShareGroup, tracked: TrackedPartition, entry: Entry) -> list[DeadLetter]:
+def _letters(
+    group: ShareGroup, tracked: TrackedPartition, entry: SettleEntry
+) -> list[ArchivedRange]:
     rejected = entry.asked.type == "reject"
     limit = group.config.delivery_limit
     return [
-        DeadLetter(
+        ArchivedRange(
             group.topic.name,
             tracked.key.partition,
             part.first,

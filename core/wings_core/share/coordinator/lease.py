@@ -25,7 +25,7 @@ from wings_core.share.coordinator.partition_table import (
 from wings_core.share.model import AcquireRequest, OffsetRange
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.run import Procedure
-from wings_core.share.quorum.votes import Held
+from wings_core.share.quorum.votes import HoldResult
 from wings_core.share.replica.requests import (
     CountedRange,
     HoldRequest,
@@ -48,7 +48,7 @@ Leased = list[LeasedRange] | WingsError
 
 
 @dataclass(slots=True)
-class Taken:
+class LeasePicks:
     """Pending messages of one partition for one request."""
 
     number: int
@@ -65,11 +65,11 @@ class Bundle:
     tracked: TrackedPartition
     retired: Sequence[tuple[int, int]]
     """Ranges that retention has passed."""
-    taken: list[Taken] = field(default_factory=list[Taken])
+    taken: list[LeasePicks] = field(default_factory=list[LeasePicks])
 
 
 @dataclass(slots=True)
-class Plan:
+class LeasePlan:
     """Pending messages for some requests; all of its bundles must be held."""
 
     bundles: list[Bundle] = field(default_factory=list[Bundle])
@@ -134,7 +134,7 @@ class Leases:
         requests: Mapping[int, AcquireRequest],
         logs: Sequence[PartitionState],
         batch_end: BatchEnd,
-    ) -> Plan:
+    ) -> LeasePlan:
         """Select messages of loaded partitions for requests, the first of which comes first.
 
         Blocks where the group's messages have times, or it acquires whole batches: for metadata.
@@ -145,7 +145,7 @@ class Leases:
             logs: The partitions' logs; those that are not loaded are left out.
             batch_end: Called where the group acquires whole batches.
         """
-        plan = Plan()
+        plan = LeasePlan()
         open_requests = {number: _Open(request) for number, request in requests.items()}
         # No partition is always last, in whatever rhythm members of several groups ask.
         turn = self._rng.randrange(len(logs)) if len(logs) > 1 else 0
@@ -193,7 +193,7 @@ class Leases:
 
     def _select(
         self,
-        plan: Plan,
+        plan: LeasePlan,
         group: ShareGroup,
         tracked: TrackedPartition,
         bounds: Bounds,
@@ -223,7 +223,7 @@ class Leases:
                 if picks:
                     member = each.request.member
                     lease = self._table.next_lease(member)
-                    bundle.taken.append(Taken(number, lease, member, picks))
+                    bundle.taken.append(LeasePicks(number, lease, member, picks))
             has_met_limit = state.has_met_limit
         if has_met_limit:
             self._table.met_limit()
@@ -293,8 +293,8 @@ class Leases:
         self,
         group: ShareGroup,
         tracked: TrackedPartition,
-        held: Held,
-        taken: Taken,
+        held: HoldResult,
+        taken: LeasePicks,
         until: float,
     ) -> Procedure[list[CountedRange]]:
         """Lease the grants of a majority; returns the ranges to deliver."""
@@ -335,7 +335,7 @@ class Leases:
         if not picks:
             return
         asked_at = self._clock.now()
-        request = _hold_of(group, tracked, Taken(0, lease, "", picks))
+        request = _hold_of(group, tracked, LeasePicks(0, lease, "", picks))
         (held,) = yield from self._quorum.hold([request])
         until = self._quorum.expiry(asked_at, config.lock_duration_ms)
         if isinstance(held, WingsError):
@@ -393,7 +393,7 @@ class Leases:
             self._put_off(tracked, [(pick.first, pick.last, 0.0) for pick in picks])
         self._changed(tracked.key.group_uuid, tracked.key.partition)
 
-    def _learn(self, tracked: TrackedPartition, held: Held) -> None:
+    def _learn(self, tracked: TrackedPartition, held: HoldResult) -> None:
         """Note the finished and the refused ranges of a hold; the lock is held."""
         tracked.read_again_seconds = READ_AGAIN_SECONDS[0]
         for gone in held.finished:
@@ -444,7 +444,7 @@ class _Open:
         self.has_some = True
 
 
-def _hold_of(group: ShareGroup, tracked: TrackedPartition, taken: Taken) -> HoldRequest:
+def _hold_of(group: ShareGroup, tracked: TrackedPartition, taken: LeasePicks) -> HoldRequest:
     config = group.config
     return HoldRequest(
         tracked.key,
@@ -472,7 +472,7 @@ def _leased(
 
 
 def _divided(
-    held: Held, picks: Sequence[Pick], config: ShareConfig
+    held: HoldResult, picks: Sequence[Pick], config: ShareConfig
 ) -> tuple[list[CountedRange], list[CountedRange]]:
     """Divide the ranges held into those to deliver and those to release.
 

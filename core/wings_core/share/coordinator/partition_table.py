@@ -16,8 +16,8 @@ from wings_core.share.clock import Clock
 from wings_core.share.model import ShareKey
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.run import Procedure
-from wings_core.share.quorum.votes import Known
-from wings_core.share.state.partition import SharePartition, State
+from wings_core.share.quorum.votes import KnownPartition
+from wings_core.share.state.partition import MessageStates, State
 
 READ_PARTITIONS_MAX = 256
 """Partitions whose state is read at a time."""
@@ -46,7 +46,7 @@ class TrackedPartition:
     """A partition of a group, as this coordinator sees it."""
 
     key: ShareKey
-    state: SharePartition
+    state: MessageStates
     read_at: float
     """When the replicas were asked for its state, by the coordinator's clock."""
     read_again_seconds: float = READ_AGAIN_SECONDS[0]
@@ -110,7 +110,7 @@ class PartitionTable:
                 under_way = self._under_way.setdefault(group.uuid, {})
                 for partition in some:
                     if partition not in partitions_known:
-                        state = SharePartition(
+                        state = MessageStates(
                             read[partition].start_offset, partial(under_way.setdefault, partition)
                         )
                         learn(state, read[partition])
@@ -258,7 +258,7 @@ def key_of(group: ShareGroup, partition: Partition) -> ShareKey:
     return ShareKey(group.uuid, group.topic.uuid, partition)
 
 
-def learn(state: SharePartition, known: Known) -> None:
+def learn(state: MessageStates, known: KnownPartition) -> None:
     """Tell a partition's state what a majority of the replicas knows."""
     if known.start_offset > state.start_offset:
         state.finish(state.start_offset, known.start_offset - 1)

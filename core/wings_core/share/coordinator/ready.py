@@ -33,7 +33,7 @@ STALE_MAX = 1_024
 
 
 @dataclass(eq=False, slots=True)
-class Waiting:
+class WaitingMember:
     """A member that waits until it is closed; a block closes it at its end."""
 
     index: "ReadyPartitions"
@@ -104,7 +104,7 @@ class ReadyPartitions:
         """What has come due and `wake_due` looks at, unless a member looks before."""
         self._next_at: float | None = None
         """The first of those times, which is read without the lock; None: there is none."""
-        self._waiting: OrderedDict[Waiting, None] = OrderedDict()
+        self._waiting: OrderedDict[WaitingMember, None] = OrderedDict()
         self._listings, self._listings_due = 0, 1
         """Of how many listings the partitions are, and are to be."""
         self._failures = 0
@@ -302,7 +302,7 @@ class ReadyPartitions:
             for partition in due:
                 end = self._ends.get(partition, 0)
                 again = 0.0 if self._look is None else self._look(partition, end)
-                woken: Sequence[Waiting] = ()
+                woken: Sequence[WaitingMember] = ()
                 with self._lock:
                     if partition not in self._looked_at_due:
                         continue  # It is ready already, for a member that looked meanwhile.
@@ -326,7 +326,7 @@ class ReadyPartitions:
 
     def waiting(
         self, partition: Partition | None, messages: int, callback: Callable[[], None]
-    ) -> Waiting:
+    ) -> WaitingMember:
         """Call back when there may be something for a member, until what is returned is closed.
 
         Args:
@@ -334,7 +334,7 @@ class ReadyPartitions:
             messages: How many it takes at once, about.
             callback: Quick, and does not raise; from any thread.
         """
-        waiting = Waiting(self, callback, partition, messages)
+        waiting = WaitingMember(self, callback, partition, messages)
         with self._lock:
             self._waiting[waiting] = None
             is_closed = self._is_closed
@@ -342,8 +342,8 @@ class ReadyPartitions:
             callback()
         return waiting
 
-    def leave(self, waiting: Waiting) -> None:
-        """Call a member no more; see `Waiting.close`."""
+    def leave(self, waiting: WaitingMember) -> None:
+        """Call a member no more; see `WaitingMember.close`."""
         with self._lock:
             self._waiting.pop(waiting, None)
         self.used_at = self._clock()
@@ -354,7 +354,7 @@ class ReadyPartitions:
         if ends is None:
             self.wake_all()
             return
-        woken: dict[Waiting, None] = {}
+        woken: dict[WaitingMember, None] = {}
         with self._lock:
             for partition, end in ends.items():
                 messages = end - self._ends.get(partition, 0)
@@ -370,7 +370,7 @@ class ReadyPartitions:
 
     def _next(
         self, partition: Partition | None, messages: int, besides: Partition | None = None
-    ) -> list[Waiting]:
+    ) -> list[WaitingMember]:
         """Return as many of those that wait as there are messages for, the longest first.
 
         Args:
@@ -378,7 +378,7 @@ class ReadyPartitions:
             messages: How many.
             besides: Not those that wait for this one alone.
         """
-        woken: list[Waiting] = []
+        woken: list[WaitingMember] = []
         for waiting in self._waiting:
             if messages <= 0:
                 break
@@ -397,7 +397,7 @@ class ReadyPartitions:
 
     def _next_of(
         self, partitions: Iterable[Partition], besides: Container[Partition]
-    ) -> list[Waiting]:
+    ) -> list[WaitingMember]:
         """Return a member for each partition that has become due, but for some."""
         return [
             waiting for each in partitions if each not in besides for waiting in self._next(each, 1)
@@ -437,6 +437,6 @@ class ReadyPartitions:
         return came
 
 
-def _call(waiting: Iterable[Waiting]) -> None:
+def _call(waiting: Iterable[WaitingMember]) -> None:
     for each in waiting:
         each.callback()

@@ -9,7 +9,7 @@ from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
 from wings_core.model import PartitionState, Topic
 from wings_core.partitions import Partition
 from wings_core.share.model import OffsetRange
-from wings_core.share.quorum.votes import Known
+from wings_core.share.quorum.votes import KnownPartition
 
 Position = int | Literal["latest", "earliest"] | TimestampOffset
 """Where a group begins: an offset, an end of the log, or the first message at or after a time."""
@@ -91,7 +91,7 @@ def _start(to: int | Literal["latest", "earliest"], state: PartitionState) -> in
     return to
 
 
-def finished_of(known: Known) -> list[OffsetRange]:
+def finished_of(known: KnownPartition) -> list[OffsetRange]:
     """Return what is finished of a partition as replicas know it."""
     below = [OffsetRange(0, known.start_offset - 1)] if known.start_offset else []
     return [*below, *known.finished]

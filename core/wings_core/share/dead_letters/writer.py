@@ -37,7 +37,7 @@ from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.dead_letters.payloads import payload_of
 from wings_core.share.delivery.record_fetcher import RecordFetcher, Records, rows_of
-from wings_core.share.model import DeadLetter, DeadLetters, PendingDeadLetters, dead_letter_id
+from wings_core.share.model import ArchivedRange, DeadLetterSink, PendingDeadLetters, dead_letter_id
 from wings_core.times import now_us
 
 PIECE_MESSAGES = 500
@@ -108,8 +108,8 @@ def require_dead_letters(topic: Topic) -> None:
         raise SchemaMismatch(f"{topic.name} is no topic of dead letters: its columns are others")
 
 
-class DeadLetterWriter(DeadLetters):
-    """See `DeadLetters`.
+class DeadLetterWriter(DeadLetterSink):
+    """See `DeadLetterSink`.
 
     Args:
         admin: Where topics are.
@@ -130,8 +130,8 @@ class DeadLetterWriter(DeadLetters):
         self._limits = limits
         self._records = records
 
-    def begin(self, group: ShareGroup, letters: Sequence[DeadLetter]) -> PendingDeadLetters:
-        """Queue letters and start to fetch their rows; see `DeadLetters.begin`."""
+    def begin(self, group: ShareGroup, letters: Sequence[ArchivedRange]) -> PendingDeadLetters:
+        """Queue letters and start to fetch their rows; see `DeadLetterSink.begin`."""
         dlq = group.config.dlq
         if dlq is None:
             raise InvalidArgument(f"the group {group.name!r:.80} has no topic of dead letters")
@@ -149,17 +149,17 @@ class DeadLetterWriter(DeadLetters):
             return topic
         return newest if newest.uuid == topic.uuid else topic
 
-    def _fetch(self, group: ShareGroup, letter: DeadLetter) -> "Future[Records] | None":
+    def _fetch(self, group: ShareGroup, letter: ArchivedRange) -> "Future[Records] | None":
         return self._records.begin(group.topic, letter.partition, letter.first, letter.last)
 
 
 _Row = tuple[int | None, pa.RecordBatch | None]
 """The timestamp and the topic's columns of a message; None where they are not known."""
 
-Fetch = Callable[[ShareGroup, DeadLetter], "Future[Records] | None"]
+Fetch = Callable[[ShareGroup, ArchivedRange], "Future[Records] | None"]
 
 
-def _no_fetch(group: ShareGroup, letter: DeadLetter) -> "Future[Records] | None":
+def _no_fetch(group: ShareGroup, letter: ArchivedRange) -> "Future[Records] | None":
     del group, letter
 
 
@@ -167,7 +167,7 @@ def _no_fetch(group: ShareGroup, letter: DeadLetter) -> "Future[Records] | None"
 class _Piece:
     """Some of the letters, and the fetch of their rows; None where none are wanted."""
 
-    letter: DeadLetter
+    letter: ArchivedRange
     records: "Future[Records] | None"
 
 
@@ -177,7 +177,7 @@ class _PendingLetters(PendingDeadLetters):
     def __init__(
         self,
         group: ShareGroup,
-        letters: Sequence[DeadLetter],
+        letters: Sequence[ArchivedRange],
         fetch: Fetch,
         preparer: Preparer,
         group_commit: GroupCommit,
@@ -242,7 +242,7 @@ class _PendingLetters(PendingDeadLetters):
                 raise result.error
 
     def _letters(
-        self, letter: DeadLetter, ids: Sequence[str], rows: Mapping[int, _Row]
+        self, letter: ArchivedRange, ids: Sequence[str], rows: Mapping[int, _Row]
     ) -> pa.RecordBatch:
         """Return dead letters as a batch of a row each."""
         offsets = range(letter.first, letter.last + 1)
@@ -268,9 +268,9 @@ class _PendingLetters(PendingDeadLetters):
         return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)
 
 
-def _joined(letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+def _joined(letters: Iterable[ArchivedRange]) -> Iterator[ArchivedRange]:
     """Yield letters, neighbours that tell the same as one: so their rows are fetched together."""
-    before: DeadLetter | None = None
+    before: ArchivedRange | None = None
     for letter in letters:
         if before is not None:
             if letter == replace(before, first=before.last + 1, last=letter.last):
@@ -282,10 +282,10 @@ def _joined(letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
         yield before
 
 
-def _pieces(letter: DeadLetter) -> Iterator[DeadLetter]:
+def _pieces(letter: ArchivedRange) -> Iterator[ArchivedRange]:
     """Cut a letter's range into pieces of a bounded number of messages."""
     for first in range(letter.first, letter.last + 1, PIECE_MESSAGES):
-        yield DeadLetter(
+        yield ArchivedRange(
             letter.topic,
             letter.partition,
             first,

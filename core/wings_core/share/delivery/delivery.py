@@ -55,7 +55,7 @@ def delivery_schema(topic: Topic) -> pa.Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliveredBatch:
     """Rows of a leased range, or of a part of it that is as much as goes into a batch."""
 
     range: LeasedRange
@@ -82,7 +82,7 @@ def deliver(
     member: str,
     leased: Sequence[LeasedRange],
     cancel: Cancel,
-) -> Generator[Delivery]:
+) -> Generator[DeliveredBatch]:
     """Yield the rows of leased ranges, in their order; blocks for the reads.
 
     What is damaged is released, which counts as a delivery, so that it ends as a dead letter; its
@@ -122,7 +122,7 @@ def deliver(
 
 def kept_delivery(
     records: RecordFetcher, limits: Limits, topic: Topic, leased: LeasedRange, *, near: bool
-) -> Delivery | None:
+) -> DeliveredBatch | None:
     """Return a leased range as one batch, if its rows are at hand, whole, and fit the wire.
 
     With `near`, metadata is looked at for them.
@@ -131,12 +131,12 @@ def kept_delivery(
     rows = records.kept(topic, leased.partition, first, last, near=near)
     if rows is None or rows.num_rows > limits.wire_rows_max:
         return None  # Not by bytes: less is kept than fits.
-    return Delivery(leased, _shaped([rows], leased, delivery_schema(topic)))
+    return DeliveredBatch(leased, _shaped([rows], leased, delivery_schema(topic)))
 
 
 def deliveries(
     records: RecordFetcher, topic: Topic, leased: LeasedRange, limits: Limits
-) -> Iterator[Delivery | Undelivered]:
+) -> Iterator[DeliveredBatch | Undelivered]:
     """Yield a leased range as batches: one, where it fits the wire; blocks for the reads.
 
     Together they cover the range, in order, up to an error that may pass.
@@ -173,7 +173,7 @@ def _readable(
     last: int,
     batches: Sequence[pa.RecordBatch],
     limits: Limits,
-) -> Iterator[Delivery | Undelivered]:
+) -> Iterator[DeliveredBatch | Undelivered]:
     """Yield the rows of `[first, last]`, none of which is damaged."""
     if first > last:
         return
@@ -186,7 +186,7 @@ def _readable(
     for number, part in enumerate(parts, 1):
         end = _first_offset(parts[number][0]) - 1 if number < len(parts) else last
         covered = replace(leased, start_offset=first, end_offset=end)
-        yield Delivery(covered, _shaped(part, covered, schema))
+        yield DeliveredBatch(covered, _shaped(part, covered, schema))
         first = end + 1
 
 

@@ -19,8 +19,8 @@ from wings_core.share.clock import Clock
 from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.quorum.run import Broadcast, Pause, Procedure
 from wings_core.share.quorum.votes import (
-    Held,
-    Known,
+    HoldResult,
+    KnownPartition,
     Refused,
     Renewed,
     Verdict,
@@ -41,8 +41,8 @@ from wings_core.share.replica.requests import (
     ForgetRequest,
     HoldRequest,
     LeaseEntry,
-    Outcome,
-    Part,
+    PartOutcome,
+    RangeAnswer,
     ReadRequest,
     ReleaseEntry,
     ReleaseRequest,
@@ -93,7 +93,7 @@ class HoldQuorum:
         margin = 0.0 if self.is_local else seconds * MARGIN_SHARE + MARGIN_SECONDS
         return asked_at + seconds - margin
 
-    def hold(self, requests: Sequence[HoldRequest]) -> Procedure[list[Held | WingsError]]:
+    def hold(self, requests: Sequence[HoldRequest]) -> Procedure[list[HoldResult | WingsError]]:
         """Hold what a majority grants, of each of several requests of a partition.
 
         Returns:
@@ -107,7 +107,7 @@ class HoldQuorum:
         found: Mapping[int, Sequence[Answer]] = yield Broadcast(
             dict.fromkeys(self._replicas, tuple(requests)), enough, self.majority
         )
-        outcomes: list[Held | WingsError] = []
+        outcomes: list[HoldResult | WingsError] = []
         for number, request in enumerate(requests):
             of_request = {replica: each[number] for replica, each in found.items()}
             try:
@@ -117,7 +117,7 @@ class HoldQuorum:
                 outcomes.append(type(error)(error.message, **error.facts))
         return outcomes
 
-    def _held(self, request: HoldRequest, answers: Answers) -> Procedure[Held]:
+    def _held(self, request: HoldRequest, answers: Answers) -> Procedure[HoldResult]:
         """Return what a majority has granted of a request; see `hold`."""
         key, ranges, lease, ttl_ms = request.key, request.ranges, request.lease, request.ttl_ms
         parts = parts_of(answers)
@@ -138,20 +138,22 @@ class HoldQuorum:
         refused = [
             Refused(vote.first, vote.last, vote.retry_seconds(self.majority)) for vote in lost
         ] + [Refused(first, last, 0.0) for first, last in uncounted]
-        return Held(granted, finished, refused)
+        return HoldResult(granted, finished, refused)
 
     def renew(
         self, key: ShareKey, entries: Sequence[LeaseEntry], ttl_ms: int
     ) -> Procedure[Renewed]:
         """Renew leases, which proves that a majority still honours them."""
-        answers = yield from self._ask_all(RenewRequest(key, tuple(entries), ttl_ms), {Outcome.OK})
+        answers = yield from self._ask_all(
+            RenewRequest(key, tuple(entries), ttl_ms), {PartOutcome.OK}
+        )
         votes = count_votes(parts_of(answers))
         verdict = self._verdict(votes)
         counts = [
             CountedRange(
                 vote.first,
                 vote.last,
-                1 + max(vote.parts[number].count for number in vote.replicas(Outcome.OK)),
+                1 + max(vote.parts[number].count for number in vote.replicas(PartOutcome.OK)),
             )
             for vote in votes
             if verdict is Verdict.DONE
@@ -167,7 +169,7 @@ class HoldQuorum:
         """
         # Replicas take them in order, and votes are counted so.
         ordered = sorted(entries, key=lambda entry: entry.first)
-        answers = yield from self._ask_all(ReleaseRequest(key, tuple(ordered)), {Outcome.OK})
+        answers = yield from self._ask_all(ReleaseRequest(key, tuple(ordered)), {PartOutcome.OK})
         votes = count_votes(parts_of(answers))
         yield from self._repair_in_passing(key, votes)
         verdicts: dict[int, Verdict] = {}
@@ -203,8 +205,8 @@ class HoldQuorum:
         request = TombstoneRequest(
             key, tuple(entries), tuple(repair) if len(self._replicas) > 1 else ()
         )
-        done = {Outcome.OK, Outcome.TOMB}
-        heard: dict[int, Sequence[Part]] = {}
+        done = {PartOutcome.OK, PartOutcome.TOMB}
+        heard: dict[int, Sequence[RangeAnswer]] = {}
         verdict = Verdict.UNKNOWN
         for number in range(tries):
             if number:
@@ -219,7 +221,9 @@ class HoldQuorum:
             if verdict is not Verdict.UNKNOWN or not silent or self._clock.now() >= until:
                 break
         if verdict is Verdict.UNKNOWN and len(heard) >= self.majority:
-            refused = any(part.outcome is Outcome.NOK for parts in heard.values() for part in parts)
+            refused = any(
+                part.outcome is PartOutcome.NOK for parts in heard.values() for part in parts
+            )
             return Verdict.DISPUTED if refused else verdict
         return verdict
 
@@ -235,7 +239,7 @@ class HoldQuorum:
 
     def read(
         self, group_uuid: str, topic_uuid: str, partitions: Sequence[Partition]
-    ) -> Procedure[dict[Partition, Known]]:
+    ) -> Procedure[dict[Partition, KnownPartition]]:
         """Return what a majority knows of partitions, with tombstones of a minority repaired.
 
         Args:
@@ -285,15 +289,17 @@ class HoldQuorum:
                 states.setdefault(state.partition, []).append(state)
         return states
 
-    def _ask_all(self, request: Request, wanted: Collection[Outcome] = ()) -> Procedure[Answers]:
+    def _ask_all(
+        self, request: Request, wanted: Collection[PartOutcome] = ()
+    ) -> Procedure[Answers]:
         """Send a request to all replicas; see `_ask`."""
         return self._ask(dict.fromkeys(self._replicas, request), wanted, {})
 
     def _ask(
         self,
         requests: Mapping[int, Request],
-        wanted: Collection[Outcome],
-        before: Mapping[int, Sequence[Part]],
+        wanted: Collection[PartOutcome],
+        before: Mapping[int, Sequence[RangeAnswer]],
     ) -> Procedure[Answers]:
         """Return the answers so far as soon as a majority agrees, `before` included.
 
@@ -304,7 +310,7 @@ class HoldQuorum:
         def agrees(answer: Answer) -> bool:
             if isinstance(answer, WingsError):
                 return False
-            parts = cast("Sequence[Part]", answer)
+            parts = cast("Sequence[RangeAnswer]", answer)
             return not wanted or all(part.outcome in wanted for part in parts)
 
         agreed_before = sum(map(agrees, before.values()))
@@ -329,19 +335,19 @@ class HoldQuorum:
 
     def _verdict(self, votes: Sequence[Vote]) -> Verdict:
         """Judge what is not final: a renewal or a release."""
-        if votes and all(len(vote.replicas(Outcome.OK)) >= self.majority for vote in votes):
+        if votes and all(len(vote.replicas(PartOutcome.OK)) >= self.majority for vote in votes):
             return Verdict.DONE
         for vote in votes:
-            if len(vote.replicas(Outcome.NOK, Outcome.TOMB)) >= self.majority:
+            if len(vote.replicas(PartOutcome.NOK, PartOutcome.TOMB)) >= self.majority:
                 return Verdict.REFUSED
         return Verdict.UNKNOWN
 
     def _final_verdict(self, votes: Sequence[Vote], until: float, silent: int) -> Verdict:
         """Judge a tombstone, which some replicas may have while it is refused by others."""
-        done = (Outcome.OK, Outcome.TOMB)
+        done = (PartOutcome.OK, PartOutcome.TOMB)
         if votes and all(len(vote.replicas(*done)) >= self.majority for vote in votes):
             # Once the lease is over, another lease may have held it, and finished it.
-            own = all(len(vote.replicas(Outcome.OK)) >= self.majority for vote in votes)
+            own = all(len(vote.replicas(PartOutcome.OK)) >= self.majority for vote in votes)
             if own or self._clock.now() < until:
                 return Verdict.DONE
         if silent or any(vote.replicas(*done) for vote in votes):
@@ -353,7 +359,7 @@ class HoldQuorum:
         return [
             OffsetRange(vote.first, vote.last)
             for vote in votes
-            if 0 < len(vote.replicas(Outcome.TOMB)) < self.majority
+            if 0 < len(vote.replicas(PartOutcome.TOMB)) < self.majority
         ]
 
     def _repair_in_passing(self, key: ShareKey, votes: Sequence[Vote]) -> Procedure[None]:
@@ -390,7 +396,7 @@ class HoldQuorum:
         behind: dict[int, list[LeaseEntry]] = {}
         unsure: list[tuple[Vote, int]] = []
         for vote in won:
-            counts = {number: vote.parts[number].count for number in vote.replicas(Outcome.OK)}
+            counts = {number: vote.parts[number].count for number in vote.replicas(PartOutcome.OK)}
             highest = max(counts.values())
             knowing = sum(count == highest for count in counts.values())
             if knowing >= self.majority:
@@ -414,11 +420,12 @@ class HoldQuorum:
         caught_up = count_votes(parts_of({replica: each for replica, (each,) in answers.items()}))
         for vote, highest in unsure:
             knowing = sum(
-                part.outcome is Outcome.OK and part.count == highest for part in vote.parts.values()
+                part.outcome is PartOutcome.OK and part.count == highest
+                for part in vote.parts.values()
             )
             for more in caught_up:
                 if more.first <= vote.first and vote.last <= more.last:
-                    knowing += len(more.replicas(Outcome.OK))
+                    knowing += len(more.replicas(PartOutcome.OK))
             if knowing >= self.majority:
                 append_counted(granted, vote.first, vote.last, highest)
             else:
@@ -432,4 +439,4 @@ def _is_done(answer: Answer) -> bool:
     if isinstance(answer, WingsError):
         return False
     parts: Any = answer
-    return all(part.outcome is Outcome.OK for part in parts)
+    return all(part.outcome is PartOutcome.OK for part in parts)

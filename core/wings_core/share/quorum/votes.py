@@ -10,7 +10,13 @@ from typing import cast
 from wings_core.errors import GroupNotFound, Unavailable, WingsError
 from wings_core.model import HeldRange
 from wings_core.share.model import OffsetRange
-from wings_core.share.replica.requests import Answers, CountedRange, Outcome, Part, ReplicaState
+from wings_core.share.replica.requests import (
+    Answers,
+    CountedRange,
+    PartOutcome,
+    RangeAnswer,
+    ReplicaState,
+)
 from wings_core.share.state.ranges import RangeMap
 
 
@@ -36,7 +42,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HoldResult:
     """The outcome of a request to hold ranges."""
 
     granted: list[CountedRange]
@@ -61,21 +67,23 @@ class Vote:
 
     first: int
     last: int
-    parts: Mapping[int, Part]
+    parts: Mapping[int, RangeAnswer]
 
-    def replicas(self, *outcomes: Outcome) -> list[int]:
+    def replicas(self, *outcomes: PartOutcome) -> list[int]:
         """Return the replicas that said one of these."""
         return [number for number, part in self.parts.items() if part.outcome in outcomes]
 
     def retry_seconds(self, majority: int) -> float:
         """Return when a majority may be free, as far as is known."""
-        free = sum(part.outcome is Outcome.OK for part in self.parts.values())
-        waits = sorted(part.retry_ms for part in self.parts.values() if part.outcome is Outcome.NOK)
+        free = sum(part.outcome is PartOutcome.OK for part in self.parts.values())
+        waits = sorted(
+            part.retry_ms for part in self.parts.values() if part.outcome is PartOutcome.NOK
+        )
         missing = majority - free
         return waits[missing - 1] / 1_000 if 0 < missing <= len(waits) else 0.0
 
 
-def count_votes(answers: Mapping[int, Sequence[Part]]) -> list[Vote]:
+def count_votes(answers: Mapping[int, Sequence[RangeAnswer]]) -> list[Vote]:
     """Return the votes on each range, in order, cut where any of the answers changes."""
     cuts = {
         cut for parts in answers.values() for part in parts for cut in (part.first, part.last + 1)
@@ -84,7 +92,7 @@ def count_votes(answers: Mapping[int, Sequence[Part]]) -> list[Vote]:
     at = dict.fromkeys(answers, 0)
     votes: list[Vote] = []
     for first, end in itertools.pairwise(bounds):
-        said: dict[int, Part] = {}
+        said: dict[int, RangeAnswer] = {}
         for number, parts in answers.items():
             while at[number] < len(parts) and parts[at[number]].last < first:
                 at[number] += 1
@@ -95,16 +103,16 @@ def count_votes(answers: Mapping[int, Sequence[Part]]) -> list[Vote]:
     return votes
 
 
-def held_of(parts: Sequence[Part]) -> Held:
+def held_of(parts: Sequence[RangeAnswer]) -> HoldResult:
     """Return the outcome of a request to hold ranges that the only replica has answered."""
-    held = Held([], [], [])
+    held = HoldResult([], [], [])
     for part in parts:
         match part.outcome:
-            case Outcome.OK:
+            case PartOutcome.OK:
                 append_counted(held.granted, part.first, part.last, part.count)
-            case Outcome.TOMB:
+            case PartOutcome.TOMB:
                 held.finished.append(OffsetRange(part.first, part.last))
-            case Outcome.NOK:
+            case PartOutcome.NOK:
                 held.refused.append(Refused(part.first, part.last, part.retry_ms / 1_000))
     return held
 
@@ -123,9 +131,9 @@ def divide(votes: Sequence[Vote], majority: int) -> tuple[list[Vote], list[Vote]
     granted: list[Vote] = []
     refused: list[Vote] = []
     for vote in votes:
-        if vote.replicas(Outcome.TOMB):
+        if vote.replicas(PartOutcome.TOMB):
             finished.append(vote)
-        elif len(vote.replicas(Outcome.OK)) >= majority:
+        elif len(vote.replicas(PartOutcome.OK)) >= majority:
             granted.append(vote)
         else:
             refused.append(vote)
@@ -133,7 +141,7 @@ def divide(votes: Sequence[Vote], majority: int) -> tuple[list[Vote], list[Vote]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownPartition:
     """What a majority of replicas knows of a partition."""
 
     start_offset: int
@@ -145,7 +153,7 @@ class Known:
     """Finished as some replica says, and not at a majority."""
 
 
-UNTOUCHED = Known(0, (), (), 0, ())
+UNTOUCHED = KnownPartition(0, (), (), 0, ())
 """Of a partition that no replica knows of: one for all, as there may be very many."""
 
 _touched_of = attrgetter("start_offset", "finished", "counts", "in_flight")
@@ -155,12 +163,12 @@ def _is_touched(state: ReplicaState) -> bool:
     return _touched_of(state) != (0, (), (), 0)
 
 
-def known_of(states: Sequence[ReplicaState], majority: int) -> Known:
+def known_of(states: Sequence[ReplicaState], majority: int) -> KnownPartition:
     """Put together what replicas know of one partition."""
     return _put_together(states, majority) if any(map(_is_touched, states)) else UNTOUCHED
 
 
-def _put_together(states: Sequence[ReplicaState], majority: int) -> Known:
+def _put_together(states: Sequence[ReplicaState], majority: int) -> KnownPartition:
     tombs: RangeMap[int] = RangeMap()
     counts: RangeMap[int] = RangeMap()
     for state in states:
@@ -182,7 +190,7 @@ def _put_together(states: Sequence[ReplicaState], majority: int) -> Known:
             finished_above[-1] = OffsetRange(finished_above[-1].first, last)
         else:
             finished_above.append(OffsetRange(first, last))
-    return Known(
+    return KnownPartition(
         start_offset,
         tuple(finished_above),
         tuple(CountedRange(*counted) for counted in counts),
@@ -207,9 +215,9 @@ def held_by(states: Sequence[ReplicaState], majority: int) -> list[HeldRange]:
     return agreed
 
 
-def parts_of(answers: Answers) -> dict[int, Sequence[Part]]:
+def parts_of(answers: Answers) -> dict[int, Sequence[RangeAnswer]]:
     """Return the answers that are no errors."""
-    found = cast("Mapping[int, Sequence[Part] | WingsError]", answers)
+    found = cast("Mapping[int, Sequence[RangeAnswer] | WingsError]", answers)
     return {
         number: answer for number, answer in found.items() if not isinstance(answer, WingsError)
     }

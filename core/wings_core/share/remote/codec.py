@@ -18,8 +18,8 @@ from wings_core.share.replica.requests import (
     ForgetRequest,
     HoldRequest,
     LeaseEntry,
-    Outcome,
-    Part,
+    PartOutcome,
+    RangeAnswer,
     ReadRequest,
     ReleaseEntry,
     ReleaseRequest,
@@ -30,13 +30,13 @@ from wings_core.share.replica.requests import (
 )
 
 _OUTCOMES = {
-    Outcome.OK: pb.OUTCOME_OK,
-    Outcome.NOK: pb.OUTCOME_NOK,
-    Outcome.TOMB: pb.OUTCOME_TOMB,
+    PartOutcome.OK: pb.OUTCOME_OK,
+    PartOutcome.NOK: pb.OUTCOME_NOK,
+    PartOutcome.TOMB: pb.OUTCOME_TOMB,
 }
 _OUTCOMES_BACK = {number: outcome for outcome, number in _OUTCOMES.items()}
 
-convert(Outcome, _OUTCOMES.__getitem__, _OUTCOMES_BACK.__getitem__)
+convert(PartOutcome, _OUTCOMES.__getitem__, _OUTCOMES_BACK.__getitem__)
 
 SHARE_KEY = Codec(ShareKey, pb.ShareKey)
 LEASE = Codec(Lease, pb.Lease)
@@ -45,7 +45,7 @@ COUNTED_RANGE = Codec(CountedRange, pb.CountedRange)
 LEASE_ENTRY = Codec(LeaseEntry, pb.LeaseEntry)
 RELEASE_ENTRY = Codec(ReleaseEntry, pb.ReleaseEntry)
 HELD_RANGE = Codec(HeldRange, pb.HeldRange)
-PART = Codec(Part, pb.Part)
+PART = Codec(RangeAnswer, pb.Part)
 REPLICA_STATE = Codec(ReplicaState, pb.ReplicaState)
 
 REQUESTS: dict[str, Codec[Any, Any]] = {
@@ -145,7 +145,7 @@ def encode_answer(request: Request, answer: Answer) -> Message:
         case ForgetRequest():
             return pb.ForgetResponse()
         case _:
-            parts = cast("Sequence[Part]", answer)
+            parts = cast("Sequence[RangeAnswer]", answer)
             return pb.HoldResponse(parts=[PART.fields(part) for part in parts])
 
 

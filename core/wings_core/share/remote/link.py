@@ -16,7 +16,7 @@ from wings_core.protocol.v1 import holds_pb2
 from wings_core.protocol.v1.stubs import Stub
 from wings_core.security.peers import PeerAccess
 from wings_core.share.remote.codec import decode_answer, encode_request
-from wings_core.share.remote.session import Asked, Done, Session
+from wings_core.share.remote.session import Asked, Done, HoldSession
 from wings_core.share.replica.requests import BATCH_MAX, Answer, ForgetRequest, Request
 
 
@@ -36,7 +36,7 @@ class RemoteLink:
         self._target = target
         self._channel = ServiceChannel(target, access)
         self._lock = threading.Lock()
-        self._session: Session | None = None
+        self._session: HoldSession | None = None
         self._open_session: Any = self._channel.channel.stream_stream(
             f"/{_HoldServiceStub.service.full_name}/Session"
         )
@@ -79,7 +79,7 @@ class RemoteLink:
             session = self._session
             if session is None or session.has_ended:
                 try:
-                    session = self._session = Session(self._open_session, self._error_of)
+                    session = self._session = HoldSession(self._open_session, self._error_of)
                 except ValueError:
                     session = None  # So gRPC says that the channel is closed.
         if session is None:

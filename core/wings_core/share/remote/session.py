@@ -38,7 +38,7 @@ class Asked:
             self.done(number, answer)
 
 
-class Session:
+class HoldSession:
     """An open call; all methods from any thread.
 
     Args:

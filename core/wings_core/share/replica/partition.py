@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from wings_core.model import Lease
 from wings_core.share.model import ShareKey
-from wings_core.share.replica.requests import Outcome, Part
+from wings_core.share.replica.requests import PartOutcome, RangeAnswer
 from wings_core.share.replica.store import PartitionWrite, StoredPartition
 from wings_core.share.state.ranges import Change, RangeMap, V
 
@@ -26,7 +26,7 @@ class Hold(NamedTuple):
     member: str = ""
 
 
-class Piece(NamedTuple):
+class RangePiece(NamedTuple):
     """A part of a range that is the same throughout."""
 
     first: int
@@ -68,29 +68,31 @@ class ReplicaPartition:
         self._holds_changes: list[Change[Hold]] = []
         self._delays_changes: list[Change[float]] = []
 
-    def pieces(self, first: int, last: int) -> list[Piece]:
+    def pieces(self, first: int, last: int) -> list[RangePiece]:
         """Cut `[first, last]` into parts that are the same throughout, in order."""
         if first < self.holds.end:
             held = self.holds.at(first)
             if held is not None and last <= held[1]:  # As most are that are to be finished.
-                return [Piece(first, last, False, held[2], 0.0, held[2].deliveries - 1)]
+                return [RangePiece(first, last, False, held[2], 0.0, held[2].deliveries - 1)]
         elif (
             first >= self.start_offset
             and first >= self.finished.end
             and first >= self.counts.end
             and first >= self.delays.end
         ):
-            return [Piece(first, last, False, None, 0.0, 0)]  # As most are that are to be held.
-        found: list[Piece] = []
+            return [
+                RangePiece(first, last, False, None, 0.0, 0)
+            ]  # As most are that are to be held.
+        found: list[RangePiece] = []
         if first < self.start_offset:
             end = min(last, self.start_offset - 1)
-            found.append(Piece(first, end, True, None, 0.0, 0))
+            found.append(RangePiece(first, end, True, None, 0.0, 0))
             first = end + 1
         if first > last:
             return found
         for begin, end, _ in self.finished.parts(first, last):
             found += self._unfinished(first, begin - 1)
-            found.append(Piece(begin, end, True, None, 0.0, 0))
+            found.append(RangePiece(begin, end, True, None, 0.0, 0))
             first = end + 1
         found += self._unfinished(first, last)
         return found
@@ -202,35 +204,35 @@ class ReplicaPartition:
         if ranges.parts(first, last):
             changes.append(ranges.remove(first, last))
 
-    def _unfinished(self, first: int, last: int) -> list[Piece]:
+    def _unfinished(self, first: int, last: int) -> list[RangePiece]:
         if first > last:
             return []
-        found: list[Piece] = []
+        found: list[RangePiece] = []
         for begin, end, hold in self.holds.parts(first, last):
             found += self._unheld(first, begin - 1)
-            found.append(Piece(begin, end, False, hold, 0.0, hold.deliveries - 1))
+            found.append(RangePiece(begin, end, False, hold, 0.0, hold.deliveries - 1))
             first = end + 1
         return found + self._unheld(first, last)
 
-    def _unheld(self, first: int, last: int) -> list[Piece]:
+    def _unheld(self, first: int, last: int) -> list[RangePiece]:
         if first > last:
             return []
         if not self.delays.end and not self.counts.end:
-            return [Piece(first, last, False, None, 0.0, 0)]
-        found: list[Piece] = []
+            return [RangePiece(first, last, False, None, 0.0, 0)]
+        found: list[RangePiece] = []
         for begin, end, count in self._counted(first, last):
             for low, high, until in self.delays.filled(begin, end, 0.0):
-                found.append(Piece(low, high, False, None, until, count))
+                found.append(RangePiece(low, high, False, None, until, count))
         return found
 
     def _counted(self, first: int, last: int) -> list[tuple[int, int, int]]:
         return self.counts.filled(first, last, 0)
 
 
-def part_of(piece: Piece, outcome: Outcome, retry_seconds: float = 0.0) -> Part:
+def part_of(piece: RangePiece, outcome: PartOutcome, retry_seconds: float = 0.0) -> RangeAnswer:
     """Return the answer to a piece; a wait is rounded up to a millisecond."""
     retry_ms = int(retry_seconds * 1_000) + 1 if retry_seconds > 0 else 0
-    return Part(piece.first, piece.last, outcome, piece.count, retry_ms)
+    return RangeAnswer(piece.first, piece.last, outcome, piece.count, retry_ms)
 
 
 def _net(changes: list[Change[int]]) -> tuple[list[int], list[tuple[int, int, int]]]:

@@ -25,15 +25,15 @@ from wings_core.model import HeldRange, Lease
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock, MonotonicClock
 from wings_core.share.model import OffsetRange, ShareKey
-from wings_core.share.replica.partition import Hold, Piece, ReplicaPartition, part_of
+from wings_core.share.replica.partition import Hold, RangePiece, ReplicaPartition, part_of
 from wings_core.share.replica.requests import (
     BATCH_MAX,
     Answer,
     CountedRange,
     ForgetRequest,
     HoldRequest,
-    Outcome,
-    Part,
+    PartOutcome,
+    RangeAnswer,
     ReadRequest,
     ReleaseRequest,
     RenewRequest,
@@ -376,25 +376,25 @@ class Replica:
             case TombstoneRequest():
                 return self._tombstone(request, now)
 
-    def _hold(self, request: HoldRequest, now: float) -> list[Part]:
+    def _hold(self, request: HoldRequest, now: float) -> list[RangeAnswer]:
         key, ttl_ms, lease = request.key, request.ttl_ms, request.lease
         partition = self._partition(key)
         refused = self._refused_until.get(key.group_uuid, 0.0) - now
         expires_at = now + ttl_ms / 1_000
-        parts: list[Part] = []
+        parts: list[RangeAnswer] = []
         if request.next_offset:
             partition.finish(0, request.next_offset - 1)
         for wanted in request.ranges:
             for piece in partition.pieces(wanted.first, wanted.last):
                 if piece.finished:
-                    parts.append(part_of(piece, Outcome.TOMB))
+                    parts.append(part_of(piece, PartOutcome.TOMB))
                 elif refused > 0:
-                    parts.append(part_of(piece, Outcome.NOK, refused))
+                    parts.append(part_of(piece, PartOutcome.NOK, refused))
                 elif (wait := self._wait(piece, lease, now)) > 0 or (
                     request.next_offset is not None
                     and (wait := self._wait_for_others(partition, lease, now)) > 0
                 ):
-                    parts.append(part_of(piece, Outcome.NOK, wait))
+                    parts.append(part_of(piece, PartOutcome.NOK, wait))
                 else:
                     room = request.in_flight_max - partition.held
                     room += piece.messages if piece.hold else 0
@@ -403,42 +403,42 @@ class Replica:
                         hold = hold._replace(since=piece.hold.since)
                     parts += self._grant(partition, piece, hold, room)
         for part in parts:
-            if part.outcome is Outcome.OK:
+            if part.outcome is PartOutcome.OK:
                 self._mark(key.group_uuid, now, ttl_ms / 1_000)
                 break
         return parts
 
-    def _renew(self, request: RenewRequest, now: float) -> list[Part]:
+    def _renew(self, request: RenewRequest, now: float) -> list[RangeAnswer]:
         key, ttl_ms = request.key, request.ttl_ms
         partition = self._partition(key)
         expires_at = now + ttl_ms / 1_000
-        parts: list[Part] = []
+        parts: list[RangeAnswer] = []
         for entry in request.entries:
             for piece in partition.pieces(entry.first, entry.last):
                 outcome = self._outcome(piece, entry.lease, now)
                 parts.append(part_of(piece, outcome))
-                if outcome is Outcome.OK:
+                if outcome is PartOutcome.OK:
                     assert piece.hold is not None
                     deliveries = max(piece.hold.deliveries, entry.count)
                     hold = piece.hold._replace(expires_at=expires_at, deliveries=deliveries)
                     self._put_hold(partition, piece.first, piece.last, hold)
-        if any(part.outcome is Outcome.OK for part in parts):
+        if any(part.outcome is PartOutcome.OK for part in parts):
             self._mark(key.group_uuid, now, ttl_ms / 1_000)
         return parts
 
-    def _release(self, request: ReleaseRequest, now: float) -> list[Part]:
+    def _release(self, request: ReleaseRequest, now: float) -> list[RangeAnswer]:
         partition = self._partition(request.key)
-        parts: list[Part] = []
+        parts: list[RangeAnswer] = []
         for entry in request.entries:
             until = now + entry.delay_ms / 1_000 if entry.delay_ms else 0.0
             for piece in partition.pieces(entry.first, entry.last):
                 outcome = self._outcome(piece, entry.lease, now)
                 parts.append(part_of(piece, outcome))
-                if outcome is Outcome.OK:
+                if outcome is PartOutcome.OK:
                     partition.free(piece.first, piece.last, entry.count, until)
         return parts
 
-    def _tombstone(self, request: TombstoneRequest, now: float) -> list[Part]:
+    def _tombstone(self, request: TombstoneRequest, now: float) -> list[RangeAnswer]:
         partition = self._partition(request.key)
         found = [
             (piece, self._outcome(piece, entry.lease, now))
@@ -447,21 +447,21 @@ class Replica:
         ]
         refused = False
         for _, outcome in found:
-            refused = refused or outcome is Outcome.NOK
+            refused = refused or outcome is PartOutcome.NOK
         for wanted in request.repair:
             partition.finish(wanted.first, wanted.last)
-        parts: list[Part] = []
+        parts: list[RangeAnswer] = []
         first, last = 0, -1
         for piece, outcome in found:
-            if outcome is Outcome.OK and refused:
-                outcome = Outcome.NOK
-            elif outcome is Outcome.OK and piece.first == last + 1:
+            if outcome is PartOutcome.OK and refused:
+                outcome = PartOutcome.NOK
+            elif outcome is PartOutcome.OK and piece.first == last + 1:
                 last = piece.last  # Neighbours are finished as one.
-            elif outcome is Outcome.OK:
+            elif outcome is PartOutcome.OK:
                 if first <= last:
                     partition.finish(first, last)
                 first, last = piece.first, piece.last
-            parts.append(Part(piece.first, piece.last, outcome, piece.count))
+            parts.append(RangeAnswer(piece.first, piece.last, outcome, piece.count))
         if first <= last:
             partition.finish(first, last)
         return parts
@@ -499,7 +499,7 @@ class Replica:
         self._keys.setdefault(partition.key.group_uuid, {})[partition.key.partition] = partition.key
         return partition
 
-    def _wait(self, piece: Piece, lease: Lease, now: float) -> float:
+    def _wait(self, piece: RangePiece, lease: Lease, now: float) -> float:
         """Return for how long a piece cannot be held by a lease."""
         if piece.hold is not None:
             return 0.0 if piece.hold.lease == lease else max(piece.hold.expires_at - now, 1e-3)
@@ -510,36 +510,36 @@ class Replica:
         others = [hold.expires_at for _, _, hold in partition.holds if hold.lease != lease]
         return max(max(others) - now, 1e-3) if others else 0.0
 
-    def _outcome(self, piece: Piece, lease: Lease, now: float) -> Outcome:
+    def _outcome(self, piece: RangePiece, lease: Lease, now: float) -> PartOutcome:
         """Judge whether a lease may act on a piece."""
         if piece.finished:
-            return Outcome.TOMB
+            return PartOutcome.TOMB
         hold = piece.hold
         held = (
             hold is not None
             and (hold.lease is lease or hold.lease == lease)
             and hold.expires_at > now
         )
-        return Outcome.OK if held else Outcome.NOK
+        return PartOutcome.OK if held else PartOutcome.NOK
 
     def _grant(
         self,
         partition: ReplicaPartition,
-        piece: Piece,
+        piece: RangePiece,
         hold: Hold,
         room: int,
-    ) -> list[Part]:
+    ) -> list[RangeAnswer]:
         last = min(piece.last, piece.first + room - 1)
         if last == piece.last:
             self._put_hold(partition, piece.first, last, hold)
-            return [Part(piece.first, last, Outcome.OK, piece.count)]
-        parts: list[Part] = []
+            return [RangeAnswer(piece.first, last, PartOutcome.OK, piece.count)]
+        parts: list[RangeAnswer] = []
         if last >= piece.first:
             self._put_hold(partition, piece.first, last, hold)
-            parts.append(Part(piece.first, last, Outcome.OK, piece.count))
+            parts.append(RangeAnswer(piece.first, last, PartOutcome.OK, piece.count))
         first = max(piece.first, last + 1)
         retry_ms = int(ROOM_RETRY_SECONDS * 1_000)
-        parts.append(Part(first, piece.last, Outcome.NOK, piece.count, retry_ms))
+        parts.append(RangeAnswer(first, piece.last, PartOutcome.NOK, piece.count, retry_ms))
         return parts
 
     def _put_hold(self, partition: ReplicaPartition, first: int, last: int, hold: Hold) -> None:

@@ -19,7 +19,7 @@ BATCH_MAX = 1_000
 """Requests that a replica carries out together at most, unless one call has more."""
 
 
-class Outcome(Enum):
+class PartOutcome(Enum):
     """Vote of a replica on a part of a range."""
 
     OK = 0
@@ -32,12 +32,12 @@ class Outcome(Enum):
     __hash__ = object.__hash__  # An enum's own runs in Python, at each vote.
 
 
-class Part(NamedTuple):
+class RangeAnswer(NamedTuple):
     """Answer of a replica to the part `[first, last]` of a range."""
 
     first: int
     last: int
-    outcome: Outcome
+    outcome: PartOutcome
     count: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
     """Deliveries made, as far as this replica knows."""
     retry_ms: int = 0
@@ -169,7 +169,7 @@ class ForgetRequest:
 Request = (
     HoldRequest | RenewRequest | ReleaseRequest | TombstoneRequest | ReadRequest | ForgetRequest
 )
-Answer = Sequence[Part] | Sequence[ReplicaState] | WingsError
+Answer = Sequence[RangeAnswer] | Sequence[ReplicaState] | WingsError
 """Answer of a replica, or its error; to a `ForgetRequest`, nothing."""
 
 Answers = Mapping[int, Answer]

@@ -1,4 +1,4 @@
-"""SharePartition: the messages of one partition of a group, as one coordinator knows them.
+"""MessageStates: the messages of one partition of a group, as one coordinator knows them.
 
     available ──select──▶ pending ──grant──▶ held ──finish──▶ acknowledged | archived
         ▲                    │                 │
@@ -85,7 +85,7 @@ class Pick(NamedTuple):
         return self.last - self.first + 1
 
 
-class SharePartition:
+class MessageStates:
     """The states of the messages of one partition, as ranges, and how a coordinator changes them.
 
     Args:

@@ -1,0 +1,145 @@
+"""The two threads of a coordinator: one wakes members in time, one archives messages."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from wings_core.errors import WingsError
+from wings_core.model import ShareGroup
+from wings_core.share.coordinator.core import CoordinatorCore
+from wings_core.share.coordinator.group_table import GroupTable
+from wings_core.share.quorum.run import Runner
+from wings_core.times import Deadline
+
+WAKE_SECONDS_MIN = 0.005
+"""Locks and delays that end within this time of each other wake members together."""
+
+WAKE_SECONDS_MAX = 1.0
+"""Longest wait for the next of them, also without a call."""
+
+MAINTENANCE_SECONDS = 1.0
+"""Interval at which messages at the delivery limit are looked for, also without a call."""
+
+SWEEP_SECONDS = 60.0
+"""Interval at which groups without waiting members are looked up, to forget deleted ones."""
+
+SWEEP_MAX = 1_000
+"""Groups looked at then: the first that are known, which make way for others when they are gone."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Loop:
+    """A thread that does something when it is called, and from time to time.
+
+    Args:
+        name: Its name.
+        step: Called on the thread; returns the longest time in seconds until the next step.
+    """
+
+    def __init__(self, name: str, step: Callable[[], float]) -> None:
+        self._name = name
+        self._step = step
+        self._lock = threading.Lock()
+        self._called = threading.Event()
+        self._is_stopped = False
+        self._thread: threading.Thread | None = None
+
+    def call(self) -> None:
+        """Do the next step now; starts the thread, unless it runs."""
+        self._called.set()
+        self.start()
+
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None and not self._is_stopped:
+                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                    thread.start()
+                    self._thread = thread
+
+    def stop(self) -> None:
+        """End the thread; blocks for the step that it has begun."""
+        with self._lock:
+            self._is_stopped = True
+            thread = self._thread
+        self._called.set()
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            self._called.clear()
+            if not self._is_stopped:  # It may have been stopped just before that.
+                self._called.wait(self._step())
+
+
+class WakeUps:
+    """Wakes members when locks and delays end; never blocks, so that no group waits for another.
+
+    Args:
+        wake_due: Wakes the members for whom messages have become due; returns the seconds until
+            the next will be, or None.
+    """
+
+    def __init__(self, wake_due: Callable[[], float | None]) -> None:
+        self._wake_due = wake_due
+
+    def step(self) -> float:
+        """Wake members; returns the seconds to wait."""
+        try:
+            soonest = self._wake_due()
+        except Exception:
+            _logger.exception("members of share groups could not be woken")
+            soonest = None
+        if soonest is None:
+            return WAKE_SECONDS_MAX
+        return min(WAKE_SECONDS_MAX, max(WAKE_SECONDS_MIN, soonest))
+
+
+class Archiving:
+    """Archives the messages at the delivery limit of the groups that are used on this node.
+
+    Args:
+        groups: Those groups.
+        core: Archives their messages.
+        runner: Carries that out.
+    """
+
+    def __init__(self, groups: GroupTable, core: CoordinatorCore, runner: Runner) -> None:
+        self._groups = groups
+        self._core = core
+        self._runner = runner
+        self._sweep = Deadline.after(SWEEP_SECONDS)
+
+    def step(self) -> float:
+        """Archive messages; blocks for the replicas, and for dead letters."""
+        groups = self._groups.known()
+        if self._sweep.passed:
+            self._groups.watchers.look(groups[:SWEEP_MAX])
+            self._groups.drop_unused()
+            self._sweep = Deadline.after(SWEEP_SECONDS)
+        for group in groups:
+            self._archive(group)
+        return MAINTENANCE_SECONDS
+
+    def _archive(self, known: ShareGroup) -> None:
+        """Archive what expired at the delivery limit, also where no member acquires."""
+        partitions = self._core.table.exhausted(known)
+        if partitions:  # Archiving by an old configuration cannot be undone.
+            self._groups.watchers.look([known])
+        group = self._groups.get(known.uuid)
+        if group is None:
+            return
+        for partition in partitions:
+            try:
+                bounds = self._groups.bounds(group, partition)
+                if isinstance(bounds, WingsError):
+                    raise bounds
+                self._runner.run(self._core.leases.archive_exhausted(group, partition, bounds))
+                self._groups.changed(group.uuid, partition)
+            except WingsError as error:
+                _logger.info("nothing was archived of %s: %s", group.name, error.message)
+            except Exception:
+                _logger.exception("archiving messages of %s failed", group.name)
