@@ -142,9 +142,10 @@ class ArrowRows:
         self._file: Any
         if self._is_mapped:
             self._file = arrow.memory_map(str(path))
+        elif is_file:
+            self._file = source.copied()
         else:
-            file: Any = source.copied() if is_file else SourceFile(source)
-            self._file = pa.PythonFile(file, "r")
+            self._file = pa.PythonFile(cast("Any", SourceFile(source)), "r")
         try:
             if is_file:
                 self._batches = self._of_file(section)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -83,7 +83,6 @@ class Source:
         self._head_read = 0
         self._ended = False
         self._compressed: Any = None
-        self._copy: IO[bytes] | None = None
         self._decoder = None if encoding is None else codecs.getincrementaldecoder(encoding)()
         self._decoded = b""
         """Bytes read ahead."""
@@ -137,16 +136,17 @@ class Source:
         self._head = b""
         return self._read(bytes_max, QUIET_SECONDS)
 
-    def copied(self) -> IO[bytes]:
-        """Return a seekable temporary file with all unread bytes.
+    def copied(self) -> Any:
+        """Return a memory map of a temporary file with all unread bytes.
 
-        Blocks until the source ends. The file is closed and deleted with the source.
+        Blocks until the source ends. Threads of Arrow that still hold a Python file when the
+        interpreter ends abort the process, so this is none.
         """
-        self._copy = TemporaryFile()  # noqa: SIM115 - closed by `close`
-        while block := self.read():
-            self._copy.write(block)
-        self._copy.flush()
-        return self._copy
+        with TemporaryFile() as copy:
+            while block := self.read():
+                copy.write(block)
+            copy.flush()
+            return arrow.memory_map(f"/dev/fd/{copy.fileno()}")
 
     def samples(self, *, in_quotes: bool) -> list[tuple[int, bytes]]:
         """Return whole lines from positions spread over the rest of a file, including its end.
@@ -206,8 +206,6 @@ class Source:
         """Close the file."""
         if self._compressed is not None:
             self._compressed.close()
-        if self._copy is not None:
-            self._copy.close()
         self._file.close()
 
     def __enter__(self) -> Self:

@@ -4,6 +4,7 @@ import io
 import json
 import lzma
 import re
+import threading
 from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
@@ -792,6 +793,26 @@ def test_an_arrow_file_is_read_by_its_footer(tmp_path: Path, name: str) -> None:
         path = write(tmp_path / name, gzip.compress(cut) if name.endswith("gz") else cut)
         with pytest.raises(InvalidArgument, match=rf"{name}: not Arrow IPC, or truncated"):
             read(path)
+
+
+def test_an_arrow_file_that_is_not_on_a_disk_is_read_by_no_thread_through_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[threading.Thread] = set()
+
+    class Noted(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            threads.add(threading.current_thread())
+            return super().read(size) or b""
+
+    monkeypatch.setattr(source_module, "TemporaryFile", lambda: Noted(tmp_path / "copy", "w+b"))
+    batch = pa.record_batch({"n": list(range(10))})
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    path = write(tmp_path / "rows.arrow.gz", gzip.compress(sink.getvalue()))
+    assert read(path).num_rows == 10
+    assert threads <= {threading.current_thread()}  # One that is left would abort Python's end.
 
 
 @each("compression", ["uncompressed", "lz4", "zstd"])
