@@ -27,9 +27,11 @@ pytest_plugins = ("fix_run",)
 
 WHERE_TESTS_RUN = (
     "fix_aws",
+    "fix_calls",
     "fix_client",
     "fix_clouds",
     "fix_commands",
+    "fix_files",
     "fix_ingest",
     "fix_ingest_run",
     "fix_postgres",  # Before the one that imports it.
@@ -40,6 +42,7 @@ WHERE_TESTS_RUN = (
     "fix_share",
     "fix_spark",
     "fix_storage",
+    "fix_threads",
 )
 """The process that only shares the tests among others does without: no other starts before it."""
 pytest.register_assert_rewrite(*WHERE_TESTS_RUN)  # The `conftest.py` of a folder imports some.

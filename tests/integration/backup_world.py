@@ -1,20 +1,14 @@
 """A log with something of everything, and all that its clients can see of it."""
 
-import io
-import sys
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from wings_client import Client
 from wings_client._backup import take_backup
 from wings_client._transport import Transport
-from wings_client.cli import main
 from wings_core.backup.repository import Manifest, Repository
 from wings_core.contracts.actions import Maintain
 from wings_core.contracts.share import AcknowledgementEntry
@@ -108,22 +102,3 @@ def maintain(client: Client) -> None:
 
 def _transport(client: Client) -> Transport:
     return client._transport  # pyright: ignore[reportPrivateUsage] - as the commands have it.
-
-
-def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
-    """Return what runs `wings` here; returns its status and output."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
-        monkeypatch.setattr(sys, "argv", ["wings", *map(str, arguments)])
-        with redirect_stdout(out), redirect_stderr(err):
-            try:
-                main()
-            except SystemExit as ended:
-                status = ended.code
-            else:
-                status = 0
-        assert status is None or isinstance(status, int)
-        return status or 0, out.getvalue(), err.getvalue()
-
-    return run

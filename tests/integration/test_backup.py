@@ -6,7 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from backup_world import back_up, command, fill, rows, rows_of, seen
+from backup_world import back_up, fill, rows, rows_of, seen
+from fix_commands import Command
 from flight_calls import act, create_topic
 from token_calls import ROOT, client_of, names_of, new_token
 
@@ -37,22 +38,17 @@ def client(server: RunningServer) -> Iterator[Client]:
         yield connected
 
 
-@pytest.fixture
-def wings(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
-    return command(monkeypatch)
-
-
 def test_what_is_restored_is_what_there_was(
     server: RunningServer,
     client: Client,
     tmp_path: Path,
-    wings: Callable[..., tuple[int, str, str]],
+    command: Command,
 ) -> None:
     before = seen(client)
-    status, out, err = wings("backup", tmp_path / "dest", "--endpoint", server.flight)
+    status, out, err = command("backup", tmp_path / "dest", "--endpoint", server.flight)
     assert (status, err) == (0, ""), err
     client.push("plain", rows(50_000, 10))  # After it.
-    status, out, err = wings("restore", tmp_path / "dest", "--data-dir", tmp_path / "restored")
+    status, out, err = command("restore", tmp_path / "dest", "--data-dir", tmp_path / "restored")
     assert (status, err) == (0, ""), err
     assert "with 3 topics" in out
     report = check_directory(tmp_path / "restored")
@@ -88,7 +84,7 @@ READ: dict[str, Callable[[str], bytes]] = {
 
 
 def test_tokens_are_restored_and_only_an_operator_reads_what_a_backup_is_of(
-    tmp_path: Path, wings: Callable[..., tuple[int, str, str]]
+    tmp_path: Path, command: Command
 ) -> None:
     with running_server(tmp_path / "data", root_token=ROOT) as server:
         with client_of(server.flight, ROOT) as root:
@@ -107,13 +103,13 @@ def test_tokens_are_restored_and_only_an_operator_reads_what_a_backup_is_of(
         arguments = ("backup", tmp_path / "dest", "--endpoint", server.flight, "--token-file")
         for name, token in (("reader", reader), ("operator", operator)):
             (tmp_path / name).write_text(token)
-        status, _, err = wings(*arguments, tmp_path / "reader")
+        status, _, err = command(*arguments, tmp_path / "reader")
         assert (status, "has no right to admin" in err) == (1, True), err
         assert not list((tmp_path / "dest").glob("backups/*"))
-        status, _, err = wings(*arguments, tmp_path / "operator")
+        status, _, err = command(*arguments, tmp_path / "operator")
         assert status == 0, err
     restore = ("restore", tmp_path / "dest", "--data-dir", tmp_path / "restored")
-    assert wings(*restore)[0] == 0
+    assert command(*restore)[0] == 0
     with running_server(tmp_path / "restored") as again:
         with (
             client_of(again.flight, None) as client,

@@ -12,11 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from backup_world import back_up, fill, maintain, rows, rows_of, seen
+from fix_calls import Calls
 
 import wings_client
 from wings_client import Client
 from wings_core.backup import backups
-from wings_core.backup.backups import BACKUPS_MAX, Snapshot, take_snapshot
+from wings_core.backup.backups import BACKUPS_MAX
 from wings_core.backup.repository import KeptPart, Repository
 from wings_core.backup.restore import restore
 from wings_core.check import check_directory
@@ -345,19 +346,16 @@ def test_a_log_is_restored_as_it_was_at_a_time(
     seen_in(into, look)
 
 
-def test_no_more_backups_begin_at_once_than_may_run(
-    server: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_backups_begin_at_once_than_may_run(server: RunningServer, calls: Calls) -> None:
     """A backup counts from before its databases are copied, which takes long."""
     copying, all_copy = threading.Semaphore(0), threading.Event()
     log = server.server.log
 
-    def copy_slowly(*copied: Any) -> Snapshot:
+    def wait_for_all(*_: object) -> None:
         copying.release()
         assert all_copy.wait(WAIT_SECONDS)
-        return take_snapshot(*copied)
 
-    monkeypatch.setattr(backups, "take_snapshot", copy_slowly)
+    calls.before(backups, "take_snapshot", wait_for_all)
     with ThreadPoolExecutor(BACKUPS_MAX + 1) as threads:
         begun = [threads.submit(log.backups.begin) for _ in range(BACKUPS_MAX)]
         for _ in begun:
@@ -373,21 +371,17 @@ def test_no_more_backups_begin_at_once_than_may_run(
 
 
 def test_a_backup_that_has_begun_counts_once(
-    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, calls: Calls
 ) -> None:
     """Another begins as the first one's databases have just been copied."""
     monkeypatch.setattr(backups, "BACKUPS_MAX", 2)
     log = server.server.log
-    copy = backups.Backups._begin  # pyright: ignore[reportPrivateUsage]
     begun: list[str] = []
 
-    def copy_and_begin(of: backups.Backups) -> Any:
-        monkeypatch.setattr(backups.Backups, "_begin", copy)
-        copied = copy(of)
-        begun.append(str(of.begin()["backup"]))
-        return copied
+    def begin(*_: object) -> None:
+        begun.append(str(log.backups.begin()["backup"]))
 
-    monkeypatch.setattr(backups.Backups, "_begin", copy_and_begin)
+    calls.after(backups, "take_snapshot", begin, times=1)
     begun.append(str(log.backups.begin()["backup"]))
     for each in begun:
         assert log.backups.end(each)

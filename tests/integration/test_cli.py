@@ -10,10 +10,9 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,12 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from breakable_proxy import breakable
+from fix_commands import Command, Result
 from fix_server import Trim
 from held_address import held_address
+from tables import each
 
 import wings_client
 from wings_client import Retry
-from wings_client.cli import main
 from wings_core.errors import TopicNotFound
 from wings_core.partitions import Partition
 from wings_server.testing import RunningServer, ServerProcess, server_process
@@ -34,37 +34,17 @@ from wings_server.testing import RunningServer, ServerProcess, server_process
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
-@dataclass(frozen=True)
-class Result:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def error(self) -> str:
-        """What a usage error says, without its frame."""
-        return " ".join(self.err.replace("│", " ").split())
-
-
-Wings = Callable[..., Result]
+Wings = Command
 
 
 @pytest.fixture
-def wings(
-    server: RunningServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Wings:
+def wings(server: RunningServer, monkeypatch: pytest.MonkeyPatch, command: Command) -> Wings:
     """Calls the command in this process, its endpoint the module's server."""
+    monkeypatch.delenv("COLUMNS", raising=False)
 
     def call(*arguments: object, endpoint: str = server.flight) -> Result:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["wings", *map(str, arguments)])
         monkeypatch.setenv("WINGS_ENDPOINT", endpoint)
-        monkeypatch.delenv("COLUMNS", raising=False)
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        status = ended.value.code
-        return Result(status if isinstance(status, int) else 0, out, err)
+        return command(*arguments)
 
     return call
 
@@ -772,15 +752,15 @@ def test_bench_measures_and_leaves_nothing_behind(wings: Wings, server: RunningS
         assert figure in result.out
 
 
-@pytest.mark.parametrize(
-    "command",
+@each(
+    "subcommand",
     ["topic create", "topic list", "topic describe", "topic delete", "push", "fetch", "tail",
      "consume", "bench", "gather"],
 )  # fmt: skip
-def test_every_command_teaches_by_an_example(wings: Wings, command: str) -> None:
-    result = wings(*command.split(), "--help")
+def test_every_command_teaches_by_an_example(wings: Wings, subcommand: str) -> None:
+    result = wings(*subcommand.split(), "--help")
     assert result.status == 0
-    assert f"$ wings {command}" in result.out
+    assert f"$ wings {subcommand}" in result.out
 
 
 # Gather.

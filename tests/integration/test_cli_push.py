@@ -1,12 +1,13 @@
 """`wings push`: files go in whole or not at all, once each, however often they are cut off."""
 
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +16,18 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from fix_calls import Calls
+from fix_commands import Command
+from fix_files import ReadSizes
 from forked_commands import FORKED
 
 import wings_client
 from wings_client import Client
-from wings_client.cli import main, push_whole
-from wings_client.files import json_rows, source
+from wings_client.files import source
 from wings_core.errors import Unavailable
 from wings_server.testing import RunningServer
 
-Push = Callable[..., tuple[int, str, str]]
+Push = Command
 
 BLOCK_BYTES = 64 * 1024
 
@@ -40,25 +43,13 @@ main()
 
 @pytest.fixture
 def push(
-    server: RunningServer,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, command: Command, tmp_path: Path
 ) -> Push:
     """Calls `wings push` in this process; returns its status and what it prints."""
     monkeypatch.setenv("WINGS_ENDPOINT", server.flight)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["wings", "push", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        status = ended.value.code
-        out, err = capsys.readouterr()
-        return status if isinstance(status, int) else 0, out, err
-
-    return call
+    return functools.partial(command, "push")
 
 
 @pytest.fixture
@@ -118,10 +109,9 @@ def test_each_of_many_files_goes_in_on_its_own(
 
 
 def test_a_file_is_not_visible_before_all_of_it_is_read(
-    push: Push, client: Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    push: Push, client: Client, topic: str, tmp_path: Path, read_sizes: ReadSizes
 ) -> None:
-    monkeypatch.setattr(push_whole, "STAGE_BYTES", 1)
-    monkeypatch.setattr(source, "BLOCK_BYTES", BLOCK_BYTES)
+    read_sizes(block=BLOCK_BYTES, stage=1)
     path = tmp_path / "rows.csv"
     path.write_text("n\n" + "1\n" * BLOCK_BYTES + "x\n")
     status, _, err = push(topic, path)
@@ -355,11 +345,9 @@ def test_types_come_from_samples_of_all_of_a_file(
     client: Client,
     new_topic_id: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    read_sizes: ReadSizes,
 ) -> None:
-    for module in (json_rows, source):
-        monkeypatch.setattr(module, "HEAD_BYTES", 100_000)
-    monkeypatch.setattr(source, "SAMPLE_BYTES", 4_000)
+    read_sizes(head=100_000, sample=4_000)
     late = tmp_path / "late.csv"
     late.write_text('zip,"a ""b""",n\n' + '10001,"x\n""y"",1",1\n' * 12_000 + "SW1A,z,1.5\n")
     status, _, err = push(new_topic_id, late, "--create")
@@ -444,29 +432,21 @@ def test_a_type_is_not_widened_for_a_file_that_does_not_fit(
 
 
 def test_a_file_that_is_refused_was_read_by_no_thread_of_arrow_s(
-    push: Push, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    push: Push, topic: str, tmp_path: Path, calls: Calls, read_sizes: ReadSizes
 ) -> None:
-    monkeypatch.setattr(source, "BLOCK_BYTES", BLOCK_BYTES)
-    monkeypatch.setattr(source, "HEAD_BYTES", BLOCK_BYTES)
+    read_sizes(block=BLOCK_BYTES, head=BLOCK_BYTES)
     path = tmp_path / "rows.csv"
     path.write_text("n\n" + "1\n" * BLOCK_BYTES + "x\n" + "1\n" * 4 * BLOCK_BYTES)
     threads: set[threading.Thread] = set()
-    read = source.Source.read
-
-    def noted(self: source.Source, *arguments: Any) -> bytes:
-        threads.add(threading.current_thread())
-        return read(self, *arguments)
-
-    monkeypatch.setattr(source.Source, "read", noted)
+    calls.before(source.Source, "read", lambda *_: threads.add(threading.current_thread()))
     assert push(topic, path)[0] == 1
     assert threads == {threading.current_thread()}  # One that is left would abort Python's end.
 
 
 def test_a_late_value_does_not_change_in_a_column_of_inferred_type(
-    push: Push, client: Client, new_topic_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    push: Push, client: Client, new_topic_id: str, tmp_path: Path, read_sizes: ReadSizes
 ) -> None:
-    monkeypatch.setattr(source, "HEAD_BYTES", 1_000)
-    monkeypatch.setattr(source, "SAMPLE_BYTES", 100)
+    read_sizes(head=1_000, sample=100)
     below = tmp_path / "files"
     below.mkdir()
     rows = "1,12\n" * 3_000

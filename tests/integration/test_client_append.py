@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from breakable_proxy import BreakableProxy
+from fix_calls import Calls
 from fix_client import NewTopic, async_in_soak
 from pydantic import BaseModel
 
@@ -20,7 +21,6 @@ from wings_core.errors import (
     PartitionRequired,
     SchemaMismatch,
     TopicNotFound,
-    WingsError,
 )
 
 SLOW = 60_000.0
@@ -214,15 +214,9 @@ def test_a_refused_batch_fails_the_rows_after_it(wings: Client, new_topic: NewTo
 
 
 def test_once_a_flush_has_failed_no_row_is_taken(
-    wings: Client, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+    wings: Client, new_topic: NewTopic, calls: Calls
 ) -> None:
-    fail = Accumulator.fail
-
-    def late(accumulator: Accumulator, error: WingsError) -> None:
-        time.sleep(0.3)
-        fail(accumulator, error)
-
-    monkeypatch.setattr(Accumulator, "fail", late)
+    calls.before(Accumulator, "fail", lambda *_: time.sleep(0.3))
     topic = new_topic()
     producer = wings.producer(topic, linger_ms=SLOW)
     wings.delete_topic(topic)

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from breakable_proxy import BreakableProxy, breakable
+from fix_calls import Calls
 from fix_client import EAGER, Connect, NewTopic, async_in_soak
 from fix_server import Trim
 from server_processes import until_let_go
@@ -477,22 +478,19 @@ def test_a_follow_may_skip_what_retention_took(
 
 
 def test_what_comes_while_the_server_is_asked_for_more_is_not_missed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    calls: Calls, tmp_path: Path
 ) -> None:
     with running_server(tmp_path) as server, wings_client.connect(server.flight) as client:
         client.create_topic("t", {"n": "int64"})
         with client.consumer("reader", "t", timeout=0.05) as consumer:
             reads = consumer.engine.reads
-            ask = reads.lags
 
-            def lags() -> bool:
-                """Say that nothing is left, as of a moment ago."""
-                found = ask()
+            def push_behind_it(_: bool) -> None:
+                """Have what it said, that nothing is left, be of a moment ago."""
                 if not consumer.positions:
                     client.push("t", {"n": [1]})
                     while reads.handover.idle:
                         pass
-                return found
 
-            monkeypatch.setattr(reads, "lags", lags)
+            calls.after(reads, "lags", push_behind_it)
             assert values(consumer) == {None: [1]}

@@ -4,6 +4,7 @@ import threading
 from typing import Any, Literal
 
 import pytest
+from fix_calls import Calls
 from fix_client import NewTopic, async_in_soak
 from fix_server import Trim
 
@@ -206,6 +207,7 @@ def test_a_source_from_the_earliest_goes_on_behind_what_retention_took(
     new_topic: NewTopic,
     trim: Trim,
     monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
     is_keyed: bool,
 ) -> None:
     """Between two of its streams, as where sources outnumber threads."""
@@ -215,18 +217,16 @@ def test_a_source_from_the_earliest_goes_on_behind_what_retention_took(
         wings.push(topic, {"key": [7], "n": [n]})
 
     monkeypatch.setattr(_sources, "THREADS_MAX", 1)
-    make = Request.to_ticket
     passed = threading.Event()
 
-    def ticket(self: Request, seconds: float, offset: Any = None, received: int = 0) -> bytes:
+    def pass_it(_: Request, __: float, offset: Any = None, *___: object) -> None:
         if offset in (2, {7: 2}) and not passed.is_set():
             passed.set()
             for n in range(2, 6):
                 push(n)
             trim(topic, 4, Partition("7") if is_keyed else UNPARTITIONED)
-        return make(self, seconds, offset, received)
 
-    monkeypatch.setattr(Request, "to_ticket", ticket)
+    calls.before(Request, "to_ticket", pass_it)
     push(0)
     push(1)
     request = Request(topic.name, partitions="all" if is_keyed else None, min_messages=4)

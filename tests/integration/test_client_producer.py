@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from breakable_proxy import BreakableProxy, breakable
+from fix_calls import Calls
 from fix_client import EAGER, Connect, NewTopic, async_in_soak
 
 from wings_client import Client, Committed, Connection, Retry, Topic
@@ -59,19 +60,17 @@ def test_a_send_of_several_batches_is_one_result(wings: Client, new_topic: NewTo
 
 @pytest.mark.parametrize("connect", ["sync"], indirect=True)
 def test_a_send_that_is_interrupted_when_it_is_to_write_itself_holds_up_no_other(
-    wings: Client, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+    wings: Client, new_topic: NewTopic, calls: Calls
 ) -> None:
     topic = new_topic()
-    put, sent = Window.put, 0
+    sent = 0
 
-    def put_and_interrupt(window: Window, *arguments: Any) -> bool:
-        is_to_write = put(window, *arguments)
+    def interrupt(is_to_write: bool, *_: object) -> None:
         if is_to_write:
             raise KeyboardInterrupt
-        return is_to_write
 
     with wings.producer(topic) as producer:
-        monkeypatch.setattr(Window, "put", put_and_interrupt)
+        calls.after(Window, "put", interrupt)
         was_interrupted = False
         while not was_interrupted:
             sent += 1
@@ -79,7 +78,7 @@ def test_a_send_that_is_interrupted_when_it_is_to_write_itself_holds_up_no_other
                 producer.send({"n": [sent]}).result()
             except KeyboardInterrupt:
                 was_interrupted = True
-        monkeypatch.undo()
+        calls.stop()
         producer.flush(30)
     assert numbers(wings, topic) == list(range(1, sent + 1))
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from breakable_proxy import BreakableProxy
+from fix_calls import Calls
 from fix_client import Connect, NewTopic
 from held_address import held_address
 from server_processes import until
@@ -21,15 +22,12 @@ from wings_client import (
     Client,
     ShareConsumer,
     Topic,
-    _share_engine,
     _share_stream,
     _share_unanswered,
 )
-from wings_client._errors import timed_out
 from wings_client._share_engine import ShareEngine
 from wings_client._share_locks import Locks
 from wings_core.contracts.share import AcknowledgementEntry
-from wings_core.contracts.share_stream import acknowledge_metadata
 from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
 from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.quorum.run import Procedure
@@ -50,15 +48,14 @@ def topic(wings: Client, new_topic: NewTopic) -> Topic:
 
 
 @pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def requests(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> list[int]:
     """What each request acknowledged, in entries, where they wait an hour for others."""
     requests: list[int] = []
 
-    def recorded(number: int, entries: Sequence[AcknowledgementEntry]) -> bytes:
+    def record(_: int, entries: Sequence[AcknowledgementEntry]) -> None:
         requests.append(len(entries))
-        return acknowledge_metadata(number, entries)
 
-    monkeypatch.setattr(_share_stream, "acknowledge_metadata", recorded)
+    calls.before(_share_stream, "acknowledge_metadata", record)
     monkeypatch.setattr(_share_stream, "LINGER_SECONDS", 3_600.0)
     monkeypatch.setattr(_share_stream, "WATCH_SECONDS", 60.0)
     return requests
@@ -86,6 +83,10 @@ def acceptance(delivery: wings_client.Delivery) -> AcknowledgementEntry:
         lease=delivery.lease,
         type="accept",
     )
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def state(wings: Client, topic: Topic) -> tuple[int, int]:
@@ -179,20 +180,18 @@ def _accept_elsewhere(
 
 @in_sync
 def test_a_flush_waits_until_who_acknowledged_was_told(
-    wings: Client, topic: Topic, monkeypatch: pytest.MonkeyPatch
+    wings: Client, topic: Topic, calls: Calls
 ) -> None:
     telling, flushed = threading.Event(), threading.Event()
-    done = Locks.done
 
-    def late(self: Locks, *args: Any, **named: Any) -> None:
+    def wait(*_: object, **__: object) -> None:
         telling.set()
         flushed.wait(1)
-        done(self, *args, **named)
 
     with wings.share_consumer("billing", topic, max_messages=1, prefetch=3) as consumer:
         held = next(consumer)
         _accept_elsewhere(wings, topic, consumer.member, held)
-        monkeypatch.setattr(Locks, "done", late)
+        calls.before(Locks, "done", wait)
         consumer.accept(held, wait=False)
         assert telling.wait(30)
         with pytest.raises(InvalidRecordState):
@@ -283,10 +282,9 @@ def test_one_that_failed_is_not_held_for_as_long_as_its_consumer_lives(
     wings: Client, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wings.create_share_group("short", topic, {**CONFIG, "lock_duration_ms": 1_000})
-    accept = Finalizer.accept
 
-    def failing(self: Finalizer, *args: Any, **named: Any) -> Procedure[Verdict]:
-        monkeypatch.setattr(Finalizer, "accept", accept)
+    def failing(*_: object, **__: object) -> Procedure[Verdict]:
+        monkeypatch.undo()
         yield from ()
         return Verdict.UNKNOWN
 
@@ -302,23 +300,20 @@ def test_one_that_failed_is_not_held_for_as_long_as_its_consumer_lives(
 
 @in_sync
 def test_ctrl_c_as_a_lock_is_taken_does_not_leave_it_taken(
-    wings: Client, topic: Topic, monkeypatch: pytest.MonkeyPatch
+    wings: Client, topic: Topic, calls: Calls
 ) -> None:
     with wings.share_consumer("billing", topic, max_messages=1, prefetch=3) as consumer:
         held = next(consumer)
         changed = consumer.engine._changed  # pyright: ignore[reportPrivateUsage]
-        enter = threading.Condition.__enter__
 
-        def interrupted(self: threading.Condition) -> bool:
-            entered = enter(self)
-            if self is changed and threading.current_thread() is threading.main_thread():
+        def interrupt_it(_: bool, entered: threading.Condition) -> None:
+            if entered is changed and threading.current_thread() is threading.main_thread():
                 raise KeyboardInterrupt
-            return entered
 
-        monkeypatch.setattr(threading.Condition, "__enter__", interrupted)
+        calls.after(threading.Condition, "__enter__", interrupt_it)
         with suppress(KeyboardInterrupt):
             consumer.accept(held)
-        monkeypatch.undo()
+        calls.stop()
         consuming = threading.Thread(target=next, args=(consumer,), daemon=True)
         consuming.start()
         consuming.join(20)
@@ -426,19 +421,13 @@ def test_a_stream_that_was_broken_is_not_ended_too_which_would_abort_the_process
 
 @in_sync
 def test_a_stream_that_ctrl_c_came_upon_as_it_was_opened_holds_nothing_after_a_close(
-    wings: Client, topic: Topic, monkeypatch: pytest.MonkeyPatch
+    wings: Client, topic: Topic, calls: Calls
 ) -> None:
-    class Interrupted(_share_stream.ShareStream):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            raise KeyboardInterrupt
-
     wings.create_share_group("late", topic, {**CONFIG, "start": "latest"})
     consumer = wings.share_consumer("late", topic, max_messages=1)
-    monkeypatch.setattr(_share_engine, "ShareStream", Interrupted)
+    calls.after(_share_stream.ShareStream, "__init__", interrupt, times=1)
     with pytest.raises(KeyboardInterrupt):
         next(consumer)
-    monkeypatch.undo()
     consumer.close()
     wings.push(topic, {"n": [0]})
     with wings.share_consumer("late", topic, timeout=20) as other:
@@ -453,16 +442,11 @@ def test_a_close_waits_once_for_a_silent_server(
     topic: Topic,
     proxy: BreakableProxy,
     monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
     is_accepted: bool,
 ) -> None:
-    waits: list[str] = []
-
-    def recorded(message: str, endpoint: str) -> Unavailable:
-        waits.append(message)
-        return timed_out(message, endpoint)
-
     monkeypatch.setattr(_share_stream, "CLOSE_SECONDS", 3_600.0)
-    monkeypatch.setattr(_share_stream, "timed_out", recorded)
+    waits = calls.heard(_share_stream, "timed_out")
     with connect(proxy.endpoint, timeout=0.5) as client:
         consumer = client.share_consumer("billing", topic, max_messages=1, timeout=20)
         held = [next(consumer) for _ in range(2)]
@@ -478,80 +462,51 @@ def test_a_close_waits_once_for_a_silent_server(
 
 @in_sync
 def test_a_signal_handler_adds_nothing_to_what_is_being_sent(
-    wings: Client, topic: Topic, requests: list[int], monkeypatch: pytest.MonkeyPatch
+    wings: Client, topic: Topic, requests: list[int], calls: Calls
 ) -> None:
-    write = _share_stream.ShareStream._write_request  # pyright: ignore[reportPrivateUsage]
     with wings.share_consumer("billing", topic, max_messages=1, prefetch=15) as consumer:
         before = read_itself(consumer)
         first, second = next(consumer), next(consumer)
-
-        def interrupted(self: _share_stream.ShareStream, *args: Any, **named: Any) -> None:
-            monkeypatch.setattr(_share_stream.ShareStream, "_write_request", write)
-            consumer.accept(second, wait=False)
-            write(self, *args, **named)
-
         consumer.accept(first, wait=False)
-        monkeypatch.setattr(_share_stream.ShareStream, "_write_request", interrupted)
+
+        def handler(*_: object, **__: object) -> None:
+            consumer.accept(second, wait=False)
+
+        calls.before(_share_stream.ShareStream, "_write_request", handler, times=1)
         consumer.flush()
         assert state(wings, topic)[0] == MESSAGES - before - 2
 
 
 @in_sync
 def test_a_flush_by_a_signal_handler_does_not_say_what_its_thread_is_about_to_tell(
-    wings: Client, topic: Topic, requests: list[int], monkeypatch: pytest.MonkeyPatch
+    wings: Client, topic: Topic, requests: list[int], calls: Calls
 ) -> None:
-    tell = _share_unanswered.Sent.tell
     with wings.share_consumer("billing", topic, max_messages=1, prefetch=15) as consumer:
         before = read_itself(consumer)
 
-        def interrupted(self: _share_unanswered.Sent, error: WingsError | None) -> None:
-            monkeypatch.setattr(_share_unanswered.Sent, "tell", tell)
+        def handler(*_: object) -> None:
             with pytest.raises(Unavailable):
                 consumer.flush()
-            tell(self, error)
 
         consumer.accept(next(consumer), wait=False)
-        monkeypatch.setattr(_share_unanswered.Sent, "tell", interrupted)
+        calls.before(_share_unanswered.Sent, "tell", handler, times=1)
         consumer.flush()
         assert state(wings, topic)[0] == MESSAGES - before - 1
 
 
 @in_sync
-def test_what_ctrl_c_keeps_from_being_sent_is_not_said_to_be_durable(
-    wings: Client, topic: Topic, requests: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("keeps_from", ["being sent", "being told"])
+def test_what_ctrl_c_keeps_from_being_sent_or_told_is_not_said_to_be_durable(
+    wings: Client, topic: Topic, requests: list[int], calls: Calls, keeps_from: str
 ) -> None:
-    requested = _share_unanswered.Unanswered.requested
-
-    def interrupted(self: _share_unanswered.Unanswered, *args: Any) -> None:
-        requested(self, *args)
-        raise KeyboardInterrupt
-
-    with wings.share_consumer("billing", topic, max_messages=1, prefetch=15) as consumer:
-        read_itself(consumer)
-        consumer.accept(next(consumer), wait=False)
-        monkeypatch.setattr(_share_unanswered.Unanswered, "requested", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            consumer.flush()
-        monkeypatch.setattr(_share_unanswered.Unanswered, "requested", requested)
-        with pytest.raises(Unavailable):
-            consumer.flush()
-
-
-@in_sync
-def test_what_ctrl_c_keeps_from_being_told_is_told_with_the_end_of_the_stream(
-    wings: Client, topic: Topic, requests: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tell = _share_unanswered.Sent.tell
-
-    def interrupted(self: _share_unanswered.Sent, error: WingsError | None) -> None:
-        monkeypatch.setattr(_share_unanswered.Sent, "tell", tell)
-        raise KeyboardInterrupt
-
     with wings.share_consumer("billing", topic, max_messages=1, prefetch=15) as consumer:
         read_itself(consumer)
         for _ in range(2):
             consumer.accept(next(consumer), wait=False)
-        monkeypatch.setattr(_share_unanswered.Sent, "tell", interrupted)
+        if keeps_from == "being sent":
+            calls.after(_share_unanswered.Unanswered, "requested", interrupt, times=1)
+        else:
+            calls.before(_share_unanswered.Sent, "tell", interrupt, times=1)
         with pytest.raises(KeyboardInterrupt):
             consumer.flush()
         with pytest.raises(Unavailable):

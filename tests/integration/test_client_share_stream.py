@@ -9,11 +9,11 @@ from collections.abc import Callable, Generator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from fix_calls import Calls
 from fix_client import NewTopic, async_in_soak
 from held_address import held_address
 from server_processes import until
@@ -22,8 +22,6 @@ import wings_client
 from wings_client import Client, ShareConsumer, Topic, _share_stream
 from wings_core.contracts.share_stream import (
     ShareAnswer,
-    acknowledge_metadata,
-    parse_server_message,
 )
 from wings_core.errors import GroupNotFound, InvalidRecordState, WingsError
 from wings_server.flight.service import FlightService
@@ -112,18 +110,13 @@ reads_itself = pytest.mark.parametrize("connect", ["sync"], indirect=True)
 
 @pytest.fixture
 def read_quickly(
-    monkeypatch: pytest.MonkeyPatch, wings: Client, topic: Topic
+    monkeypatch: pytest.MonkeyPatch, calls: Calls, wings: Client, topic: Topic
 ) -> Callable[[ShareConsumer], threading.Event]:
     """Has a consumer read its stream itself; returns an event that is set when it next reads so."""
     readers: list[threading.Thread] = []
-    read = _share_stream.ShareStream.read
-
-    def parse(raw: "bytes | pa.Buffer") -> object:
-        readers.append(threading.current_thread())
-        return parse_server_message(raw)
-
     monkeypatch.setattr(_share_stream, "QUICK_READS", 3)
-    monkeypatch.setattr(_share_stream, "parse_server_message", parse)
+    record: Callable[[object], None] = lambda _: readers.append(threading.current_thread())  # noqa: E731
+    calls.before(_share_stream, "parse_server_message", record)
 
     def read_quickly(consumer: ShareConsumer) -> threading.Event:
         # A busy machine is no reason to take over; a wait without end is.
@@ -135,12 +128,7 @@ def read_quickly(
             consumer.accept(next(consumer))
         monkeypatch.setattr(_share_stream, "WATCH_SECONDS", 0.05)
         begun = threading.Event()
-
-        def begin(stream: _share_stream.ShareStream, is_done: Callable[[], bool]) -> None:
-            begun.set()
-            read(stream, is_done)
-
-        monkeypatch.setattr(_share_stream.ShareStream, "read", begin)
+        calls.before(_share_stream.ShareStream, "read", lambda *_: begun.set())
         return begun
 
     return read_quickly
@@ -209,7 +197,7 @@ def test_a_caller_that_reads_its_stream_itself_heeds_signals(
 
 @reads_itself
 def test_a_signal_handler_acknowledges_while_its_thread_reads_the_stream(
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
     wings: Client,
     topic: Topic,
     read_quickly: Callable[[ShareConsumer], threading.Event],
@@ -224,15 +212,13 @@ def test_a_signal_handler_acknowledges_while_its_thread_reads_the_stream(
             consumer.accept(delivery)
             accepted.append(delivery)
 
-        def parse(raw: "bytes | pa.Buffer") -> object:
-            found = parse_server_message(raw)
+        def signal_it(found: object, _: object) -> None:
             is_here = threading.current_thread() is threading.main_thread()
             if is_here and held and not isinstance(found, ShareAnswer):
                 signal.raise_signal(signal.SIGUSR1)  # In the midst of a read.
-            return found
 
         before = signal.signal(signal.SIGUSR1, accept)
-        monkeypatch.setattr(_share_stream, "parse_server_message", parse)
+        calls.after(_share_stream, "parse_server_message", signal_it)
         try:
             last = next(consumer)
         finally:
@@ -276,15 +262,10 @@ def test_a_signal_handler_calls_the_consumer_whose_caller_gets_nothing(
     topic: Topic,
     read_quickly: Callable[[ShareConsumer], threading.Event],
     handle: Callable[[Callable[[], object]], None],
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
     closes: bool,
 ) -> None:
-    broken: list[_share_stream.ShareStream] = []
-
-    def cancel(stream: _share_stream.ShareStream) -> None:
-        broken.append(stream)
-
-    monkeypatch.setattr(_share_stream.ShareStream, "cancel", cancel)
+    broken = calls.heard(_share_stream.ShareStream, "cancel")
     with wings.share_consumer("billing", topic, max_messages=1) as consumer:
         begun = read_quickly(consumer)
         wings.push(topic, {"n": [0]})
@@ -343,7 +324,7 @@ def test_what_a_signal_handler_raises_while_a_message_is_handed_on_is_raised(
     topic: Topic,
     read_quickly: Callable[[ShareConsumer], threading.Event],
     handle: Callable[[Callable[[], object]], None],
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
     error: type[Exception],
 ) -> None:
     signals = [signal.SIGUSR1]
@@ -351,18 +332,16 @@ def test_what_a_signal_handler_raises_while_a_message_is_handed_on_is_raised(
     def fail() -> None:
         raise error("no time is left")
 
-    def parse(raw: "bytes | pa.Buffer") -> object:
+    def signal_it(found: object, _: object) -> None:
         is_here = threading.current_thread() is threading.main_thread()
-        found = parse_server_message(raw)
         if is_here and signals and not isinstance(found, ShareAnswer):
             signal.raise_signal(signals.pop())
-        return found
 
     with wings.share_consumer("billing", topic, max_messages=1, timeout=20) as consumer:
         read_quickly(consumer)
         handle(fail)
         wings.push(topic, {"n": [6]})
-        monkeypatch.setattr(_share_stream, "parse_server_message", parse)
+        calls.after(_share_stream, "parse_server_message", signal_it)
         with pytest.raises(error, match="no time is left"):
             next(consumer)
         assert next(consumer).batch["n"].to_pylist() == [6], "it was released"
@@ -374,21 +353,20 @@ def test_a_signal_handler_calls_the_consumer_whose_caller_writes_a_request(
     wings: Client,
     topic: Topic,
     handle: Callable[[Callable[[], object]], None],
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
     closes: bool,
 ) -> None:
     signals = [signal.SIGUSR1]
 
-    def metadata(*request: Any) -> bytes:
+    def signal_it(*_: object) -> None:
         if threading.current_thread() is threading.main_thread() and signals:
             signal.raise_signal(signals.pop())
-        return acknowledge_metadata(*request)
 
     with wings.share_consumer("billing", topic, max_messages=1) as consumer:
         wings.push(topic, {"n": [0, 1, 2]})
         first, second = next(consumer), next(consumer)
         handle(consumer.close if closes else lambda: consumer.accept(second))
-        monkeypatch.setattr(_share_stream, "acknowledge_metadata", metadata)
+        calls.before(_share_stream, "acknowledge_metadata", signal_it)
         with suppress(WingsError) if closes else nullcontext():
             consumer.accept(first)
         assert not signals

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from breakable_proxy import BreakableProxy
+from fix_calls import Calls
 from fix_client import EAGER, NewTopic, async_in_soak
 
 import wings_client
@@ -287,29 +288,26 @@ def test_a_publish_whose_answer_is_lost_is_sent_again_and_published_once(
 
 
 def test_a_stream_whose_end_is_refused_after_all_answers_completes_the_stage(
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     read: set[ReadRoom] = set()
-    begin, end = ReadRoom.begin, ReadRoom.end
 
     def refuse_after_a_batch(room: ReadRoom) -> None:
         if room in read:
             raise ResourceExhausted("no room")
-        begin(room)
 
-    def note(room: ReadRoom, size: int) -> None:
+    def note(room: ReadRoom, _: int) -> None:
         read.add(room)
-        end(room, size)
 
     with running_server() as server, wings_client.connect(server.flight) as client:
         client.create_topic("t", {"n": "int64"})
-        monkeypatch.setattr(ReadRoom, "begin", refuse_after_a_batch)
-        monkeypatch.setattr(ReadRoom, "end", note)
+        calls.before(ReadRoom, "begin", refuse_after_a_batch)
+        calls.before(ReadRoom, "end", note)
         with client.stage("t", "s") as stage:
             stage.write({"n": [1, 2]})
         assert stage.close().rows == 2
         assert client.push("t", {"n": [3]}).rows == 1  # On another stream, which ends so too.
-        monkeypatch.undo()
+        calls.stop()
         client.publish("w", 0, ["s"])
         assert numbers(client, "t") == [3, 1, 2]
 

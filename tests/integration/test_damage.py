@@ -1,6 +1,5 @@
 """Damage to the files of a server: the log goes on, the rest says so, and the check finds it."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,33 +8,16 @@ import httpx
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from fix_commands import Command
 from flight_calls import act, code_of, create_topic, get, numbers, push
 from share_calls import Member, ShareStreamCall, create_group, offsets_of
 
-from wings_client.cli import main
 from wings_core.check import check_directory
 from wings_server.testing import running_server
 
-Wings = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def wings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Wings:
-    """Calls the command in this process; returns its status and all that it said."""
-
-    def call(*arguments: object) -> tuple[int, str]:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["wings", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return (ended.value.code if isinstance(ended.value.code, int) else 0), out + err
-
-    return call
-
 
 def test_damaged_holds_close_the_share_groups_and_leave_the_log(
-    tmp_path: Path, wings: Wings
+    tmp_path: Path, command: Command
 ) -> None:
     with running_server(tmp_path) as server, flight.connect(server.flight) as client:
         create_topic(client, "t", ["n: int64"])
@@ -76,16 +58,16 @@ def test_damaged_holds_close_the_share_groups_and_leave_the_log(
         assert ready.status_code == 200
         assert "share groups are closed" in ready.json()["share_groups"]
 
-    status, said = wings("check", tmp_path)
+    status, out, err = command("check", tmp_path)
     assert status == 1
-    assert "holds.sqlite" in said
-    status, said = wings("holds", "rebuild", tmp_path)
+    assert "holds.sqlite" in out + err
+    status, out, err = command("holds", "rebuild", tmp_path)
     assert status == 0
-    assert "the damaged file is kept as" in said
-    assert wings("check", tmp_path)[0] == 0
-    status, said = wings("holds", "rebuild", tmp_path)
+    assert "the damaged file is kept as" in out + err
+    assert command("check", tmp_path)[0] == 0
+    status, out, err = command("holds", "rebuild", tmp_path)
     assert status == 1
-    assert "is sound" in said
+    assert "is sound" in out + err
 
     with running_server(tmp_path) as server, flight.connect(server.flight) as client:
         assert httpx.get(f"{server.http}/readyz").json() == {"status": "ok"}
@@ -93,7 +75,7 @@ def test_damaged_holds_close_the_share_groups_and_leave_the_log(
         assert set(range(5, 11)) <= set(found), "what was not finished is delivered"
 
 
-def test_merged_files_that_are_cut_off_are_found(tmp_path: Path, wings: Wings) -> None:
+def test_merged_files_that_are_cut_off_are_found(tmp_path: Path, command: Command) -> None:
     with running_server(tmp_path) as server, flight.connect(server.flight) as client:
         create_topic(client, "t", ["n: int64"])
         push(client, "t", *(numbers(number) for number in range(20)))
@@ -106,5 +88,5 @@ def test_merged_files_that_are_cut_off_are_found(tmp_path: Path, wings: Wings) -
         merged.write_bytes(data[:length])
         assert not check_directory(tmp_path).ok, length
     merged.write_bytes(data[:-1])
-    status, said = wings("check", tmp_path)
-    assert (status, "is cut off" in said) == (1, True)
+    status, out, err = command("check", tmp_path)
+    assert (status, "is cut off" in out + err) == (1, True)

@@ -4,14 +4,15 @@ import csv
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from backup_world import command, rows
+from backup_world import rows
+from fix_commands import Command
 
 import wings_client
 from wings_client import Client
@@ -36,14 +37,13 @@ def client(server: RunningServer) -> Iterator[Client]:
         yield connected
 
 
-Export = Callable[..., tuple[int, str, str]]
+Export = Command
 
 
 @pytest.fixture
-def export(server: RunningServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> Export:
+def export(server: RunningServer, client: Client, command: Command) -> Export:
     del client
-    wings = command(monkeypatch)
-    return lambda *arguments: wings("export", *arguments, "--endpoint", server.flight)
+    return lambda *arguments: command("export", *arguments, "--endpoint", server.flight)
 
 
 def numbers(table: pa.Table) -> list[int]:

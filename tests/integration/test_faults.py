@@ -52,8 +52,8 @@ def faulty_server(path: Path) -> Generator[tuple[RunningServer, flight.FlightCli
         yield server, server.client(), files
 
 
-def assert_refused(client: flight.FlightClient, topic: str, code: str) -> None:
-    stream = Stream(client, numbers().schema, topic)
+def assert_refused(client: flight.FlightClient, topic: str, code: str, **keys: Any) -> None:
+    stream = Stream(client, numbers().schema, topic, **keys)
     answer = stream.push(numbers(99))
     assert answer["error"]["code"] == code
     with pytest.raises(flight.FlightError) as caught:
@@ -101,10 +101,7 @@ def test_a_failed_flush_does_not_use_up_a_sequence(tmp_path: Path) -> None:
         create_topic(client, "t", ["n: int64"])
         push(client, "t", numbers(1), producer_id="p", sequence=0)
         files.fail("sync", errno.EIO)
-        stream = Stream(client, numbers().schema, "t", producer_id="p", sequence=1)
-        assert stream.push(numbers(2))["error"]["code"] == "INTERNAL"
-        with pytest.raises(flight.FlightError):
-            stream.close()
+        assert_refused(client, "t", "INTERNAL", producer_id="p", sequence=1)
         push(client, "t", numbers(2), producer_id="p", sequence=1)
         assert get(client, topic="t", offset=0).column("n") == [1, 2]
 
@@ -114,6 +111,10 @@ class FaultyConnection(sqlite3.Connection):
 
     failing: str | None = None
     error = sqlite3.SQLITE_IOERR
+
+    @classmethod
+    def fail(cls, statement: str, error: int) -> None:
+        cls.failing, cls.error = statement, error
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         self._check(sql)
@@ -134,34 +135,45 @@ class FaultyConnection(sqlite3.Connection):
             raise error
 
 
+@pytest.fixture
+def metadata_faults(monkeypatch: pytest.MonkeyPatch) -> Generator[type[FaultyConnection]]:
+    """Has servers of the test open their metadata by connections that fail when told to."""
+    faulty = functools.partial(SqliteMetadata, connection_type=FaultyConnection)
+    monkeypatch.setattr("wings_core.metadata.open.SqliteMetadata", faulty)
+    yield FaultyConnection
+    assert FaultyConnection.failing is None, "no such statement was executed"
+
+
+METADATA_FAULTS = [
+    ("COMMIT", sqlite3.SQLITE_IOERR, "INTERNAL"),
+    ("COMMIT", sqlite3.SQLITE_FULL, "RESOURCE_EXHAUSTED"),
+    ("BEGIN", sqlite3.SQLITE_BUSY, "UNAVAILABLE"),
+]
+
+
 @pytest.mark.parametrize(
     ("statement", "error", "code"),
     [
-        ("COMMIT", sqlite3.SQLITE_IOERR, "INTERNAL"),
-        ("COMMIT", sqlite3.SQLITE_FULL, "RESOURCE_EXHAUSTED"),
-        ("BEGIN", sqlite3.SQLITE_BUSY, "UNAVAILABLE"),
+        *METADATA_FAULTS,
         ("INSERT INTO pages", sqlite3.SQLITE_IOERR, "INTERNAL"),
         ("INSERT INTO producers", sqlite3.SQLITE_CORRUPT, "INTERNAL"),
     ],
 )
 def test_a_push_whose_metadata_fails_is_refused_and_never_visible(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, error: int, code: str
+    tmp_path: Path,
+    metadata_faults: type[FaultyConnection],
+    statement: str,
+    error: int,
+    code: str,
 ) -> None:
-    faulty = functools.partial(SqliteMetadata, connection_type=FaultyConnection)
-    monkeypatch.setattr("wings_core.metadata.open.SqliteMetadata", faulty)
     producer = {"producer_id": "p"}
     with running_server(tmp_path / "data") as server:
         client = server.client()
         create_topic(client, "t", ["n: int64"])
         push(client, "t", numbers(1), sequence=0, **producer)
         poll = client.do_get(ticket_of(topic="t", offset=1, timeout_ms=300_000))
-        monkeypatch.setattr(FaultyConnection, "error", error)
-        monkeypatch.setattr(FaultyConnection, "failing", statement)
-        stream = Stream(client, numbers().schema, "t", sequence=1, **producer)
-        assert stream.push(numbers(66))["error"]["code"] == code
-        with pytest.raises(flight.FlightError):
-            stream.close()
-        assert FaultyConnection.failing is None
+        metadata_faults.fail(statement, error)
+        assert_refused(client, "t", code, sequence=1, **producer)
         assert get(client, kind="scan", topic="t").column("n") == [1]
         # Neither its offset nor its sequence is used up, and a waiting reader gets the next.
         (answer,) = push(client, "t", numbers(2), sequence=1, **producer)
@@ -201,13 +213,6 @@ def test_a_staged_batch_that_the_disk_fails_is_refused_and_not_in_its_stage(
         assert get(client, kind="scan", topic="t").column("n") == [1]
 
 
-METADATA_FAULTS = [
-    ("COMMIT", sqlite3.SQLITE_IOERR, "INTERNAL"),
-    ("COMMIT", sqlite3.SQLITE_FULL, "RESOURCE_EXHAUSTED"),
-    ("BEGIN", sqlite3.SQLITE_BUSY, "UNAVAILABLE"),
-]
-
-
 @pytest.mark.parametrize(
     ("statement", "error", "code"),
     [
@@ -217,20 +222,17 @@ METADATA_FAULTS = [
     ],
 )
 def test_a_staged_batch_whose_metadata_fails_is_refused_and_begins_no_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, error: int, code: str
+    tmp_path: Path,
+    metadata_faults: type[FaultyConnection],
+    statement: str,
+    error: int,
+    code: str,
 ) -> None:
-    faulty = functools.partial(SqliteMetadata, connection_type=FaultyConnection)
-    monkeypatch.setattr("wings_core.metadata.open.SqliteMetadata", faulty)
     with running_server(tmp_path / "data") as server:
         client = server.client()
         create_topic(client, "t", ["n: int64"])
-        monkeypatch.setattr(FaultyConnection, "error", error)
-        monkeypatch.setattr(FaultyConnection, "failing", statement)
-        stream = Stream(client, numbers().schema, "t", stage="s")
-        assert stream.push(numbers(66))["error"]["code"] == code
-        with pytest.raises(flight.FlightError):
-            stream.close()
-        assert FaultyConnection.failing is None
+        metadata_faults.fail(statement, error)
+        assert_refused(client, "t", code, stage="s")
         assert_not_there(client, "s")
         push(client, "t", numbers(1), stage="s")
     with running_server(tmp_path / "data") as server:
@@ -250,22 +252,22 @@ def test_a_staged_batch_whose_metadata_fails_is_refused_and_begins_no_stage(
     ],
 )
 def test_a_publish_whose_metadata_fails_publishes_nothing_and_can_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, error: int, code: str
+    tmp_path: Path,
+    metadata_faults: type[FaultyConnection],
+    statement: str,
+    error: int,
+    code: str,
 ) -> None:
-    faulty = functools.partial(SqliteMetadata, connection_type=FaultyConnection)
-    monkeypatch.setattr("wings_core.metadata.open.SqliteMetadata", faulty)
     with running_server(tmp_path / "data") as server:
         client = server.client()
         for topic in ("t", "u"):
             create_topic(client, topic, ["n: int64"])
             push(client, topic, numbers(1), numbers(2), stage=topic)
         poll = client.do_get(ticket_of(topic="t", offset=0, timeout_ms=300_000))
-        monkeypatch.setattr(FaultyConnection, "error", error)
-        monkeypatch.setattr(FaultyConnection, "failing", statement)
+        metadata_faults.fail(statement, error)
         with pytest.raises(flight.FlightError) as caught:
             publish(client, 0, "t", "u")
         assert code_of(caught.value) == code
-        assert FaultyConnection.failing is None
         for topic in ("t", "u"):
             assert get(client, kind="scan", topic=topic).column("n") == []
         assert not publish(client, 0, "t", "u")["replayed"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fix_calls import Calls
 from http_calls import (
     NAMESPACE,
     create_topic,
@@ -407,20 +408,12 @@ def test_the_partitions_of_a_topic_are_looked_up_together(
     http: httpx.Client,
     server: RunningServer,
     new_topic_id: str,
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     create_topic(http, new_topic_id, ["k: int64 not null", "n: int64"], "k")
     rows = [{"k": key, "n": key * 10 + number} for key in range(40) for number in range(3)]
     push(http, {"topic": new_topic_id, "data": rows})
-    registry = server.server.log.registry
-    alone: list[Any] = []
-    locate = registry.locate
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        alone.append(arguments)
-        return locate(*arguments, **options)
-
-    monkeypatch.setattr(registry, "locate", counted)
+    alone = calls.heard(server.server.log.registry, "locate")
     results = fetch(http, *(entry(new_topic_id, 1, partition_value=key) for key in range(41)))
     assert [values(result) for result in results[:40]] == [
         [key * 10 + 1, key * 10 + 2] for key in range(40)
@@ -433,18 +426,10 @@ def test_the_entries_of_a_topic_are_read_together(
     http: httpx.Client,
     server: RunningServer,
     new_topic_id: str,
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     other = new_topic_id + "-other"
-    looks: list[int] = []
-    registry = server.server.log.registry
-    locate_many = registry.locate_many
-
-    def counted(topic: Any, positions: Any, *arguments: Any) -> Any:
-        looks.append(len(positions))
-        return locate_many(topic, positions, *arguments)
-
-    monkeypatch.setattr(registry, "locate_many", counted)
+    looks = calls.heard(server.server.log.registry, "locate_many")
     for name in (new_topic_id, other):
         create_topic(http, name, ["k: int64 not null", "n: int64"], "k")
         rows = [{"k": key, "n": key * 10 + number} for key in range(30) for number in range(3)]
@@ -456,7 +441,7 @@ def test_the_entries_of_a_topic_are_read_together(
     assert [values(result) for result in results] == [
         [key * 10 + number for number in (2, 0, 1, 2)] for key in range(30) for _ in range(2)
     ]
-    assert looks == [30, 30]
+    assert [len(positions) for _, positions, *_ in looks] == [30, 30]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -12,6 +12,7 @@ import httpx
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from fix_calls import Calls
 from flight_calls import get
 from http_calls import (
     NAMESPACE,
@@ -29,7 +30,7 @@ from tables import each
 
 from wings_core.ingest.prepare import PENDING_BYTES
 from wings_core.limits import Limits
-from wings_core.model import CommitBatch, CommitResult
+from wings_core.model import CommitBatch
 from wings_server.http.service import WRITERS
 from wings_server.testing import RunningServer, running_server
 
@@ -411,14 +412,13 @@ def test_single_rows_pushed_at_once_share_flushes(
     http: httpx.Client,
     server: RunningServer,
     new_topic_id: str,
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     create_topic(http, new_topic_id, ["n: int64"])
     log = server.server.log
     flushes: list[int] = []
-    commit = log.registry.commit
 
-    def gated(batches: Sequence[CommitBatch], *more: Any, **named: Any) -> list[CommitResult]:
+    def gate(batches: Sequence[CommitBatch], *_: object, **__: object) -> None:
         # All that the writers can take at once are in this flush, or wait for the next.
         expected = min(WRITERS, PUSHES - sum(flushes)) * PENDING_BYTES
         end = time.monotonic() + 60
@@ -426,9 +426,8 @@ def test_single_rows_pushed_at_once_share_flushes(
             assert time.monotonic() < end, log.group_commit.pending_bytes
             time.sleep(0.005)
         flushes.append(len(batches))
-        return commit(batches, *more, **named)
 
-    monkeypatch.setattr(log.registry, "commit", gated)
+    calls.before(log.registry, "commit", gate)
     with ThreadPoolExecutor(PUSHES) as threads:
         pushed = [
             threads.submit(push, http, {"topic": new_topic_id, "data": [{"n": n}]})

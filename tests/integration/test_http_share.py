@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pyarrow.flight as flight
 import pytest
+from fix_calls import Calls
 from flight_calls import act
 from http_calls import NAMESPACE, Json, create_topic, error, full, good, push
 from share_calls import create_group
@@ -105,17 +106,12 @@ def test_a_release_ends_the_wait_of_another_member(http: httpx.Client, topic: st
 
 
 def test_a_release_just_before_a_wait_is_not_missed(
-    server: RunningServer, http: httpx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+    server: RunningServer, http: httpx.Client, topic: str, calls: Calls
 ) -> None:
     (delivery,) = acquire(http, topic)["deliveries"]
     coordinator = server.server.log.shares.coordinator
-    watch = coordinator.watch
-
-    def release_and_watch(*arguments: Any) -> Any:
-        acknowledge(http, topic, ack(delivery, "release", 2, 3))
-        return watch(*arguments)
-
-    monkeypatch.setattr(coordinator, "watch", release_and_watch)
+    release = ack(delivery, "release", 2, 3)
+    calls.before(coordinator, "watch", lambda *_: acknowledge(http, topic, release), times=1)
     began = time.monotonic()
     (again,) = acquire(http, topic, "two", timeout_ms=LONG)["deliveries"]
     assert [each["n"] for each in again["messages"]] == [2, 3]

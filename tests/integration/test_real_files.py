@@ -2,7 +2,6 @@
 
 import datetime as dt
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from importlib.resources import files
@@ -17,13 +16,13 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from fix_client import Connect
+from fix_commands import Command
 from fix_ingest import MakeSource, Start
 from http_calls import entry, fetch
 from http_calls import push as push_rows
 
 import wings_client
 from wings_client import Client
-from wings_client.cli import main
 from wings_core.queue.sqlite import SqliteQueue
 
 if TYPE_CHECKING:
@@ -47,17 +46,16 @@ def connect() -> Connect:
 
 @pytest.fixture
 def push(
-    server: "RunningServer", monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., None]:
-    """Calls `wings push` in this process, which must succeed."""
+    server: "RunningServer", monkeypatch: pytest.MonkeyPatch, command: Command, tmp_path: Path
+) -> Callable[..., str]:
+    """Calls `wings push` in this process, which must succeed; returns its standard error."""
     monkeypatch.setenv("WINGS_ENDPOINT", server.flight)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
-    def call(*arguments: object) -> None:
-        monkeypatch.setattr(sys, "argv", ["wings", "push", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert not ended.value.code
+    def call(*arguments: object) -> str:
+        done = command("push", *arguments)
+        assert done.status == 0, done.err
+        return done.err
 
     return call
 
@@ -116,7 +114,7 @@ def readings(path: Path) -> dict[str, Columns]:
 
 @pytest.mark.parametrize("name", [*CSV, *JSON])
 def test_a_real_file_is_pushed_as_others_read_it(
-    wings: Client, push: Callable[..., None], new_topic_id: str, name: str
+    wings: Client, push: Callable[..., str], new_topic_id: str, name: str
 ) -> None:
     push(new_topic_id, DATA / name, "--create")
     ours = columns_of(wings, new_topic_id)
@@ -127,7 +125,7 @@ def test_a_real_file_is_pushed_as_others_read_it(
 @pytest.mark.parametrize("name", ["cars.json", "burtin.json", "airports.csv", "us-employment.csv"])
 def test_a_real_file_is_ingested_as_it_is_pushed(
     wings: Client,
-    push: Callable[..., None],
+    push: Callable[..., str],
     source: MakeSource,
     start: Start,
     new_topic_id: str,
@@ -215,7 +213,7 @@ def features(count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["a.geojson", "spread", "a.geojsonl", "array.json"])
 def test_nested_geojson_is_pushed_as_it_is(
-    wings: Client, push: Callable[..., None], new_topic_id: str, tmp_path: Path, name: str
+    wings: Client, push: Callable[..., str], new_topic_id: str, tmp_path: Path, name: str
 ) -> None:
     rows = features(9)
     path = tmp_path / name
@@ -238,18 +236,17 @@ def test_nested_geojson_is_pushed_as_it_is(
 
 def test_geometries_of_several_kinds_are_kept_as_text_where_that_is_said(
     wings: Client,
-    push: Callable[..., None],
+    push: Callable[..., str],
     new_topic_id: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     rows = features(3)
     rows[2]["geometry"] = {"type": "Point", "coordinates": [1, 2.5]}
     path = tmp_path / "a.geojsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError) as failed:
         push(new_topic_id, path, "--create")
-    told = capsys.readouterr().err
+    told = str(failed.value)
     assert ":3" in told
     assert "--field geometry:string keeps whatever is there as text" in told
     push(new_topic_id, path, "--create", "--field", "geometry:string")
@@ -311,7 +308,7 @@ def plain(table: pa.Table) -> pa.Table:
 @pytest.mark.parametrize("way", ["push", "ingest"])
 def test_parquet_with_types_of_all_kinds_is_read_as_others_read_it(
     wings: Client,
-    push: Callable[..., None],
+    push: Callable[..., str],
     source: MakeSource,
     start: Start,
     new_topic_id: str,
@@ -340,7 +337,7 @@ def test_parquet_with_types_of_all_kinds_is_read_as_others_read_it(
 
 
 def test_values_of_parquet_that_a_topic_cannot_take_are_named_by_row(
-    wings: Client, push: Callable[..., None], new_topic_id: str, tmp_path: Path, capsys: Any
+    wings: Client, push: Callable[..., str], new_topic_id: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "taxi.parquet"
     pyarrow.parquet.write_table(taxi(500), path, row_group_size=120)
@@ -350,9 +347,9 @@ def test_values_of_parquet_that_a_topic_cannot_take_are_named_by_row(
         4, "fare", pa.array([Decimal(n) for n in range(501, 1001)], pa.decimal128(8, 2))
     )
     pyarrow.parquet.write_table(wide, path, row_group_size=120)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError) as failed:
         push(new_topic_id, path)
-    told = capsys.readouterr().err
+    told = str(failed.value)
     assert "row 500" in told
     assert "'fare'" in told
     assert "nothing was pushed" in told

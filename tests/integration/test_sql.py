@@ -18,6 +18,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from fix_calls import Calls
 from fix_client import NewTopic
 from fix_server import Trim
 from server_processes import until
@@ -28,7 +29,7 @@ import wings_client
 from wings_client import Client, InvalidSql, PermissionDenied, ResourceExhausted, TopicNotFound
 from wings_client.cli.sql_run import SqlFormat
 from wings_core.limits import Limits
-from wings_core.sql import moment, query, workers
+from wings_core.sql import query, workers
 from wings_server.testing import RunningServer, running_server
 
 DAY = "tenants/default/namespaces/day"
@@ -154,7 +155,7 @@ def test_a_look_up_by_key_looks_at_no_other_partitions(
     server: RunningServer,
     wings: Client,
     new_topic: NewTopic,
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
     where: str,
     values: tuple[Any, ...],
     looked_at: int,
@@ -167,14 +168,11 @@ def test_a_look_up_by_key_looks_at_no_other_partitions(
         text = f"select 'b' as k, n from t where {where.format(t='t')} order by n"
         expected = there.execute(text, values).fetchall()
     looked: list[int] = []
-    make = moment.states_of
 
-    def counted(*arguments: Any) -> Any:
-        found = make(*arguments)
+    def count(found: dict[Any, Any], *_: object) -> None:
         looked.append(sum(map(len, found.values())))
-        return found
 
-    monkeypatch.setattr(query, "states_of", counted)
+    calls.after(query, "states_of", count)
     text = f"select 'b' as k, n from {table} where {where.format(t=table)} order by n"
     assert rows(wings, text, values) == expected
     assert looked[0] == looked_at

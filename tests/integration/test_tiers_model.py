@@ -796,13 +796,16 @@ def run(
 @pytest.fixture(autouse=True)
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     """A few rows make several pages, levels and transactions; a scan hands on each chunk."""
-    monkeypatch.setattr(plan, "MERGED_ROWS", LEVEL_ROWS[-1] * 2)
-    monkeypatch.setattr(plan, "LEVEL_ROWS", LEVEL_ROWS)
-    monkeypatch.setattr(tiering, "REPLACED_PAGES", REPLACED_PAGES)
-    monkeypatch.setattr(drain, "ROUND_PAGES", DRAINED_PAGES)
-    monkeypatch.setattr(drain, "SWAPPED_PAGES", DRAINED_PAGES // 2)
-    for wait in ("DRAIN_SECONDS", "IDLE_SECONDS"):  # It drains when a rule says so.
-        monkeypatch.setattr(drain, wait, NEVER_SECONDS)
+    for module, name, value in (
+        (plan, "MERGED_ROWS", LEVEL_ROWS[-1] * 2),
+        (plan, "LEVEL_ROWS", LEVEL_ROWS),
+        (tiering, "REPLACED_PAGES", REPLACED_PAGES),
+        (drain, "ROUND_PAGES", DRAINED_PAGES),
+        (drain, "SWAPPED_PAGES", DRAINED_PAGES // 2),
+        (drain, "DRAIN_SECONDS", NEVER_SECONDS),  # It drains when a rule says so.
+        (drain, "IDLE_SECONDS", NEVER_SECONDS),
+    ):
+        monkeypatch.setattr(module, name, value)
 
 
 @pytest.mark.timeout(600)  # A failure takes minutes to be made small.

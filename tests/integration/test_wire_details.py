@@ -10,6 +10,7 @@ import grpc
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from fix_calls import Calls
 from flight_calls import (
     act,
     chunks,
@@ -90,19 +91,11 @@ def test_a_filter_that_passes_one_row_of_many_pages_is_called_a_few_times(
     server: RunningServer,
     client: flight.FlightClient,
     new_topic_id: str,
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     create_topic(client, new_topic_id, ["n: int64"])
     push(client, new_topic_id, *map(numbers, range(500)))
-    registry = server.server.log.registry
-    locate = registry.locate
-    looks: list[int] = []
-
-    def counted(*arguments: Any) -> object:
-        looks.append(1)
-        return locate(*arguments)
-
-    monkeypatch.setattr(registry, "locate", counted)
+    looks = calls.heard(server.server.log.registry, "locate")
     answer = get(client, topic=new_topic_id, offset=0, max_messages=1, filter="n = 499")
     assert (answer.column("n"), answer.end, answer.next_offset) == ([499], "max_messages", 500)
     assert len(looks) <= 12

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from io import BufferedWriter, RawIOBase, TextIOWrapper
 from pathlib import Path
@@ -14,12 +15,15 @@ from wings_core.errors import WingsError
 __all__ = ["main"]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and exit with its status.
 
     An error of Wings is one line on standard error and status 1, as is output that cannot be
     written; a reader that closes the pipe, as in `wings fetch … | head`, is status 0. Bad arguments
     are status 2, and Ctrl-C is status 130 without output, even if SIGINT was inherited as ignored.
+
+    Args:
+        arguments: Arguments after the command's name; by default those of the process.
     """
     _prepare_streams()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -30,7 +34,7 @@ def main() -> None:
         from wings_client.cli.app import app
 
         try:
-            app(prog_name="wings")
+            app(arguments, prog_name="wings")
         finally:
             sys.stdout.flush()  # Otherwise flushed at exit, with an unhandled error.
     except WingsError as error:

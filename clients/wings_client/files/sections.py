@@ -24,7 +24,7 @@ SAMPLE_BYTES = 1024 * 1024
 NAMES_BYTES_MAX = 1024 * 1024
 """Longest line of CSV's names, in bytes."""
 
-_BLOCK_BYTES = 4 * 1024 * 1024
+BLOCK_BYTES = 4 * 1024 * 1024
 _LINE_BYTES = 64 * 1024
 """Bytes read at a time in search of a line end."""
 
@@ -210,6 +210,6 @@ def _blocks(path: Path, of: Range) -> Iterator[bytes]:
     place, end = of
     with path.open("rb") as file:
         file.seek(place)
-        while place < end and (block := file.read(min(_BLOCK_BYTES, end - place))):
+        while place < end and (block := file.read(min(BLOCK_BYTES, end - place))):
             yield block
             place += len(block)

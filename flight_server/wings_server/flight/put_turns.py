@@ -21,10 +21,10 @@ from contextlib import suppress
 from wings_server.flight.put_answers import Answers
 
 LATE_SECONDS = 0.02
-"""A thread that answers for so long lets the other read,"""
+"""Longest time that one thread answers before the other reads."""
 
 LOOK_SECONDS = 0.1
-"""which is looked for so often, where there are streams."""
+"""Time between two looks for such threads, where there are streams."""
 
 
 class Turns:
@@ -70,9 +70,9 @@ class Turns:
             finally:
                 del error  # Its traceback refers to this frame.
 
-    def look(self) -> None:
+    def look(self, late_seconds: float) -> None:
         """Let the other thread read where the one that answers has been at it for too long."""
-        if self._kept and time.monotonic() - self._since > LATE_SECONDS:
+        if self._kept and time.monotonic() - self._since > late_seconds:
             self._let_read()
 
     def _take(self) -> None:
@@ -158,9 +158,17 @@ class Lookout:
 
     It sleeps once it finds none: where short streams come one after the other it need not be woken
     for each.
+
+    Args:
+        late_seconds: Longest time that one thread of a stream answers before the other reads.
+        look_seconds: Time between two looks at the streams.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, late_seconds: float = LATE_SECONDS, look_seconds: float = LOOK_SECONDS
+    ) -> None:
+        self._late_seconds = late_seconds
+        self._look_seconds = look_seconds
         self._changed = threading.Condition()
         self._streams: set[Turns] = set()
         self._thread: threading.Thread | None = None
@@ -196,7 +204,7 @@ class Lookout:
                 if self._asleep:
                     self._changed.wait()
                 else:
-                    self._changed.wait(LOOK_SECONDS)
+                    self._changed.wait(self._look_seconds)
                     self._asleep = not self._streams
                 for turns in self._streams:
-                    turns.look()
+                    turns.look(self._late_seconds)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow.parquet
 
+from wings_client.files import sections
 from wings_client.files.arrow_batches import groups_of
 from wings_client.files.formats import FileFormat, format_by_name
-from wings_client.files.sections import SAMPLE_BYTES, Section, csv_ranges, line_ranges
+from wings_client.files.sections import Section, csv_ranges, line_ranges
 from wings_core.queue.notifications import DedupKey
 from wings_core.queue.uris import bucket_and_key
 from wings_spark.ingest.fetched import Fetched, FileError, SupersededError
@@ -152,7 +153,7 @@ def _fetch_lines(found: _Object, path: Path, section: FileSection, *, is_csv: bo
     *names, (first, end) = ranges
     names_end = names[0][1] if names else 0
     if is_csv:
-        found.fetch(path, 0, min(found.size, names_end + SAMPLE_BYTES))
+        found.fetch(path, 0, min(found.size, names_end + sections.SAMPLE_BYTES))
     if first == found.size:
         return  # The section has no lines.
     # From the byte where the section is cut, to include the end of the line before it.

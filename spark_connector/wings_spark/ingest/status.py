@@ -35,7 +35,7 @@ class Status:
     pending: int | None
     """Messages waiting in the queue; None if the queue has no count."""
     batches: int
-    """Number of this pipeline's last batches, at most `OUTCOMES_MAX`, counted in all figures below."""
+    """Number of this pipeline's last batches, at most `OUTCOMES_MAX`, in all figures below."""
     rows: int
     bytes: int
     rescued: int

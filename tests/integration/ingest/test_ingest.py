@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from fix_files import ReadSizes
 from fix_ingest import MakeSource, Pipeline, Start, numbers, write_jsonl
 
 from wings_client import Client, ShardState
@@ -639,10 +640,10 @@ def test_ragged_rows_of_csv_are_kept_as_text_in_their_places(
     queue: SqliteQueue,
     new_topic_id: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    read_sizes: ReadSizes,
     block_bytes: int,
 ) -> None:
-    monkeypatch.setattr("wings_client.files.source.BLOCK_BYTES", block_bytes)
+    read_sizes(block=block_bytes)
     columns = {"n": "int64", "s": "string", "rescued": "string", "row": "int64"}
     wings.create_topic(new_topic_id, columns)
     (tmp_path / "a.csv").write_bytes(RAGGED)

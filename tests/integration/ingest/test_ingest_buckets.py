@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fix_calls import Calls
 from fix_ingest import MakeSource, Start, numbers, write_jsonl
 
 from wings_client import Client
@@ -162,7 +163,7 @@ def test_files_are_archived_once_they_are_published_and_not_before(
     queue: SqliteQueue,
     topic: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     place = tmp_path / "in" / "deep"
     place.mkdir(parents=True)
@@ -178,13 +179,11 @@ def test_files_are_archived_once_they_are_published_and_not_before(
     assert claim is not None
     results = pipeline.read(claim)
     assert good.exists()
-    publish = pipeline.connections.client.publish
 
-    def published_alone(*args: Any, **kwargs: Any) -> Any:
-        publish(*args, **kwargs)
+    def end(*_: object, **__: object) -> None:
         raise Unavailable("the process ended")
 
-    monkeypatch.setattr(pipeline.connections.client, "publish", published_alone)
+    calls.after(pipeline.connections.client, "publish", end)
     with pytest.raises(Unavailable):
         pipeline.committer.commit(claim, results)
     assert good.exists()

@@ -1,16 +1,15 @@
 """`wings ingest`, but for the run itself, which needs Spark."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fix_commands import Command
 from fix_ingest import MakeSource, Pipeline, Start, numbers, write_jsonl
 
 from wings_client import Client
-from wings_client.cli import main
 from wings_core.queue.sqlite import SqliteQueue
 
 if TYPE_CHECKING:
@@ -20,13 +19,7 @@ Call = Callable[..., tuple[int, list[Any], str]]
 
 
 @pytest.fixture
-def call(
-    server: "RunningServer",
-    new_topic_id: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Call:
+def call(server: "RunningServer", new_topic_id: str, tmp_path: Path, command: Command) -> Call:
     """Call a command on a source of the test's own; returns status, what it wrote, and errors."""
     toml = tmp_path / "source.toml"
     toml.write_text(
@@ -36,16 +29,9 @@ def call(
         "[limits]\nmax_delivery_attempts = 1\n"
     )
 
-    def run(command: str, *arguments: str) -> tuple[int, list[Any], str]:
-        capsys.readouterr()
-        argv = ["wings", "ingest", command, "--source", str(toml), *arguments]
-        monkeypatch.setattr(sys, "argv", argv)
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        status = ended.value.code
-        lines = [json.loads(line) for line in out.splitlines()]
-        return (status if isinstance(status, int) else 0), lines, err
+    def run(subcommand: str, *arguments: str) -> tuple[int, list[Any], str]:
+        status, out, err = command("ingest", subcommand, "--source", toml, *arguments)
+        return status, [json.loads(line) for line in out.splitlines()], err
 
     return run
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.orc
 import pyarrow.parquet
 import pytest
+from fix_files import ReadSizes
 from fix_ingest import MakeSource, Start, numbers, write_jsonl
 
 from wings_client import Client
@@ -112,7 +113,7 @@ def test_columns_of_a_path_have_the_types_of_the_topic(
         for row in sorted(rows_of(wings, new_topic_id), key=lambda row: row["n"])
     ] == [(0, "2026-01-02", "a/b"), (1, "2026-01-03", None)]
     errors = [dead.error or "" for dead in wings.list_shards(settings.name, "dead")]
-    assert any("day='never'" in error for error in errors)
+    assert any("column 'day' of its path: 'never'" in error for error in errors)
     assert any("has no folder 'day=" in error for error in errors)
     with pytest.raises(InvalidArgument, match="'land', which 'partition_columns' names"):
         check(source(files={"partition_columns": ["land"]}))
@@ -145,7 +146,9 @@ def test_a_number_of_a_path_that_its_type_cannot_hold_is_refused(
     ]
     errors = [dead.error or "" for dead in wings.list_shards(settings.name, "dead")]
     assert len(errors) == len(bad)
-    assert all(any(f"{name}='" in error for error in errors) for name in bad), errors
+    assert all(any(f"column '{name}' of its path" in error for error in errors) for name in bad), (
+        errors
+    )
 
 
 def test_only_files_that_match_the_patterns_are_read_and_others_are_acknowledged(
@@ -343,10 +346,9 @@ def test_a_column_that_a_topic_gets_of_csv_changes_no_value(
     queue: SqliteQueue,
     topic: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    read_sizes: ReadSizes,
 ) -> None:
-    monkeypatch.setattr("wings_client.files.source.HEAD_BYTES", 100)
-    monkeypatch.setattr("wings_client.files.source.SAMPLE_BYTES", 20)
+    read_sizes(head=100, sample=20)
     zips = ["12345"] * 300 + ["00501"] + ["54321"] * 300
     (tmp_path / "a.csv").write_text("n,zip\n" + "".join(f"1,{each}\n" for each in zips))
     queue.send([str(tmp_path / "a.csv")])

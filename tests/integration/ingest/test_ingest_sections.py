@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from fix_calls import Calls
+from fix_files import ReadSizes
 from fix_ingest import MakeSource, Start, write_jsonl
 
 from wings_client import Client
@@ -85,9 +87,9 @@ def test_a_quote_that_comes_late_has_the_file_read_by_one_task(
     start: Start,
     new_topic_id: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    read_sizes: ReadSizes,
 ) -> None:
-    monkeypatch.setattr("wings_client.files.sections.SAMPLE_BYTES", 100)
+    read_sizes(section_sample=100)
     wings.create_topic(new_topic_id, {"n": "int64", "s": "string"})
     path = tmp_path / "a.csv"
     values = ["x\n7,y" if n > ROWS // 2 else "x" for n in range(ROWS)]
@@ -215,10 +217,10 @@ def test_an_object_that_one_section_has_is_fetched_once(
     new_topic_id: str,
     tmp_path: Path,
     aws: "Aws",
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
+    read_sizes: ReadSizes,
 ) -> None:
-    for module in ("wings_client.files.sections", "wings_spark.ingest.fetch_object"):
-        monkeypatch.setattr(f"{module}.SAMPLE_BYTES", 100)
+    read_sizes(section_sample=100)
     wings.create_topic(new_topic_id, {"n": "int64", "s": "string"})
     data = ("n,s\n" + "".join(f'{n},"x"\n' for n in range(ROWS))).encode()
     s3 = aws.client("s3")
@@ -227,20 +229,13 @@ def test_an_object_that_one_section_has_is_fetched_once(
     s3.put_object(Bucket=new_topic_id, Key=key, Body=data)
     queue = SqliteQueue(tmp_path / "queue.sqlite")
     queue.send([json.dumps({"uri": f"s3://{new_topic_id}/{key}", "size": len(data)})])
-    sizes: list[int] = []
-    fetch = fetch_object._Object.fetch  # pyright: ignore[reportPrivateUsage]
-
-    def counted(self: Any, path: Path, first: int, end: int) -> None:
-        sizes.append(end - first)
-        fetch(self, path, first, end)
-
-    monkeypatch.setattr(fetch_object._Object, "fetch", counted)  # pyright: ignore[reportPrivateUsage]
+    fetched = calls.heard(fetch_object._Object, "fetch")  # pyright: ignore[reportPrivateUsage]
     pipeline = start(
         source(files=files_in(aws, new_topic_id), limits={"split_bytes": len(data) // 8})
     )
     pipeline.drain()
     assert in_order(wings, new_topic_id) == list(range(ROWS))
-    assert len(data) <= sum(sizes) < 2 * len(data)
+    assert len(data) <= sum(end - first for _, _, first, end in fetched) < 2 * len(data)
     queue.close()
 
 
@@ -291,9 +286,9 @@ def test_a_value_that_is_longer_than_a_section_has_the_file_read_by_one_task(
     start: Start,
     new_topic_id: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    read_sizes: ReadSizes,
 ) -> None:
-    monkeypatch.setattr("wings_client.files.sections.SAMPLE_BYTES", 100)
+    read_sizes(section_sample=100)
     wings.create_topic(new_topic_id, {"n": "int64", "s": "string"})
     path = tmp_path / "a.csv"
     lines = "\n".join(["no number,x"] * 400)

@@ -2,9 +2,9 @@
 
 import threading
 from concurrent.futures import Future
-from typing import NoReturn
 
 import pytest
+from fix_threads import Threads
 
 from wings_client import Appended
 from wings_client._accumulator import Accumulator, Acked, Taken
@@ -205,17 +205,11 @@ def test_larger_rows_make_smaller_batches() -> None:
     rig.close()
 
 
-def test_a_row_whose_thread_does_not_start_was_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = threading.Thread.start
-
-    def fail(_: threading.Thread) -> NoReturn:
-        raise RuntimeError("can't start new thread")
-
+def test_a_row_whose_thread_does_not_start_was_not_added(threads: Threads) -> None:
     rig = Rig()
-    monkeypatch.setattr(threading.Thread, "start", fail)
+    threads.refuse("", times=1)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         rig.append("refused")
-    monkeypatch.setattr(threading.Thread, "start", start)
     rig.append("added")
     assert rig.drained() == ["added"]
     rig.close()

@@ -18,15 +18,12 @@ import pyarrow.csv
 import pyarrow.orc
 import pyarrow.parquet
 import pytest
+from fix_files import ReadSizes
 from hypothesis import given
 from hypothesis import strategies as st
 from tables import each
 
 from wings_client.files import FileFormat, infer_schema, open_file
-from wings_client.files import blocks as blocks_module
-from wings_client.files import json_rows as json_module
-from wings_client.files import parquet_columns as parquet_module
-from wings_client.files import source as source_module
 from wings_client.files.arrow_batches import SourceFile
 from wings_client.files.csv_lines import Dialect
 from wings_client.files.csv_rows import CsvRows
@@ -332,10 +329,9 @@ def test_messy_csv_is_read_value_by_value(tmp_path: Path) -> None:
 
 
 def test_a_csv_value_far_down_that_does_not_fit_names_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, read_sizes: ReadSizes
 ) -> None:
-    monkeypatch.setattr(source_module, "HEAD_BYTES", 1_000)
-    monkeypatch.setattr(source_module, "SAMPLE_BYTES", 0)
+    read_sizes(head=1_000, sample=0)
     plain = "id,v\n" + "".join(f"{index},{index}\n" for index in range(5_000)) + "x,1\n"
     quoted = plain.replace("7,7\n", '7,"7"\n', 1)
     for name, text in (("plain.csv", plain), ("quoted.csv", quoted)):
@@ -368,11 +364,8 @@ def test_csv_that_is_broken_names_the_line(tmp_path: Path, text: str, problem: s
         read(path)
 
 
-def test_text_of_any_encoding_is_read_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(source_module, "BLOCK_BYTES", 4099)  # Cuts characters in two.
-    monkeypatch.setattr(source_module, "HEAD_BYTES", 10_001)
+def test_text_of_any_encoding_is_read_whole(tmp_path: Path, read_sizes: ReadSizes) -> None:
+    read_sizes(block=4099, head=10_001)  # Cuts characters in two.
     texts = [f"{index} é 中 𝄞" for index in range(3_000)]
     content = "a\n" + "\n".join(texts) + "\n"
     for encoding in ("utf-16", "utf-8-sig", "gb18030", "utf-32-be"):
@@ -492,9 +485,9 @@ def test_what_nothing_tells_the_format_of_is_asked_for(tmp_path: Path) -> None:
     assert read(write(tmp_path / "rows.txt", "a,b\n1,2\n")).to_pylist() == [{"a": 1, "b": 2}]
 
 
-def test_a_file_is_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_in_blocks(tmp_path: Path, read_sizes: ReadSizes) -> None:
     path = write(tmp_path / "rows.jsonl", "".join(f'{{"a": {index}}}\n' for index in range(1_000)))
-    monkeypatch.setattr(source_module, "BLOCK_BYTES", 1_000)
+    read_sizes(block=1_000)
     found = list(parts(path, pa.schema([("a", pa.int64())])))
     assert len(found) > 5
     assert [value for part in found for value in part.batch.column(0).to_pylist()] == list(
@@ -584,10 +577,9 @@ def test_a_sample_has_whole_rows(lines: list[str], place: int, size: int) -> Non
 
 
 def test_no_sample_makes_a_long_integer_another_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, read_sizes: ReadSizes
 ) -> None:
-    monkeypatch.setattr(source_module, "HEAD_BYTES", 1_000)
-    monkeypatch.setattr(source_module, "SAMPLE_BYTES", 100)
+    read_sizes(head=1_000, sample=100)
     path = write(tmp_path / "a.csv", "n\n" + "12345678901234567\n" * 80 + "0.5\n" * 5_000)
     assert infer_schema(path, {}).types == [pa.string()]
     path = write(tmp_path / "b.csv", "n\n" + "1234\n" * 300 + "0.5\n" * 5_000)
@@ -694,14 +686,14 @@ def test_rows_of_csv_are_cut_apart_where_arrow_divides_them(text: bytes) -> None
 
 @each("name", ["a.csv", "a.csv.gz"])
 def test_a_line_end_in_quotes_is_kept_wherever_a_block_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, read_sizes: ReadSizes, name: str
 ) -> None:
     text = b'id,note\n1,"' + b"x" * 40 + b'\r\nend"\n2,y\r\n\r\n3,z\r\n'
     path = write(tmp_path / name, gzip.compress(text) if name.endswith("gz") else text)
     schema = pa.schema([("id", pa.int64()), ("note", pa.string())])
-    monkeypatch.setattr(source_module, "HEAD_BYTES", 5)
+    read_sizes(head=5)
     for size in range(1, len(text)):
-        monkeypatch.setattr(source_module, "BLOCK_BYTES", size)
+        read_sizes(block=size)
         with open_file(path) as file:
             found = list(file.parts(schema))
             rows = [row for part in found for row in part.batch.to_pylist()]
@@ -714,12 +706,8 @@ def test_a_line_end_in_quotes_is_kept_wherever_a_block_ends(
                 file.check_complete(2)
 
 
-def test_a_row_of_csv_is_as_long_as_one_of_json(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(source_module, "HEAD_BYTES", 1_000)
-    monkeypatch.setattr(source_module, "BLOCK_BYTES", 1_000)
-    monkeypatch.setattr(blocks_module, "ROW_BYTES_MAX", 50_000)
+def test_a_row_of_csv_is_as_long_as_one_of_json(tmp_path: Path, read_sizes: ReadSizes) -> None:
+    read_sizes(head=1_000, block=1_000, row_max=50_000)
     path = write(tmp_path / "a.csv", f'a,b\n1,2\n3,"{"long, " * 8_000}"\n4,{"x" * 60_000}\n5,6\n')
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
     found: list[Any] = []
@@ -742,10 +730,9 @@ def test_a_row_of_csv_is_as_long_as_one_of_json(
     ],
 )
 def test_a_type_that_was_inferred_changes_no_later_value(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, types: str, rows: str, text: str, told: str
+    tmp_path: Path, read_sizes: ReadSizes, types: str, rows: str, text: str, told: str
 ) -> None:
-    monkeypatch.setattr(source_module, "HEAD_BYTES", 100)
-    monkeypatch.setattr(source_module, "SAMPLE_BYTES", 20)
+    read_sizes(head=100, sample=20)
     path = write(tmp_path / "a.csv", f"n\n{rows[:6_000]}{text}\n{rows}")
     schema = infer_schema(path, {})
     assert [str(each) for each in schema.types] == [types]
@@ -762,12 +749,9 @@ def test_a_type_that_was_inferred_changes_no_later_value(
 
 
 def test_a_type_that_was_inferred_changes_no_later_integer_of_json(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, read_sizes: ReadSizes
 ) -> None:
-    monkeypatch.setattr(json_module, "HEAD_BYTES", 100)
-    monkeypatch.setattr(source_module, "HEAD_BYTES", 100)
-    monkeypatch.setattr(source_module, "BLOCK_BYTES", 1_000)
-    monkeypatch.setattr(source_module, "SAMPLE_BYTES", 20)
+    read_sizes(head=100, block=1_000, sample=20)
     lines = '{"n": 1.5, "in": {"x": [0.5]}}\n' * 900
     path = write(tmp_path / "a.jsonl", lines + '{"in": {"x": [9007199254740993]}}\n' + lines)
     schema = infer_schema(path, {})
@@ -912,10 +896,8 @@ def test_an_index_of_an_old_pandas_is_left_out() -> None:
     assert "__index_level_1__" not in read(folder / "v0.7.1.some-named-index.parquet").column_names
 
 
-def test_long_rows_of_parquet_are_read_few_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parquet_module, "BATCH_BYTES", 100_000)
+def test_long_rows_of_parquet_are_read_few_at_a_time(tmp_path: Path, read_sizes: ReadSizes) -> None:
+    read_sizes(batch=100_000)
     texts = [[f"{index}" * 2_000] for index in range(1_000)]
     table = pa.table({"l": pa.array(texts, pa.list_(pa.string()))})
     path = tmp_path / "a.parquet"

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from fix_files import ReadSizes
 
 from wings_client.files.formats import FileFormat
 from wings_client.files.opened import open_file
@@ -92,9 +93,9 @@ def test_sections_have_the_rows_of_the_file_in_order(
 
 
 def test_a_quote_that_comes_late_makes_a_section_doubtful(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, read_sizes: ReadSizes
 ) -> None:
-    monkeypatch.setattr("wings_client.files.sections.SAMPLE_BYTES", 100)
+    read_sizes(section_sample=100)
     path = tmp_path / "a.csv"
     path.write_text("n,s\n" + "".join(f"{n},a\n" for n in range(ROWS)) + '500,"b\nc"\n')
     found: list[bool] = []
@@ -121,10 +122,9 @@ NUMBERS = [f"{n},x" for n in range(ROWS)]
     ids=["returns", "names", "windows", "marked", "late return", "quote", "long names"],
 )
 def test_rows_of_csv_are_read_once_whatever_ends_its_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, read_by: str
+    tmp_path: Path, read_sizes: ReadSizes, text: str, read_by: str
 ) -> None:
-    monkeypatch.setattr("wings_client.files.sections.SAMPLE_BYTES", 100)
-    monkeypatch.setattr("wings_client.files.sections.NAMES_BYTES_MAX", 1_000)
+    read_sizes(section_sample=100, section_names_max=1_000)
     path = tmp_path / "a.csv"
     path.write_bytes(text.encode())
     read_in: list[int] = []
@@ -181,9 +181,9 @@ def test_what_has_no_sections_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", [1, 2, 3, 7, 1000])
 def test_rows_are_counted_whatever_is_read_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+    tmp_path: Path, read_sizes: ReadSizes, block: int
 ) -> None:
-    monkeypatch.setattr("wings_client.files.sections._BLOCK_BYTES", block)
+    read_sizes(section_block=block)
     path = tmp_path / "a"
     path.write_bytes(b"\n \na\n\r\nb\r\n\n\tc\n")
     counts = [rows_in(path, (0, path.stat().st_size), blank) for blank in Blank]

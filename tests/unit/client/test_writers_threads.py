@@ -7,6 +7,7 @@ from typing import Any, NoReturn, cast
 
 import pyarrow as pa
 import pytest
+from fix_threads import Threads
 
 from wings_client import Topic
 from wings_client._producer import Producer
@@ -44,25 +45,10 @@ def test_a_producer_whose_thread_fails_fails(topic: Topic, transport: Transport)
         producer.close(30)
 
 
-@pytest.fixture
-def threadless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the next thread that is to write not start."""
-    names = {"wings-producer", "wings-stage"}
-    start = threading.Thread.start
-
-    def fail_once(thread: threading.Thread) -> None:
-        if thread.name in names:
-            names.clear()
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", fail_once)
-
-
-@pytest.mark.usefixtures("threadless")
 def test_a_producer_whose_thread_does_not_start_tries_again(
-    topic: Topic, transport: Transport
+    topic: Topic, transport: Transport, threads: Threads
 ) -> None:
+    threads.refuse("wings-producer", times=1)
     producer = Producer(transport, topic)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         producer.send(ROWS)
@@ -70,8 +56,10 @@ def test_a_producer_whose_thread_does_not_start_tries_again(
         producer.send(ROWS).result(30)  # By its thread, which cannot open a stream.
 
 
-@pytest.mark.usefixtures("threadless")
-def test_a_stage_whose_thread_does_not_start_fails(topic: Topic, transport: Transport) -> None:
+def test_a_stage_whose_thread_does_not_start_fails(
+    topic: Topic, transport: Transport, threads: Threads
+) -> None:
+    threads.refuse("wings-stage", times=1)
     stage = Stage(transport, topic, "s", partition=None, timestamp=None)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         stage.write(ROWS)

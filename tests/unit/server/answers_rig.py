@@ -1,6 +1,7 @@
 """A stream of small batches over a real log, without Flight."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -23,15 +24,25 @@ from wings_server.metrics import Metrics
 SCHEMA = pa.schema([("n", pa.int64())])
 
 
+def _at_once() -> None:
+    pass
+
+
 class Writer:
-    """A client that reads its answers."""
+    """A client that reads its answers.
+
+    Attributes:
+        before: Called before each answer is written, on the thread that writes it.
+    """
 
     def __init__(self) -> None:
+        self.before: Callable[[], object] = _at_once
         self.count = 0
         self.written = threading.Semaphore(0)
 
     def write(self, answer: pa.Buffer) -> None:
         del answer
+        self.before()
         self.count += 1
         self.written.release()
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from answers_rig import Rig
 
@@ -68,15 +67,13 @@ def test_a_batch_that_stays_alone_is_not_waited_with(rig: Rig) -> None:
 def test_nothing_is_answered_after_a_fault_of_the_thread_that_answers(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = rig.writer.write
+    faults = [TypeError("a fault of ours")]
 
-    def fail_at_the_second(answer: pa.Buffer) -> None:
-        if rig.writer.count == 1:
-            monkeypatch.undo()
-            raise TypeError("a fault of ours")
-        write(answer)
+    def fail_at_the_second() -> None:
+        if rig.writer.count == 1 and faults:
+            raise faults.pop()
 
-    monkeypatch.setattr(rig.writer, "write", fail_at_the_second)
+    rig.writer.before = fail_at_the_second
     for _ in range(3):
         rig.answers.add(Rejected(Unavailable("refused")))
     assert rig.answers.take_turn()

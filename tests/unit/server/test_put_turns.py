@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
-import pyarrow as pa
 import pytest
 from answers_rig import Rig
+from fix_threads import Threads
 
 from wings_core.errors import Internal, InvalidArgument
-from wings_server.flight.put_turns import Lookout, Turns
+from wings_server.flight.put_turns import LATE_SECONDS, LOOK_SECONDS, Lookout, Turns
+
+NEVER_SECONDS = 3_600.0
 
 OTHER = "wings-put"
 """The name of a stream's other thread."""
@@ -58,26 +59,25 @@ class Stream:
 
 
 @pytest.fixture
-def began(rig: Rig) -> Iterator[Callable[[Stream], Future[None]]]:
-    """What begins a stream, on a thread as one of a call."""
-    lookout = Lookout()
+def began() -> Iterator[Callable[..., Future[None]]]:
+    """Begins a stream, on a thread as one of a call; one thread answers for at most so long."""
+    lookouts: list[Lookout] = []
     with ThreadPoolExecutor(1) as pool:
-        yield lambda stream: pool.submit(lookout.run, Turns(stream.next, rig.answers))
-    lookout.stop()
+
+        def begin(stream: Stream, late_seconds: float = NEVER_SECONDS) -> Future[None]:
+            lookouts.append(Lookout(late_seconds, min(late_seconds, LOOK_SECONDS)))
+            return pool.submit(lookouts[-1].run, Turns(stream.next, stream.rig.answers))
+
+        yield begin
+    for lookout in lookouts:
+        lookout.stop()
 
 
 def test_batches_that_come_alone_are_read_and_answered_by_one_thread(
-    rig: Rig, began: Callable[[Stream], Future[None]], monkeypatch: pytest.MonkeyPatch
+    rig: Rig, began: Callable[..., Future[None]]
 ) -> None:
-    monkeypatch.setattr("wings_server.flight.put_turns.LATE_SECONDS", 3600.0)
     writers: list[int] = []
-    write = rig.writer.write
-
-    def noted(answer: pa.Buffer) -> None:
-        writers.append(threading.get_ident())
-        write(answer)
-
-    monkeypatch.setattr(rig.writer, "write", noted)
+    rig.writer.before = lambda: writers.append(threading.get_ident())
     stream = Stream(rig)
     running = began(stream)
     for _ in range(5):
@@ -90,9 +90,8 @@ def test_batches_that_come_alone_are_read_and_answered_by_one_thread(
 
 
 def test_no_other_thread_is_started_for_batches_that_come_alone(
-    rig: Rig, began: Callable[[Stream], Future[None]], monkeypatch: pytest.MonkeyPatch
+    rig: Rig, began: Callable[..., Future[None]]
 ) -> None:
-    monkeypatch.setattr("wings_server.flight.put_turns.LATE_SECONDS", 3600.0)
     stream = Stream(rig)
     running = began(stream)
     for _ in range(3):
@@ -110,96 +109,34 @@ def test_no_other_thread_is_started_for_batches_that_come_alone(
 
 
 def test_a_stream_goes_on_where_no_other_thread_can_be_started(
-    rig: Rig, began: Callable[[Stream], Future[None]], monkeypatch: pytest.MonkeyPatch
+    rig: Rig, began: Callable[..., Future[None]], threads: Threads
 ) -> None:
-    monkeypatch.setattr("wings_server.flight.put_turns.LATE_SECONDS", 0.0)
-    refused = _start_no_other(monkeypatch)
-    write = rig.writer.write
-
-    def write_late(answer: pa.Buffer) -> None:
-        assert refused.wait(60)  # The stream was found to be late.
-        write(answer)
-
-    monkeypatch.setattr(rig.writer, "write", write_late)
+    threads.refuse(OTHER)
+    rig.writer.before = lambda: threads.refused.wait(60)  # Until the stream is found to be late.
     stream = Stream(rig)
-    running = began(stream)
+    running = began(stream, late_seconds=0.0)
     for _ in range(2):
         stream.sent.put(True)
         rig.await_answers(1)
-        refused.clear()
+        threads.refused.clear()
     stream.sent.put(False)
     running.result(20)
     assert rig.writer.count == 2
 
 
 def test_batches_that_come_close_are_answered_where_no_other_thread_can_be_started(
-    rig: Rig, began: Callable[[Stream], Future[None]], monkeypatch: pytest.MonkeyPatch
+    rig: Rig, began: Callable[..., Future[None]], threads: Threads
 ) -> None:
-    refused = _start_no_other(monkeypatch)
+    threads.refuse(OTHER)
     stream = Stream(rig, alone=False)
     running = began(stream)
     for _ in range(3):
         stream.sent.put(True)
         rig.await_answers(1)
-    assert refused.is_set()
+    assert threads.refused.is_set()
     stream.sent.put(False)
     running.result(20)
     assert rig.writer.count == 3
-
-
-def test_the_only_thread_reads_on_once_the_lookout_has_let_go_of_the_reading(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may be back from its answer before the lookout, which takes the reading from it, is."""
-    _start_no_other(monkeypatch)
-    writes, go_on, waits = threading.Event(), threading.Event(), threading.Event()
-    write = rig.writer.write
-
-    def write_late(answer: pa.Buffer) -> None:
-        writes.set()
-        assert go_on.wait(60)
-        write(answer)
-
-    class Calls(queue.Queue[None]):
-        def get(self, block: bool = True, timeout: float | None = None) -> None:
-            waits.set()
-            super().get(block, timeout)
-
-    def let_go() -> None:
-        go_on.set()
-        assert waits.wait(60)  # Its thread found the lock held.
-        reading.release()
-
-    monkeypatch.setattr("wings_server.flight.put_turns.LATE_SECONDS", 0.0)
-    monkeypatch.setattr(rig.writer, "write", write_late)
-    stream = Stream(rig)
-    turns = Turns(stream.next, rig.answers)
-    reading = threading.Lock()
-    held = SimpleNamespace(acquire=reading.acquire, release=let_go)
-    monkeypatch.setattr(turns, "_reading", held)
-    monkeypatch.setattr(turns, "_calls", Calls())
-    running = threading.Thread(target=turns.run, daemon=True)
-    running.start()
-    stream.sent.put(True)
-    assert writes.wait(60)
-    turns.look()
-    stream.sent.put(False)
-    running.join(20)
-    assert not running.is_alive()
-
-
-def _start_no_other(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Have no stream's other thread started; returns what is set once that was tried."""
-    start, refused = threading.Thread.start, threading.Event()
-
-    def start_no_other(thread: threading.Thread) -> None:
-        if thread.name == OTHER:
-            refused.set()
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start_no_other)
-    return refused
 
 
 def _others() -> int:
@@ -208,21 +145,12 @@ def _others() -> int:
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_stream_is_read_on_while_its_client_reads_no_answer(
-    rig: Rig,
-    began: Callable[[Stream], Future[None]],
-    monkeypatch: pytest.MonkeyPatch,
-    alone: bool,
+    rig: Rig, began: Callable[..., Future[None]], alone: bool
 ) -> None:
     go_on = threading.Event()
-    write = rig.writer.write
-
-    def blocked(answer: pa.Buffer) -> None:
-        assert go_on.wait(60)
-        write(answer)
-
-    monkeypatch.setattr(rig.writer, "write", blocked)
+    rig.writer.before = lambda: go_on.wait(60)
     stream = Stream(rig, alone=alone)
-    running = began(stream)
+    running = began(stream, LATE_SECONDS)
     for _ in range(4):
         stream.await_read()
         stream.sent.put(True)
@@ -234,9 +162,8 @@ def test_a_stream_is_read_on_while_its_client_reads_no_answer(
 
 
 def test_a_stream_is_read_on_while_another_flush_runs(
-    rig: Rig, began: Callable[[Stream], Future[None]], monkeypatch: pytest.MonkeyPatch
+    rig: Rig, began: Callable[..., Future[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wings_server.flight.put_turns.LATE_SECONDS", 3600.0)
     as_if_another_thread_flushed: Callable[[object], None] = lambda _: None  # noqa: E731
     monkeypatch.setattr(rig.group, "flush_now", as_if_another_thread_flushed)
     stream = Stream(rig)
@@ -253,7 +180,7 @@ def test_a_stream_is_read_on_while_another_flush_runs(
 
 
 def test_what_ends_a_stream_is_raised_once_all_is_answered(
-    rig: Rig, began: Callable[[Stream], Future[None]]
+    rig: Rig, began: Callable[..., Future[None]]
 ) -> None:
     stream = Stream(rig, alone=False)
     running = began(stream)
@@ -267,15 +194,12 @@ def test_what_ends_a_stream_is_raised_once_all_is_answered(
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_fault_of_a_thread_that_answers_ends_the_stream(
-    rig: Rig,
-    began: Callable[[Stream], Future[None]],
-    monkeypatch: pytest.MonkeyPatch,
-    alone: bool,
+    rig: Rig, began: Callable[..., Future[None]], alone: bool
 ) -> None:
-    def fail(answer: pa.Buffer) -> None:
-        raise TypeError(f"a fault of ours at {answer}")
+    def fail() -> None:
+        raise TypeError("a fault of ours")
 
-    monkeypatch.setattr(rig.writer, "write", fail)
+    rig.writer.before = fail
     stream = Stream(rig, alone=alone)
     running = began(stream)
     for sent in [True, True, True, False]:  # The client sends on, or finishes.
@@ -288,22 +212,25 @@ def test_a_fault_of_a_thread_that_answers_ends_the_stream(
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 3))]
 )
+@pytest.mark.parametrize("alone", [False, True])
 def test_each_batch_is_answered_once_however_the_threads_meet(
-    rig: Rig, began: Callable[[Stream], Future[None]], monkeypatch: pytest.MonkeyPatch, seed: int
+    rig: Rig,
+    began: Callable[..., Future[None]],
+    threads: Threads,
+    seed: int,
+    alone: bool,
 ) -> None:
-    monkeypatch.setattr("wings_server.flight.put_turns.LATE_SECONDS", 0.0005)
-    monkeypatch.setattr("wings_server.flight.put_turns.LOOK_SECONDS", 0.0005)
+    if alone:
+        threads.refuse(OTHER)
     chance = random.Random(seed)
-    write = rig.writer.write
 
-    def write_slowly(answer: pa.Buffer) -> None:
+    def wait_a_little() -> None:
         if chance.random() < 0.2:
             time.sleep(chance.random() / 500)
-        write(answer)
 
-    monkeypatch.setattr(rig.writer, "write", write_slowly)
+    rig.writer.before = wait_a_little
     stream = Stream(rig)
-    running = began(stream)
+    running = began(stream, late_seconds=0.0005)
     sent = awaited = 0
     for _ in range(100):
         stream.alone = chance.random() < 0.5

@@ -3,13 +3,15 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import closing
 from multiprocessing.connection import Listener
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
+from fix_threads import Threads
 
 from wings_server.processes import parent, siblings
 from wings_server.processes.child import Orders
@@ -19,11 +21,22 @@ from wings_server.settings import Settings
 OWN = b"# HELP n A number.\nn 1\n"
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets how long an answer is waited for; at first long, as the machine may be busy."""
+
+    def set_seconds(seconds: float) -> None:
+        monkeypatch.setattr(siblings, "ANSWER_SECONDS_MAX", seconds)
+
+    set_seconds(30.0)
+    return set_seconds
+
+
 def test_a_paused_process_is_waited_for_no_longer_than_for_an_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, patience: Callable[[float], None]
 ) -> None:
     """However often it is asked: the kernel takes a few connections for it, and then no more."""
-    monkeypatch.setattr(siblings, "ANSWER_SECONDS_MAX", 0.05)
+    patience(0.05)
     found: Future[list[bytes]] = Future()
     with Listener(str(tmp_path / "1"), "AF_UNIX"), closing(Siblings(tmp_path, 0, 2)) as own:
 
@@ -34,27 +47,20 @@ def test_a_paused_process_is_waited_for_no_longer_than_for_an_answer(
         assert found.result(30) == [b'# HELP n A number.\nn{process="0"} 1\n'] * 5
 
 
-def test_processes_answer_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(siblings, "ANSWER_SECONDS_MAX", 30.0)
+def test_processes_answer_each_other(tmp_path: Path) -> None:
     with closing(Siblings(tmp_path, 0, 2)) as own, closing(Siblings(tmp_path, 1, 2)) as other:
         other.start(lambda: True, lambda: b"n %s\n" % (b"1" * 300_000))  # More than a socket keeps.
         assert len(own.metrics(OWN)) > 300_000
 
 
 def test_a_process_without_threads_for_an_answer_gives_later_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, threads: Threads
 ) -> None:
-    start = threading.Thread.start
-
-    def fail(_: threading.Thread) -> NoReturn:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(siblings, "ANSWER_SECONDS_MAX", 30.0)
     with closing(Siblings(tmp_path, 0, 2)) as own, closing(Siblings(tmp_path, 1, 2)) as other:
         other.start(lambda: True, lambda: OWN)
-        monkeypatch.setattr(threading.Thread, "start", fail)
+        threads.refuse("")
         assert own.metrics(OWN).count(b"process=") == 1
-        monkeypatch.setattr(threading.Thread, "start", start)
+        threads.refuse()
         assert own.metrics(OWN).count(b"process=") == 2
 
 
