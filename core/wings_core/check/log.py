@@ -13,7 +13,7 @@ from wings_core.check.extents import Extents
 from wings_core.check.report import PROBLEMS_MAX, CheckReport, Page, Problem
 from wings_core.errors import StorageCorrupt, TopicNotFound, WingsError
 from wings_core.metadata.interfaces import Metadata
-from wings_core.metadata.tiers import PageCounts
+from wings_core.metadata.maintenance import PageCounts
 from wings_core.model import Location, PartitionState, Stage, TierState, Topic
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition, partitions_of_keys

@@ -43,9 +43,8 @@ from wings_core.fetch.plan import Plan
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState, Waits
 from wings_core.limits import Limits
-from wings_core.metadata.changes import TopicChanges
 from wings_core.metadata.interfaces import LOCATIONS_MAX, POSITIONS_MAX, OffsetRegistry
-from wings_core.metadata.wake import Wake
+from wings_core.metadata.waiting import TopicChanges, Wake
 from wings_core.model import LocatedPartition, PartitionState, Position, Topic
 from wings_core.partitions import Partition, partition_value
 from wings_core.schema_versions import SchemaVersions

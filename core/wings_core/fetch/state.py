@@ -5,7 +5,7 @@ import time
 from typing import Self
 
 from wings_core.errors import ResourceExhausted
-from wings_core.metadata.wake import Wake
+from wings_core.metadata.waiting import Wake
 from wings_core.times import Deadline
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from wings_core.maintain.worker_pool import MaintenanceReport
-from wings_core.metadata.expiry import expired_pages
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.metadata.maintenance import Finished, Maintenance
+from wings_core.metadata.maintenance import Finished, Maintenance, expired_pages
 from wings_core.model import Location, PartitionState, Topic
 
 EXPIRE_PAGES = 1_000

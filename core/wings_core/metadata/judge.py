@@ -18,7 +18,7 @@ from wings_core.errors import (
     TopicNotFound,
     WingsError,
 )
-from wings_core.metadata.interfaces import OFFSET_MAX
+from wings_core.metadata.checks import check_id, check_partition, check_text
 from wings_core.metadata.results import RESULTS_KEPT_MAX, Series
 from wings_core.metadata.stages import StageDraft, check_entry, check_pages
 from wings_core.model import (
@@ -34,77 +34,13 @@ from wings_core.model import (
     StageEntry,
     StoredPage,
 )
-from wings_core.partitions import VALUE_BYTES_MAX, Partition, is_longer, partition_value
+from wings_core.partitions import VALUE_BYTES_MAX, Partition, partition_value
 
 RESULTS_KEPT_US = 7 * 24 * 3600 * 1_000_000
 """And not older than this, in microseconds."""
 
 TIMESTAMP_AHEAD_US_MAX = 3600 * 1_000_000
 """A producer's timestamp may be this far ahead of the clock, in microseconds."""
-
-ID_BYTES_MAX = 256
-"""The longest producer id and the longest consumer's name, in UTF-8."""
-
-
-def check_id(what: str, text: str) -> None:
-    """Check that an id or a name that a client chose can be stored.
-
-    Raises:
-        InvalidArgument: It is not text (see `check_text`), or longer than `ID_BYTES_MAX`.
-    """
-    check_text(what, text, ID_BYTES_MAX)
-
-
-def check_text(what: str, text: str, bytes_max: int | None = None) -> None:
-    """Check that every store can keep a name as text.
-
-    Args:
-        what: Names it in the error.
-        text: The name.
-        bytes_max: The longest, in UTF-8; None: any.
-
-    Raises:
-        InvalidArgument: It holds NUL, which text in PostgreSQL cannot, or half a surrogate pair,
-            which JSON can carry and UTF-8 cannot; or it is too long.
-    """
-    if "\0" in text:
-        raise InvalidArgument(f"{what} {text[:80]!a} holds the character NUL")
-    try:
-        size = len(text.encode("utf-8"))
-    except UnicodeEncodeError:
-        raise InvalidArgument(f"{what} {text[:80]!a} is not valid Unicode") from None
-    if bytes_max is not None and size > bytes_max:
-        raise InvalidArgument(f"{what} has {size} bytes, at most {bytes_max} are allowed")
-
-
-def check_partition(partition: Partition, bytes_max: int) -> None:
-    """Check that a store of metadata can keep a partition value.
-
-    Args:
-        partition: Its canonical JSON.
-        bytes_max: The most that the store takes, in UTF-8.
-
-    Raises:
-        InvalidArgument: It is longer.
-    """
-    if is_longer(partition, bytes_max):
-        raise InvalidArgument(
-            f"partition value {partition:.40}… has {len(partition.encode())} bytes as JSON, "
-            f"metadata here takes at most {bytes_max}"
-        )
-
-
-def check_publish(writer: str, batch: int, stages: Iterable[str] = ()) -> None:
-    """Check the writer, the batch number and the ids of stages of a publish or abort.
-
-    Raises:
-        InvalidArgument: A writer or a stage that is not text or is too long, or a negative batch.
-    """
-    check_id("writer", writer)
-    if not 0 <= batch <= OFFSET_MAX:
-        raise InvalidArgument(f"{batch} is not a batch: expected 0 to {OFFSET_MAX}")
-    for stage in stages:
-        check_text("the stage", stage)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
-"""Maintenance: retention, merged pages, and the leases under which they are written."""
+"""Maintenance: retention, merged pages, files of tables, and the leases under which they change."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 from typing import Protocol
 
@@ -223,3 +223,152 @@ def _check_replacement(old: Sequence[Location], new: Sequence[Location]) -> None
         old[-1].timestamp,
     ):
         raise InvalidArgument("the new pages have other timestamps than the old ones")
+
+
+def expired_pages(
+    pages: Iterable[tuple[int, int, int]],
+    size: int,
+    before: int | None,
+    bytes_kept: int | None,
+    finished_before: int = 0,
+) -> int:
+    """Return how many of a partition's oldest pages have expired.
+
+    Args:
+        pages: Timestamp and offset of the last message and length in bytes of each, in order of
+            offset.
+        size: Of all pages of the partition, in bytes.
+        before: Pages older than this have expired, in microseconds since the epoch; None: none.
+        bytes_kept: Pages expire while those after them have so many bytes; None: none.
+        finished_before: Pages whose offsets are all less have expired.
+    """
+    count = 0
+    for timestamp, end_offset, length in pages:
+        too_old = before is not None and timestamp < before
+        too_many = bytes_kept is not None and size - length >= bytes_kept
+        finished = end_offset < finished_before
+        if not too_old and not too_many and not finished:
+            break
+        size -= length
+        count += 1
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class PageCounts:
+    """Numbers of pages, their rows and bytes, and of the merged ones among them."""
+
+    pages: int = 0
+    rows: int = 0
+    bytes: int = 0
+    merged_pages: int = 0
+    merged_rows: int = 0
+    merged_bytes: int = 0
+
+    @classmethod
+    def of(cls, pages: Iterable[tuple[int, int, PageFormat]]) -> "PageCounts":
+        """Count pages, each given as `(rows, bytes, format)`."""
+        every = list(pages)
+        merged = [page for page in every if page[2].is_merged]
+        return cls(
+            len(every),
+            sum(rows for rows, _, _ in every),
+            sum(size for _, size, _ in every),
+            len(merged),
+            sum(rows for rows, _, _ in merged),
+            sum(size for _, size, _ in merged),
+        )
+
+    @classmethod
+    def of_locations(cls, locations: Sequence[Location]) -> "PageCounts":
+        """Count the pages of locations."""
+        return cls.of((page.rows, page.bytes, page.format) for page in locations)
+
+    def __add__(self, other: "PageCounts") -> "PageCounts":
+        """Return the counts of both."""
+        return PageCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+
+    def tiers(self, partition: Partition) -> list[TierState]:
+        """Return the counts of each tier that has pages, the hot one first."""
+        hot = self.pages - self.merged_pages
+        found: list[TierState] = []
+        if hot:
+            rows, size = self.rows - self.merged_rows, self.bytes - self.merged_bytes
+            found.append(TierState(partition, False, hot, rows, size))
+        if self.merged_pages:
+            found.append(
+                TierState(partition, True, self.merged_pages, self.merged_rows, self.merged_bytes)
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class TableSegment:
+    """A file of a table."""
+
+    folio: str
+    partition: Partition
+    end_offset: int
+    """The last of its rows, inclusive."""
+    rows: int
+    added: int
+    """The number of the commit that puts it into the table."""
+    removed: int | None = None
+    """Of the one that takes it out; None: it stays."""
+
+
+class TableStates(Protocol):
+    """Remembers the files of tables, and keeps those from being deleted, until it is told else.
+
+    A commit has its number here before it is made, so that after a crash the next node makes the
+    same one again, or finds it made.
+    """
+
+    def tables(self) -> Mapping[str, str]:
+        """Return the identifier of each table, by the UUID of its topic, deleted ones too."""
+        ...
+
+    def begin(self, topic_uuid: str, identifier: str) -> int:
+        """Remember that a topic is a table; return the last commit known to be made, 0 for none."""
+        ...
+
+    def segments(self, topic_uuid: str) -> list[TableSegment]:
+        """Return what is known of the files of a table, by name."""
+        ...
+
+    def plan(
+        self,
+        topic_uuid: str,
+        number: int,
+        add: Sequence[TableSegment],
+        remove: Sequence[str],
+        lease: Lease,
+    ) -> bool:
+        """Say what the commit of a number will do, in one transaction.
+
+        Returns:
+            False where nothing was changed: the lease was lost, or a file to add is no longer one
+            of the log's.
+        """
+        ...
+
+    def confirm(self, topic_uuid: str, number: int) -> None:
+        """Say that a commit is made: files that it took out may be deleted."""
+        ...
+
+    def adopt(
+        self, topic_uuid: str, number: int, segments: Sequence[TableSegment], lease: Lease
+    ) -> bool:
+        """Replace all that is known of a table's files; False where the lease was lost.
+
+        Args:
+            topic_uuid: Whose table.
+            number: Of its last commit.
+            segments: What it has.
+            lease: Under which it was looked at.
+        """
+        ...
+
+    def forget(self, topic_uuid: str) -> None:
+        """Forget a table and its files."""
+        ...

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from wings_core.contracts.messages import shortened
 from wings_core.errors import InvalidArgument, PublishFenced
+from wings_core.metadata.checks import check_id, check_text
 from wings_core.metadata.interfaces import OFFSET_MAX
-from wings_core.metadata.judge import check_id, check_text
 from wings_core.model import Shard, ShardClaim, ShardProgress, ShardState
 
 SHARDS_MAX = 10_000

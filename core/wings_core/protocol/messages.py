@@ -11,7 +11,7 @@ from itertools import zip_longest
 import pyarrow as pa
 
 from wings_core.errors import InvalidArgument, WingsError, error_from_json
-from wings_core.metadata.tables import TableSegment
+from wings_core.metadata.maintenance import TableSegment
 from wings_core.model import (
     Aborted,
     Accepted,

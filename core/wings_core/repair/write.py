@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from wings_core.metadata.maintenance import PageCounts
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.metadata.tiers import PageCounts
 from wings_core.model import INLINE_SUFFIX
 from wings_core.repair.catalog import KeptTopics, Rest, as_int
 from wings_core.repair.log import Repaired

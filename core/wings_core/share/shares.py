@@ -18,7 +18,7 @@ from wings_core.errors import (
 )
 from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
-from wings_core.metadata.grouping import check_name, existing_group
+from wings_core.metadata.checks import check_name, existing_group
 from wings_core.metadata.interfaces import Admin, Groups
 from wings_core.model import (
     HeldRange,

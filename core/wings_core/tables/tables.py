@@ -23,7 +23,7 @@ from wings_core.errors import Unavailable, WingsError
 from wings_core.maintain import leases
 from wings_core.maintain.leases import HeldLease, LeaseKeeper
 from wings_core.metadata.interfaces import Metadata, all_topics
-from wings_core.metadata.tables import TableSegment, TableStates
+from wings_core.metadata.maintenance import TableSegment, TableStates
 from wings_core.model import Location, PartitionState, Topic
 from wings_core.partitions import Partition
 from wings_core.storage.objects import ObjectStore

@@ -26,17 +26,19 @@ from wings_core.protocol.v1 import shards_pb2 as shards_pb
 from wings_core.protocol.v1 import tables_pb2 as tables_pb
 from wings_core.protocol.v1 import tokens_pb2 as tokens_pb
 from wings_core.schemas import check_topic_schema
-from wings_server.metadata.copies import CopyHandlers
-from wings_server.metadata.maintenance import MaintenanceHandlers
-from wings_server.metadata.paging import (
+from wings_server.metadata.maintenance import (
+    CopyHandlers,
+    MaintenanceHandlers,
+    TableHandlers,
+    TokenHandlers,
+)
+from wings_server.metadata.requests import (
     TOPICS_BYTES_MAX,
     TOPICS_PAGE_SIZE_MAX,
     page,
     page_size_of,
     step,
 )
-from wings_server.metadata.tables import TableHandlers
-from wings_server.metadata.tokens import TokenHandlers
 
 _NO_SCHEMA = pa.schema([])
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.fetch.state import Waits
-from wings_core.metadata.changes import TopicChanges
 from wings_core.metadata.interfaces import OffsetRegistry
+from wings_core.metadata.waiting import TopicChanges
 from wings_core.model import Located, Position
 from wings_core.partitions import canonical_partition
 from wings_core.protocol import messages

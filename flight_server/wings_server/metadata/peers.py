@@ -1,4 +1,4 @@
-"""What a gRPC service asks of its callers: the token of the cluster, where there is one."""
+"""Interceptors of a gRPC service: the token of the cluster, and spans of traced calls."""
 
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,8 +9,9 @@ import grpc
 import grpc.aio
 import structlog
 
+from wings_core import tracing
 from wings_core.errors import Unauthenticated
-from wings_core.metadata.remote.errors import ERROR_KEY, error_body, error_message
+from wings_core.metadata.remote.channel import ERROR_KEY, error_body, error_message
 from wings_core.security.tokens import digest_of
 from wings_server.tls import Tls
 
@@ -73,3 +74,31 @@ async def _refuse(_: Any, context: Any) -> bytes:
 async def _refuse_stream(_: Any, context: Any) -> AsyncIterator[bytes]:
     await _abort(context)
     yield b""
+
+
+class Traces(grpc.aio.ServerInterceptor):
+    """Makes spans of the calls that nodes make for a traced call of theirs."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Return the call's handler, within a span where the call names its trace."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.response_streaming or handler.request_streaming:
+            return handler
+        received = {
+            str(key): str(value) for key, value in handler_call_details.invocation_metadata or ()
+        }
+        if "traceparent" not in received:
+            return handler
+        name: Any = handler_call_details.method
+
+        async def traced(request: Any, context: Any) -> Any:
+            with tracing.server_span(name.removeprefix("/"), received):
+                return await handler.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            traced, handler.request_deserializer, handler.response_serializer
+        )

@@ -24,8 +24,13 @@ from grpc_health.v1._async import HealthServicer  # pyright: ignore[reportMissin
 from wings_core import tracing
 from wings_core.errors import Internal, Unavailable, WingsError
 from wings_core.metadata.interfaces import Metadata
-from wings_core.metadata.remote.channel import MESSAGE_BYTES_MAX
-from wings_core.metadata.remote.errors import ERROR_KEY, error_body, error_message, status_of
+from wings_core.metadata.remote.channel import (
+    ERROR_KEY,
+    MESSAGE_BYTES_MAX,
+    error_body,
+    error_message,
+    status_of,
+)
 from wings_core.protocol.v1 import offset_registry_pb2
 from wings_core.share.replica.requests import HoldReplica
 from wings_server.descriptors import RPC_SHARE, connections_max
@@ -34,9 +39,8 @@ from wings_server.holds.sessions import Sessions
 from wings_server.http.listener import bind
 from wings_server.metadata.handlers import services
 from wings_server.metadata.locations import Locations
-from wings_server.metadata.peers import ClusterToken, PeerSecurity
+from wings_server.metadata.peers import ClusterToken, PeerSecurity, Traces
 from wings_server.metadata.requests import check_request
-from wings_server.metadata.traces import Traces
 from wings_server.settings import Address
 
 CALLS_RUNNING_MAX = 16_384

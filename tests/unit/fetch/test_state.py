@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wings_core.errors import ResourceExhausted
 from wings_core.fetch.state import FetchState, Waits
-from wings_core.metadata.wake import Wake
+from wings_core.metadata.waiting import Wake
 from wings_core.times import Deadline
 
 

@@ -20,7 +20,7 @@ from wings_core.errors import (
     TopicNotFound,
     WingsError,
 )
-from wings_core.metadata.creation import DELETED_KEPT_US
+from wings_core.metadata.checks import DELETED_KEPT_US
 from wings_core.metadata.store import topics
 from wings_core.model import (
     Namespace,

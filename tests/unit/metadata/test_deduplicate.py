@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from wings_core.errors import Internal, Unavailable
 from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome, Waiter
-from wings_core.metadata.remote.retries import Retries
-from wings_core.metadata.remote.watches import Watches
+from wings_core.metadata.remote.watches import Retries, Watches
 from wings_core.model import Located, Position
 from wings_core.partitions import UNPARTITIONED
 from wings_core.times import Deadline

@@ -13,7 +13,7 @@ from wings_core.errors import (
     ResourceExhausted,
     TopicNotFound,
 )
-from wings_core.metadata import grouping
+from wings_core.metadata import checks
 from wings_core.model import ShareConfig, ShareGroup, Topic
 
 
@@ -80,7 +80,7 @@ def test_groups_are_listed_by_name(metadata: MetadataUnderTest) -> None:
 def test_a_topic_has_a_bounded_number_of_groups(
     metadata: MetadataUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grouping, "GROUPS_PER_TOPIC_MAX", 2)
+    monkeypatch.setattr(checks, "GROUPS_PER_TOPIC_MAX", 2)
     topic = metadata.create_topic()
     for name in ("a", "b"):
         metadata.groups.create(new(topic, name))

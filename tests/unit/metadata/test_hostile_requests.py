@@ -15,7 +15,7 @@ from property_examples import examples
 from tables import each
 
 from wings_core.errors import Internal, InvalidArgument, WingsError
-from wings_core.metadata.remote import errors
+from wings_core.metadata.remote.channel import error_of
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
@@ -94,7 +94,7 @@ class Service:
                 return None
             self._channel.unary_unary(path, response_deserializer=decode)(data, timeout=30)
         except grpc.RpcError as error:
-            return errors.error_of(error, "here")
+            return error_of(error, "here")
         return None
 
     def call(self, name: str, /, **fields: Any) -> WingsError | None:

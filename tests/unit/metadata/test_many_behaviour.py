@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from wings_core.errors import TopicNotFound
-from wings_core.metadata.changes import TopicChanges
 from wings_core.metadata.located import integers, locations_of
+from wings_core.metadata.waiting import TopicChanges
 from wings_core.model import LocatedPartition, Location, PartitionState
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 

@@ -21,9 +21,9 @@ from postgres_proxy import CommitProxy, Cut, through
 
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavailable
 from wings_core.metadata.postgres import PostgresMetadata, connections, database, listener
-from wings_core.metadata.postgres.notifications import encode_notification
+from wings_core.metadata.postgres.listener import encode_notification
 from wings_core.metadata.store.database import Notification
-from wings_core.metadata.wake import Wake
+from wings_core.metadata.waiting import Wake
 from wings_core.model import FlushId, Position, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition

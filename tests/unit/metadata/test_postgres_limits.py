@@ -13,8 +13,8 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from wings_core.errors import InvalidArgument, StageNotFound
+from wings_core.metadata.checks import ID_BYTES_MAX
 from wings_core.metadata.interfaces import Metadata
-from wings_core.metadata.judge import ID_BYTES_MAX
 from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.metadata.postgres.locate import PARTITION_BYTES_MAX
 from wings_core.metadata.remote import RemoteMetadata

@@ -14,7 +14,7 @@ from wings_core.errors import Internal
 from wings_core.metadata.postgres import PostgresMetadata, connections, locate, schema
 from wings_core.metadata.postgres.commit_function import TYPES
 from wings_core.metadata.postgres.connections import Connections, Loan
-from wings_core.metadata.postgres.notifications import (
+from wings_core.metadata.postgres.listener import (
     PAYLOAD_BYTES_MAX,
     PENDING_MAX,
     TRANSACTIONS_MAX,

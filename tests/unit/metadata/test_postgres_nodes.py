@@ -23,11 +23,11 @@ from wings_core.errors import (
     ResourceExhausted,
     TopicNotFound,
 )
-from wings_core.metadata import grouping
+from wings_core.metadata import checks
 from wings_core.metadata.postgres import PostgresMetadata, database
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.store import groups
-from wings_core.metadata.wake import Wake
+from wings_core.metadata.waiting import Wake
 from wings_core.model import (
     Aborted,
     Accepted,
@@ -345,15 +345,15 @@ def wait_for_a_waiter(server: PostgresServer) -> None:
 def test_nodes_that_create_groups_at_once_do_not_pass_the_limit_of_a_topic(
     postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grouping, "GROUPS_PER_TOPIC_MAX", 1)
+    monkeypatch.setattr(checks, "GROUPS_PER_TOPIC_MAX", 1)
     both = threading.Barrier(2)
 
     def check_room(topic: Topic, counted: int) -> None:
-        grouping.check_room(topic, counted)
+        checks.check_group_room(topic, counted)
         with contextlib.suppress(threading.BrokenBarrierError):
             both.wait(1.0)  # Two that have counted at the same time are seen to.
 
-    monkeypatch.setattr(groups, "check_room", check_room)
+    monkeypatch.setattr(groups, "check_group_room", check_room)
 
     def create(metadata: PostgresMetadata, name: str) -> bool:
         try:

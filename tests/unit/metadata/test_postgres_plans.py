@@ -17,7 +17,7 @@ from psycopg import sql
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.postgres import PostgresMetadata, connections
 from wings_core.metadata.postgres.store import SCHEMA
-from wings_core.metadata.wake import Wake
+from wings_core.metadata.waiting import Wake
 from wings_core.model import FlushId, Position, ShardClaim, ShardProgress, ShardState
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.times import Deadline

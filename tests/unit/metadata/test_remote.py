@@ -30,8 +30,14 @@ from wings_core.errors import (
     Unavailable,
     error_from_json,
 )
-from wings_core.metadata.remote import RemoteMetadata, errors
-from wings_core.metadata.remote.channel import ServiceChannel
+from wings_core.metadata.remote import RemoteMetadata
+from wings_core.metadata.remote.channel import (
+    BODY_BYTES_MAX,
+    ServiceChannel,
+    error_body,
+    error_of,
+    status_of,
+)
 from wings_core.metadata.remote.deduplicate import Outcome
 from wings_core.model import Accepted, Position, Topic
 from wings_core.names import DEFAULT_NAMESPACE
@@ -220,18 +226,16 @@ STATUS = {
 def test_every_error_has_its_status_and_its_whole_json(code: str) -> None:
     error = ERRORS_BY_CODE[code]("what happened", next_offset=7, column="ü")
     argument = isinstance(error, InvalidArgument)
-    assert errors.status_of(error).name == STATUS.get(
-        code, "INVALID_ARGUMENT" if argument else code
-    )
-    back = error_from_json(json.loads(errors.error_body(error)))
+    assert status_of(error).name == STATUS.get(code, "INVALID_ARGUMENT" if argument else code)
+    back = error_from_json(json.loads(error_body(error)))
     assert type(back) is type(error)
     assert back.to_json() == error.to_json()
 
 
 def test_a_long_error_is_cut_to_what_metadata_may_hold(remote: RemoteOverSqlite) -> None:
     error = Internal("ü" * 10_000, long="x" * 10_000, short=1)
-    assert len(errors.error_body(error)) <= errors.BODY_BYTES_MAX
-    assert b'"short": 1' in errors.error_body(error)
+    assert len(error_body(error)) <= BODY_BYTES_MAX
+    assert b'"short": 1' in error_body(error)
     with pytest.raises(TopicNotFound, match="there is no topic"):
         remote.admin.get_topic(DEFAULT_NAMESPACE.topic("x" * 63))
 
@@ -255,7 +259,7 @@ def test_lists_come_in_pages(channel: grpc.Channel, remote: RemoteOverSqlite) ->
         request = admin_pb2.ListTopicsRequest(parent=str(DEFAULT_NAMESPACE), **bad)  # pyright: ignore[reportArgumentType]
         with pytest.raises(grpc.RpcError) as caught:
             stub.ListTopics(request)
-        assert isinstance(errors.error_of(caught.value, "here"), InvalidArgument)
+        assert isinstance(error_of(caught.value, "here"), InvalidArgument)
 
 
 def test_a_list_of_topics_with_long_schemas_comes_in_answers_that_fit(

@@ -11,7 +11,7 @@ from fix_metadata import Clock, RemoteOverSqlite
 from tables import each
 
 from wings_core.errors import InvalidArgument
-from wings_core.metadata.remote import errors
+from wings_core.metadata.remote.channel import error_of
 from wings_core.metadata.remote.paging import token_of
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import VALUE_BYTES_MAX
@@ -50,7 +50,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def refusal(call: Callable[[], object]) -> str:
     with pytest.raises(grpc.RpcError) as caught:
         call()
-    error = errors.error_of(caught.value, "here")
+    error = error_of(caught.value, "here")
     assert isinstance(error, InvalidArgument), error
     return error.message
 

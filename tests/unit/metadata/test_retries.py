@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import pytest
 
-from wings_core.metadata.remote.retries import Retries
+from wings_core.metadata.remote.watches import Retries
 
 
 def test_a_thread_that_does_not_start_is_started_by_the_next_retry(

@@ -30,7 +30,7 @@ from wings_core.errors import (
     WingsError,
 )
 from wings_core.metadata import stages as rules
-from wings_core.metadata.wake import Wake
+from wings_core.metadata.waiting import Wake
 from wings_core.model import (
     Aborted,
     CommitBatch,

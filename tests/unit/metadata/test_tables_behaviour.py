@@ -5,8 +5,7 @@ from threading import Barrier
 
 from fix_metadata import MetadataUnderTest, batch_of
 
-from wings_core.metadata.maintenance import Lease
-from wings_core.metadata.tables import TableSegment
+from wings_core.metadata.maintenance import Lease, TableSegment
 from wings_core.model import Expired, Topic
 from wings_core.partitions import UNPARTITIONED
 

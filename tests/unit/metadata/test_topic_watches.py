@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from wings_core.errors import ResourceExhausted
-from wings_core.metadata.remote.topic_watches import TopicWatches
+from wings_core.metadata.remote.watches import TopicWatches
 
 
 class Silent:

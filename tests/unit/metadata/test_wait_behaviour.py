@@ -11,7 +11,7 @@ from fix_metadata import A, B, C, MetadataUnderTest, accepted, batch_of
 from property_examples import examples
 
 from wings_core.errors import TopicNotFound
-from wings_core.metadata.wake import Wake
+from wings_core.metadata.waiting import Wake
 from wings_core.model import Position, Topic
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.times import Deadline

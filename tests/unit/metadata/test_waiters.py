@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from wings_core.errors import ResourceExhausted
-from wings_core.metadata.waiters import Waiters
+from wings_core.metadata.waiting import Waiters
 from wings_core.model import Position
 from wings_core.partitions import UNPARTITIONED, Partition
 

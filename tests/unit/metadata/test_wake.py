@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
-from wings_core.metadata.wake import Wake, in_turn
+from wings_core.metadata.waiting import Wake, in_turn
 
 LONG = 60.0
 MANY = 160

@@ -16,7 +16,7 @@ from postgres_proxy import CommitProxy, Cut, through
 from pydantic import SecretStr
 
 from wings_core.errors import Internal, InvalidArgument, Unavailable
-from wings_core.metadata.postgres import watchdog
+from wings_core.metadata.postgres import connections
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED
@@ -117,7 +117,7 @@ def test_what_takes_longer_than_a_call_may_is_done_in_several_and_the_lease_is_r
     finish_every_other(postgres_holds, ranges)
     # A machine may stall for seconds: neither a call nor the lease is over by that.
     monkeypatch.setattr(postgres_lease, "CALL_SECONDS_MAX", 4.0)
-    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(postgres_store, "CHUNK_ROWS", 2)
     monkeypatch.setattr(postgres_lease, "RENEWALS", 60)
     with closing(postgres_holds.open(lease_seconds=30)) as store:

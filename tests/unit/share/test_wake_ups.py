@@ -12,7 +12,7 @@ from fix_share import ShareUnderTest, entry_of, open_share, spans
 
 from wings_core.errors import GroupNotFound, InvalidRecordState, Unavailable, WingsError
 from wings_core.fetch.fetcher import Cancel
-from wings_core.metadata.wake import Wake
+from wings_core.metadata.waiting import Wake
 from wings_core.model import LeasedRange, ShareGroup
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator import housekeeping

@@ -8,10 +8,13 @@ One behaviour suite runs over every implementation (`tests/unit/metadata`). All 
 from any thread. They block for the store's own time only, except `OffsetRegistry.wait`.
 """
 
-from wings_core.metadata.interfaces.admin import Admin, all_topics
-from wings_core.metadata.interfaces.groups import Groups
-from wings_core.metadata.interfaces.metadata import Metadata
-from wings_core.metadata.interfaces.nodes import NODE_LEASE_SECONDS_MAX, NODES_MAX, Nodes
+from wings_core.metadata.interfaces.metadata import (
+    NODE_LEASE_SECONDS_MAX,
+    NODES_MAX,
+    Metadata,
+    Nodes,
+    Tokens,
+)
 from wings_core.metadata.interfaces.offset_registry import (
     LOCATIONS_MAX,
     MANY_LOCATIONS_MAX,
@@ -20,9 +23,8 @@ from wings_core.metadata.interfaces.offset_registry import (
     RETIRE_MAX,
     OffsetRegistry,
 )
-from wings_core.metadata.interfaces.shards import Shards
-from wings_core.metadata.interfaces.stages import Stages
-from wings_core.metadata.interfaces.tokens import Tokens
+from wings_core.metadata.interfaces.stages import Shards, Stages
+from wings_core.metadata.interfaces.topics import Admin, Groups, all_topics
 
 __all__ = [
     "LOCATIONS_MAX",

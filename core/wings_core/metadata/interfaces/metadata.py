@@ -1,19 +1,118 @@
-"""A store as a whole."""
+"""Interfaces of nodes and tokens, and of metadata as a whole."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from wings_core.metadata.interfaces.admin import Admin
-from wings_core.metadata.interfaces.groups import Groups
-from wings_core.metadata.interfaces.nodes import Nodes
 from wings_core.metadata.interfaces.offset_registry import OffsetRegistry
-from wings_core.metadata.interfaces.shards import Shards
-from wings_core.metadata.interfaces.stages import Stages
-from wings_core.metadata.interfaces.tokens import Tokens
-from wings_core.metadata.maintenance import Maintenance
-from wings_core.metadata.tables import TableStates
+from wings_core.metadata.interfaces.stages import Shards, Stages
+from wings_core.metadata.interfaces.topics import Admin, Groups
+from wings_core.metadata.maintenance import Maintenance, TableStates
+from wings_core.model import Node
+from wings_core.security.quotas import Quotas
+from wings_core.security.tokens import Token
+
+NODES_MAX = 1_000
+"""The most Flight nodes at once."""
+
+NODE_LEASE_SECONDS_MAX = 3_600.0
+"""The longest lease of a node, in seconds."""
+
+
+class Nodes(Protocol):
+    """The Flight nodes that are registered, each by a lease that it renews while it runs."""
+
+    def renew(self, node: Node, seconds: float) -> list[Node]:
+        """Register a node, or renew its lease.
+
+        Args:
+            node: Its id and address; an earlier node of the same address is deregistered.
+            seconds: How long the lease lasts from now on, by the store's clock, to
+                `NODE_LEASE_SECONDS_MAX`.
+
+        Returns:
+            The nodes whose leases have not expired, this one among them, by address; at most
+            `NODES_MAX`.
+
+        Raises:
+            InvalidArgument: An id or address that is empty, too long or not text, or a lease out of
+                range.
+            ResourceExhausted: There are `NODES_MAX` nodes already.
+        """
+        ...
+
+    def leave(self, node_id: str) -> None:
+        """Deregister a node, if it is registered.
+
+        Raises:
+            InvalidArgument: An id that is not text.
+        """
+        ...
+
+    def live(self) -> list[Node]:
+        """Return the nodes whose leases have not expired, by address."""
+        ...
+
+
+class Tokens(Protocol):
+    """Tokens by name; their secrets are not kept."""
+
+    def create(self, token: Token) -> Token:
+        """Store a token and return it.
+
+        Args:
+            token: With a UUID that no other one has; where it is there already, it is returned as
+                it is.
+
+        Raises:
+            AlreadyExists: There is a token of this name, or of this secret.
+            ResourceExhausted: There are `TOKENS_MAX` tokens already.
+            InvalidArgument: It cannot be stored; see `check_token`.
+        """
+        ...
+
+    def revoke(self, name: str, token_id: str | None = None) -> Token:
+        """Delete a token and return it as it was.
+
+        Args:
+            name: Its name.
+            token_id: Its UUID; None: whichever has the name.
+
+        Raises:
+            TokenNotFound: There is none of this name, or its UUID differs.
+        """
+        ...
+
+    def alter(self, name: str, quotas: Quotas, token_id: str | None = None) -> Token:
+        """Replace a token's quotas and return it as it is then.
+
+        Args:
+            name: Its name.
+            quotas: All that it has from now on.
+            token_id: Its UUID; None: whichever has the name.
+
+        Raises:
+            TokenNotFound: There is none of this name, or its UUID differs.
+            InvalidArgument: A quota is out of range.
+        """
+        ...
+
+    def all(self, *, after: str | None = None, items_max: int | None = None) -> list[Token]:
+        """Return the tokens, expired ones too, by name.
+
+        Args:
+            after: Only those whose name is greater; None: all.
+            items_max: The first so many of them; None: all.
+        """
+        ...
+
+    def changes(self) -> int:
+        """Return how often a token was created, altered or revoked; 0: there was never any.
+
+        Blocks for a few seconds at most, also where the store is out of reach.
+        """
+        ...
 
 
 class Metadata(Protocol):

@@ -13,12 +13,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wings_core.errors import InvalidArgument
-from wings_core.metadata.flushes import dump_results, is_repeat, load_results
-from wings_core.metadata.judge import ID_BYTES_MAX, Judge, PartitionDraft, check_text
+from wings_core.metadata.checks import ID_BYTES_MAX, check_text
+from wings_core.metadata.judge import Judge, PartitionDraft
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import PostgresDatabase
 from wings_core.metadata.postgres.locate import PARTITION_BYTES_MAX
-from wings_core.metadata.results import RESULTS_KEPT_MAX, Series
+from wings_core.metadata.results import (
+    RESULTS_KEPT_MAX,
+    Series,
+    dump_results,
+    is_repeat,
+    load_results,
+)
 from wings_core.metadata.stages import StageDraft
 from wings_core.metadata.store.database import of_ends
 from wings_core.metadata.store.locks import bucket, buckets

@@ -5,7 +5,7 @@ import logging
 import psycopg
 
 from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsError
-from wings_core.metadata.folios import RETIRED_CONSTRAINT, refers_to_retired
+from wings_core.metadata.checks import RETIRED_CONSTRAINT, refers_to_retired
 from wings_core.metadata.store.database import Retry
 
 _PASSING_CLASSES = ("08", "40")

@@ -129,7 +129,7 @@ SCHEMA: Sequence[str] = (
     """,
     f"""
     -- Folios that pages refer to, with their number, and folios that are to be deleted, which have
-    -- no pages then; see metadata/folios.py.
+    -- no pages then; see metadata/checks.py.
     CREATE TABLE folios (
         id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
         name TEXT COLLATE "C" NOT NULL UNIQUE,
@@ -228,7 +228,7 @@ SCHEMA: Sequence[str] = (
     "CREATE INDEX publishes_by_age ON publishes (succeeded_at) WHERE succeeded_at IS NOT NULL",
     "CREATE INDEX publishes_last_by_age ON publishes (published_at) WHERE succeeded_at IS NULL",
     f"""
-    -- The last flush of each writer; see metadata/flushes.py.
+    -- The last flush of each writer; see metadata/results.py.
     CREATE TABLE flushes (
         writer TEXT COLLATE "C" PRIMARY KEY,
         number BIGINT NOT NULL,

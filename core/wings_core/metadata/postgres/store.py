@@ -24,7 +24,7 @@ from wings_core.metadata.postgres.schema import check_tables, migrate
 from wings_core.metadata.store import DatabaseMetadata
 from wings_core.metadata.store.database import Notification
 from wings_core.metadata.store.topics import TopicCache
-from wings_core.metadata.waiters import Waiters
+from wings_core.metadata.waiting import Waiters
 from wings_core.model import STORE_MESSAGES, StoreRole
 
 SCHEMA = "wings"

@@ -1,4 +1,7 @@
-"""Namespaces and topics at a metadata service; look-ups share calls, and topics are cached."""
+"""Namespaces, topics and share groups at a metadata service.
+
+Look-ups share calls, and topics are cached.
+"""
 
 import threading
 import time
@@ -8,17 +11,18 @@ from typing import TypeVar
 import grpc
 import pyarrow as pa
 
-from wings_core.errors import Internal, NamespaceNotFound, TopicNotFound, Unavailable
-from wings_core.metadata.creation import chosen_uuid
-from wings_core.metadata.interfaces import Admin
+from wings_core.errors import Internal, NamespaceNotFound, NotFound, TopicNotFound, Unavailable
+from wings_core.metadata.checks import chosen_uuid, no_group
+from wings_core.metadata.interfaces import Admin, Groups
 from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
 from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome
 from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_TEXT, listed
-from wings_core.model import Namespace, Topic, TopicConfig
+from wings_core.model import Namespace, ShareConfig, ShareGroup, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.protocol import messages
-from wings_core.protocol.v1 import admin_pb2 as pb
-from wings_core.protocol.v1.stubs import AdminServiceStub
+from wings_core.protocol.v1 import admin_pb2 as admin_pb
+from wings_core.protocol.v1 import groups_pb2 as groups_pb
+from wings_core.protocol.v1.stubs import AdminServiceStub, GroupServiceStub
 from wings_core.schema_changes import SchemaChange
 from wings_core.times import Deadline
 
@@ -113,17 +117,17 @@ class RemoteAdmin(Admin):
         self._cache = topics
         self._tenants = self._looking_up(
             self._stub.GetTenant,
-            lambda tenant: pb.GetTenantRequest(name=f"tenants/{tenant}"),
+            lambda tenant: admin_pb.GetTenantRequest(name=f"tenants/{tenant}"),
             lambda found: found.name,
         )
         self._namespaces = self._looking_up(
             self._stub.GetNamespace,
-            lambda name: pb.GetNamespaceRequest(name=str(name)),
+            lambda name: admin_pb.GetNamespaceRequest(name=str(name)),
             messages.NAMESPACE.decode,
         )
         self._topics: Deduplicate[tuple[TopicName, int, bool], Topic] = self._looking_up(
             self._stub.GetTopic,
-            lambda key: pb.GetTopicRequest(name=str(key[0]), fresh=key[2]),
+            lambda key: admin_pb.GetTopicRequest(name=str(key[0]), fresh=key[2]),
             messages.TOPIC.decode,
         )
         """By name, the cache's generation, and whether it is to be fresh."""
@@ -132,7 +136,7 @@ class RemoteAdmin(Admin):
         """Return the store's id; see `RemoteMetadata.store_id`."""
         try:
             store = self._channel.call(
-                self._stub.GetStore, pb.GetStoreRequest(), seconds_max, wait_for_ready=True
+                self._stub.GetStore, admin_pb.GetStoreRequest(), seconds_max, wait_for_ready=True
             )
         except (Unavailable, Internal) as error:
             raise type(error)(
@@ -160,7 +164,7 @@ class RemoteAdmin(Admin):
         Where the response was lost and another client deleted the namespace meanwhile, it may be
         there again, empty.
         """
-        request = pb.CreateNamespaceRequest(name=str(name), uuid=chosen_uuid(uuid))
+        request = admin_pb.CreateNamespaceRequest(name=str(name), uuid=chosen_uuid(uuid))
         created = self._channel.call_repeatedly(self._stub.CreateNamespace, request)
         return messages.NAMESPACE.decode(created)
 
@@ -175,7 +179,7 @@ class RemoteAdmin(Admin):
             raise NamespaceNotFound(f"the namespace {name} was deleted")
         deleted = self._channel.call_repeatedly(
             self._stub.DeleteNamespace,
-            pb.DeleteNamespaceRequest(name=str(name), uuid=namespace.uuid),
+            admin_pb.DeleteNamespaceRequest(name=str(name), uuid=namespace.uuid),
             gone=messages.NAMESPACE.encode(namespace),
         )
         return messages.NAMESPACE.decode(deleted)
@@ -187,7 +191,7 @@ class RemoteAdmin(Admin):
         return listed(
             self._channel,
             self._stub.ListNamespaces,
-            pb.ListNamespacesRequest(),
+            admin_pb.ListNamespacesRequest(),
             lambda page: map(messages.NAMESPACE.decode, page.namespaces),
             BY_NAMESPACE,
             after,
@@ -205,7 +209,7 @@ class RemoteAdmin(Admin):
         uuid: str | None = None,
     ) -> Topic:
         """Create a topic; see `Admin.create_topic`."""
-        request = pb.CreateTopicRequest(
+        request = admin_pb.CreateTopicRequest(
             name=str(name),
             schema=messages.schema_bytes(schema),
             partition_key=partition_key,
@@ -251,7 +255,7 @@ class RemoteAdmin(Admin):
         return listed(
             self._channel,
             self._stub.ListTopics,
-            pb.ListTopicsRequest(parent=str(namespace)),
+            admin_pb.ListTopicsRequest(parent=str(namespace)),
             lambda page: map(messages.TOPIC.decode, page.topics),
             BY_TEXT,
             after,
@@ -260,7 +264,7 @@ class RemoteAdmin(Admin):
 
     def alter_topic(self, name: TopicName, config: TopicConfig, uuid: str | None = None) -> Topic:
         """Change keys of a topic's configuration; see `Admin.alter_topic`."""
-        request = pb.UpdateTopicRequest(
+        request = admin_pb.UpdateTopicRequest(
             name=str(name),
             config=config.model_dump_json(exclude_unset=True),
             uuid=self._ask(name, uuid).uuid,
@@ -277,7 +281,7 @@ class RemoteAdmin(Admin):
         Where the response was lost and another client widened an added column meanwhile, it may be
         refused, though it was done.
         """
-        request = pb.AlterSchemaRequest(
+        request = admin_pb.AlterSchemaRequest(
             name=str(name),
             uuid=self._ask(name, uuid).uuid,
             change=messages.SCHEMA_CHANGE.fields(change),
@@ -291,7 +295,7 @@ class RemoteAdmin(Admin):
     def delete_topic(self, name: TopicName, uuid: str | None = None) -> Topic:
         """Delete a topic; see `Admin.delete_topic`."""
         topic = self._ask(name, uuid)
-        request = pb.DeleteTopicRequest(name=str(name), uuid=topic.uuid)
+        request = admin_pb.DeleteTopicRequest(name=str(name), uuid=topic.uuid)
         gone = messages.TOPIC.encode(topic)
         try:
             deleted = self._channel.call_repeatedly(self._stub.DeleteTopic, request, gone)
@@ -327,3 +331,133 @@ class RemoteAdmin(Admin):
         if value is None:
             raise Unavailable(f"metadata did not answer in {CALL_SECONDS:g} s")
         return value
+
+
+GROUPS_CACHED_MAX = 4_096
+"""How many groups a node remembers; then the one remembered longest is dropped."""
+
+GROUP_SECONDS = 1.0
+"""How long a group is answered from memory: what another node changes is seen after this."""
+
+
+class RemoteGroups(Groups):
+    """See `Groups`.
+
+    Args:
+        channel: To the service.
+    """
+
+    def __init__(self, channel: ServiceChannel) -> None:
+        self._channel = channel
+        self._stub = GroupServiceStub(channel.channel)
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, str], tuple[ShareGroup, float]] = {}
+        self._generation = 0
+
+    def create(self, group: ShareGroup, *, if_not_exists: bool = False) -> ShareGroup:
+        """Make a group known; see `Groups.create`.
+
+        Made again where the answer was lost; see `RemoteAdmin`.
+        """
+        messages.text("the group's name", group.name)
+        request = groups_pb.CreateGroupRequest(
+            topic=str(group.topic.name),
+            topic_uuid=group.topic.uuid,
+            group=messages.group_message(group),
+            if_not_exists=if_not_exists,
+        )
+        created = self._channel.call_repeatedly(self._stub.CreateGroup, request)
+        return self._changed(group.topic, created)
+
+    def get(self, topic: Topic, name: str) -> ShareGroup:
+        """Return a group, as it was within `GROUP_SECONDS`; see `Groups.get`."""
+        key = (topic.uuid, name)
+        known = self._known.get(key)
+        now = time.monotonic()
+        if known is not None and now - known[1] < GROUP_SECONDS:
+            return known[0]
+        generation = self._generation
+        try:
+            found = self._ask(topic, name)
+        except NotFound:
+            self._forget(key)
+            raise
+        with self._lock:
+            if generation == self._generation:
+                self._known.pop(key, None)
+                if len(self._known) >= GROUPS_CACHED_MAX:
+                    del self._known[next(iter(self._known))]
+                self._known[key] = (found, now)
+        return found
+
+    def of_topic(
+        self, topic: Topic, *, after: str | None = None, items_max: int | None = None
+    ) -> list[ShareGroup]:
+        """Return a topic's groups, by name; see `Groups.of_topic`."""
+        return listed(
+            self._channel,
+            self._stub.ListGroups,
+            groups_pb.ListGroupsRequest(topic=str(topic.name), topic_uuid=topic.uuid),
+            lambda page: [messages.group_of(topic, each) for each in page.groups],
+            BY_TEXT,
+            after,
+            items_max,
+        )
+
+    def alter(self, topic: Topic, name: str, changes: ShareConfig) -> ShareGroup:
+        """Change a group's configuration; see `Groups.alter`."""
+        request = groups_pb.UpdateGroupRequest(
+            topic=str(topic.name),
+            topic_uuid=topic.uuid,
+            name=messages.text("the group's name", name),
+            config=changes.model_dump_json(exclude_unset=True),
+        )
+        return self._changed(topic, self._channel.call(self._stub.UpdateGroup, request))
+
+    def restart(self, group: ShareGroup, uuid: str) -> ShareGroup:
+        """Give a group another UUID; see `Groups.restart`.
+
+        Made again where the answer was lost.
+        """
+        request = groups_pb.RestartGroupRequest(
+            topic=str(group.topic.name),
+            topic_uuid=group.topic.uuid,
+            name=messages.text("the group's name", group.name),
+            uuid=group.uuid,
+            new_uuid=uuid,
+        )
+        restarted = self._channel.call_repeatedly(self._stub.RestartGroup, request)
+        return self._changed(group.topic, restarted)
+
+    def delete(self, topic: Topic, name: str, uuid: str | None = None) -> ShareGroup:
+        """Forget a group; see `Groups.delete`.
+
+        Made again where the answer was lost; see `RemoteAdmin`.
+        """
+        group = self._ask(topic, name)
+        if uuid not in {None, group.uuid}:
+            raise no_group(topic, name)
+        request = groups_pb.DeleteGroupRequest(
+            topic=str(topic.name), topic_uuid=topic.uuid, name=name, uuid=group.uuid
+        )
+        gone = messages.group_message(group)
+        deleted = self._channel.call_repeatedly(self._stub.DeleteGroup, request, gone)
+        return self._changed(topic, deleted)
+
+    def _ask(self, topic: Topic, name: str) -> ShareGroup:
+        """Return a group as it is now."""
+        request = groups_pb.GetGroupRequest(
+            topic=str(topic.name),
+            topic_uuid=topic.uuid,
+            name=messages.text("the group's name", name),
+        )
+        return messages.group_of(topic, self._channel.look(self._stub.GetGroup, request))
+
+    def _changed(self, topic: Topic, message: groups_pb.Group) -> ShareGroup:
+        self._forget((topic.uuid, message.name))
+        return messages.group_of(topic, message)
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        with self._lock:
+            self._generation += 1
+            self._known.pop(key, None)

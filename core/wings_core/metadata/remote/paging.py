@@ -160,7 +160,7 @@ def key_of(token: str, texts: int) -> Key | None:
 
 
 def _is_storable(text: str) -> bool:
-    if "\0" in text:  # No name holds it; see `judge.check_text`.
+    if "\0" in text:  # No name holds it; see `checks.check_text`.
         return False
     try:
         text.encode("utf-8")

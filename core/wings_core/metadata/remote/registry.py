@@ -1,27 +1,30 @@
-"""The log's index at a metadata service: each method is a call; looks and waits share theirs."""
+"""The log's index at a metadata service: each method is a call; looks and waits share theirs.
+
+A fallback cache has locations of pages, for when the service cannot be reached. They change only by
+maintenance, which leaves the old place for a while, so a node that knows them reads on without the
+service. The ends of the log are as of the last answer.
+"""
 
 import itertools
+import math
 import threading
 import time
 import uuid
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from wings_core.errors import InvalidArgument, Unavailable
-from wings_core.metadata.folios import check_retired
+from wings_core.metadata.checks import check_id, check_retired
 from wings_core.metadata.interfaces import LOCATIONS_MAX, MANY_LOCATIONS_MAX, OffsetRegistry
-from wings_core.metadata.judge import check_id
 from wings_core.metadata.located import ManyLocated, many_located
 from wings_core.metadata.remote.admin import TopicCache
 from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
 from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome
-from wings_core.metadata.remote.fallback_cache import LocationCache
 from wings_core.metadata.remote.paging import BY_OFFSET, BY_PARTITION, BY_TEXT, listed
-from wings_core.metadata.remote.retries import Retries
-from wings_core.metadata.remote.topic_watches import TopicWatches
-from wings_core.metadata.remote.watches import Watches
+from wings_core.metadata.remote.watches import Retries, TopicWatches, Watches
 from wings_core.model import (
     CommitBatch,
     CommitResult,
@@ -30,6 +33,7 @@ from wings_core.model import (
     InlineFolio,
     Located,
     LocatedPartition,
+    Location,
     PartitionState,
     Position,
     Rejected,
@@ -43,6 +47,99 @@ from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.protocol.v1.stubs import OffsetRegistryServiceStub
 from wings_core.storage.lru import Lru
 from wings_core.times import Deadline, now_us
+
+LOCATIONS_KNOWN_MAX = 65_536
+"""Locations that a node remembers; the partition unused for longest is forgotten (~20 MB)."""
+
+PARTITION_LOCATIONS_MAX = 16_384
+"""Locations of one partition; beyond it the older half is forgotten."""
+
+
+@dataclass(slots=True)
+class _Partition:
+    """A partition; locations are in order, and may have gaps between them."""
+
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    ends: list[int] = field(default_factory=list[int])
+    """The end offsets of the locations."""
+    locations: list[Location] = field(default_factory=list[Location])
+
+    def replace(self, locations: Sequence[Location]) -> None:
+        """Replace the locations of the same offsets, since pages may have moved."""
+        first = bisect_left(self.ends, locations[0].start_offset)
+        last = first
+        while (
+            last < len(self.ends) and self.locations[last].start_offset <= locations[-1].end_offset
+        ):
+            last += 1
+        self.ends[first:last] = [location.end_offset for location in locations]
+        self.locations[first:last] = locations
+
+
+class LocationCache:
+    """Locations by topic and partition; all methods from any thread.
+
+    Its lock is held for list operations and never while anything is called, but for the memory's.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._partitions: Lru[tuple[str, Partition], _Partition] = Lru(LOCATIONS_KNOWN_MAX)
+
+    def learn(self, topic_uuid: str, partition: Partition, located: Located) -> None:
+        """Add what the service answered."""
+        key = (topic_uuid, partition)
+        with self._lock:
+            known = self._partitions.get(key) or _Partition()
+            known.log_start_offset = max(known.log_start_offset, located.log_start_offset)
+            known.log_end_offset = max(known.log_end_offset, located.log_end_offset)
+            if located.locations:
+                known.replace(located.locations)
+            if len(known.ends) > PARTITION_LOCATIONS_MAX:
+                half = len(known.ends) // 2
+                del known.ends[:half], known.locations[:half]
+            self._partitions.put(key, known, 1 + len(known.ends))
+
+    def locate(
+        self, topic_uuid: str, partition: Partition, offset: int, messages_max: int, most: int
+    ) -> Located | None:
+        """Return the cached locations from an offset on, None where there are none.
+
+        At the end of the log, as it is known, that is no location.
+
+        Args:
+            topic_uuid: The topic.
+            partition: The partition.
+            offset: First message wanted.
+            messages_max: Stop once the pages hold this many messages.
+            most: The most locations.
+        """
+        with self._lock:
+            known = self._partitions.get((topic_uuid, partition))
+            if known is None or offset < known.log_start_offset:
+                return None
+            found: list[Location] = []
+            at = offset
+            for index in range(bisect_left(known.ends, offset), len(known.ends)):
+                location = known.locations[index]
+                if location.start_offset > at or len(found) >= most:
+                    break
+                found.append(location)
+                at = location.end_offset + 1
+                if at >= offset + messages_max:
+                    break
+            if not found and offset < known.log_end_offset:
+                return None
+            return Located(
+                tuple(found), known.log_start_offset, known.log_end_offset, asked_at=-math.inf
+            )
+
+    def forget(self, topic_uuid: str) -> None:
+        """Drop the locations of a deleted topic."""
+        with self._lock:
+            self._partitions.discard_where(lambda key: key[0] == topic_uuid)
+
 
 WAIT_SECONDS_MAX = 60.0
 """The longest that one `OffsetLocation` waits; a longer wait makes another."""

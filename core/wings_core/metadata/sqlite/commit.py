@@ -1,32 +1,151 @@
-"""The commit of a flush to SQLite: judge all batches, then write what the accepted ones changed."""
+"""The commit of a flush to SQLite: the Judge decides on the batches, then rows are written."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from wings_core.metadata.flushes import dump_results, is_repeat, load_results
 from wings_core.metadata.judge import Judge, PartitionDraft
-from wings_core.metadata.results import RESULTS_KEPT_MAX, Series
+from wings_core.metadata.results import (
+    RESULTS_KEPT_MAX,
+    Series,
+    dump_results,
+    is_repeat,
+    load_results,
+)
 from wings_core.metadata.sqlite.database import Connection, SqliteDatabase, insert_rows
 from wings_core.metadata.sqlite.integrity import row_checksum
-from wings_core.metadata.sqlite.pages import (
-    PageRow,
-    count_to_folios,
-    insert_inline,
-    insert_pages,
-)
-from wings_core.metadata.sqlite.stages import find_stage, write_stages
+from wings_core.metadata.sqlite.notes import PUSHED
 from wings_core.metadata.stages import StageDraft
 from wings_core.metadata.store.database import of_ends
 from wings_core.model import (
+    INLINE_SUFFIX,
     CommitBatch,
     CommitResult,
     CommittedRange,
     FlushId,
     InlineFolio,
     PageAddress,
+    PageFormat,
 )
 from wings_core.partitions import Partition
+
+PageRow = tuple[int | None, int, int, int, int, int, int, int | None, int | None, int, int]
+"""Partition's id, end, start, timestamp, folio's id, position, length; of a slice its first row and
+bytes; format, version of the schema."""
+
+
+def count_to_folios(connection: Connection, counts: Mapping[str, int]) -> dict[str, int]:
+    """Count so many pages to each folio, which is made where it is not there.
+
+    Returns:
+        The ids of the folios, by name.
+    """
+    folio_ids: dict[str, int] = {}
+    for folio, pages in counts.items():
+        known = connection.cache.folio_ids.get(folio)
+        if known is not None:
+            connection.raw.execute(
+                "UPDATE folios SET pages = pages + ? WHERE id = ?", (pages, known)
+            )
+            folio_ids[folio] = known
+            continue
+        if folio.endswith(INLINE_SUFFIX):  # Of this flush alone; quicker than to ask for the row.
+            inserted = connection.raw.execute(
+                "INSERT INTO folios (name, pages) VALUES (?, ?)", (folio, pages)
+            )
+            assert inserted.lastrowid is not None
+            folio_ids[folio] = inserted.lastrowid
+            continue
+        ((folio_ids[folio],),) = connection.raw.execute(
+            "INSERT INTO folios (name, pages) VALUES (?, ?) "
+            "ON CONFLICT (name) DO UPDATE SET pages = pages + excluded.pages RETURNING id",
+            (folio, pages),
+        ).fetchall()
+    return folio_ids
+
+
+def insert_pages(connection: Connection, pages: Sequence[PageRow]) -> None:
+    """Index pages as they were pushed."""
+    insert_rows(
+        connection.raw,
+        "INSERT INTO pages (partition_id, end_offset, start_offset, timestamp, folio_id, "
+        "position, length, first_row, slice_bytes, format, schema_version)",
+        "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        pages,
+    )
+    if pages and pages[0][-2] != PageFormat.INLINE:
+        connection.cache.note(PUSHED, pages)
+
+
+def insert_inline(connection: Connection, folio_id: int, data: bytes) -> None:
+    """Keep the bytes of a folio, until its last page is counted off."""
+    connection.raw.execute(
+        "INSERT INTO inline_folios (folio_id, data) VALUES (?, ?)", (folio_id, data)
+    )
+
+
+def find_stage(connection: Connection, stage: str) -> StageDraft | None:
+    """Return a stage as it is stored, None where there is none of this id."""
+    row: tuple[int, int, str, int, int, int] | None = connection.execute(
+        "SELECT id, topic_id, writing, rows, bytes, pages FROM stages WHERE name = ?", (stage,)
+    ).fetchone()
+    if row is None:
+        return None
+    stage_id, topic_id, writing, rows, size, pages = row
+    return StageDraft(stage, topic_id, stage_id, writing, rows, size, pages)
+
+
+def write_stages(
+    connection: Connection,
+    stages: Iterable[StageDraft],
+    folio_ids: Mapping[str, int],
+    now: int,
+) -> None:
+    """Write what a flush added to stages, giving ids to new ones."""
+    for draft in stages:
+        if draft.stage_id is None:
+            draft.stage_id = connection.execute(
+                "INSERT INTO stages (name, topic_id, writing, rows, bytes, pages, changed_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    draft.stage,
+                    draft.topic_id,
+                    draft.writing,
+                    draft.rows,
+                    draft.bytes,
+                    draft.pages,
+                    now,
+                ),
+            ).lastrowid
+        else:
+            connection.execute(
+                "UPDATE stages SET rows = ?, bytes = ?, pages = ?, changed_at = ? WHERE id = ?",
+                (draft.rows, draft.bytes, draft.pages, now, draft.stage_id),
+            )
+        first = draft.pages - len(draft.added)
+        connection.raw.executemany(
+            "INSERT INTO staged_pages "
+            "(stage_id, number, partition, rows, timestamp, folio_id, position, length, "
+            "first_row, slice_bytes, schema_version) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    draft.stage_id,
+                    number,
+                    page.partition,
+                    page.rows,
+                    timestamp,
+                    folio_ids[page.address.folio],
+                    page.address.position,
+                    page.address.length,
+                    page.first_row,
+                    page.slice_bytes,
+                    page.schema_version,
+                )
+                for number, (page, timestamp) in enumerate(draft.added, first)
+            ],
+        )
+
 
 ASKED_AHEAD_MIN = 16
 """Partitions of a batch that are asked for in one statement, not one by one."""

@@ -13,8 +13,7 @@ from typing import TypeVar
 from wings_core.errors import Internal
 from wings_core.metadata.pool import FairPool
 from wings_core.metadata.sqlite.commit_cache import CommitCache
-from wings_core.metadata.sqlite.faults import discard, translated
-from wings_core.metadata.sqlite.writer import FOREIGN_LOCK_SECONDS_MAX, Writer
+from wings_core.metadata.sqlite.writer import FOREIGN_LOCK_SECONDS_MAX, Writer, discard, translated
 
 WRITER_WAIT_SECONDS_MAX = 30.0
 """How long a call waits for the writer before it is refused with `Unavailable`."""

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from wings_core.metadata.sqlite.faults import translated
+from wings_core.metadata.sqlite.writer import translated
 
 LOCK_SECONDS_MAX = 10.0
 """How long a lock of another connection is waited for."""

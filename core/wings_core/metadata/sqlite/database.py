@@ -12,7 +12,7 @@ from wings_core.metadata.sqlite.commit_cache import CommitCache
 from wings_core.metadata.sqlite.connections import Connections
 from wings_core.metadata.store.database import Notification, no_notification
 from wings_core.metadata.store.locks import Lock
-from wings_core.metadata.waiters import Waiters
+from wings_core.metadata.waiting import Waiters
 
 STATEMENTS_MAX = 1_024
 """Statements kept as SQLite runs them; there are fewer."""

@@ -124,7 +124,7 @@ SCHEMA: Sequence[str] = (
     """,
     """
     -- Folios that pages refer to, with their number, and folios that are to be deleted, which have
-    -- no pages then; see metadata/folios.py.
+    -- no pages then; see metadata/checks.py.
     CREATE TABLE folios (
         id INTEGER PRIMARY KEY,
         name TEXT NOT NULL UNIQUE,
@@ -237,7 +237,7 @@ SCHEMA: Sequence[str] = (
     "CREATE INDEX publishes_last_by_age ON publishes (published_at) WHERE succeeded_at IS NULL",
     "CREATE INDEX publishes_checked ON publishes (committed, succeeded_at, published_at)",
     """
-    -- The last flush of each writer; see metadata/flushes.py.
+    -- The last flush of each writer; see metadata/results.py.
     CREATE TABLE flushes (
         writer TEXT PRIMARY KEY,
         number INTEGER NOT NULL,

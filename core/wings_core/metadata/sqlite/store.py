@@ -25,7 +25,7 @@ from wings_core.metadata.sqlite.notes import Notes
 from wings_core.metadata.sqlite.schema import check_tables, migrate
 from wings_core.metadata.store import DatabaseMetadata
 from wings_core.metadata.store.topics import TOPICS_CACHED_MAX, TopicCache
-from wings_core.metadata.waiters import Waiters
+from wings_core.metadata.waiting import Waiters
 from wings_core.times import now_us
 
 

@@ -6,7 +6,7 @@ from typing import Any, LiteralString, Protocol, TypeVar
 
 from wings_core.metadata.located import ManyLocated
 from wings_core.metadata.store.locks import Lock
-from wings_core.metadata.waiters import Waiters
+from wings_core.metadata.waiting import Waiters
 from wings_core.model import (
     CommitBatch,
     CommitResult,

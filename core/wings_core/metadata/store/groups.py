@@ -3,9 +3,15 @@
 from typing import Literal
 
 from wings_core.errors import AlreadyExists
-from wings_core.metadata.grouping import check_name, check_room, existing_group, no_group
+from wings_core.metadata.checks import (
+    check_group_room,
+    check_id,
+    check_name,
+    check_text,
+    existing_group,
+    no_group,
+)
 from wings_core.metadata.interfaces import Groups
-from wings_core.metadata.judge import check_id, check_text
 from wings_core.metadata.store.database import Connection, Database
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.topics import require_topic_id
@@ -48,7 +54,7 @@ class DatabaseGroups(Groups):
                 "SELECT count(*) FROM share_groups WHERE topic_id = %s", (topic_id,)
             ).fetchone()
             assert counted is not None
-            check_room(group.topic, counted[0])
+            check_group_room(group.topic, counted[0])
             config = group.config.model_dump_json()
             created = connection.execute(
                 "INSERT INTO share_groups (uuid, topic_id, name, config, created_at) "

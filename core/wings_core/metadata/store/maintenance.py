@@ -5,27 +5,29 @@ from collections import Counter
 from collections.abc import Sequence
 
 from wings_core.errors import WingsError
-from wings_core.metadata.expiry import expired_pages
-from wings_core.metadata.judge import check_text
+from wings_core.metadata.checks import check_text
 from wings_core.metadata.maintenance import (
     KEEPS_FOLIOS,
     Finished,
     Lease,
     Maintenance,
+    PageCounts,
     check_replacements,
+    expired_pages,
 )
 from wings_core.metadata.store.database import Connection, Database
 from wings_core.metadata.store.groups import lock_groups
 from wings_core.metadata.store.locks import Lock
-from wings_core.metadata.store.pages import add_pages, count_off, location_of
-from wings_core.metadata.store.partitions import (
+from wings_core.metadata.store.pages import (
+    add_pages,
+    count_off,
     largest_topics,
+    location_of,
     lock_partition,
     tier_states,
     topic_state,
 )
 from wings_core.metadata.store.topics import find_topic_ids
-from wings_core.metadata.tiers import PageCounts
 from wings_core.model import (
     Expired,
     InlineBacklog,

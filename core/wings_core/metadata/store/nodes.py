@@ -1,11 +1,17 @@
-"""Flight nodes in a database."""
+"""Flight nodes and tokens in a database: each method is one transaction."""
 
-from wings_core.metadata.interfaces import Nodes
-from wings_core.metadata.judge import check_text
-from wings_core.metadata.nodes import check_node, check_room
+import json
+from dataclasses import replace
+from typing import Any
+
+from wings_core.metadata.checks import check_node, check_node_room, check_text
+from wings_core.metadata.interfaces import Nodes, Tokens
 from wings_core.metadata.store.database import Connection, Database
 from wings_core.metadata.store.locks import Lock
 from wings_core.model import Node
+from wings_core.security.quotas import NO_QUOTAS, Quotas
+from wings_core.security.rights import Grant
+from wings_core.security.tokens import Token, check_room, check_token, existing_token, no_token
 
 
 class DatabaseNodes(Nodes):
@@ -37,7 +43,7 @@ class DatabaseNodes(Nodes):
                 (node.id, node.address, node.http, node.since, now + round(seconds * 1e6)),
             )
             live = _live(connection, now)
-            check_room(len(live))
+            check_node_room(len(live))
             return live
 
         return self._database.write(work, keeps_cache=True)
@@ -65,3 +71,133 @@ def _live(connection: Connection, now: int) -> list[Node]:
         (now,),
     ).fetchall()
     return [Node(*row) for row in rows]
+
+
+_SELECT = "SELECT id, name, digest, grants, created_at, expires_at, quotas FROM tokens"
+
+
+class DatabaseTokens(Tokens):
+    """See `Tokens`.
+
+    Args:
+        database: Where they are.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(self, token: Token) -> Token:
+        """Store a token; see `Tokens.create`."""
+        check_token(token)
+
+        def work(connection: Connection) -> Token:
+            connection.take_lock(Lock.TOKENS)
+            found = connection.execute(
+                f"{_SELECT} WHERE name = %s OR id = %s OR digest = %s",
+                (token.name, token.id, token.digest),
+            ).fetchone()
+            if found is not None:
+                return existing_token(_token(*found), token)
+            counted = connection.execute("SELECT count(*) FROM tokens").fetchone()
+            assert counted is not None
+            check_room(counted[0])
+            connection.execute(
+                "INSERT INTO tokens (id, name, digest, grants, created_at, expires_at, quotas) "
+                "VALUES (%s, %s, %s, %s, %s, %s, %s)",
+                (
+                    token.id,
+                    token.name,
+                    token.digest,
+                    json.dumps([str(grant) for grant in token.grants]),
+                    token.created_at,
+                    token.expires_at,
+                    _stored(token.quotas),
+                ),
+            )
+            _count_change(connection)
+            return token
+
+        return self._database.write(work, keeps_cache=True)
+
+    def revoke(self, name: str, token_id: str | None = None) -> Token:
+        """Delete a token; see `Tokens.revoke`."""
+        check_text("the token's name", name)
+
+        def work(connection: Connection) -> Token:
+            connection.take_lock(Lock.TOKENS)
+            found = connection.execute(f"{_SELECT} WHERE name = %s", (name,)).fetchone()
+            if found is None or token_id not in {None, found[0]}:
+                raise no_token(name)
+            connection.execute("DELETE FROM tokens WHERE id = %s", (found[0],))
+            _count_change(connection)
+            return _token(*found)
+
+        return self._database.write(work, keeps_cache=True)
+
+    def alter(self, name: str, quotas: Quotas, token_id: str | None = None) -> Token:
+        """Replace a token's quotas; see `Tokens.alter`."""
+        check_text("the token's name", name)
+        quotas.check()
+
+        def work(connection: Connection) -> Token:
+            connection.take_lock(Lock.TOKENS)
+            found = connection.execute(f"{_SELECT} WHERE name = %s", (name,)).fetchone()
+            if found is None or token_id not in {None, found[0]}:
+                raise no_token(name)
+            token = _token(*found)
+            if token.quotas != quotas:
+                connection.execute(
+                    "UPDATE tokens SET quotas = %s WHERE id = %s", (_stored(quotas), token.id)
+                )
+                _count_change(connection)
+            return replace(token, quotas=quotas)
+
+        return self._database.write(work, keeps_cache=True)
+
+    def all(self, *, after: str | None = None, items_max: int | None = None) -> list[Token]:
+        """Return the tokens by name; see `Tokens.all`."""
+        check_text("after", after or "")
+
+        def work(connection: Connection) -> list[Token]:
+            # A name is never empty.
+            rows = connection.execute(
+                f"{_SELECT} WHERE name > %s::text ORDER BY name LIMIT %s::bigint",
+                (after or "", items_max),
+            )
+            return [_token(*row) for row in rows.fetchall()]
+
+        return self._database.read(work)
+
+    def changes(self) -> int:
+        """Return how often tokens changed; see `Tokens.changes`."""
+
+        def work(connection: Connection) -> int:
+            row = connection.execute("SELECT changes FROM token_changes").fetchone()
+            return 0 if row is None else row[0]
+
+        return self._database.read(work)
+
+
+def _count_change(connection: Connection) -> None:
+    connection.execute(
+        "INSERT INTO token_changes (id, changes) VALUES (0, 1) "
+        "ON CONFLICT (id) DO UPDATE SET changes = token_changes.changes + 1"
+    )
+
+
+def _stored(quotas: Quotas) -> str | None:
+    return json.dumps(quotas.to_json()) if quotas else None
+
+
+def _token(
+    token_id: str,
+    name: str,
+    digest: Any,
+    grants: str,
+    created_at: int,
+    expires_at: int | None,
+    quotas: str | None,
+) -> Token:
+    parsed = tuple(Grant.parse(text) for text in json.loads(grants))
+    bounds = Quotas.of(json.loads(quotas)) if quotas else NO_QUOTAS
+    return Token(token_id, name, bytes(digest), parsed, created_at, expires_at, bounds)

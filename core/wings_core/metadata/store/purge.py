@@ -3,16 +3,15 @@
 from collections import Counter
 from typing import LiteralString
 
-from wings_core.metadata.creation import DELETED_KEPT_US
-from wings_core.metadata.flushes import FLUSHES_KEPT_US
-from wings_core.metadata.folios import RETIRED_KEPT_US
+from wings_core.metadata.checks import DELETED_KEPT_US, RETIRED_KEPT_US
 from wings_core.metadata.judge import RESULTS_KEPT_US
+from wings_core.metadata.results import FLUSHES_KEPT_US
 from wings_core.metadata.store.database import Connection
 from wings_core.metadata.store.groups import purge_of_topic as purge_groups
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.maintenance import purge_leases
 from wings_core.metadata.store.pages import count_off
-from wings_core.metadata.store.publish import purge_results
+from wings_core.metadata.store.stages import purge_results
 
 _FLUSHES = """
 WITH old AS MATERIALIZED (

@@ -7,17 +7,22 @@ from operator import itemgetter
 from typing import LiteralString
 
 from wings_core.errors import InvalidArgument, OffsetOutOfRange
-from wings_core.metadata.folios import check_inline, check_retired
+from wings_core.metadata.checks import (
+    check_id,
+    check_inline,
+    check_partition,
+    check_retired,
+    check_text,
+)
 from wings_core.metadata.interfaces import MANY_LOCATIONS_MAX, OFFSET_MAX, OffsetRegistry
-from wings_core.metadata.judge import check_id, check_partition, check_text
 from wings_core.metadata.located import ManyLocated
-from wings_core.metadata.store import partitions
 from wings_core.metadata.store.database import Commits, Connection, Database, Looks
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.maintenance import keep_folios
+from wings_core.metadata.store.pages import partition_state, partition_states
 from wings_core.metadata.store.purge import purge
 from wings_core.metadata.store.topics import require_topic_ids
-from wings_core.metadata.waiters import Waiters
+from wings_core.metadata.waiting import Waiters
 from wings_core.model import (
     INLINE_FOLIOS_MAX,
     CommitBatch,
@@ -137,13 +142,13 @@ class DatabaseRegistry(OffsetRegistry):
     ) -> list[PartitionState]:
         """Return where a topic's partitions stand; see `OffsetRegistry.partition_states`."""
         return self._database.read(
-            lambda connection: partitions.partition_states(connection, topic_uuid, after, items_max)
+            lambda connection: partition_states(connection, topic_uuid, after, items_max)
         )
 
     def partition_state(self, topic_uuid: str, partition: Partition) -> PartitionState:
         """Return where a partition stands; see `OffsetRegistry.partition_state`."""
         return self._database.read(
-            lambda connection: partitions.partition_state(connection, topic_uuid, partition)
+            lambda connection: partition_state(connection, topic_uuid, partition)
         )
 
     def offsets_for_timestamps(

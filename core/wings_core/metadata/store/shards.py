@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from wings_core.metadata.checks import check_text
 from wings_core.metadata.interfaces import OFFSET_MAX, Shards
-from wings_core.metadata.judge import check_text
 from wings_core.metadata.shards import (
     PRUNED_MAX,
     SHARDS_MAX,

@@ -1,15 +1,349 @@
-"""Stages in a database: each method is one transaction, done by the module of its verb."""
+"""Stages in a database, and their publish: each method is one transaction.
+
+A publish is fenced by writer and batch, and answered again with its first result. Staged pages get
+offsets by the rule of a commit, `PartitionDraft.append`, some at a time.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString
 
+from pydantic import TypeAdapter
+
+from wings_core.errors import InvalidArgument, TopicNotFound
+from wings_core.metadata.checks import check_publish, check_text
 from wings_core.metadata.interfaces import Stages
-from wings_core.metadata.judge import check_publish, check_text
-from wings_core.metadata.shards import check_progress
-from wings_core.metadata.stages import ABORTED_MAX, after_prefix
-from wings_core.metadata.store.database import Connection, Database, of_ends
-from wings_core.metadata.store.publish import lock_stages, publish, was_published
-from wings_core.model import Aborted, PageAddress, Published, ShardProgress, Stage, StoredPage
+from wings_core.metadata.judge import PartitionDraft
+from wings_core.metadata.shards import check_progress, moved
+from wings_core.metadata.stages import (
+    ABORTED_MAX,
+    PUBLISH_RESULTS_KEPT_MAX,
+    PUBLISH_RESULTS_KEPT_US,
+    WRITERS_KEPT_US,
+    StageDraft,
+    after_prefix,
+    check_batch,
+    check_pages,
+    no_stage,
+)
+from wings_core.metadata.store.database import Connection, Database, Retry, of_ends
+from wings_core.metadata.store.locks import Lock
+from wings_core.metadata.store.pages import (
+    PageRow,
+    find_partitions,
+    insert_pages,
+    write_partitions,
+)
+from wings_core.metadata.store.shards import lock_shards, write_shards
+from wings_core.model import (
+    Aborted,
+    CommittedRange,
+    PageAddress,
+    Published,
+    PublishedRange,
+    ShardProgress,
+    Stage,
+    StoredPage,
+)
 from wings_core.names import NamespaceName, TopicName
+from wings_core.partitions import Partition
+
+PAGES_READ = 1_000
+"""Pages that are moved at a time, so that memory does not grow with the publish."""
+
+_RANGES = TypeAdapter(list[tuple[str, Partition, int, int]])
+"""The form in which results are stored: topic's name, partition, first and last offset."""
+
+_OLD_RESULTS = """
+WITH old AS MATERIALIZED (
+    SELECT writer, batch FROM publishes
+    WHERE succeeded_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+)
+DELETE FROM publishes WHERE (writer, batch) IN (SELECT writer, batch FROM old) RETURNING batch
+"""
+
+_LAST_RESULTS = """
+WITH old AS MATERIALIZED (
+    SELECT writer, batch FROM publishes
+    WHERE succeeded_at IS NULL AND published_at <= %s::bigint
+    LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+)
+DELETE FROM publishes WHERE (writer, batch) IN (SELECT writer, batch FROM old) RETURNING batch
+"""
+
+_STAGED = """
+SELECT staged_pages.partition, staged_pages.rows, staged_pages.timestamp, staged_pages.folio_id,
+    staged_pages.position, staged_pages.length,
+    CASE WHEN inline_folios.folio_id IS NULL THEN 1 ELSE 3 END,
+    staged_pages.first_row, staged_pages.slice_bytes, staged_pages.schema_version
+FROM staged_pages LEFT JOIN inline_folios ON inline_folios.folio_id = staged_pages.folio_id
+WHERE staged_pages.stage_id = %s AND staged_pages.number >= %s::bigint
+AND staged_pages.number < %s::bigint ORDER BY staged_pages.number
+"""
+"""Formats are those of `PageAddress.pushed_format`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOutcome:
+    """What a publish did."""
+
+    published: Published
+    ends: dict[tuple[str, Partition], int]
+    """The next offset of each partition that was written to, by topic UUID and partition."""
+
+
+def publish(
+    database: Database,
+    connection: Connection,
+    writer: str,
+    batch: int,
+    stages: Sequence[str],
+    shards: Sequence[ShardProgress],
+) -> PublishOutcome:
+    """Publish within the transaction of `connection`; see `Stages.publish`."""
+    now = database.now()
+    connection.take_lock(Lock.WRITERS, (writer,))
+    first = _find_result(connection, writer, batch, now)
+    if first is not None:
+        return PublishOutcome(Published(first, replayed=True), {})
+    row = connection.execute(
+        "SELECT max(batch) FROM publishes WHERE writer = %s", (writer,)
+    ).fetchone()
+    assert row is not None
+    check_batch(writer, batch, row[0])
+    if len(set(stages)) < len(stages):
+        raise InvalidArgument("a stage is named twice")
+    if shards:
+        stored = lock_shards(connection, shards)
+        at = database.lease_now(connection)
+        after = [moved(stored.get((each.source, each.shard)), each, at) for each in shards]
+        write_shards(connection, after)
+    move = _Move(connection, now)
+    move.stages(stages)
+    ranges = move.ranges()
+    _remember(connection, writer, batch, ranges, now)
+    return PublishOutcome(Published(ranges), move.ends())
+
+
+def was_published(connection: Connection, writer: str, batch: int) -> bool | None:
+    """Tell whether a batch was published; None for one too old to be remembered.
+
+    Waits for a publish of the writer that is under way.
+    """
+    connection.take_lock(Lock.WRITERS, (writer,))
+    row = connection.execute(
+        "SELECT count(*) FILTER (WHERE batch = %s::bigint), max(batch) FROM publishes "
+        "WHERE writer = %s",
+        (batch, writer),
+    ).fetchone()
+    assert row is not None
+    remembered, last_batch = row
+    if remembered:
+        return True
+    return None if last_batch is not None and batch < last_batch else False
+
+
+def lock_stages(connection: Connection, stages: Sequence[str]) -> dict[str, StageDraft]:
+    """Return the stages that are there, by id, and keep other transactions from them."""
+    rows = connection.execute_rows(
+        "SELECT stages.name, stages.topic_id, stages.id, stages.writing, stages.rows, "
+        "stages.bytes, stages.pages FROM {given} JOIN stages ON stages.name = given.name "
+        "ORDER BY stages.name FOR UPDATE OF stages",
+        {"name text": list(stages)},
+    ).fetchall()
+    return {row[0]: StageDraft(*row) for row in rows}
+
+
+def purge_results(connection: Connection, rows_max: int, now: int) -> int:
+    """Delete up to so many results that are out of date; return how many.
+
+    The last of a writer goes after those before it: they are older.
+    """
+    left = rows_max
+    old: tuple[tuple[LiteralString, int], ...] = (
+        (_OLD_RESULTS, PUBLISH_RESULTS_KEPT_US),
+        (_LAST_RESULTS, WRITERS_KEPT_US),
+    )
+    for statement, kept_us in old:
+        left -= len(connection.execute(statement, (now - kept_us, max(0, left))).fetchall())
+    return rows_max - left
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    name: TopicName
+    uuid: str
+
+
+class _Move:
+    """Gives offsets to the pages of stages, and deletes the stages; in one transaction."""
+
+    def __init__(self, connection: Connection, now: int) -> None:
+        self._connection = connection
+        self._now = now
+        self._topics: dict[int, _Topic] = {}
+        self._first: dict[tuple[int, Partition], int] = {}
+        """The first offset of each partition, in the order of their first pages."""
+        self._drafts: dict[tuple[int, Partition], PartitionDraft] = {}
+
+    def stages(self, names: Sequence[str]) -> None:
+        """Move all pages of stages.
+
+        Raises:
+            StageNotFound: One does not exist.
+            TopicNotFound: The topic of one was deleted.
+            BatchTooLarge: They have too many pages.
+        """
+        stages = self._lock_all(names)
+        connection = self._connection
+        ids = {"id bigint": [stage.stage_id for stage in stages]}
+        connection.expect_rows(sum(stage.pages for stage in stages))
+        keys = connection.execute_rows(
+            "SELECT DISTINCT stages.topic_id, staged_pages.partition FROM {given} "
+            "JOIN stages ON stages.id = given.id "
+            "JOIN staged_pages ON staged_pages.stage_id = given.id ORDER BY 1, 2",
+            ids,
+        ).fetchall()
+        self._drafts = find_partitions(connection, [(topic, value) for topic, value in keys])
+        for stage in stages:
+            for number in range(0, stage.pages, PAGES_READ):
+                numbers = (stage.stage_id, number, number + PAGES_READ)
+                self._append(stage.topic_id, connection.execute(_STAGED, numbers).fetchall())
+        connection.execute_rows(
+            "DELETE FROM staged_pages WHERE stage_id IN (SELECT id FROM {given})", ids
+        )
+        connection.execute_rows("DELETE FROM stages WHERE id IN (SELECT id FROM {given})", ids)
+
+    def ranges(self) -> tuple[PublishedRange, ...]:
+        """Return the offsets of each partition: one range, as no other transaction wrote."""
+        return tuple(
+            PublishedRange(
+                self._topics[topic_id].name,
+                partition,
+                first,
+                self._drafts[topic_id, partition].next_offset - 1,
+            )
+            for (topic_id, partition), first in self._first.items()
+        )
+
+    def ends(self) -> dict[tuple[str, Partition], int]:
+        """Return the next offset of each partition, by topic UUID and partition."""
+        return {
+            (self._topics[topic_id].uuid, partition): draft.next_offset
+            for (topic_id, partition), draft in self._drafts.items()
+        }
+
+    def _lock_all(self, names: Sequence[str]) -> list[StageDraft]:
+        """Lock the stages, and their topics before them."""
+        connection = self._connection
+        rows = connection.execute_rows(
+            "SELECT DISTINCT topics.uuid FROM {given} JOIN stages ON stages.name = given.name "
+            "JOIN topics ON topics.id = stages.topic_id",
+            {"name text": list(names)},
+        ).fetchall()
+        locked = {str(topic_uuid) for (topic_uuid,) in rows}
+        connection.share_lock(Lock.TOPICS, locked)
+        found = lock_stages(connection, names)
+        stages: list[StageDraft] = []
+        pages = 0
+        for name in names:
+            stage = found.get(name)
+            if stage is None:
+                raise no_stage(name)
+            pages += stage.pages
+            check_pages(pages, name)
+            stages.append(stage)
+        self._find_topics({stage.topic_id for stage in stages})
+        for stage in stages:
+            if stage.topic_id not in self._topics:
+                raise TopicNotFound(
+                    f"the topic of stage {stage.stage!r} was deleted", stage=stage.stage
+                )
+        if not {topic.uuid for topic in self._topics.values()} <= locked:
+            raise Retry("a stage was begun again, for another topic")
+        return stages
+
+    def _find_topics(self, topic_ids: set[int]) -> None:
+        # A deleted topic has no namespace, so it falls out of the join.
+        rows = self._connection.execute_rows(
+            "SELECT topics.id, namespaces.tenant, namespaces.name, topics.name, topics.uuid "
+            "FROM {given} JOIN topics ON topics.id = given.id "
+            "JOIN namespaces ON namespaces.id = topics.namespace_id",
+            {"id bigint": list(topic_ids)},
+        ).fetchall()
+        self._topics = {
+            topic_id: _Topic(TopicName(NamespaceName(tenant, namespace), name), topic_uuid)
+            for topic_id, tenant, namespace, name, topic_uuid in rows
+        }
+
+    def _append(self, topic_id: int, rows: Sequence[Sequence[Any]]) -> None:
+        """Give offsets to some pages; folios keep their counts."""
+        changed: dict[Partition, PartitionDraft] = {}
+        pages: list[tuple[PartitionDraft, CommittedRange, Sequence[Any]]] = []
+        for row in rows:
+            partition, count, timestamp, _, _, length, _, _, slice_bytes, _ = row
+            key = (topic_id, partition)
+            draft = changed[partition] = self._drafts[key]
+            self._first.setdefault(key, draft.next_offset)
+            size = length if slice_bytes is None else slice_bytes
+            got = draft.append(count, size, self._now if timestamp is None else timestamp)
+            draft.pages += 1
+            pages.append((draft, got, row))
+        write_partitions(self._connection, changed.values())  # Which gives ids to new ones.
+        for draft in changed.values():
+            draft.bytes = draft.pages = 0  # They were added.
+        found: list[PageRow] = []
+        for draft, got, row in pages:
+            assert draft.partition_id is not None
+            _, _, _, folio_id, position, length, *rest = row
+            format_, first_row, slice_bytes, version = rest
+            offsets = (draft.partition_id, got.end_offset, got.start_offset, got.timestamp)
+            place = (folio_id, position, length)
+            found.append((*offsets, *place, None, format_, first_row, slice_bytes, version))
+        insert_pages(self._connection, found)
+
+
+def _find_result(
+    connection: Connection, writer: str, batch: int, now: int
+) -> tuple[PublishedRange, ...] | None:
+    """Return what a batch got when it was published, None if it was not or is not remembered."""
+    row = connection.execute(
+        "SELECT committed FROM publishes WHERE writer = %s AND batch = %s::bigint "
+        "AND (succeeded_at IS NULL OR succeeded_at > %s::bigint)",
+        (writer, batch, now - PUBLISH_RESULTS_KEPT_US),
+    ).fetchone()
+    if row is None:
+        return None
+    return tuple(
+        PublishedRange(TopicName.parse(topic), partition, start_offset, end_offset)
+        for topic, partition, start_offset, end_offset in _RANGES.validate_json(row[0])
+    )
+
+
+def _remember(
+    connection: Connection,
+    writer: str,
+    batch: int,
+    committed: tuple[PublishedRange, ...],
+    now: int,
+) -> None:
+    connection.execute(
+        "UPDATE publishes SET succeeded_at = %s WHERE writer = %s AND succeeded_at IS NULL",
+        (now, writer),
+    )
+    ranges = [
+        (str(found.topic), found.partition, found.start_offset, found.end_offset)
+        for found in committed
+    ]
+    connection.execute(
+        "INSERT INTO publishes (writer, batch, committed, published_at) VALUES (%s, %s, %s, %s)",
+        (writer, batch, _RANGES.dump_json(ranges).decode(), now),
+    )
+    connection.execute(
+        "DELETE FROM publishes WHERE writer = %s AND batch <= "
+        "(SELECT batch FROM publishes WHERE writer = %s ORDER BY batch DESC LIMIT 1 OFFSET %s)",
+        (writer, writer, PUBLISH_RESULTS_KEPT_MAX),
+    )
 
 
 class DatabaseStages(Stages):

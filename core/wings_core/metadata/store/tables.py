@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from wings_core.metadata.maintenance import Lease
+from wings_core.metadata.maintenance import Lease, TableSegment, TableStates
 from wings_core.metadata.store.database import Connection, Database
 from wings_core.metadata.store.maintenance import is_held
-from wings_core.metadata.tables import TableSegment, TableStates
 from wings_core.partitions import Partition
 
 

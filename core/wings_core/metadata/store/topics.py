@@ -8,9 +8,14 @@ from typing import Any, Literal, LiteralString
 import pyarrow as pa
 
 from wings_core.errors import InvalidSchema, NamespaceNotEmpty, NamespaceNotFound, TopicNotFound
-from wings_core.metadata.creation import chosen_uuid, existing_namespace, existing_topic, taken_uuid
+from wings_core.metadata.checks import (
+    check_text,
+    chosen_uuid,
+    existing_namespace,
+    existing_topic,
+    taken_uuid,
+)
 from wings_core.metadata.interfaces import Admin
-from wings_core.metadata.judge import check_text
 from wings_core.metadata.store.database import Connection, Database, Notification, Retry
 from wings_core.metadata.store.locks import Lock
 from wings_core.model import Namespace, Topic, TopicConfig

@@ -10,8 +10,7 @@ import grpc
 
 from wings_core import tracing
 from wings_core.errors import InvalidArgument, Unavailable, WingsError
-from wings_core.metadata.remote.channel import ServiceChannel
-from wings_core.metadata.remote.errors import error_of
+from wings_core.metadata.remote.channel import ServiceChannel, error_of
 from wings_core.protocol.v1 import holds_pb2
 from wings_core.protocol.v1.stubs import Stub
 from wings_core.security.peers import PeerAccess

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from wings_core.errors import Internal, StorageCorrupt
-from wings_core.metadata.sqlite.faults import is_damage
 from wings_core.metadata.sqlite.integrity import (
     FAULTS,
     add_row_checksum,
@@ -21,7 +20,7 @@ from wings_core.metadata.sqlite.integrity import (
     open_to_check,
     row_checksum,
 )
-from wings_core.metadata.sqlite.writer import Writer
+from wings_core.metadata.sqlite.writer import Writer, is_damage
 from wings_core.partitions import Partition
 from wings_core.share.model import ShareKey
 from wings_core.share.replica.store import Mark, PartitionWrite, Row, StoredPartition
