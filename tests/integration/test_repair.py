@@ -296,7 +296,7 @@ def test_the_command_tells_what_is_lost_and_the_new_directory_is_served(
     before = files_of(data)
     status, said = wings(data, "--into", new)
     assert status == 1
-    assert "plain, partition null, offsets 10000 to 19999: what says where" in said
+    assert "plain, partition null, offsets 10000 to 19999: the location of these" in said
     assert files_of(data) == before, "the old directory is only read"
     status, said = wings(data, "--into", new)
     assert (status, "is there already" in said) == (2, True)

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from wings_core.errors import Unavailable
+from wings_core.errors import Unavailable, WingsError
 from wings_core.metadata.sqlite.store import SqliteMetadata
 from wings_core.metadata.sqlite.writer import Writer
 from wings_core.model import Lease
@@ -27,6 +27,7 @@ from wings_core.queue.sqlite import SqliteQueue
 from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica.postgres_store import PostgresHoldStore
 from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.requests import HoldRequest, TombstoneRequest
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_core.share.replica.store import HoldStore, PartitionWrite
 from wings_core.storage.page import encode_page
@@ -97,8 +98,15 @@ def replica(directory: Path) -> Opened:
 
     def hold(number: int) -> None:
         lease = Lease("c", number, "m")
-        under_test.hold(KEY, [OffsetRange(number, number)], lease, 60_000, 1_000_000)
-        under_test.tombstone(KEY, (), [OffsetRange(2 * number, 2 * number)])
+        held, finished = OffsetRange(number, number), OffsetRange(2 * number, 2 * number)
+        for answer in under_test.perform(
+            [
+                HoldRequest(KEY, (held,), lease, 60_000, 1_000_000),
+                TombstoneRequest(KEY, (), (finished,)),
+            ]
+        ):
+            if isinstance(answer, WingsError):
+                raise answer
 
     return Opened(opened.close, (hold,))
 
