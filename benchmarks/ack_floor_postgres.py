@@ -27,7 +27,7 @@ from benchmarks.acks import Acks, ack_server, batches, in_the_way, pushing, take
 from benchmarks.harness import create_topic
 from benchmarks.small import people
 from wings_core.metadata.postgres import PostgresMetadata
-from wings_core.metadata.postgres.connections import Connections
+from wings_core.metadata.postgres.connections import PostgresConnections
 from wings_core.metadata.postgres.store import SCHEMA
 from wings_core.model import INLINE_SUFFIX, CommitBatch, InlineFolio, PageAddress, StoredPage
 from wings_core.names import DEFAULT_NAMESPACE
@@ -109,7 +109,7 @@ class AckServer(flight.FlightServerBase):
         assert descriptor.command is not None
         how = json.loads(descriptor.command)
         data = os.urandom(ROW_BYTES)
-        connections = Connections(self._url, SCHEMA)
+        connections = PostgresConnections(self._url, SCHEMA)
         # With the settings of a node's session, which a bare insert needs none of.
         with closing(connections), closing(connections.open()) as connection:
             commit: Callable[[], object] = {

@@ -19,7 +19,7 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 
-from wings_core.metadata.maintenance import Lease
+from wings_core.metadata.maintenance import MaintenanceLease
 from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.model import (
     INLINE_SUFFIX,
@@ -85,7 +85,7 @@ class _Node:
         name = f"load-{number}"
         token = self._metadata.maintenance.acquire_lease(name, name, 3_600)
         assert token is not None
-        self._lease = Lease(name, name, token)
+        self._lease = MaintenanceLease(name, name, token)
 
     def run(self) -> None:
         """Work until the time is over."""

@@ -18,7 +18,7 @@ import wings_client
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.metadata.open import is_bound
-from wings_core.metadata.postgres.connections import Connections
+from wings_core.metadata.postgres.connections import PostgresConnections
 from wings_core.share.remote.link import RemoteLink
 from wings_core.share.replica.postgres_lease import OwnerLookup
 from wings_core.share.replica.postgres_store import SCHEMA, PostgresHoldStore
@@ -107,7 +107,7 @@ def test_holds_are_served_to_nodes_of_the_same_metadata_alone(nodes: Nodes) -> N
     one = nodes.start()
     create_topic(one.client(), "jobs", ["n: int64"])
     create_group(one.client(), "jobs")
-    with closing(Connections(nodes.url, SCHEMA)) as connections:
+    with closing(PostgresConnections(nodes.url, SCHEMA)) as connections:
         lookup = OwnerLookup(connections)
         address = lookup.address()
         lookup.close()

@@ -44,7 +44,7 @@ from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState, Waits
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import LOCATIONS_MAX, POSITIONS_MAX, OffsetRegistry
-from wings_core.metadata.waiting import TopicChanges, Wake
+from wings_core.metadata.waiting import GatheredChanges, Wake
 from wings_core.model import LocatedPartition, PartitionState, Position, Topic
 from wings_core.partitions import Partition, partition_value
 from wings_core.schema_versions import SchemaVersions
@@ -103,7 +103,7 @@ class Read:
     since: float = field(default_factory=time.monotonic)
     """When it last heard of a commit, or began, by the monotonic clock: a look that began later saw
     all there was."""
-    changes: TopicChanges | None = None
+    changes: GatheredChanges | None = None
     """What was committed since the last look, while commits are heard."""
     filtered_rows: int = 0
     """How many rows its filter has looked at."""
@@ -312,7 +312,7 @@ class Fetcher(TimeOffsets):
         """
         known = list(reads)
         for read in known:
-            read.changes = TopicChanges(read.note)
+            read.changes = GatheredChanges(read.note)
 
         def heard() -> None:
             for read in known:
@@ -366,7 +366,7 @@ class Fetcher(TimeOffsets):
             with self.watch([read], wake):
                 yield
             return
-        read.changes = changes = TopicChanges(wake, read.chosen)
+        read.changes = changes = GatheredChanges(wake, read.chosen)
         with self._registry.watch_topic(read.topic.uuid, changes.hear):
             yield
 

@@ -30,7 +30,7 @@ from wings_core.ingest.prepare import SHARED_PAGE_BYTES, SHARED_PAGE_ROWS
 from wings_core.maintain.plan import parts_of_rows
 from wings_core.maintain.tiering import joined
 from wings_core.metadata.interfaces import Admin, Metadata
-from wings_core.metadata.maintenance import Lease, Maintenance
+from wings_core.metadata.maintenance import Maintenance, MaintenanceLease
 from wings_core.model import (
     InlineFolio,
     InlinePage,
@@ -148,7 +148,7 @@ class Drain:
         self.pages_drained = 0
         """Pages drained since the start."""
         self._closing = False
-        self._lease: Lease | None = None
+        self._lease: MaintenanceLease | None = None
         """The lease, kept between drains."""
         self._leased_at = 0.0
         """Monotonic time of its last prolongation."""
@@ -296,7 +296,7 @@ class Drain:
                 return True  # Later flushes are gathered for the next drain.
         return False
 
-    def _take_lease(self) -> Lease | None:
+    def _take_lease(self) -> MaintenanceLease | None:
         """Return the lease with enough time for a round; None if another node holds it."""
         now = time.monotonic()
         if self._lease is None or now > self._leased_at + LEASE_SECONDS - LEASE_SAFE_SECONDS:
@@ -304,7 +304,7 @@ class Drain:
             token = self._maintenance.acquire_lease(LEASE, self._holder, LEASE_SECONDS)
             if token is None:
                 return None
-            self._lease, self._leased_at = Lease(LEASE, self._holder, token), now
+            self._lease, self._leased_at = MaintenanceLease(LEASE, self._holder, token), now
             with self._changed:
                 self._changed.notify()  # To release it once idle, as others wait for it.
         return self._lease
@@ -321,7 +321,7 @@ class Drain:
     def _is_sound(self, page: InlinePage) -> bool:
         return page.location.address not in self._damaged
 
-    def _move(self, pages: Sequence[InlinePage], lease: Lease) -> bool:
+    def _move(self, pages: Sequence[InlinePage], lease: MaintenanceLease) -> bool:
         """Move pages to storage; returns whether all sound ones were moved."""
         runs: list[_Run] = []
         gathered: list[_Gathered] = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from wings_core.errors import WingsError
-from wings_core.metadata.maintenance import Lease, Maintenance
+from wings_core.metadata.maintenance import Maintenance, MaintenanceLease
 
 LEASE_SECONDS = 60.0
 """Duration of a lease, after which another node can take over from a vanished one."""
@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 class HeldLease:
     """A held lease, for the thread that works under it."""
 
-    def __init__(self, lease: Lease, is_closing: Callable[[], bool]) -> None:
+    def __init__(self, lease: MaintenanceLease, is_closing: Callable[[], bool]) -> None:
         self.lease = lease
         self._is_closing = is_closing
         self.stepped_at = time.monotonic()
@@ -75,7 +75,7 @@ class LeaseKeeper:
         if token is None:
             yield None
             return
-        held = HeldLease(Lease(name, holder, token), self._closing.is_set)
+        held = HeldLease(MaintenanceLease(name, holder, token), self._closing.is_set)
         with self._lock:
             self._held.add(held)
         try:

@@ -20,7 +20,7 @@ from wings_core.partitions import Partition
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class MaintenanceLease:
     """A granted lease."""
 
     name: str
@@ -102,13 +102,15 @@ class Maintenance(Protocol):
         partition: Partition,
         old: Sequence[Location],
         new: Sequence[Location],
-        lease: Lease,
+        lease: MaintenanceLease,
     ) -> bool:
         """Put pages into the place of those of one partition; see `replace_all`."""
         replacement = Replacement(topic_uuid, partition, tuple(old), tuple(new))
         return self.replace_all([replacement], lease)[0]
 
-    def replace_all(self, replacements: Sequence[Replacement], lease: Lease) -> list[bool]:
+    def replace_all(
+        self, replacements: Sequence[Replacement], lease: MaintenanceLease
+    ) -> list[bool]:
         """Put pages into the place of those whose messages they hold, in one transaction.
 
         Args:
@@ -342,7 +344,7 @@ class TableStates(Protocol):
         number: int,
         add: Sequence[TableSegment],
         remove: Sequence[str],
-        lease: Lease,
+        lease: MaintenanceLease,
     ) -> bool:
         """Say what the commit of a number will do, in one transaction.
 
@@ -357,7 +359,11 @@ class TableStates(Protocol):
         ...
 
     def adopt(
-        self, topic_uuid: str, number: int, segments: Sequence[TableSegment], lease: Lease
+        self,
+        topic_uuid: str,
+        number: int,
+        segments: Sequence[TableSegment],
+        lease: MaintenanceLease,
     ) -> bool:
         """Replace all that is known of a table's files; False where the lease was lost.
 

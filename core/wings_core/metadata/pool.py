@@ -14,7 +14,7 @@ from wings_core.errors import Unavailable
 T = TypeVar("T")
 
 
-class _Waiter(Generic[T]):
+class _Turn(Generic[T]):
     """One caller in the queue."""
 
     __slots__ = ("item", "served")
@@ -41,7 +41,7 @@ class FairPool(Generic[T]):
         self._free = list(items)
         self._size = len(self._free)
         self._seconds_max = seconds_max
-        self._waiting: deque[_Waiter[T]] = deque()
+        self._waiting: deque[_Turn[T]] = deque()
         self._lock = threading.Lock()
         self._released = threading.Condition(self._lock)
         self._closed = False
@@ -57,14 +57,14 @@ class FairPool(Generic[T]):
         Raises:
             Unavailable: None came free in time, or the pool is closed.
         """
-        waiter: _Waiter[T] | None = None
+        waiter: _Turn[T] | None = None
         try:
             with self._lock:
                 if self._closed:
                     raise Unavailable("metadata is closed")
                 if self._free:
                     return self._free.pop()
-                waiter = _Waiter()
+                waiter = _Turn()
                 self._waiting.append(waiter)
             waiter.served.acquire(timeout=self._seconds_max)
         except BaseException:  # A signal handler may raise as soon as it waits.
@@ -107,7 +107,7 @@ class FairPool(Generic[T]):
             free, self._free = self._free, []
             return free
 
-    def _abandon(self, waiter: _Waiter[T]) -> None:
+    def _abandon(self, waiter: _Turn[T]) -> None:
         with self._lock:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)

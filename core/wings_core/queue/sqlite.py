@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from wings_core.errors import Unavailable, WingsError
-from wings_core.metadata.sqlite.writer import Writer
+from wings_core.metadata.sqlite.writer import SqliteWriter
 from wings_core.queue.interfaces import Queue, QueueMessage
 
 PAUSE_SECONDS = (0.02, 0.5)
@@ -54,7 +54,7 @@ class SqliteQueue(Queue):
         self._path = path
         self._clock = clock
         self._closed = threading.Event()
-        self._writer = Writer(path, sqlite3.Connection, "it")
+        self._writer = SqliteWriter(path, sqlite3.Connection, "it")
         try:
             with self._transaction() as connection:
                 self._identity = _identity(connection)

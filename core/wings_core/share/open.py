@@ -87,7 +87,7 @@ class SharedHolds:
 
     def __init__(self, url: str, access: "PeerAccess") -> None:
         store = _postgres_store()
-        from wings_core.metadata.postgres.connections import Connections
+        from wings_core.metadata.postgres.connections import PostgresConnections
         from wings_core.share.replica.postgres_lease import OwnerLookup
         from wings_core.share.replica.postgres_store import SCHEMA
 
@@ -97,7 +97,7 @@ class SharedHolds:
             lambda: store(url, claim_seconds=0, address=self._address), waits=True
         )
         """To be served to the other nodes."""
-        self._connections = Connections(url, SCHEMA)
+        self._connections = PostgresConnections(url, SCHEMA)
         self._owner = OwnerLookup(self._connections)
         self.copies = PostgresCopies(self._connections)
         """Of its durable state, whichever node has it."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.fetch.state import Waits
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.metadata.waiting import TopicChanges
+from wings_core.metadata.waiting import GatheredChanges
 from wings_core.model import Located, Position
 from wings_core.partitions import canonical_partition
 from wings_core.protocol import messages
@@ -92,7 +92,7 @@ class Locations:
         """
         loop = asyncio.get_running_loop()
         wake = asyncio.Event()
-        changes = TopicChanges(lambda: _notify(loop, wake))
+        changes = GatheredChanges(lambda: _notify(loop, wake))
         with self._waits.one(), self._registry.watch_topic(request.topic_uuid, changes.hear):
             self._wakes.add(wake)
             try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from wings_core.errors import InvalidArgument, ResourceExhausted
 from wings_core.metadata.interfaces import Metadata
-from wings_core.metadata.maintenance import Finished, Lease, TableSegment
+from wings_core.metadata.maintenance import Finished, MaintenanceLease, TableSegment
 
 # ruff: noqa: D102 - what an RPC means is said in its `.proto` file.
 from wings_core.metadata.remote.paging import BY_PARTITION, BY_TEXT
@@ -86,7 +86,7 @@ class MaintenanceHandlers:
             canonical_partition(request.partition),
             [messages.LOCATION.decode(location) for location in request.old],
             [messages.LOCATION.decode(location) for location in request.new],
-            Lease(request.lease, request.holder, request.token),
+            MaintenanceLease(request.lease, request.holder, request.token),
         )
         return maintenance_pb.ReplacePagesResponse(replaced=replaced)
 
@@ -102,7 +102,7 @@ class MaintenanceHandlers:
                 )
                 for each in request.replacements
             ],
-            Lease(request.lease, request.holder, request.token),
+            MaintenanceLease(request.lease, request.holder, request.token),
         )
         return maintenance_pb.ReplaceAllPagesResponse(replaced=replaced)
 
@@ -175,7 +175,7 @@ class TableHandlers:
             request.number,
             _segments(request.add),
             list(request.remove),
-            Lease(request.lease, request.holder, request.token),
+            MaintenanceLease(request.lease, request.holder, request.token),
         )
         return tables_pb.PlanTableCommitResponse(planned=planned)
 
@@ -190,7 +190,7 @@ class TableHandlers:
             request.topic_uuid,
             request.number,
             _segments(request.segments),
-            Lease(request.lease, request.holder, request.token),
+            MaintenanceLease(request.lease, request.holder, request.token),
         )
         return tables_pb.AdoptTableResponse(adopted=adopted)
 
@@ -252,7 +252,7 @@ READ_BYTES_MAX = 8 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class _Copy:
+class _OpenCopy:
     directory: "tempfile.TemporaryDirectory[str]"
     used_at: float
 
@@ -268,7 +268,7 @@ class CopyHandlers:
         self._metadata = metadata
         self._lock = threading.Lock()
         """Of the table; no other lock is taken under it."""
-        self._copies: dict[str, _Copy] = {}
+        self._copies: dict[str, _OpenCopy] = {}
 
     def begin_copy(self, _: copies_pb.BeginCopyRequest) -> copies_pb.BeginCopyResponse:
         self._end_silent()
@@ -276,7 +276,7 @@ class CopyHandlers:
             if len(self._copies) >= COPIES_MAX:
                 raise ResourceExhausted(f"{COPIES_MAX} copies of the metadata are being read")
         copy_id = secrets.token_hex(16)
-        copy = _Copy(tempfile.TemporaryDirectory(prefix="wings-copy-"), time.monotonic())
+        copy = _OpenCopy(tempfile.TemporaryDirectory(prefix="wings-copy-"), time.monotonic())
         try:
             with self._metadata.copying() as write:
                 write(copy.path)

@@ -76,7 +76,7 @@ async def _refuse_stream(_: Any, context: Any) -> AsyncIterator[bytes]:
     yield b""
 
 
-class Traces(grpc.aio.ServerInterceptor):
+class CallSpans(grpc.aio.ServerInterceptor):
     """Makes spans of the calls that nodes make for a traced call of theirs."""
 
     async def intercept_service(

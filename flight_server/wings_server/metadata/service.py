@@ -39,7 +39,7 @@ from wings_server.holds.sessions import Sessions
 from wings_server.http.listener import bind
 from wings_server.metadata.handlers import services
 from wings_server.metadata.locations import Locations
-from wings_server.metadata.peers import ClusterToken, PeerSecurity, Traces
+from wings_server.metadata.peers import CallSpans, ClusterToken, PeerSecurity
 from wings_server.metadata.requests import check_request
 from wings_server.settings import Address
 
@@ -75,7 +75,7 @@ def _interceptors(security: PeerSecurity) -> list[grpc.aio.ServerInterceptor]:
     if security.token is not None:
         found.append(ClusterToken(security.token))
     if tracing.is_on():
-        found.append(Traces())
+        found.append(CallSpans())
     return found
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from wings_core.errors import Unavailable, WingsError
 from wings_core.metadata.sqlite.store import SqliteMetadata
-from wings_core.metadata.sqlite.writer import Writer
+from wings_core.metadata.sqlite.writer import SqliteWriter
 from wings_core.model import Lease
 from wings_core.names import NamespaceName
 from wings_core.partitions import UNPARTITIONED
@@ -49,7 +49,7 @@ class Opened(NamedTuple):
 
 
 def writer(directory: Path) -> Opened:
-    opened = Writer(directory / "writer.sqlite", sqlite3.Connection)
+    opened = SqliteWriter(directory / "writer.sqlite", sqlite3.Connection)
     with opened.transaction() as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS t (n INTEGER)")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wings_core.errors import Internal, Unavailable
-from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome, Waiter
+from wings_core.metadata.remote.deduplicate import CallOutcome, Deduplicate, Waiter
 from wings_core.metadata.remote.watches import Retries, Watches
 from wings_core.model import Located, Position
 from wings_core.partitions import UNPARTITIONED
@@ -22,14 +22,14 @@ class Calls:
     """Calls that end when a test says so."""
 
     def __init__(self) -> None:
-        self.open: dict[int, tuple[str, Callable[[Outcome[int]], None]]] = {}
+        self.open: dict[int, tuple[str, Callable[[CallOutcome[int]], None]]] = {}
         self.begun = 0
         self.deadlines: list[Deadline] = []
         self.cancelled: list[int] = []
         self.changed = threading.Condition()
 
     def begin(
-        self, key: str, deadline: Deadline, done: Callable[[Outcome[int]], None]
+        self, key: str, deadline: Deadline, done: Callable[[CallOutcome[int]], None]
     ) -> Callable[[], None]:
         with self.changed:
             number = self.begun
@@ -48,7 +48,7 @@ class Calls:
         with self.changed:
             assert self.changed.wait_for(lambda: self.begun >= calls, LONG)
 
-    def end(self, number: int, outcome: Outcome[int]) -> None:
+    def end(self, number: int, outcome: CallOutcome[int]) -> None:
         _, done = self.open.pop(number)
         done(outcome)
 
@@ -56,11 +56,11 @@ class Calls:
 def test_a_thousand_requests_share_one_call() -> None:
     calls = Calls()
     shared = Deduplicate(calls.begin)
-    got: list[Outcome[int]] = []
+    got: list[CallOutcome[int]] = []
     for _ in range(1_000):
         shared.join("key", Deadline.never(), got.append)
     assert (calls.begun, len(shared)) == (1, 1)
-    calls.end(0, Outcome(7))
+    calls.end(0, CallOutcome(7))
     assert [outcome.value for outcome in got] == [7] * 1_000
     assert len(shared) == 0
 
@@ -73,20 +73,20 @@ def test_a_blocked_request_leaves_at_its_deadline_and_the_others_get_the_answer(
         calls.wait_until_begun(1)
         assert shared.get("key", Deadline.after(0.02)) is None
         assert calls.cancelled == []
-        calls.end(0, Outcome(3))
+        calls.end(0, CallOutcome(3))
         assert longer.result(LONG) == 3
 
 
 def test_the_first_caller_leaves_and_the_call_goes_on_for_the_rest() -> None:
     calls = Calls()
     shared = Deduplicate(calls.begin)
-    got: list[Outcome[int]] = []
+    got: list[CallOutcome[int]] = []
     first = shared.join("key", Deadline.never(), got.append)
     shared.join("key", Deadline.never(), got.append)
     shared.leave(first)
     assert calls.cancelled == []
-    calls.end(0, Outcome(1))
-    assert got == [Outcome(1)]
+    calls.end(0, CallOutcome(1))
+    assert got == [CallOutcome(1)]
 
 
 def test_the_last_to_leave_cancels_the_call() -> None:
@@ -101,36 +101,36 @@ def test_the_last_to_leave_cancels_the_call() -> None:
 def test_a_call_that_ends_early_is_made_again_for_those_with_time_left() -> None:
     calls = Calls()
     shared = Deduplicate(calls.begin)
-    short: list[Outcome[int]] = []
-    longer: list[Outcome[int]] = []
+    short: list[CallOutcome[int]] = []
+    longer: list[CallOutcome[int]] = []
     shared.join("key", Deadline.after(-1), short.append)
     for _ in range(5):
         shared.join("key", Deadline.after(LONG), longer.append)
-    calls.end(0, Outcome())
-    assert short == [Outcome()]
+    calls.end(0, CallOutcome())
+    assert short == [CallOutcome()]
     assert (longer, calls.begun) == ([], 2)
     assert not calls.deadlines[1].passed
-    calls.end(1, Outcome(2))
-    assert longer == [Outcome(2)] * 5
+    calls.end(1, CallOutcome(2))
+    assert longer == [CallOutcome(2)] * 5
 
 
 def test_an_error_reaches_who_began_the_call_and_the_rest_try_once_more() -> None:
     calls = Calls()
     shared = Deduplicate(calls.begin)
     error, another = Unavailable("one"), Unavailable("two")
-    got: list[list[Outcome[int]]] = [[], [], []]
+    got: list[list[CallOutcome[int]]] = [[], [], []]
     for outcomes in got:
         shared.join("key", Deadline.never(), outcomes.append)
-    calls.end(0, Outcome(error=error))
-    assert got == [[Outcome(error=error)], [], []]
-    calls.end(1, Outcome(error=another))
-    assert got[1:] == [[Outcome(error=another)]] * 2
+    calls.end(0, CallOutcome(error=error))
+    assert got == [[CallOutcome(error=error)], [], []]
+    calls.end(1, CallOutcome(error=another))
+    assert got[1:] == [[CallOutcome(error=another)]] * 2
     assert (calls.begun, len(shared)) == (2, 0)
 
 
 def test_an_error_is_raised_to_a_blocked_request() -> None:
     def begin(
-        _key: str, _deadline: Deadline, _done: Callable[[Outcome[int]], None]
+        _key: str, _deadline: Deadline, _done: Callable[[CallOutcome[int]], None]
     ) -> Callable[[], None]:
         raise Unavailable("no connection")
 
@@ -156,7 +156,7 @@ def test_whatever_happens_everybody_who_stays_is_answered_once(
 ) -> None:
     calls = Calls()
     shared = Deduplicate(calls.begin)
-    outcomes: dict[int, list[Outcome[int]]] = {}
+    outcomes: dict[int, list[CallOutcome[int]]] = {}
     waiters: dict[int, Waiter[str, int]] = {}
     for kind, argument in steps:
         if kind == "join":
@@ -171,10 +171,10 @@ def test_whatever_happens_everybody_who_stays_is_answered_once(
             assert len(outcomes[number]) == before
         elif kind != "leave" and calls.open:
             number = sorted(calls.open)[int(argument) % len(calls.open)]
-            ends: dict[str, Outcome[int]] = {
-                "answer": Outcome(number),
-                "fail": Outcome(error=Unavailable("")),
-                "early": Outcome(),
+            ends: dict[str, CallOutcome[int]] = {
+                "answer": CallOutcome(number),
+                "fail": CallOutcome(error=Unavailable("")),
+                "early": CallOutcome(),
             }
             outcome = ends[kind]
             calls.end(number, outcome)
@@ -182,7 +182,7 @@ def test_whatever_happens_everybody_who_stays_is_answered_once(
         assert len(keys) == len(set(keys)) == len(shared), "one call for each key"
         assert all(len(got) <= 1 for got in outcomes.values())
     while calls.open:
-        calls.end(next(iter(calls.open)), Outcome(0))
+        calls.end(next(iter(calls.open)), CallOutcome(0))
     assert len(shared) == 0, "nothing is kept once answered"
     assert all(len(outcomes[number]) == 1 for number in waiters), "no waiter is forgotten"
 
@@ -193,12 +193,12 @@ def test_a_watch_that_ends_leaves_the_call_that_is_under_way() -> None:
     begun: list[int] = []
 
     def begin(
-        key: Position, deadline: Deadline, done: Callable[[Outcome[Located]], None]
+        key: Position, deadline: Deadline, done: Callable[[CallOutcome[Located]], None]
     ) -> Callable[[], None]:
         del deadline
         begun.append(key.offset)
         if key.offset == 0:
-            done(Outcome(Located((), 0, 7)))
+            done(CallOutcome(Located((), 0, 7)))
         return lambda: cancelled.append(key.offset)
 
     class AtOnce(Retries):
@@ -228,7 +228,7 @@ def test_a_call_that_cannot_be_begun_ends_for_all_that_joined_it() -> None:
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(shared.get, "key", Deadline.after(LONG))
         assert begun.wait(LONG)
-        outcomes: list[Outcome[int]] = []
+        outcomes: list[CallOutcome[int]] = []
         shared.join("key", Deadline.after(LONG), outcomes.append)
         joined.set()
         assert isinstance(first.exception(LONG), Internal)

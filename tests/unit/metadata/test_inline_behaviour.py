@@ -5,7 +5,7 @@ from fix_metadata import SECOND, MetadataUnderTest
 from tables import each
 
 from wings_core.errors import InvalidArgument
-from wings_core.metadata.maintenance import Lease
+from wings_core.metadata.maintenance import MaintenanceLease
 from wings_core.model import (
     INLINE_FOLIOS_MAX,
     Accepted,
@@ -67,10 +67,10 @@ def drained(pages: list[Location], folio: str = "segment") -> Location:
     )
 
 
-def leased(metadata: MetadataUnderTest) -> Lease:
+def leased(metadata: MetadataUnderTest) -> MaintenanceLease:
     token = metadata.opened.maintenance.acquire_lease("drain", "one", 60)
     assert token is not None
-    return Lease("drain", "one", token)
+    return MaintenanceLease("drain", "one", token)
 
 
 def backlog(metadata: MetadataUnderTest) -> tuple[list[tuple[Partition, int, str]], int]:
@@ -210,7 +210,7 @@ def test_nothing_is_replaced_without_the_lease(metadata: MetadataUnderTest) -> N
     topic = metadata.create_topic()
     commit(metadata, batch(topic))
     pages = located(metadata, topic)
-    lost = Lease("drain", "one", leased(metadata).token + 1)
+    lost = MaintenanceLease("drain", "one", leased(metadata).token + 1)
     new = Replacement(topic.uuid, UNPARTITIONED, tuple(pages), (drained(pages),))
     assert metadata.opened.maintenance.replace_all([new], lost) == [False]
     assert located(metadata, topic) == pages

@@ -14,7 +14,7 @@ from property_examples import examples
 
 from wings_core.errors import TopicNotFound
 from wings_core.metadata.located import integers, locations_of
-from wings_core.metadata.waiting import TopicChanges
+from wings_core.metadata.waiting import GatheredChanges
 from wings_core.model import LocatedPartition, Location, PartitionState
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 
@@ -158,7 +158,7 @@ class Told:
 
     def __init__(self) -> None:
         self.changed = threading.Event()
-        self.changes = TopicChanges(self.changed.set)
+        self.changes = GatheredChanges(self.changed.set)
 
     def next(self) -> Mapping[Partition, int] | None:
         assert self.changed.wait(LONG)
@@ -207,7 +207,7 @@ def test_a_watch_ends_with_a_look_at_everything_where_its_topic_goes(
 def test_a_reader_of_some_partitions_is_not_woken_for_others(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic("key")
     told, some = Told(), Told()
-    some.changes = TopicChanges(some.changed.set, {B})
+    some.changes = GatheredChanges(some.changed.set, {B})
     with metadata.registry.watch_topic(topic.uuid, told.changes.hear), ExitStack() as stack:
         begin(metadata, told)  # For both, who share a stream where it is over a network.
         stack.enter_context(metadata.registry.watch_topic(topic.uuid, some.changes.hear))

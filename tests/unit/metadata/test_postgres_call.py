@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 from wings_core.errors import TopicNotFound
 from wings_core.metadata.interfaces import OFFSET_MAX
 from wings_core.metadata.postgres import PostgresMetadata
-from wings_core.metadata.postgres.connections import Connection, Connections
+from wings_core.metadata.postgres.connections import Connection, PostgresConnections
 from wings_core.metadata.postgres.faults import passing
 from wings_core.metadata.store.locks import Lock, bucket
 from wings_core.model import (
@@ -252,7 +252,7 @@ def test_a_function_is_called_though_what_was_prepared_is_gone(
     postgres: PostgresServer,
 ) -> None:
     with (
-        contextlib.closing(Connections(postgres.url, "public")) as connections,
+        contextlib.closing(PostgresConnections(postgres.url, "public")) as connections,
         contextlib.closing(connections.open()) as connection,
     ):
         assert connection.call("repeat", ("ü", 2)) == "üü"

@@ -341,7 +341,7 @@ def test_a_fault_that_nobody_foresaw_leaves_no_listener_deaf(
             raise RuntimeError("a fault")
 
     with (
-        closing(connections.Connections(postgres.url, schema)) as own,
+        closing(connections.PostgresConnections(postgres.url, schema)) as own,
         closing(listener.Listener(own, "here", hear)),
         psycopg.connect(postgres.url, autocommit=True) as other,
     ):
@@ -464,14 +464,16 @@ def test_a_node_that_is_paused_in_a_commit_keeps_its_locks_for_so_long_and_commi
 
 
 @pytest.fixture
-def own_connections(postgres: PostgresServer, schema: str) -> Generator[connections.Connections]:
+def own_connections(
+    postgres: PostgresServer, schema: str
+) -> Generator[connections.PostgresConnections]:
     PostgresMetadata(postgres.url, schema=schema).close()  # Makes the tables.
-    with closing(connections.Connections(postgres.url, schema)) as opened:
+    with closing(connections.PostgresConnections(postgres.url, schema)) as opened:
         yield opened
 
 
 def test_a_transaction_goes_on_after_no_statement_that_failed(
-    own_connections: connections.Connections,
+    own_connections: connections.PostgresConnections,
 ) -> None:
     own = database.PostgresDatabase(own_connections, tell_nobody)
 
@@ -493,7 +495,7 @@ def test_a_transaction_goes_on_after_no_statement_that_failed(
 
 
 def test_the_server_looks_whether_a_silent_node_is_there(
-    own_connections: connections.Connections,
+    own_connections: connections.PostgresConnections,
 ) -> None:
     with closing(own_connections.open()) as connection:
         settings = connection.execute(

@@ -13,7 +13,7 @@ from tables import each
 from wings_core.errors import Internal
 from wings_core.metadata.postgres import PostgresMetadata, connections, locate, schema
 from wings_core.metadata.postgres.commit_function import TYPES
-from wings_core.metadata.postgres.connections import Connections, Loan
+from wings_core.metadata.postgres.connections import Loan, PostgresConnections
 from wings_core.metadata.postgres.listener import (
     PAYLOAD_BYTES_MAX,
     PENDING_MAX,
@@ -141,7 +141,7 @@ def test_a_schema_opened_for_reading_is_not_made_and_not_written(postgres: Postg
 def test_locate_takes_the_same_work_in_a_long_log(postgres: PostgresServer) -> None:
     """Blocks of the database that are looked at: a level of the index more, and no other."""
     name, blocks = new_schema(), dict[int, int]()
-    own = Connections(postgres.url, name)
+    own = PostgresConnections(postgres.url, name)
     with closing(own), PostgresMetadata(postgres.url, schema=name) as metadata:
         for pages in (500, 40_000):
             topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic(f"t{pages}"), SCHEMA)

@@ -38,7 +38,7 @@ from wings_core.metadata.remote.channel import (
     error_of,
     status_of,
 )
-from wings_core.metadata.remote.deduplicate import Outcome
+from wings_core.metadata.remote.deduplicate import CallOutcome
 from wings_core.model import Accepted, Position, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
@@ -455,7 +455,7 @@ def test_an_answer_that_is_not_understood_ends_the_call() -> None:
     def convert(answer: bytes) -> int:
         raise ValueError(f"what is {answer!r}?")
 
-    outcomes: list[Outcome[int]] = []
+    outcomes: list[CallOutcome[int]] = []
     channel = ServiceChannel("127.0.0.1:1")
     channel.begin(cast("Any", Answered()), b"", 1.0, convert, outcomes.append)
     channel.close()

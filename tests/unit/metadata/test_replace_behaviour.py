@@ -7,7 +7,7 @@ import pytest
 from fix_metadata import NOON, SECOND, MetadataUnderTest, batch_of, offsets_of
 
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound
-from wings_core.metadata.maintenance import Lease
+from wings_core.metadata.maintenance import MaintenanceLease
 from wings_core.model import (
     LargestTopics,
     Location,
@@ -51,10 +51,10 @@ def merged(pages: list[Location], folio: str = MERGED, length: int = 64) -> Loca
     )
 
 
-def leased(metadata: MetadataUnderTest, name: str = "p", holder: str = "one") -> Lease:
+def leased(metadata: MetadataUnderTest, name: str = "p", holder: str = "one") -> MaintenanceLease:
     token = metadata.opened.maintenance.acquire_lease(name, holder, 60)
     assert token is not None
-    return Lease(name, holder, token)
+    return MaintenanceLease(name, holder, token)
 
 
 def replace(
@@ -62,7 +62,7 @@ def replace(
     topic: Topic,
     old: list[Location],
     new: list[Location],
-    lease: Lease | None = None,
+    lease: MaintenanceLease | None = None,
 ) -> bool:
     lease = lease or leased(metadata)
     return metadata.opened.maintenance.replace(topic.uuid, UNPARTITIONED, old, new, lease)

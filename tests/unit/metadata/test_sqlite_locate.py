@@ -12,7 +12,7 @@ from fix_metadata import NOON, SCHEMA, A, B, batch_of
 from wings_core.errors import TopicNotFound
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite.commit_cache import CommitCache
-from wings_core.metadata.sqlite.database import Connection
+from wings_core.metadata.sqlite.database import SqliteConnection
 from wings_core.metadata.sqlite.locate import locate, offsets_for_timestamps
 from wings_core.model import INLINE_SUFFIX, Accepted, InlineFolio, Topic
 from wings_core.names import DEFAULT_NAMESPACE
@@ -40,7 +40,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Topic, Topic]:
     return path, topics[0], topics[1]
 
 
-def work(path: Path, ask: Callable[[Connection], object]) -> int:
+def work(path: Path, ask: Callable[[SqliteConnection], object]) -> int:
     """Count the steps of SQLite's machine."""
     steps = 0
 
@@ -50,9 +50,9 @@ def work(path: Path, ask: Callable[[Connection], object]) -> int:
         return 0
 
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        ask(Connection(connection, CommitCache()))  # Reads the schema.
+        ask(SqliteConnection(connection, CommitCache()))  # Reads the schema.
         connection.set_progress_handler(count, 1)
-        ask(Connection(connection, CommitCache()))
+        ask(SqliteConnection(connection, CommitCache()))
     return steps
 
 
@@ -116,7 +116,7 @@ def test_what_the_last_commit_appended_is_found_in_memory_as_it_lies_in_the_data
                             topic.uuid, partition, offset, messages_max
                         )
                         assert not statements
-                        asked = Connection(beside, CommitCache())
+                        asked = SqliteConnection(beside, CommitCache())
                         assert found == locate(asked, topic.uuid, partition, offset, messages_max)
         assert metadata.registry.locate(topic.uuid, A, 4, 1).locations, "of an earlier commit"
         assert statements

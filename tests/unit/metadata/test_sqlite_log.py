@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from wings_core.metadata.sqlite.database_file import DatabaseFile
-from wings_core.metadata.sqlite.writer import LENGTHENED_AFTER, WAL_BYTES_AHEAD, Writer
+from wings_core.metadata.sqlite.writer import LENGTHENED_AFTER, WAL_BYTES_AHEAD, SqliteWriter
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def insert(path: Path) -> Generator[Callable[[int], None]]:
-    writer = Writer(path, sqlite3.Connection)
+    writer = SqliteWriter(path, sqlite3.Connection)
     with writer.transaction() as database:
         database.execute("CREATE TABLE numbers (number INTEGER PRIMARY KEY, filler BLOB)")
 
@@ -94,7 +94,7 @@ def test_what_is_left_of_a_transaction_that_another_replaced_is_no_damage(
     replaced = tmp_path / "replaced" / path.name
     for each in (path, log_of(path)):
         shutil.copy(each, replaced.parent)
-    writer = Writer(replaced, sqlite3.Connection)
+    writer = SqliteWriter(replaced, sqlite3.Connection)
     with writer.transaction() as database:  # As one whose sync failed.
         database.executemany(
             "INSERT INTO numbers VALUES (?, zeroblob(5000))", [(n,) for n in [7, 8]]

@@ -5,7 +5,7 @@ from threading import Barrier
 
 from fix_metadata import MetadataUnderTest, batch_of
 
-from wings_core.metadata.maintenance import Lease, TableSegment
+from wings_core.metadata.maintenance import MaintenanceLease, TableSegment
 from wings_core.model import Expired, Topic
 from wings_core.partitions import UNPARTITIONED
 
@@ -23,7 +23,10 @@ def test_a_commit_is_planned_under_a_lease_and_confirmed(metadata: MetadataUnder
         metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 7}, folio=folio)])
     token = metadata.opened.maintenance.acquire_lease("table", "me", HOUR)
     assert token is not None
-    lease, lost = Lease("table", "me", token), Lease("table", "another", token)
+    lease, lost = (
+        MaintenanceLease("table", "me", token),
+        MaintenanceLease("table", "another", token),
+    )
     assert tables.begin(topic.uuid, "default.t") == 0
     assert not tables.plan(topic.uuid, 1, [segment("f")], [], lost)
     assert not tables.plan(topic.uuid, 1, [segment("f"), segment("gone")], [], lease)
@@ -64,7 +67,7 @@ def test_pages_that_a_table_has_or_is_about_to_have_are_kept_where_asked(
         metadata.registry.commit([batch_of(each, {UNPARTITIONED: 7}, folio=folio)])
     token = metadata.opened.maintenance.acquire_lease("table", "me", HOUR)
     assert token is not None
-    lease = Lease("table", "me", token)
+    lease = MaintenanceLease("table", "me", token)
     tables.begin(topic.uuid, "default.t")
     assert tables.plan(topic.uuid, 1, [segment("f")], [], lease)
     assert expire(metadata, topic, outside_tables=True) == Expired(0, 0, 0, 0)
@@ -88,7 +91,7 @@ def test_pages_that_are_dropped_are_not_planned_for_a_table_at_the_same_time(
     topic = metadata.create_topic()
     token = metadata.opened.maintenance.acquire_lease("table", "me", HOUR)
     assert token is not None
-    lease = Lease("table", "me", token)
+    lease = MaintenanceLease("table", "me", token)
     tables.begin(topic.uuid, "default.t")
     barrier = Barrier(2)
 

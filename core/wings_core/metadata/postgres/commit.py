@@ -1,9 +1,9 @@
 """Flushes committed to PostgreSQL: judged on what this process knows, compared and set by one call.
 
-The judge decides before anything is asked, on what the last commits of this process left: `Known`.
-`commit_flush`, a function of the schema, compares that with what is stored and writes what the
-judge changed, in one statement that is its own transaction; see `commit_function`. Where other
-processes wrote meanwhile it returns what is stored instead. Then the judge decides again on that,
+The Judge decides before any statement is sent, on `KnownState`: what the last commits of this
+process left. `commit_flush`, a function of the schema, compares that with the tables and writes the
+Judge's changes, in one statement that is its own transaction; see `commit_function`. Where other
+processes wrote meanwhile it returns the stored rows instead. Then the Judge decides again on those,
 and the same function is called within a transaction, which has kept the locks.
 """
 
@@ -41,7 +41,7 @@ _Stage = tuple[int | None, str | None, int | None, int | None, int | None]
 _ABSENT: _Stage = (None, None, None, None, None)
 
 
-class Known:
+class KnownState:
     """What is stored, as the last commits of this process left it; other processes may go on.
 
     May be used from several threads: whatever it says is compared with what is stored.
@@ -72,7 +72,7 @@ class PostgresCommits:
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
-        self._known = Known()
+        self._known = KnownState()
 
     def commit(
         self,
@@ -111,7 +111,7 @@ class _Flush:
 
     def __init__(
         self,
-        known: Known,
+        known: KnownState,
         batches: Sequence[CommitBatch],
         flush_id: FlushId | None,
         inline: InlineFolio | None,

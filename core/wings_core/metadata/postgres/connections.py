@@ -406,7 +406,7 @@ class Loan:
 
     __slots__ = ("_connections", "_seconds", "_slot")
 
-    def __init__(self, connections: "Connections", seconds: float | None = None) -> None:
+    def __init__(self, connections: "PostgresConnections", seconds: float | None = None) -> None:
         self._connections = connections
         self._seconds = USE_SECONDS_MAX if seconds is None else seconds
 
@@ -441,7 +441,7 @@ class Loan:
         connections.slots.release(slot)
 
 
-class Connections:
+class PostgresConnections:
     """Opens the connections to one database, which `Loan` lends.
 
     Args:

@@ -23,9 +23,9 @@ from psycopg.pq import TransactionStatus
 
 from wings_core.errors import Internal, Unavailable, WingsError
 from wings_core.metadata.postgres import connections
-from wings_core.metadata.postgres.connections import Connection, Connections, Loan
+from wings_core.metadata.postgres.connections import Connection, Loan, PostgresConnections
 from wings_core.metadata.postgres.faults import discard, passing, translated
-from wings_core.metadata.store.database import Notification, Retry, no_notification
+from wings_core.metadata.store.database import Notification, RunAgain, no_notification
 from wings_core.times import now_us
 
 RETRY_SECONDS_MAX = 20.0
@@ -78,7 +78,7 @@ class PostgresDatabase:
 
     def __init__(
         self,
-        connections: Connections,
+        connections: PostgresConnections,
         notify: Callable[[Notification, str], None],
         retry_seconds: float = RETRY_SECONDS_MAX,
         clock: Callable[[], int] | None = None,
@@ -120,7 +120,7 @@ class PostgresDatabase:
 
         Args:
             work: Run within the transaction, in pipeline mode: the result of a statement is waited
-                for when it is fetched. May raise `Retry`.
+                for when it is fetched. May raise `RunAgain`.
             notification: What to notify all nodes of, from the result of `work`.
             committed: Called with the result once it is durable.
             keeps_cache: Of no meaning here, where other nodes commit too.
@@ -164,7 +164,7 @@ class PostgresDatabase:
                 with Loan(self._connections, seconds) as connection:
                     attempt.run(connection)
                 return attempt
-            except (psycopg.Error, Retry) as error:
+            except (psycopg.Error, RunAgain) as error:
                 if attempt.in_doubt:
                     _logger.warning("the answer to a commit of metadata was lost: %s", error)
                     if self._took_effect(attempt.id):
@@ -353,7 +353,7 @@ class _Call:
                 connection.command("BEGIN")
                 # The first call there finds what is stored, and keeps it as it is for the second.
                 if not any(self._send(connection, self.id) for _ in range(2)):
-                    raise Retry("what is stored has changed under its locks")
+                    raise RunAgain("what is stored has changed under its locks")
                 connection.command("COMMIT")
             self.in_doubt = False
         except BaseException:

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from wings_core.metadata.postgres.connections import Connection, Connections
+from wings_core.metadata.postgres.connections import Connection, PostgresConnections
 from wings_core.metadata.postgres.faults import discard, translated
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite.copies import new_copy, told_of
@@ -46,7 +46,7 @@ FROM pg_settings WHERE name IN (
 
 
 @contextmanager
-def reading(connections: Connections) -> Generator[Connection]:
+def reading(connections: PostgresConnections) -> Generator[Connection]:
     """Lend a connection of its own in a transaction whose statements all see one state.
 
     That is the state at its beginning; for up to `EXPORT_SECONDS_MAX`.
@@ -70,7 +70,7 @@ def reading(connections: Connections) -> Generator[Connection]:
 
 @contextmanager
 def exporting(
-    connections: Connections, check: Callable[[Connection], None]
+    connections: PostgresConnections, check: Callable[[Connection], None]
 ) -> Generator[Callable[[Path], None]]:
     """Fix the state of metadata at one moment; see `Metadata.copying`.
 

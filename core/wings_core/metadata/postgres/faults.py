@@ -6,7 +6,7 @@ import psycopg
 
 from wings_core.errors import Internal, ResourceExhausted, Unavailable, WingsError
 from wings_core.metadata.checks import RETIRED_CONSTRAINT, refers_to_retired
-from wings_core.metadata.store.database import Retry
+from wings_core.metadata.store.database import RunAgain
 
 _PASSING_CLASSES = ("08", "40")
 """Connections that broke; transactions that could not be serialised, and deadlocks."""
@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 def passing(error: Exception) -> bool:
     """Tell whether another try may succeed."""
     if not isinstance(error, psycopg.Error):
-        return isinstance(error, Retry)
+        return isinstance(error, RunAgain)
     state = error.sqlstate
     if state is None:
         # The connection broke, or could not be made.

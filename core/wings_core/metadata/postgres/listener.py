@@ -23,7 +23,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from wings_core.metadata.postgres.connections import Connection, Connections
+from wings_core.metadata.postgres.connections import Connection, PostgresConnections
 from wings_core.metadata.postgres.faults import discard, translated
 from wings_core.metadata.store.database import Notification
 from wings_core.partitions import Partition
@@ -72,7 +72,7 @@ class Listener:
     """
 
     def __init__(
-        self, connections: Connections, node: str, heard: Callable[[Notification], None]
+        self, connections: PostgresConnections, node: str, heard: Callable[[Notification], None]
     ) -> None:
         self._connections = connections
         self._node = node

@@ -16,7 +16,7 @@ from uuid import UUID
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.postgres import locate
 from wings_core.metadata.postgres.commit import PostgresCommits
-from wings_core.metadata.postgres.connections import Connection, Connections
+from wings_core.metadata.postgres.connections import Connection, PostgresConnections
 from wings_core.metadata.postgres.database import RETRY_SECONDS_MAX, PostgresDatabase
 from wings_core.metadata.postgres.export import exporting
 from wings_core.metadata.postgres.listener import Listener
@@ -74,7 +74,7 @@ class PostgresMetadata(DatabaseMetadata):
             if listener is not None and listener.outbox.add(notification, transaction):
                 listener.wake()
 
-        self._connections = Connections(url, schema, read_only=read_only)
+        self._connections = PostgresConnections(url, schema, read_only=read_only)
         self._database = PostgresDatabase(self._connections, notify, retry_seconds, clock)
         try:
             if read_only:

@@ -15,7 +15,7 @@ from wings_core.errors import Internal, NamespaceNotFound, NotFound, TopicNotFou
 from wings_core.metadata.checks import chosen_uuid, no_group
 from wings_core.metadata.interfaces import Admin, Groups
 from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
-from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome
+from wings_core.metadata.remote.deduplicate import CallOutcome, Deduplicate
 from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_TEXT, listed
 from wings_core.model import Namespace, ShareConfig, ShareGroup, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
@@ -39,7 +39,7 @@ ResponseT = TypeVar("ResponseT")
 Value = TypeVar("Value")
 
 
-class TopicCache:
+class RemoteTopicCache:
     """Topics by name, as the service answered them; all methods from any thread."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class RemoteAdmin(Admin):
         topics: Topics looked up lately.
     """
 
-    def __init__(self, channel: ServiceChannel, topics: TopicCache) -> None:
+    def __init__(self, channel: ServiceChannel, topics: RemoteTopicCache) -> None:
         self._channel = channel
         self._stub = AdminServiceStub(channel.channel)
         self._cache = topics
@@ -320,7 +320,7 @@ class RemoteAdmin(Admin):
         """Return what shares calls of a method that looks one thing up by a key."""
 
         def begin(
-            key: KeyT, deadline: Deadline, done: Callable[[Outcome[Value]], None]
+            key: KeyT, deadline: Deadline, done: Callable[[CallOutcome[Value]], None]
         ) -> Callable[[], None]:
             seconds = seconds_left(deadline, CALL_SECONDS)
             return self._channel.begin(method, request_of(key), seconds, convert, done)

@@ -26,7 +26,7 @@ from wings_core.errors import (
     WingsError,
     error_from_json,
 )
-from wings_core.metadata.remote.deduplicate import Outcome
+from wings_core.metadata.remote.deduplicate import CallOutcome
 from wings_core.security.peers import PeerAccess
 from wings_core.times import Deadline
 
@@ -250,7 +250,7 @@ class ServiceChannel:
         request: Request,
         seconds: float,
         convert: Callable[[Response], Value | None],
-        done: Callable[[Outcome[Value]], None],
+        done: Callable[[CallOutcome[Value]], None],
     ) -> Callable[[], None]:
         """Begin a call for `Deduplicate`: `done` gets what `convert` makes of the answer.
 
@@ -267,16 +267,16 @@ class ServiceChannel:
         def end(ended: object) -> None:
             call = cast("grpc.Future[Response]", ended)
             try:
-                done(Outcome(convert(call.result())))
+                done(CallOutcome(convert(call.result())))
             except grpc.RpcError as error:
-                done(Outcome(error=error_of(error, self.target, changes=False)))
+                done(CallOutcome(error=error_of(error, self.target, changes=False)))
             except grpc.FutureCancelledError:
-                done(Outcome(error=_closed()))
+                done(CallOutcome(error=_closed()))
             except WingsError as error:
-                done(Outcome(error=error))
+                done(CallOutcome(error=error))
             except Exception as error:  # noqa: BLE001 - all who wait for the call would wait on.
                 answered = f"an answer of {self.target} is not understood: {error!r:.200}"
-                done(Outcome(error=Internal(answered)))
+                done(CallOutcome(error=Internal(answered)))
 
         # Runs on the one thread of the channel, or here where the call has ended already.
         future.add_done_callback(end)

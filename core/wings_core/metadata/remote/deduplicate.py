@@ -26,14 +26,14 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(Generic[V]):
+class CallOutcome(Generic[V]):
     """How a call ended: with a value, with an error, or early, with neither."""
 
     value: V | None = None
     error: WingsError | None = None
 
 
-Begin = Callable[[K, Deadline, Callable[[Outcome[V]], None]], Callable[[], None]]
+Begin = Callable[[K, Deadline, Callable[[CallOutcome[V]], None]], Callable[[], None]]
 """Begins a call for a key without waiting for it, and returns what cancels it.
 
 The call should end early once the deadline has passed, as no caller waits then. The function given
@@ -50,16 +50,18 @@ class Waiter(Generic[K, V]):
 
     __slots__ = ("call", "callback", "deadline", "fresh", "key")
 
-    def __init__(self, key: K, deadline: Deadline, callback: Callable[[Outcome[V]], None]) -> None:
+    def __init__(
+        self, key: K, deadline: Deadline, callback: Callable[[CallOutcome[V]], None]
+    ) -> None:
         self.key = key
         self.deadline = deadline
         self.callback = callback
-        self.call: _Call[K, V] | None = None
+        self.call: _SharedCall[K, V] | None = None
         self.fresh = False
         """Whether the call began after this request came."""
 
 
-class _Call(Generic[K, V]):
+class _SharedCall(Generic[K, V]):
     """A call under way, told apart by identity."""
 
     __slots__ = ("cancel", "over", "waiters")
@@ -85,7 +87,7 @@ class Deduplicate(Generic[K, V]):
     def __init__(self, begin: Begin[K, V]) -> None:
         self._begin = begin
         self._lock = threading.Lock()
-        self._calls: dict[K, _Call[K, V]] = {}
+        self._calls: dict[K, _SharedCall[K, V]] = {}
 
     def __len__(self) -> int:
         """Return the number of calls under way."""
@@ -100,9 +102,9 @@ class Deduplicate(Generic[K, V]):
             WingsError: What the call failed with.
         """
         ended = threading.Event()
-        outcomes: list[Outcome[V]] = []
+        outcomes: list[CallOutcome[V]] = []
 
-        def end(outcome: Outcome[V]) -> None:
+        def end(outcome: CallOutcome[V]) -> None:
             outcomes.append(outcome)
             ended.set()
 
@@ -119,7 +121,7 @@ class Deduplicate(Generic[K, V]):
         return outcomes[0].value
 
     def join(
-        self, key: K, deadline: Deadline, callback: Callable[[Outcome[V]], None]
+        self, key: K, deadline: Deadline, callback: Callable[[CallOutcome[V]], None]
     ) -> Waiter[K, V]:
         """Ask for a key without waiting.
 
@@ -160,7 +162,7 @@ class Deduplicate(Generic[K, V]):
             call = self._calls.get(key)
             begun = call is None
             if call is None:
-                call = self._calls[key] = _Call()
+                call = self._calls[key] = _SharedCall()
             for waiter in joined:
                 waiter.call = call
                 waiter.fresh = fresh or begun
@@ -168,7 +170,7 @@ class Deduplicate(Generic[K, V]):
         if begun:
             self._begin_call(key, call, _longest(waiter.deadline for waiter in joined))
 
-    def _begin_call(self, key: K, call: _Call[K, V], deadline: Deadline) -> None:
+    def _begin_call(self, key: K, call: _SharedCall[K, V], deadline: Deadline) -> None:
         try:
             cancel = self._begin(key, deadline, lambda outcome: self._end(key, call, outcome))
         except Exception as error:  # noqa: BLE001 - else all that wait for the key did for ever.
@@ -177,7 +179,7 @@ class Deduplicate(Generic[K, V]):
                 if isinstance(error, WingsError)
                 else Internal(f"a call could not be begun: {error!r:.200}")
             )
-            self._end(key, call, Outcome(error=failure))
+            self._end(key, call, CallOutcome(error=failure))
             return
         with self._lock:
             call.cancel = cancel
@@ -185,7 +187,7 @@ class Deduplicate(Generic[K, V]):
         if left:
             cancel()  # The last waiter left while it was being begun, or it has ended.
 
-    def _end(self, key: K, call: _Call[K, V], outcome: Outcome[V]) -> None:
+    def _end(self, key: K, call: _SharedCall[K, V], outcome: CallOutcome[V]) -> None:
         """Deliver the outcome of a call, and begin another for those whom it does not serve."""
         served: list[Waiter[K, V]] = []
         going_on: list[Waiter[K, V]] = []
@@ -206,7 +208,7 @@ class Deduplicate(Generic[K, V]):
         if going_on:
             self._join(key, going_on, fresh=True)
 
-    def _forget(self, key: K, call: _Call[K, V]) -> None:
+    def _forget(self, key: K, call: _SharedCall[K, V]) -> None:
         if self._calls.get(key) is call:
             del self._calls[key]
 

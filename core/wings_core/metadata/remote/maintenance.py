@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from wings_core.metadata.maintenance import (
     Finished,
-    Lease,
     Maintenance,
+    MaintenanceLease,
     TableSegment,
     TableStates,
     check_replacements,
@@ -80,7 +80,9 @@ class RemoteMaintenance(Maintenance):
         response = self._channel.call(self._stub.ExpirePages, request)
         return messages.EXPIRED.decode(response)
 
-    def replace_all(self, replacements: Sequence[Replacement], lease: Lease) -> list[bool]:
+    def replace_all(
+        self, replacements: Sequence[Replacement], lease: MaintenanceLease
+    ) -> list[bool]:
         """Put pages into the place of others; see `Maintenance.replace_all`.
 
         Where the answer is lost, `Unavailable` is raised with the fact `in_doubt`.
@@ -173,7 +175,7 @@ class RemoteTables(TableStates):
         number: int,
         add: Sequence[TableSegment],
         remove: Sequence[str],
-        lease: Lease,
+        lease: MaintenanceLease,
     ) -> bool:
         """See `TableStates.plan`."""
         request = tables_pb.PlanTableCommitRequest(
@@ -193,7 +195,11 @@ class RemoteTables(TableStates):
         self._channel.call(self._stub.ConfirmTableCommit, request)
 
     def adopt(
-        self, topic_uuid: str, number: int, segments: Sequence[TableSegment], lease: Lease
+        self,
+        topic_uuid: str,
+        number: int,
+        segments: Sequence[TableSegment],
+        lease: MaintenanceLease,
     ) -> bool:
         """See `TableStates.adopt`."""
         request = tables_pb.AdoptTableRequest(

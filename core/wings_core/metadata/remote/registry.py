@@ -20,9 +20,9 @@ from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.checks import check_id, check_retired
 from wings_core.metadata.interfaces import LOCATIONS_MAX, MANY_LOCATIONS_MAX, OffsetRegistry
 from wings_core.metadata.located import ManyLocated, many_located
-from wings_core.metadata.remote.admin import TopicCache
+from wings_core.metadata.remote.admin import RemoteTopicCache
 from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
-from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome
+from wings_core.metadata.remote.deduplicate import CallOutcome, Deduplicate
 from wings_core.metadata.remote.paging import BY_OFFSET, BY_PARTITION, BY_TEXT, listed
 from wings_core.metadata.remote.watches import Retries, TopicWatches, Watches
 from wings_core.model import (
@@ -188,7 +188,7 @@ class RemoteRegistry(OffsetRegistry):
     def __init__(
         self,
         channel: ServiceChannel,
-        topics: TopicCache,
+        topics: RemoteTopicCache,
         retries: Retries,
         clock: Callable[[], int] = now_us,
     ) -> None:
@@ -496,7 +496,7 @@ class RemoteRegistry(OffsetRegistry):
         return list(self._channel.call(self._stub.RetireFolios, request).folios)
 
     def _begin_look(
-        self, key: _Look, deadline: Deadline, done: Callable[[Outcome[Located]], None]
+        self, key: _Look, deadline: Deadline, done: Callable[[CallOutcome[Located]], None]
     ) -> Callable[[], None]:
         asked_at = time.monotonic()
 
@@ -515,7 +515,7 @@ class RemoteRegistry(OffsetRegistry):
         return self._channel.begin(self._stub.OffsetLocation, request, seconds, convert, done)
 
     def _begin_location(
-        self, key: Position, deadline: Deadline, done: Callable[[Outcome[Located]], None]
+        self, key: Position, deadline: Deadline, done: Callable[[CallOutcome[Located]], None]
     ) -> Callable[[], None]:
         request = pb.OffsetLocationRequest(
             topic_uuid=key.topic_uuid,

@@ -13,7 +13,7 @@ from typing import Self
 from wings_core.errors import WingsError
 from wings_core.metadata.checks import check_node
 from wings_core.metadata.interfaces import Nodes, Tokens
-from wings_core.metadata.remote.admin import RemoteAdmin, RemoteGroups, TopicCache
+from wings_core.metadata.remote.admin import RemoteAdmin, RemoteGroups, RemoteTopicCache
 from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.maintenance import RemoteMaintenance, RemoteTables
 from wings_core.metadata.remote.paging import BY_TEXT, listed
@@ -186,7 +186,7 @@ class RemoteMetadata:
     ) -> None:
         self._channel = ServiceChannel(target, access)
         self._retries = Retries()
-        topics = TopicCache()
+        topics = RemoteTopicCache()
         self.admin = RemoteAdmin(self._channel, topics)
         self.registry = RemoteRegistry(self._channel, topics, self._retries, clock)
         self.stages = RemoteStages(self._channel)

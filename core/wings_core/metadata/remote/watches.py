@@ -20,7 +20,7 @@ from dataclasses import replace
 import grpc
 
 from wings_core.errors import ResourceExhausted, TopicNotFound
-from wings_core.metadata.remote.deduplicate import Deduplicate, Outcome, Waiter
+from wings_core.metadata.remote.deduplicate import CallOutcome, Deduplicate, Waiter
 from wings_core.metadata.waiting import WATCHES_MAX
 from wings_core.model import Located, Position
 from wings_core.partitions import Partition
@@ -195,7 +195,7 @@ class _Watching:
         if waiter is not None:
             self._locations.leave(waiter)
 
-    def _hear(self, outcome: Outcome[Located]) -> None:
+    def _hear(self, outcome: CallOutcome[Located]) -> None:
         if self._ended:
             return
         if outcome.value is not None:

@@ -12,7 +12,7 @@ from wings_core.metadata.results import (
     is_repeat,
     load_results,
 )
-from wings_core.metadata.sqlite.database import Connection, SqliteDatabase, insert_rows
+from wings_core.metadata.sqlite.database import SqliteConnection, SqliteDatabase, insert_rows
 from wings_core.metadata.sqlite.integrity import row_checksum
 from wings_core.metadata.sqlite.notes import PUSHED
 from wings_core.metadata.stages import StageDraft
@@ -34,7 +34,7 @@ PageRow = tuple[int | None, int, int, int, int, int, int, int | None, int | None
 bytes; format, version of the schema."""
 
 
-def count_to_folios(connection: Connection, counts: Mapping[str, int]) -> dict[str, int]:
+def count_to_folios(connection: SqliteConnection, counts: Mapping[str, int]) -> dict[str, int]:
     """Count so many pages to each folio, which is made where it is not there.
 
     Returns:
@@ -64,7 +64,7 @@ def count_to_folios(connection: Connection, counts: Mapping[str, int]) -> dict[s
     return folio_ids
 
 
-def insert_pages(connection: Connection, pages: Sequence[PageRow]) -> None:
+def insert_pages(connection: SqliteConnection, pages: Sequence[PageRow]) -> None:
     """Index pages as they were pushed."""
     insert_rows(
         connection.raw,
@@ -77,14 +77,14 @@ def insert_pages(connection: Connection, pages: Sequence[PageRow]) -> None:
         connection.cache.note(PUSHED, pages)
 
 
-def insert_inline(connection: Connection, folio_id: int, data: bytes) -> None:
+def insert_inline(connection: SqliteConnection, folio_id: int, data: bytes) -> None:
     """Keep the bytes of a folio, until its last page is counted off."""
     connection.raw.execute(
         "INSERT INTO inline_folios (folio_id, data) VALUES (?, ?)", (folio_id, data)
     )
 
 
-def find_stage(connection: Connection, stage: str) -> StageDraft | None:
+def find_stage(connection: SqliteConnection, stage: str) -> StageDraft | None:
     """Return a stage as it is stored, None where there is none of this id."""
     row: tuple[int, int, str, int, int, int] | None = connection.execute(
         "SELECT id, topic_id, writing, rows, bytes, pages FROM stages WHERE name = ?", (stage,)
@@ -96,7 +96,7 @@ def find_stage(connection: Connection, stage: str) -> StageDraft | None:
 
 
 def write_stages(
-    connection: Connection,
+    connection: SqliteConnection,
     stages: Iterable[StageDraft],
     folio_ids: Mapping[str, int],
     now: int,
@@ -169,7 +169,7 @@ class SqliteCommits:
     ) -> list[CommitResult]:
         """Assign offsets to the batches of a flush; see `OffsetRegistry.commit`."""
 
-        def work(connection: Connection) -> _Committed:
+        def work(connection: SqliteConnection) -> _Committed:
             now = self._database.now()
             if flush_id is None:
                 return _commit_batches(connection, batches, now, inline)
@@ -191,7 +191,7 @@ class _Committed:
 
 
 def _commit_once(
-    connection: Connection,
+    connection: SqliteConnection,
     batches: Sequence[CommitBatch],
     now: int,
     flush_id: FlushId,
@@ -214,7 +214,7 @@ def _commit_once(
 
 
 def _commit_batches(
-    connection: Connection,
+    connection: SqliteConnection,
     batches: Sequence[CommitBatch],
     now: int,
     inline: InlineFolio | None = None,
@@ -252,7 +252,7 @@ def _commit_batches(
 class _SqliteState:
     """What is stored, for the judge; see `judge.StoredState`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SqliteConnection) -> None:
         self._connection = connection
         self._cache = connection.cache
         self.topic_ids: dict[str, int] = {}
@@ -324,14 +324,16 @@ class _SqliteState:
         return None if row is None else Series.from_json(*row).result(sequence)
 
 
-def _has_partitions(connection: Connection, topic_id: int) -> bool:
+def _has_partitions(connection: SqliteConnection, topic_id: int) -> bool:
     row = connection.raw.execute(
         "SELECT 1 FROM partitions WHERE topic_id = ? LIMIT 1", (topic_id,)
     ).fetchone()
     return row is not None
 
 
-def find_partition(connection: Connection, topic_id: int, partition: Partition) -> PartitionDraft:
+def find_partition(
+    connection: SqliteConnection, topic_id: int, partition: Partition
+) -> PartitionDraft:
     """Return a partition as it is stored, also one never written to."""
     row: _PartitionRow | None = connection.execute(
         "SELECT value, id, next_offset, bytes, last_timestamp, pages, log_start_offset "
@@ -342,7 +344,7 @@ def find_partition(connection: Connection, topic_id: int, partition: Partition) 
 
 
 def _find_partitions(
-    connection: Connection, topic_id: int, partitions: Sequence[Partition]
+    connection: SqliteConnection, topic_id: int, partitions: Sequence[Partition]
 ) -> dict[tuple[int, Partition], "_PartitionRow | None"]:
     """Return partitions as they are stored, None for those never written to."""
     found: dict[tuple[int, Partition], _PartitionRow | None]
@@ -376,7 +378,7 @@ def _draft_of(topic_id: int, row: _PartitionRow) -> PartitionDraft:
     )
 
 
-def write_partitions(connection: Connection, changed: Iterable[PartitionDraft]) -> None:
+def write_partitions(connection: SqliteConnection, changed: Iterable[PartitionDraft]) -> None:
     """Write partitions back, giving ids to new ones."""
     known: list[tuple[int | None, ...]] = []
     new: list[PartitionDraft] = []
@@ -419,7 +421,7 @@ def write_partitions(connection: Connection, changed: Iterable[PartitionDraft]) 
     )
 
 
-def _write_pages(connection: Connection, judge: Judge) -> dict[str, int]:
+def _write_pages(connection: SqliteConnection, judge: Judge) -> dict[str, int]:
     """Write the visible pages, and count all accepted ones to their folios.
 
     Returns:
@@ -463,7 +465,7 @@ def _write_pages(connection: Connection, judge: Judge) -> dict[str, int]:
     return folio_ids
 
 
-def _write_producers(connection: Connection, judge: Judge, now: int) -> None:
+def _write_producers(connection: SqliteConnection, judge: Judge, now: int) -> None:
     """Write the producers that used a sequence, and their results, the last over the oldest.
 
     A series is in the place of its last batch. What that takes the place of came
@@ -497,7 +499,7 @@ def _write_producers(connection: Connection, judge: Judge, now: int) -> None:
     )
 
 
-def _find_topic_id(connection: Connection, topic_uuid: str) -> int | None:
+def _find_topic_id(connection: SqliteConnection, topic_uuid: str) -> int | None:
     """Return the id of a topic, None if there is none or it was deleted."""
     row: tuple[int] | None = connection.execute(
         "SELECT id FROM topics WHERE uuid = ? AND deleted_at IS NULL", (topic_uuid,)

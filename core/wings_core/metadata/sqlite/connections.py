@@ -13,7 +13,12 @@ from typing import TypeVar
 from wings_core.errors import Internal
 from wings_core.metadata.pool import FairPool
 from wings_core.metadata.sqlite.commit_cache import CommitCache
-from wings_core.metadata.sqlite.writer import FOREIGN_LOCK_SECONDS_MAX, Writer, discard, translated
+from wings_core.metadata.sqlite.writer import (
+    FOREIGN_LOCK_SECONDS_MAX,
+    SqliteWriter,
+    discard,
+    translated,
+)
 
 WRITER_WAIT_SECONDS_MAX = 30.0
 """How long a call waits for the writer before it is refused with `Unavailable`."""
@@ -31,7 +36,7 @@ READER_CACHE_KIB = 4 * 1024
 T = TypeVar("T")
 
 
-class _Reader:
+class _SqliteReader:
     """A connection that reads, or the place for one."""
 
     __slots__ = ("connection",)
@@ -40,7 +45,7 @@ class _Reader:
         self.connection: sqlite3.Connection | None = None
 
 
-class Connections:
+class SqliteConnections:
     """Lends the connections to one database.
 
     Args:
@@ -66,15 +71,15 @@ class Connections:
             # No process has it open: SQLite need not create the files that processes share.
             self._reader_uri += "&immutable=1"
         self._writers = FairPool(
-            "the writer of metadata", [Writer(path, connection_type)], WRITER_WAIT_SECONDS_MAX
+            "the writer of metadata", [SqliteWriter(path, connection_type)], WRITER_WAIT_SECONDS_MAX
         )
         self._readers = FairPool(
             "a reader of metadata",
-            [_Reader() for _ in range(READERS_MAX)],
+            [_SqliteReader() for _ in range(READERS_MAX)],
             READER_WAIT_SECONDS_MAX,
         )
 
-    def acquire_writer(self) -> Writer:
+    def acquire_writer(self) -> SqliteWriter:
         """Return the writer, which the caller must release; blocks while another thread has it.
 
         Raises:
@@ -85,7 +90,7 @@ class Connections:
             raise Internal("metadata was opened for reading only")
         return self._writers.acquire()
 
-    def release_writer(self, writer: Writer) -> None:
+    def release_writer(self, writer: SqliteWriter) -> None:
         """Pass the writer to the caller that has waited longest."""
         self._writers.release(writer)
 

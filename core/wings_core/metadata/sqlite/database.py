@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from wings_core.metadata.sqlite.commit_cache import CommitCache
-from wings_core.metadata.sqlite.connections import Connections
+from wings_core.metadata.sqlite.connections import SqliteConnections
 from wings_core.metadata.store.database import Notification, no_notification
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.waiting import Waiters
@@ -55,7 +55,7 @@ def _given(columns: tuple[str, ...]) -> str:
     return f"(SELECT key AS place, {', '.join(names)} FROM json_each(%(given)s)) AS given"
 
 
-class Connection:
+class SqliteConnection:
     """A connection to SQLite as `store.database.Connection`.
 
     Args:
@@ -142,7 +142,7 @@ class SqliteDatabase:
     """
 
     def __init__(
-        self, connections: Connections, waiters: Waiters, clock: Callable[[], int]
+        self, connections: SqliteConnections, waiters: Waiters, clock: Callable[[], int]
     ) -> None:
         self._connections = connections
         self._waiters = waiters
@@ -152,19 +152,19 @@ class SqliteDatabase:
         """Return the time, in microseconds since the epoch."""
         return self._clock()
 
-    def lease_now(self, connection: Connection, /) -> int:
+    def lease_now(self, connection: SqliteConnection, /) -> int:
         """Return the time: one process grants all leases."""
         del connection
         return self._clock()
 
-    def read(self, work: Callable[[Connection], T], /) -> T:
+    def read(self, work: Callable[[SqliteConnection], T], /) -> T:
         """Run statements that need not see the same state; see `Database.read`."""
         cache = self._connections.commit_cache
-        return self._connections.read(lambda raw: work(Connection(raw, cache)))
+        return self._connections.read(lambda raw: work(SqliteConnection(raw, cache)))
 
     def write(
         self,
-        work: Callable[[Connection], T],
+        work: Callable[[SqliteConnection], T],
         notification: Callable[[T], Notification | None] = no_notification,
         /,
         *,
@@ -179,7 +179,7 @@ class SqliteDatabase:
                 cache.forget()
             try:
                 with writer.transaction() as raw:
-                    result = work(Connection(raw, cache))
+                    result = work(SqliteConnection(raw, cache))
                     # Readers of the database see more from COMMIT on, which is before `confirm`.
                     cache.hide_tail()
                 cache.confirm()

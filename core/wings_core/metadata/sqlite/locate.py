@@ -21,7 +21,7 @@ from wings_core.metadata.located import (
     numbered,
     run_starts,
 )
-from wings_core.metadata.sqlite.database import Connection
+from wings_core.metadata.sqlite.database import SqliteConnection
 from wings_core.metadata.store.pages import location_of
 from wings_core.metadata.store.topics import require_topic_id
 from wings_core.model import (
@@ -64,7 +64,7 @@ FROM pages WHERE partition_id = ? AND end_offset >= ? ORDER BY end_offset LIMIT 
 
 
 def locate(
-    connection: Connection,
+    connection: SqliteConnection,
     topic_uuid: str,
     partition: Partition,
     offset: int,
@@ -100,7 +100,11 @@ def locate(
 
 
 def _in_tail(
-    connection: Connection, topic_uuid: str, partition: Partition, offset: int, stop_offset: int
+    connection: SqliteConnection,
+    topic_uuid: str,
+    partition: Partition,
+    offset: int,
+    stop_offset: int,
 ) -> Located | None:
     """Find in memory what the last commit appended, as most who are woken by it look for that.
 
@@ -137,7 +141,7 @@ def _in_tail(
 
 
 def locate_many(
-    connection: Connection,
+    connection: SqliteConnection,
     topic_uuid: str,
     positions: Sequence[tuple[Partition, int]],
     messages_max: int,
@@ -191,7 +195,7 @@ LEFT JOIN partitions ON partitions.topic_id = ? AND partitions.value = wanted.ke
 
 
 def _states(
-    connection: Connection, topic_uuid: str, positions: Sequence[tuple[Partition, int]]
+    connection: SqliteConnection, topic_uuid: str, positions: Sequence[tuple[Partition, int]]
 ) -> list[LocatedPartition]:
     """Return where partitions stand, in the order of their positions."""
     connection.execute("BEGIN")  # All look-ups see the same log.
@@ -239,7 +243,7 @@ _PARSED = ["id", "log_start_offset", "log_end_offset", *SLICES.names[1:]]
 
 
 def locate_slices(
-    connection: Connection,
+    connection: SqliteConnection,
     topic_uuid: str,
     positions: Sequence[tuple[Partition, int]],
     messages_max: int,
@@ -295,7 +299,7 @@ def _parsed(text: str) -> pa.RecordBatch:
 class _FolioNames(dict[int, str]):
     """The names of folios by id, looked up once each."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SqliteConnection) -> None:
         self._connection = connection
 
     def __missing__(self, folio_id: int) -> str:
@@ -318,7 +322,7 @@ FROM pages WHERE partition_id = ? AND end_offset >= ? ORDER BY end_offset LIMIT 
 
 
 def offsets_for_timestamps(
-    connection: Connection, topic_uuid: str, positions: Sequence[tuple[Partition, int]]
+    connection: SqliteConnection, topic_uuid: str, positions: Sequence[tuple[Partition, int]]
 ) -> list[int]:
     """Return the first offsets at or after times; see `OffsetRegistry.offsets_for_timestamps`.
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 import xxhash
 
 from wings_core.errors import WingsError
-from wings_core.metadata.sqlite.connections import Connections
+from wings_core.metadata.sqlite.connections import SqliteConnections
 from wings_core.model import PageFormat
 
 GATHER_SECONDS = 0.05
@@ -107,7 +107,7 @@ class Notes:
         connections: To the database, which is up to date.
     """
 
-    def __init__(self, path: Path, connections: Connections) -> None:
+    def __init__(self, path: Path, connections: SqliteConnections) -> None:
         self._path = path
         self._connections = connections
         self._queue: deque[Sequence[Note]] = deque()

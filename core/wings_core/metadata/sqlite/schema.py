@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 
 from wings_core.errors import Internal
-from wings_core.metadata.sqlite.connections import Connections
+from wings_core.metadata.sqlite.connections import SqliteConnections
 from wings_core.metadata.sqlite.integrity import CHECKSUMS, add_row_checksum
 from wings_core.metadata.versions import Versions
 
@@ -478,7 +478,7 @@ VERSIONS = Versions(SCHEMA, 22, (_CHECKED, (), _JOURNAL, _WITHOUT_JOURNAL, _ROWS
 """From version 24 on a row of `producer_results` may be of several batches."""
 
 
-def migrate(connections: Connections, clock: Callable[[], int]) -> None:
+def migrate(connections: SqliteConnections, clock: Callable[[], int]) -> None:
     """Bring the database to the version of this code, creating its tables at first.
 
     Raises:
@@ -504,7 +504,7 @@ def migrate(connections: Connections, clock: Callable[[], int]) -> None:
         connections.release_writer(writer)
 
 
-def check_tables(connections: Connections) -> None:
+def check_tables(connections: SqliteConnections) -> None:
     """Make sure that a database opened for reading only is of this code's version.
 
     Raises:

@@ -2,7 +2,7 @@
 
 Locks, in the order in which they may be taken:
 
-    1. the writer (`Connections.acquire_writer`): commits, changes of topics, purges
+    1. the writer (`SqliteConnections.acquire_writer`): commits, changes of topics, purges
     2. the lock of the topic cache: nothing is called while it is held
 
 A reader, and the lock of the waiters, are each taken alone: with none of the others held, and none
@@ -18,7 +18,7 @@ from pathlib import Path
 from wings_core.errors import Internal, StorageCorrupt, WingsError
 from wings_core.metadata.sqlite import locate
 from wings_core.metadata.sqlite.commit import SqliteCommits
-from wings_core.metadata.sqlite.connections import Connections
+from wings_core.metadata.sqlite.connections import SqliteConnections
 from wings_core.metadata.sqlite.copies import copying
 from wings_core.metadata.sqlite.database import SqliteDatabase
 from wings_core.metadata.sqlite.notes import Notes
@@ -59,7 +59,9 @@ class SqliteMetadata(DatabaseMetadata):
     ) -> None:
         if read_only and not path.exists():
             raise Internal(f"there is no metadata at {path}")
-        self._connections = Connections(path, read_only=read_only, connection_type=connection_type)
+        self._connections = SqliteConnections(
+            path, read_only=read_only, connection_type=connection_type
+        )
         try:
             if read_only:
                 check_tables(self._connections)

@@ -108,7 +108,7 @@ FENCE = "INSERT OR REPLACE INTO fences (id, mark) VALUES (1, random())"
 """A change of a row that says nothing."""
 
 
-class Writer:
+class SqliteWriter:
     """Runs durable transactions, one at a time; all methods may be called from any thread.
 
     Args:

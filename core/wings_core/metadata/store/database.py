@@ -20,7 +20,7 @@ from wings_core.partitions import Partition
 T = TypeVar("T")
 
 
-class Retry(Exception):  # noqa: N818 - not an error: another transaction was faster
+class RunAgain(Exception):  # noqa: N818 - not an error: another transaction was faster
     """Raised within a transaction that must be run again, on what is there now."""
 
 

@@ -9,8 +9,8 @@ from wings_core.metadata.checks import check_text
 from wings_core.metadata.maintenance import (
     KEEPS_FOLIOS,
     Finished,
-    Lease,
     Maintenance,
+    MaintenanceLease,
     PageCounts,
     check_replacements,
     expired_pages,
@@ -124,7 +124,9 @@ class DatabaseMaintenance(Maintenance):
         except _InTableError as error:
             return Expired(error.log_start_offset, 0, 0, 0)
 
-    def replace_all(self, replacements: Sequence[Replacement], lease: Lease) -> list[bool]:
+    def replace_all(
+        self, replacements: Sequence[Replacement], lease: MaintenanceLease
+    ) -> list[bool]:
         """Put pages into the place of others; see `Maintenance.replace_all`."""
         check_replacements(replacements)
 
@@ -241,7 +243,7 @@ def purge_leases(connection: Connection, rows_max: int, now: int) -> int:
     return len(rows)
 
 
-def is_held(connection: Connection, lease: Lease, now: int) -> bool:
+def is_held(connection: Connection, lease: MaintenanceLease, now: int) -> bool:
     """Tell whether a lease has not ended since it was taken; it cannot be taken from here on.
 
     Its row is locked last of all, so this is called at the end of a transaction.

@@ -12,7 +12,7 @@ from typing import Any
 
 from wings_core.errors import TopicNotFound
 from wings_core.metadata.judge import PartitionDraft
-from wings_core.metadata.store.database import Connection, Retry
+from wings_core.metadata.store.database import Connection, RunAgain
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.topics import require_topic_id
 from wings_core.model import (
@@ -267,7 +267,7 @@ def write_partitions(connection: Connection, drafts: Iterable[PartitionDraft]) -
     Gives ids to new ones.
 
     Raises:
-        Retry: Another transaction has just made one of them.
+        RunAgain: Another transaction has just made one of them.
     """
     known: list[PartitionDraft] = []
     new: list[PartitionDraft] = []
@@ -296,7 +296,7 @@ def write_partitions(connection: Connection, drafts: Iterable[PartitionDraft]) -
         },
     ).fetchall()
     if len(made) < len(new):
-        raise Retry("a partition was made meanwhile")
+        raise RunAgain("a partition was made meanwhile")
     connection.note("partitions", made)
     ids = {(topic_id, value): partition_id for partition_id, topic_id, value in made}
     for draft in new:

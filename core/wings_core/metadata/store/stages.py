@@ -26,7 +26,7 @@ from wings_core.metadata.stages import (
     check_pages,
     no_stage,
 )
-from wings_core.metadata.store.database import Connection, Database, Retry, of_ends
+from wings_core.metadata.store.database import Connection, Database, RunAgain, of_ends
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.pages import (
     PageRow,
@@ -260,7 +260,7 @@ class _Move:
                     f"the topic of stage {stage.stage!r} was deleted", stage=stage.stage
                 )
         if not {topic.uuid for topic in self._topics.values()} <= locked:
-            raise Retry("a stage was begun again, for another topic")
+            raise RunAgain("a stage was begun again, for another topic")
         return stages
 
     def _find_topics(self, topic_ids: set[int]) -> None:

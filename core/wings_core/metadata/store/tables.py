@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from wings_core.metadata.maintenance import Lease, TableSegment, TableStates
+from wings_core.metadata.maintenance import MaintenanceLease, TableSegment, TableStates
 from wings_core.metadata.store.database import Connection, Database
 from wings_core.metadata.store.maintenance import is_held
 from wings_core.partitions import Partition
@@ -62,7 +62,7 @@ class DatabaseTables(TableStates):
         number: int,
         add: Sequence[TableSegment],
         remove: Sequence[str],
-        lease: Lease,
+        lease: MaintenanceLease,
     ) -> bool:
         """See `TableStates.plan`."""
 
@@ -99,7 +99,11 @@ class DatabaseTables(TableStates):
         self._database.write(work)
 
     def adopt(
-        self, topic_uuid: str, number: int, segments: Sequence[TableSegment], lease: Lease
+        self,
+        topic_uuid: str,
+        number: int,
+        segments: Sequence[TableSegment],
+        lease: MaintenanceLease,
     ) -> bool:
         """See `TableStates.adopt`."""
 
@@ -122,7 +126,7 @@ class DatabaseTables(TableStates):
 
         self._database.write(work)
 
-    def _check(self, connection: Connection, lease: Lease) -> None:
+    def _check(self, connection: Connection, lease: MaintenanceLease) -> None:
         if not is_held(connection, lease, self._database.lease_now(connection)):
             raise _UndoneError
 

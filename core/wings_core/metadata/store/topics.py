@@ -16,7 +16,7 @@ from wings_core.metadata.checks import (
     taken_uuid,
 )
 from wings_core.metadata.interfaces import Admin
-from wings_core.metadata.store.database import Connection, Database, Notification, Retry
+from wings_core.metadata.store.database import Connection, Database, Notification, RunAgain
 from wings_core.metadata.store.locks import Lock
 from wings_core.model import Namespace, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
@@ -57,7 +57,7 @@ class DatabaseAdmin(Admin):
             try:
                 _, existing = find_namespace(connection, name)
             except NamespaceNotFound:
-                raise Retry("the namespace was there and is deleted now") from None
+                raise RunAgain("the namespace was there and is deleted now") from None
             if existing.uuid != namespace.uuid:
                 raise existing_namespace(name)
             return existing
@@ -142,7 +142,7 @@ class DatabaseAdmin(Admin):
             try:
                 existing = find_topic(connection, name)
             except TopicNotFound:
-                raise Retry("the topic was there and is deleted now") from None
+                raise RunAgain("the topic was there and is deleted now") from None
             return existing_topic(existing, schema, partition_key, if_not_exists=if_not_exists)
 
         return self._database.write(work)
@@ -177,7 +177,7 @@ class DatabaseAdmin(Admin):
                 (topic.uuid,),
             ).fetchone()
             if row is None:
-                raise Retry("the topic was deleted meanwhile")
+                raise RunAgain("the topic was deleted meanwhile")
             before = TopicConfig.model_validate_json(row[0])
             changed = _checked(replace(topic, config=before.changed(config)), before)
             connection.execute(
@@ -216,7 +216,7 @@ class DatabaseAdmin(Admin):
                 ),
             ).fetchone()
             if altered is None:
-                raise Retry("the topic was deleted or changed meanwhile")
+                raise RunAgain("the topic was deleted or changed meanwhile")
             return changed
 
         return self._database.write(work, committed=lambda _: self._topics.forget(name))
@@ -234,7 +234,7 @@ class DatabaseAdmin(Admin):
                 (self._database.now(), topic.uuid),
             ).fetchone()
             if deleted is None:
-                raise Retry("the topic was deleted meanwhile")
+                raise RunAgain("the topic was deleted meanwhile")
             return topic
 
         return self._database.write(

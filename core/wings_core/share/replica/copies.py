@@ -14,7 +14,7 @@ from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_core.share.replica.store import PartitionWrite, StoredPartition
 
 if TYPE_CHECKING:
-    from wings_core.metadata.postgres.connections import Connections
+    from wings_core.metadata.postgres.connections import PostgresConnections
 
 Copy = Callable[[Path], None]
 """Writes a state that was fixed into a new file; blocks while it writes."""
@@ -64,7 +64,7 @@ class PostgresCopies:
         connections: To it; closed by the caller.
     """
 
-    def __init__(self, connections: "Connections") -> None:
+    def __init__(self, connections: "PostgresConnections") -> None:
         self._connections = connections
 
     @contextmanager

@@ -17,7 +17,7 @@ import psycopg
 from psycopg import sql
 
 from wings_core.errors import Unavailable, WingsError
-from wings_core.metadata.postgres.connections import Connection, Connections
+from wings_core.metadata.postgres.connections import Connection, PostgresConnections
 from wings_core.metadata.postgres.faults import discard, translated
 from wings_core.share.quorum.run import ANSWERS_SECONDS_MAX
 
@@ -46,7 +46,7 @@ class Session:
     never closed.
     """
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: PostgresConnections) -> None:
         self._connections = connections
         self._connection: Connection | None = None
         self._lock = threading.Lock()
@@ -99,7 +99,7 @@ class PostgresLease:
     """
 
     def __init__(
-        self, connections: Connections, seconds: float, address: str | None = None
+        self, connections: PostgresConnections, seconds: float, address: str | None = None
     ) -> None:
         assert seconds > MARGIN_SECONDS
         self._address = address
@@ -219,7 +219,7 @@ class OwnerLookup:
         connections: To the database; closed by the caller.
     """
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: PostgresConnections) -> None:
         self._session = Session(connections)
 
     def address(self) -> str | None:
@@ -244,7 +244,7 @@ class OwnerLookup:
 
 
 @contextmanager
-def keeping_owner(connections: Connections) -> Generator[None]:
+def keeping_owner(connections: PostgresConnections) -> Generator[None]:
     """Keep the owner from writing, and others from taking over, for a moment.
 
     Raises:

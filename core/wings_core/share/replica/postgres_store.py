@@ -23,7 +23,7 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg import sql
 
-from wings_core.metadata.postgres.connections import Connection, Connections
+from wings_core.metadata.postgres.connections import Connection, PostgresConnections
 from wings_core.metadata.postgres.schema import step
 from wings_core.metadata.versions import Versions
 from wings_core.partitions import Partition
@@ -143,7 +143,7 @@ class PostgresHoldStore:
         address: str | None = None,
     ) -> None:
         self._schema = schema
-        self._connections = Connections(url, schema)
+        self._connections = PostgresConnections(url, schema)
         self._session = Session(self._connections)
         self._lease = PostgresLease(self._connections, lease_seconds, address)
         self._ids: dict[ShareKey, int] = {}

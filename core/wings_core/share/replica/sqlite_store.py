@@ -20,7 +20,7 @@ from wings_core.metadata.sqlite.integrity import (
     open_to_check,
     row_checksum,
 )
-from wings_core.metadata.sqlite.writer import Writer, is_damage
+from wings_core.metadata.sqlite.writer import SqliteWriter, is_damage
 from wings_core.partitions import Partition
 from wings_core.share.model import ShareKey
 from wings_core.share.replica.store import Mark, PartitionWrite, Row, StoredPartition
@@ -97,7 +97,7 @@ class SqliteHoldStore:
         self, path: Path, connection_type: type[sqlite3.Connection] = sqlite3.Connection
     ) -> None:
         self._path = path
-        self._writer = Writer(path, connection_type, "holds")
+        self._writer = SqliteWriter(path, connection_type, "holds")
         self._ids: dict[ShareKey, int] = {}
         self._is_damaged = False
         try:
