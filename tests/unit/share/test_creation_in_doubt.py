@@ -34,7 +34,7 @@ def test_a_group_that_metadata_may_have_taken_is_served_where_it_has_from_its_st
 ) -> None:
     create = DatabaseGroups.create
 
-    def lose_answer(groups: DatabaseGroups[Any], group: ShareGroup, **options: Any) -> ShareGroup:
+    def lose_answer(groups: DatabaseGroups, group: ShareGroup, **options: Any) -> ShareGroup:
         if taken:
             create(groups, group, **options)
         raise Unavailable("no answer", in_doubt=True)
