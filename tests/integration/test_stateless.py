@@ -191,7 +191,7 @@ def test_a_directory_that_was_used_with_postgresql_is_not_left_behind(
 def test_a_directory_for_objects_that_is_not_the_one_of_the_others_is_refused(
     nodes: Nodes, tmp_path: Path
 ) -> None:
-    with pytest.raises(InvalidArgument, match="whole path"):
+    with pytest.raises(InvalidArgument, match="absolute path"):
         nodes.start(hot="objects")
     nodes.start().stop()
     (tmp_path / "objects").rename(tmp_path / "elsewhere")
