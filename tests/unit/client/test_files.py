@@ -789,7 +789,8 @@ def test_an_arrow_file_that_is_not_on_a_disk_is_read_by_no_thread_through_python
             threads.add(threading.current_thread())
             return super().read(size) or b""
 
-    monkeypatch.setattr(source_module, "TemporaryFile", lambda: Noted(tmp_path / "copy", "w+b"))
+    copy = tmp_path / "copy"
+    monkeypatch.setattr("wings_client.files.source.TemporaryFile", lambda: Noted(copy, "w+b"))
     batch = pa.record_batch({"n": list(range(10))})
     sink = io.BytesIO()
     with pa.ipc.new_file(sink, batch.schema) as writer:
