@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from fix_files import ReadSizes
-from fix_ingest import MakeSource, Pipeline, Start, numbers, write_jsonl
+from fix_ingest import Ingest, MakeSource, Pipeline, Start, write_jsonl
 
 from wings_client import Client, ShardState
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavailable, WingsError
@@ -55,97 +55,89 @@ def lose(directory: Path) -> None:
 # Exactly once.
 
 
-def test_ten_files_and_two_duplicates_give_exactly_their_rows(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
-) -> None:
-    files = [write_jsonl(tmp_path / f"{i}.jsonl", range(i * 10, i * 10 + 10)) for i in range(10)]
-    queue.send(str(path) for path in [*files[:5], files[2], *files[5:], files[7]])
-    pipeline = start(source(limits={"files_per_trigger": 4}))
+def test_ten_files_and_two_duplicates_give_exactly_their_rows(ingest: Ingest, topic: str) -> None:
+    files = [write_jsonl(ingest.path / f"{i}.jsonl", range(i * 10, i * 10 + 10)) for i in range(10)]
+    ingest.queue.send(str(path) for path in [*files[:5], files[2], *files[5:], files[7]])
+    pipeline = ingest.pipeline(limits={"files_per_trigger": 4})
     outcomes = pipeline.drain()
-    assert numbers(wings, topic) == list(range(100))
+    assert ingest.numbers() == list(range(100))
     assert sum(outcome.rows for outcome in outcomes) == 100
-    assert queue.remaining == 0
+    assert ingest.queue.remaining == 0
 
 
-def test_an_empty_queue_gives_nothing_and_is_waited_for(
-    wings: Client, source: MakeSource, start: Start, topic: str
-) -> None:
-    pipeline = start(source(queue={"wait_seconds": 0.2}))
+def test_an_empty_queue_gives_nothing_and_is_waited_for(ingest: Ingest, topic: str) -> None:
+    pipeline = ingest.pipeline(queue={"wait_seconds": 0.2})
     assert pipeline.drain() == []
-    assert numbers(wings, topic) == []
+    assert ingest.numbers() == []
     assert pipeline.connections.journal.last == 0
 
 
 def test_the_same_file_twice_in_one_receive_is_read_once_and_both_are_acknowledged(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", range(3))
-    queue.send([str(path), str(path)])
-    pipeline = start(source())
+    path = write_jsonl(ingest.path / "a.jsonl", range(3))
+    ingest.queue.send([str(path), str(path)])
+    pipeline = ingest.pipeline()
     claim = pipeline.claim()
     assert claim is not None
     assert (len(claim.files), len(claim.messages)) == (1, 2)
     pipeline.drain()
-    assert numbers(wings, topic) == [0, 1, 2]
-    assert queue.remaining == 0
+    assert ingest.numbers() == [0, 1, 2]
+    assert ingest.queue.remaining == 0
 
 
 def test_the_message_of_a_finished_file_is_acknowledged_and_dropped(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", range(3))
-    queue.send([str(path)])
-    start(source()).drain()
-    queue.send([str(path)])
-    other = start(source(checkpoint="another"))
+    path = write_jsonl(ingest.path / "a.jsonl", range(3))
+    ingest.queue.send([str(path)])
+    ingest.drain()
+    ingest.queue.send([str(path)])
+    other = ingest.pipeline(checkpoint="another")
     assert other.claim() is None
-    assert queue.remaining == 0
-    assert numbers(wings, topic) == [0, 1, 2]
+    assert ingest.queue.remaining == 0
+    assert ingest.numbers() == [0, 1, 2]
 
 
-def test_the_message_of_another_owner_is_left_alone(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
-) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", range(3))
-    settings = source()
-    wings.open_shards(settings.name, "another-pipeline", [str(path)])
-    queue.send([str(path)])
-    assert start(settings).claim() is None
-    assert queue.remaining == 1
-    assert numbers(wings, topic) == []
-    (shard,) = wings.list_shards(settings.name)
+def test_the_message_of_another_owner_is_left_alone(ingest: Ingest, topic: str) -> None:
+    path = write_jsonl(ingest.path / "a.jsonl", range(3))
+    settings = ingest.source()
+    ingest.wings.open_shards(settings.name, "another-pipeline", [str(path)])
+    ingest.queue.send([str(path)])
+    assert ingest.start(settings).claim() is None
+    assert ingest.queue.remaining == 1
+    assert ingest.numbers() == []
+    (shard,) = ingest.wings.list_shards(settings.name)
     assert shard.token == "another-pipeline"
 
 
 def test_a_stale_owner_is_replaced_and_its_late_publish_is_fenced(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", range(10))
-    queue.send([str(path)])
+    path = write_jsonl(ingest.path / "a.jsonl", range(10))
+    ingest.queue.send([str(path)])
     limits = {"rows_per_file": 4, "commit_timeout_seconds": 1}
-    old = start(source(limits=limits))
+    old = ingest.pipeline(limits=limits)
     assert fates(old.step()) == [Fate.PARTIAL]
     claim = old.claim()
     assert claim is not None
     late = old.read(claim)  # It goes on reading, and is very slow from here on.
-    lose(tmp_path)
-    new = start(source(checkpoint="new", limits=limits))
+    lose(ingest.path)
+    new = ingest.pipeline(checkpoint="new", limits=limits)
     while (found := new.claim()) is None:
-        lose(tmp_path)  # Until twice the commit timeout has passed.
+        lose(ingest.path)  # Until twice the commit timeout has passed.
     assert found.files[0].position == 4
     assert fates(old.committer.commit(claim, late)) == [Fate.FENCED]
-    assert numbers(wings, topic) == [0, 1, 2, 3]
+    assert ingest.numbers() == [0, 1, 2, 3]
     new.drain()
-    assert numbers(wings, topic) == list(range(10))
+    assert ingest.numbers() == list(range(10))
 
 
-def test_two_pipelines_on_one_queue_write_each_file_once(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
-) -> None:
-    files = [write_jsonl(tmp_path / f"{i}.jsonl", range(i * 10, i * 10 + 10)) for i in range(12)]
-    queue.send(str(path) for path in [*files, *files])
+def test_two_pipelines_on_one_queue_write_each_file_once(ingest: Ingest, topic: str) -> None:
+    files = [write_jsonl(ingest.path / f"{i}.jsonl", range(i * 10, i * 10 + 10)) for i in range(12)]
+    ingest.queue.send(str(path) for path in [*files, *files])
     pipelines = [
-        start(source(checkpoint=name, limits={"files_per_trigger": 3})) for name in ("one", "two")
+        ingest.pipeline(checkpoint=name, limits={"files_per_trigger": 3}) for name in ("one", "two")
     ]
     errors: list[BaseException] = []
 
@@ -162,39 +154,37 @@ def test_two_pipelines_on_one_queue_write_each_file_once(
     for thread in threads:
         thread.join(LONG)
     assert errors == []
-    lose(tmp_path)  # What one left to the other comes again, and finds its file finished.
-    start(source(checkpoint="three")).drain()
-    assert numbers(wings, topic) == list(range(120))
-    assert queue.remaining == 0
+    lose(ingest.path)  # What one left to the other comes again, and finds its file finished.
+    ingest.drain(checkpoint="three")
+    assert ingest.numbers() == list(range(120))
+    assert ingest.queue.remaining == 0
 
 
-def test_a_message_lost_in_mid_read_is_read_once(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
-) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", range(5))
-    queue.send([str(path)])
-    pipeline = start(source())
+def test_a_message_lost_in_mid_read_is_read_once(ingest: Ingest, topic: str) -> None:
+    path = write_jsonl(ingest.path / "a.jsonl", range(5))
+    ingest.queue.send([str(path)])
+    pipeline = ingest.pipeline()
     claim = pipeline.claim()
     assert claim is not None
     results = pipeline.read(claim)
-    lose(tmp_path)
-    other = start(source(checkpoint="other"))
+    lose(ingest.path)
+    other = ingest.pipeline(checkpoint="other")
     assert other.claim() is None  # It gets the message, and the file is ours.
     pipeline.committer.commit(claim, results)
-    assert numbers(wings, topic) == list(range(5))
-    assert queue.remaining == 1
-    lose(tmp_path)
+    assert ingest.numbers() == list(range(5))
+    assert ingest.queue.remaining == 1
+    lose(ingest.path)
     assert other.claim() is None
-    assert queue.remaining == 0
-    assert numbers(wings, topic) == list(range(5))
+    assert ingest.queue.remaining == 0
+    assert ingest.numbers() == list(range(5))
 
 
 def test_a_message_is_extended_while_its_file_is_read_and_once_more_when_it_was(
-    source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
-    queue.send([str(write_jsonl(tmp_path / "a.jsonl", range(5)))])
+    ingest.queue.send([str(write_jsonl(ingest.path / "a.jsonl", range(5)))])
     limits = {"commit_timeout_seconds": 500}
-    pipeline = start(source(queue={"visibility_seconds": 6}, limits=limits))
+    pipeline = ingest.pipeline(queue={"visibility_seconds": 6}, limits=limits)
     claim = pipeline.claim()
     assert claim is not None
     extended: list[float] = []
@@ -216,14 +206,12 @@ def test_a_message_is_extended_while_its_file_is_read_and_once_more_when_it_was(
     assert extended[-1] == 1_000.0
     pipeline.coordinator.finish_claims()
     assert pipeline.coordinator.count(Phase.IN_PROGRESS) == 0
-    assert queue.remaining == 0
+    assert ingest.queue.remaining == 0
 
 
-def test_messages_are_extended_again_after_an_error_of_any_kind(
-    source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
-) -> None:
-    queue.send([str(write_jsonl(tmp_path / f"{n}.jsonl", range(5))) for n in range(2)])
-    pipeline = start(source(queue={"visibility_seconds": 8}))
+def test_messages_are_extended_again_after_an_error_of_any_kind(ingest: Ingest, topic: str) -> None:
+    ingest.queue.send([str(write_jsonl(ingest.path / f"{n}.jsonl", range(5))) for n in range(2)])
+    pipeline = ingest.pipeline(queue={"visibility_seconds": 8})
     claim = pipeline.claim()
     assert claim is not None
     broken = threading.Event()
@@ -256,10 +244,10 @@ def test_messages_are_extended_again_after_an_error_of_any_kind(
 
 
 def test_a_message_that_was_not_extended_in_time_is_lost_and_its_file_read_once(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
-    queue.send([str(write_jsonl(tmp_path / "a.jsonl", range(5)))])
-    pipeline = start(source(queue={"visibility_seconds": 1}))
+    ingest.queue.send([str(write_jsonl(ingest.path / "a.jsonl", range(5)))])
+    pipeline = ingest.pipeline(queue={"visibility_seconds": 1})
     claim = pipeline.claim()
     assert claim is not None
 
@@ -273,69 +261,61 @@ def test_a_message_that_was_not_extended_in_time_is_lost_and_its_file_read_once(
     vars(pipeline.coordinator)["_renewed_at"] = None
     pipeline.coordinator.extend_and_renew()  # A lost message is not extended again; the rest is.
     assert pipeline.coordinator.lost == 1
-    lose(tmp_path)
+    lose(ingest.path)
     pipeline.committer.commit(claim, pipeline.read(claim))
     pipeline.drain()
-    assert numbers(wings, topic) == list(range(5))
-    assert queue.remaining == 0
+    assert ingest.numbers() == list(range(5))
+    assert ingest.queue.remaining == 0
 
 
 def test_once_a_file_was_read_its_message_is_not_extended_by_the_reader(
-    source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
-    queue.send([str(write_jsonl(tmp_path / "a.jsonl", range(5)))])
-    pipeline = start(source(queue={"visibility_seconds": 1}))
+    ingest.queue.send([str(write_jsonl(ingest.path / "a.jsonl", range(5)))])
+    pipeline = ingest.pipeline(queue={"visibility_seconds": 1})
     claim = pipeline.claim()
     assert claim is not None
     pipeline.connections.journal.mark_read(claim.number)
-    lose(tmp_path)
+    lose(ingest.path)
     pipeline.coordinator.extend_and_renew()
     assert pipeline.coordinator.count(Phase.AWAITING_COMMIT) == 1
-    assert len(queue.receive(1, LONG)) == 1  # It was not hidden again.
+    assert len(ingest.queue.receive(1, LONG)) == 1  # It was not hidden again.
 
 
 # Large files, batches and limits.
 
 
-def test_a_file_larger_than_one_batch_goes_on_where_it_stood(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
-) -> None:
-    queue.send([str(write_jsonl(tmp_path / "a.jsonl", range(25)))])
-    pipeline = start(source(limits={"rows_per_file": 10}))
+def test_a_file_larger_than_one_batch_goes_on_where_it_stood(ingest: Ingest, topic: str) -> None:
+    ingest.queue.send([str(write_jsonl(ingest.path / "a.jsonl", range(25)))])
+    pipeline = ingest.pipeline(limits={"rows_per_file": 10})
     outcomes = pipeline.drain()
     assert [fates(outcome) for outcome in outcomes] == [
         [Fate.PARTIAL], [Fate.PARTIAL], [Fate.FINISHED],
     ]  # fmt: skip
-    assert numbers(wings, topic) == list(range(25))
-    assert queue.remaining == 0
+    assert ingest.numbers() == list(range(25))
+    assert ingest.queue.remaining == 0
 
 
-def test_a_file_that_ends_with_a_batch_is_finished_with_it(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
-) -> None:
-    queue.send([str(write_jsonl(tmp_path / "a.jsonl", range(20)))])
-    outcomes = start(source(limits={"rows_per_file": 10})).drain()
+def test_a_file_that_ends_with_a_batch_is_finished_with_it(ingest: Ingest, topic: str) -> None:
+    ingest.queue.send([str(write_jsonl(ingest.path / "a.jsonl", range(20)))])
+    outcomes = ingest.drain(limits={"rows_per_file": 10})
     assert [fates(outcome) for outcome in outcomes] == [[Fate.PARTIAL], [Fate.FINISHED]]
-    assert numbers(wings, topic) == list(range(20))
+    assert ingest.numbers() == list(range(20))
 
 
-def test_files_of_many_batches_of_rows_are_staged_whole(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
-) -> None:
+def test_files_of_many_batches_of_rows_are_staged_whole(ingest: Ingest, topic: str) -> None:
     table = arrow.table({"n": range(200_000)})
-    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=30_000)
-    queue.send([str(tmp_path / "a.parquet")])
-    start(source()).drain()
-    assert numbers(wings, topic) == list(range(200_000))
+    pyarrow.parquet.write_table(table, ingest.path / "a.parquet", row_group_size=30_000)
+    ingest.queue.send([str(ingest.path / "a.parquet")])
+    ingest.drain()
+    assert ingest.numbers() == list(range(200_000))
 
 
-def test_a_claim_is_bounded_by_files_and_bytes(
-    source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
-) -> None:
+def test_a_claim_is_bounded_by_files_and_bytes(ingest: Ingest, topic: str) -> None:
     for index in range(6):
-        path = write_jsonl(tmp_path / f"{index}.jsonl", range(10))
-        queue.send([json.dumps({"uri": str(path), "size": 100})])
-    pipeline = start(source(limits={"files_per_trigger": 4, "bytes_per_trigger": 250}))
+        path = write_jsonl(ingest.path / f"{index}.jsonl", range(10))
+        ingest.queue.send([json.dumps({"uri": str(path), "size": 100})])
+    pipeline = ingest.pipeline(limits={"files_per_trigger": 4, "bytes_per_trigger": 250})
     assert [len(outcome.files) for outcome in pipeline.drain()] == [2, 2, 2]
 
 
@@ -343,18 +323,18 @@ def test_a_claim_is_bounded_by_files_and_bytes(
 
 
 def test_a_poison_file_is_given_up_after_its_attempts_and_its_neighbours_go_on(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
-    good = write_jsonl(tmp_path / "good.jsonl", range(3))
-    bad = tmp_path / "bad.jsonl"
+    good = write_jsonl(ingest.path / "good.jsonl", range(3))
+    bad = ingest.path / "bad.jsonl"
     bad.write_text('{"n": 7}\n{"n": "seven"}\n')
-    queue.send([str(bad), str(good)])
+    ingest.queue.send([str(bad), str(good)])
     letters = f"{topic}-dead"
-    settings = source(limits={"max_delivery_attempts": 3}, dead_letters={"topic": letters})
-    pipeline = start(settings)
+    settings = ingest.source(limits={"max_delivery_attempts": 3}, dead_letters={"topic": letters})
+    pipeline = ingest.start(settings)
     outcome = pipeline.step()
     assert fates(outcome) == [Fate.FAILED, Fate.FINISHED]
-    assert numbers(wings, topic) == [0, 1, 2]
+    assert ingest.numbers() == [0, 1, 2]
     assert pipeline.step() is None  # Not at once.
     retry_now(pipeline)
     assert fates(pipeline.step()) == [Fate.FAILED]
@@ -362,23 +342,23 @@ def test_a_poison_file_is_given_up_after_its_attempts_and_its_neighbours_go_on(
     retry_now(pipeline)
     assert fates(pipeline.step()) == [Fate.DEAD]
     assert pipeline.drain() == []
-    assert queue.remaining == 0
-    (dead,) = wings.list_shards(settings.name, "dead")
+    assert ingest.queue.remaining == 0
+    (dead,) = ingest.wings.list_shards(settings.name, "dead")
     assert (dead.shard, dead.failures) == (str(bad), 3)
     assert dead.error is not None
     assert ":2" in dead.error
-    (row,) = wings.scan(letters).read_all().to_pylist()
+    (row,) = ingest.wings.scan(letters).read_all().to_pylist()
     assert (row["uri"], row["attempts"], row["error"]) == (str(bad), 3, dead.error)
-    assert numbers(wings, topic) == [0, 1, 2]
+    assert ingest.numbers() == [0, 1, 2]
 
 
 def test_what_a_repeated_commit_says_of_files_that_were_given_up_is_that(
-    source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
-    (tmp_path / "bad.jsonl").write_text('{"n": "seven"}\n')
-    good = write_jsonl(tmp_path / "good.jsonl", range(3))
-    queue.send([str(tmp_path / "bad.jsonl"), str(good)])
-    pipeline = start(source(limits={"max_delivery_attempts": 1}))
+    (ingest.path / "bad.jsonl").write_text('{"n": "seven"}\n')
+    good = write_jsonl(ingest.path / "good.jsonl", range(3))
+    ingest.queue.send([str(ingest.path / "bad.jsonl"), str(good)])
+    pipeline = ingest.pipeline(limits={"max_delivery_attempts": 1})
     claim = pipeline.claim()
     assert claim is not None
     results = pipeline.read(claim)
@@ -392,56 +372,54 @@ def test_what_a_repeated_commit_says_of_files_that_were_given_up_is_that(
     del topic
 
 
-def test_a_file_that_was_mended_is_read_when_it_is_retried(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
-) -> None:
-    bad = tmp_path / "bad.jsonl"
+def test_a_file_that_was_mended_is_read_when_it_is_retried(ingest: Ingest, topic: str) -> None:
+    bad = ingest.path / "bad.jsonl"
     bad.write_text('{"n": "seven"}\n')
-    queue.send([str(bad)])
-    settings = source(limits={"max_delivery_attempts": 1})
-    pipeline = start(settings)
+    ingest.queue.send([str(bad)])
+    settings = ingest.source(limits={"max_delivery_attempts": 1})
+    pipeline = ingest.start(settings)
     pipeline.drain()
     write_jsonl(bad, range(2))
     assert status.retry(settings, None) == [str(bad)]
     assert status.retry(settings, [str(bad), "nowhere"]) == [str(bad)]  # Nothing has read it yet.
     pipeline.drain()
-    assert numbers(wings, topic) == [0, 1]
+    assert ingest.numbers() == [0, 1]
     assert status.retry(settings, None) == []
-    assert queue.remaining == 0
+    assert ingest.queue.remaining == 0
 
 
 def test_the_message_of_a_retry_opens_a_file_once_however_often_it_is_delivered(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
-    bad = tmp_path / "bad.jsonl"
+    bad = ingest.path / "bad.jsonl"
     bad.write_text('{"n": "seven"}\n')
-    queue.send([str(bad)])
-    settings = source(limits={"max_delivery_attempts": 1})
-    pipeline = start(settings)
+    ingest.queue.send([str(bad)])
+    settings = ingest.source(limits={"max_delivery_attempts": 1})
+    pipeline = ingest.start(settings)
     pipeline.drain()
     assert status.retry(settings, None) == [str(bad)]
-    (message,) = queue.receive(10, 60.0)
-    queue.acknowledge([message.receipt])
-    queue.send([message.body])
+    (message,) = ingest.queue.receive(10, 60.0)
+    ingest.queue.acknowledge([message.receipt])
+    ingest.queue.send([message.body])
     assert [fates(outcome) for outcome in pipeline.drain()] == [[Fate.DEAD]]
-    queue.send([message.body])  # It is delivered twice.
+    ingest.queue.send([message.body])  # It is delivered twice.
     write_jsonl(bad, range(2))
     assert pipeline.drain() == []
-    assert queue.remaining == 0
-    assert numbers(wings, topic) == []
+    assert ingest.queue.remaining == 0
+    assert ingest.numbers() == []
     assert status.retry(settings, None) == [str(bad)]
     pipeline.drain()
-    assert numbers(wings, topic) == [0, 1]
+    assert ingest.numbers() == [0, 1]
 
 
 def test_a_retry_that_comes_before_the_death_is_noted_is_not_lost(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
-    bad = tmp_path / "bad.jsonl"
+    bad = ingest.path / "bad.jsonl"
     bad.write_text('{"n": "seven"}\n')
-    queue.send([str(bad)])
-    settings = source(limits={"max_delivery_attempts": 1})
-    pipeline = start(settings)
+    ingest.queue.send([str(bad)])
+    settings = ingest.source(limits={"max_delivery_attempts": 1})
+    pipeline = ingest.start(settings)
     claim = pipeline.claim()
     assert claim is not None
     pipeline.committer.commit(claim, pipeline.read(claim))
@@ -450,17 +428,17 @@ def test_a_retry_that_comes_before_the_death_is_noted_is_not_lost(
     receive: Any = vars(type(pipeline.coordinator))["_receive"]
     receive(pipeline.coordinator)  # The outcome has not been noted.
     pipeline.drain()
-    assert numbers(wings, topic) == [0, 1]
-    assert queue.remaining == 0
+    assert ingest.numbers() == [0, 1]
+    assert ingest.queue.remaining == 0
 
 
 def test_a_file_whose_name_looks_like_a_version_of_another_is_read_too(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
-    plain = write_jsonl(tmp_path / "a.jsonl", range(2))
-    odd = write_jsonl(tmp_path / "a.jsonl#v1", range(2, 4))
-    same = f"{tmp_path}/./{plain.name}".replace("/./", "//")
-    queue.send(
+    plain = write_jsonl(ingest.path / "a.jsonl", range(2))
+    odd = write_jsonl(ingest.path / "a.jsonl#v1", range(2, 4))
+    same = f"{ingest.path}/./{plain.name}".replace("/./", "//")
+    ingest.queue.send(
         json.dumps(about)
         for about in (
             {"uri": str(plain), "version": "v1"},
@@ -469,77 +447,60 @@ def test_a_file_whose_name_looks_like_a_version_of_another_is_read_too(
         )
     )
     files = {"dedup_key": "uri+version", "format": "jsonl"}
-    start(source(files=files)).drain()
-    assert numbers(wings, topic) == [0, 1, 2, 3]
-    assert queue.remaining == 0
+    ingest.drain(files=files)
+    assert ingest.numbers() == [0, 1, 2, 3]
+    assert ingest.queue.remaining == 0
 
 
 def test_a_message_that_was_not_understood_does_not_hinder_the_retry_of_files(
-    source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
-    path = str(tmp_path / "late.jsonl")
-    queue.send(["nonsense", path])
-    settings = source(limits={"max_delivery_attempts": 1})
-    pipeline = start(settings)
+    path = str(ingest.path / "late.jsonl")
+    ingest.queue.send(["nonsense", path])
+    settings = ingest.source(limits={"max_delivery_attempts": 1})
+    pipeline = ingest.start(settings)
     assert fates(pipeline.step()) == [Fate.DEAD, Fate.DEAD]
     assert status.retry(settings, None) == [path]
     pipeline.coordinator.finish_claims()
-    assert queue.pending() == 1
+    assert ingest.queue.pending() == 1
     del topic
 
 
-def test_a_missing_file_is_waited_for_and_given_up(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "late.jsonl"
-    queue.send([str(path), str(tmp_path / "never.jsonl")])
-    pipeline = start(source(limits={"max_delivery_attempts": 2}))
+def test_a_missing_file_is_waited_for_and_given_up(ingest: Ingest, topic: str) -> None:
+    path = ingest.path / "late.jsonl"
+    ingest.queue.send([str(path), str(ingest.path / "never.jsonl")])
+    pipeline = ingest.pipeline(limits={"max_delivery_attempts": 2})
     assert fates(pipeline.step()) == [Fate.FAILED, Fate.FAILED]
     write_jsonl(path, range(2))
     pipeline.coordinator.finish_claims()
     retry_now(pipeline)
     assert fates(pipeline.step()) == [Fate.FINISHED, Fate.DEAD]
-    assert numbers(wings, topic) == [0, 1]
+    assert ingest.numbers() == [0, 1]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet"])
-def test_a_file_cut_off_in_mid_row_gives_no_row(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    queue: SqliteQueue,
-    topic: str,
-    tmp_path: Path,
-    name: str,
-) -> None:
-    whole = write_jsonl(tmp_path / "whole", range(1_000)).read_bytes()
+def test_a_file_cut_off_in_mid_row_gives_no_row(ingest: Ingest, topic: str, name: str) -> None:
+    whole = write_jsonl(ingest.path / "whole", range(1_000)).read_bytes()
     if name.endswith(".gz"):
         data = gzip.compress(whole)[:-20]
     elif name.endswith(".parquet"):
-        pyarrow.parquet.write_table(arrow.table({"n": range(9)}), tmp_path / "p")
-        data = (tmp_path / "p").read_bytes()[:-9]
+        pyarrow.parquet.write_table(arrow.table({"n": range(9)}), ingest.path / "p")
+        data = (ingest.path / "p").read_bytes()[:-9]
     else:
         data = whole[:-5]
-    (tmp_path / name).write_bytes(data)
-    queue.send([str(tmp_path / name)])
-    outcome = start(source(limits={"max_delivery_attempts": 1})).step()
+    (ingest.path / name).write_bytes(data)
+    ingest.queue.send([str(ingest.path / name)])
+    outcome = ingest.pipeline(limits={"max_delivery_attempts": 1}).step()
     assert fates(outcome) == [Fate.DEAD]
-    assert numbers(wings, topic) == []
+    assert ingest.numbers() == []
 
 
-def test_a_csv_file_cut_off_in_mid_row_gives_no_row(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    queue: SqliteQueue,
-    new_topic_id: str,
-    tmp_path: Path,
-) -> None:
-    wings.create_topic(new_topic_id, {"n": "int64", "m": "int64"})
-    (tmp_path / "a.csv").write_text("n,m\n1,2\n3")
-    queue.send([str(tmp_path / "a.csv")])
-    assert fates(start(source(limits={"max_delivery_attempts": 1})).step()) == [Fate.DEAD]
-    assert numbers(wings, new_topic_id) == []
+def test_a_csv_file_cut_off_in_mid_row_gives_no_row(ingest: Ingest) -> None:
+    ingest.create({"n": "int64", "m": "int64"})
+    (ingest.path / "a.csv").write_text("n,m\n1,2\n3")
+    ingest.queue.send([str(ingest.path / "a.csv")])
+    assert fates(ingest.pipeline(limits={"max_delivery_attempts": 1}).step()) == [Fate.DEAD]
+    assert ingest.numbers() == []
 
 
 def test_a_malformed_notification_is_given_up_at_once_and_a_test_event_acknowledged(
@@ -559,43 +520,34 @@ def test_a_malformed_notification_is_given_up_at_once_and_a_test_event_acknowled
 # Formats, columns and rows that do not fit.
 
 
-def test_all_formats_are_read_compressed_or_not(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
-) -> None:
+def test_all_formats_are_read_compressed_or_not(ingest: Ingest, topic: str) -> None:
     def numbered(first: int) -> pa.Table:
         return arrow.table({"n": range(first, first + 10)})
 
     lines = "".join(json.dumps({"n": n}) + "\n" for n in range(10))
-    (tmp_path / "a.jsonl").write_text(lines)
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.replace(": ", ": 1").encode()))
-    pyarrow.csv.write_csv(numbered(20), tmp_path / "c.csv")
-    with arrow.CompressedOutputStream(str(tmp_path / "d.csv.zst"), "zstd") as file:
+    (ingest.path / "a.jsonl").write_text(lines)
+    (ingest.path / "b.jsonl.gz").write_bytes(gzip.compress(lines.replace(": ", ": 1").encode()))
+    pyarrow.csv.write_csv(numbered(20), ingest.path / "c.csv")
+    with arrow.CompressedOutputStream(str(ingest.path / "d.csv.zst"), "zstd") as file:
         pyarrow.csv.write_csv(numbered(30), file)
-    pyarrow.parquet.write_table(numbered(40), tmp_path / "e.parquet", compression="zstd")
-    with arrow.ipc.new_file(str(tmp_path / "f.arrow"), numbered(50).schema) as file:
+    pyarrow.parquet.write_table(numbered(40), ingest.path / "e.parquet", compression="zstd")
+    with arrow.ipc.new_file(str(ingest.path / "f.arrow"), numbered(50).schema) as file:
         file.write_table(numbered(50))
-    (tmp_path / "g.jsonl").write_bytes(b"")
-    queue.send(str(tmp_path / name) for name in sorted(p.name for p in tmp_path.glob("?.*")))
-    start(source()).drain()
-    assert numbers(wings, topic) == list(range(60))
-    assert queue.remaining == 0
+    (ingest.path / "g.jsonl").write_bytes(b"")
+    ingest.queue.send(str(path) for path in sorted(ingest.path.glob("?.*")))
+    ingest.drain()
+    assert ingest.numbers() == list(range(60))
+    assert ingest.queue.remaining == 0
 
 
-def test_rows_tell_where_they_come_from(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    queue: SqliteQueue,
-    new_topic_id: str,
-    tmp_path: Path,
-) -> None:
+def test_rows_tell_where_they_come_from(ingest: Ingest) -> None:
     columns = {"n": "int64", "source_file": "string", "source_row": "int64", "version": "string"}
-    wings.create_topic(new_topic_id, columns)
-    path = write_jsonl(tmp_path / "a.jsonl", range(10, 15))
-    queue.send([json.dumps({"uri": str(path), "version": "v7"})])
+    ingest.create(columns)
+    path = write_jsonl(ingest.path / "a.jsonl", range(10, 15))
+    ingest.queue.send([json.dumps({"uri": str(path), "version": "v7"})])
     lineage = {"file": "source_file", "offset": "source_row", "version": "version"}
-    start(source(files={"lineage": lineage}, limits={"rows_per_file": 2})).drain()
-    rows = wings.scan(new_topic_id).read_all().to_pylist()
+    ingest.drain(files={"lineage": lineage}, limits={"rows_per_file": 2})
+    rows = ingest.rows()
     about = path.stat()
     read = f"{about.st_size}-{about.st_mtime_ns}"  # Not what the message says.
     assert rows == [
@@ -611,21 +563,14 @@ RAGGED = b'n,s\n\n0\n1,a\n2,a,b\n3,"x\ny"\n4\n5\n' + b"6,b\n" * 2 + b"8,c,d\n"
 
 @pytest.mark.parametrize(("name", "data"), [("a.jsonl", BAD_JSON), ("a.csv", BAD_CSV)])
 def test_rows_that_do_not_fit_are_kept_as_text_in_their_place(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    queue: SqliteQueue,
-    new_topic_id: str,
-    tmp_path: Path,
-    name: str,
-    data: bytes,
+    ingest: Ingest, name: str, data: bytes
 ) -> None:
     columns = {"n": "int64", "t": "timestamp[us, tz=UTC]", "rescued": "string"}
-    wings.create_topic(new_topic_id, columns)
-    (tmp_path / name).write_bytes(data)
-    queue.send([str(tmp_path / name)])
-    outcomes = start(source(files={"rescued_column": "rescued"})).drain()
-    rows = wings.scan(new_topic_id).read_all().to_pylist()
+    ingest.create(columns)
+    (ingest.path / name).write_bytes(data)
+    ingest.queue.send([str(ingest.path / name)])
+    outcomes = ingest.drain(files={"rescued_column": "rescued"})
+    rows = ingest.rows()
     assert [row["n"] for row in rows] == [0, None, None, 3, None]
     assert [row["rescued"] is None for row in rows] == [True, False, False, True, False]
     assert '"x"' in rows[1]["rescued"]
@@ -634,24 +579,17 @@ def test_rows_that_do_not_fit_are_kept_as_text_in_their_place(
 
 @pytest.mark.parametrize("block_bytes", [10, 1_000])
 def test_ragged_rows_of_csv_are_kept_as_text_in_their_places(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    queue: SqliteQueue,
-    new_topic_id: str,
-    tmp_path: Path,
-    read_sizes: ReadSizes,
-    block_bytes: int,
+    ingest: Ingest, read_sizes: ReadSizes, block_bytes: int
 ) -> None:
     read_sizes(block=block_bytes)
     columns = {"n": "int64", "s": "string", "rescued": "string", "row": "int64"}
-    wings.create_topic(new_topic_id, columns)
-    (tmp_path / "a.csv").write_bytes(RAGGED)
-    queue.send([str(tmp_path / "a.csv")])
+    ingest.create(columns)
+    (ingest.path / "a.csv").write_bytes(RAGGED)
+    ingest.queue.send([str(ingest.path / "a.csv")])
     files = {"rescued_column": "rescued", "lineage": {"offset": "row"}}
-    (outcome,) = start(source(files=files)).drain()
+    (outcome,) = ingest.drain(files=files)
     assert fates(outcome) == [Fate.FINISHED], outcome
-    rows = wings.scan(new_topic_id).read_all().to_pylist()
+    rows = ingest.rows()
     assert [row["row"] for row in rows] == list(range(9))
     assert [row["n"] for row in rows] == [None, 1, None, 3, None, None, 6, 6, None]
     assert [row["rescued"] for row in rows] == [
@@ -660,19 +598,12 @@ def test_ragged_rows_of_csv_are_kept_as_text_in_their_places(
     assert outcome.files[0].rescued == 5
 
 
-def test_values_of_parquet_that_do_not_fit_are_kept_as_text(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    queue: SqliteQueue,
-    new_topic_id: str,
-    tmp_path: Path,
-) -> None:
-    wings.create_topic(new_topic_id, {"n": "int32", "rescued": "string"})
-    pyarrow.parquet.write_table(arrow.table({"n": [1, 1 << 40, 3]}), tmp_path / "a.parquet")
-    queue.send([str(tmp_path / "a.parquet")])
-    start(source(files={"rescued_column": "rescued"})).drain()
-    rows = wings.scan(new_topic_id).read_all().to_pylist()
+def test_values_of_parquet_that_do_not_fit_are_kept_as_text(ingest: Ingest) -> None:
+    ingest.create({"n": "int32", "rescued": "string"})
+    pyarrow.parquet.write_table(arrow.table({"n": [1, 1 << 40, 3]}), ingest.path / "a.parquet")
+    ingest.queue.send([str(ingest.path / "a.parquet")])
+    ingest.drain(files={"rescued_column": "rescued"})
+    rows = ingest.rows()
     assert [row["n"] for row in rows] == [1, None, 3]
     assert json.loads(rows[1]["rescued"]) == {"n": 1 << 40}
 
@@ -693,50 +624,34 @@ def write_columns(path: Path, columns: dict[str, list[Any]]) -> Path:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "arrow", "jsonl"])
-def test_columns_are_found_by_name_and_missing_ones_are_null(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    queue: SqliteQueue,
-    new_topic_id: str,
-    tmp_path: Path,
-    ending: str,
-) -> None:
+def test_columns_are_found_by_name_and_missing_ones_are_null(ingest: Ingest, ending: str) -> None:
     fields = {"n": "int32", "l": "list<item: int64>", "s": "string", "required": "bool not null"}
-    wings.create_topic(new_topic_id, fields)
+    ingest.create(fields)
     good = write_columns(
-        tmp_path / f"a.{ending}", {"s": ["x", "y"], "required": [True, False], "n": [1, 2]}
+        ingest.path / f"a.{ending}", {"s": ["x", "y"], "required": [True, False], "n": [1, 2]}
     )
-    bad = write_columns(tmp_path / f"b.{ending}", {"n": [3]})
-    more = write_columns(tmp_path / f"c.{ending}", {"required": [True], "x": [3]})
-    queue.send([str(good), str(bad), str(more)])
-    pipeline = start(source(limits={"max_delivery_attempts": 1}))
+    bad = write_columns(ingest.path / f"b.{ending}", {"n": [3]})
+    more = write_columns(ingest.path / f"c.{ending}", {"required": [True], "x": [3]})
+    ingest.queue.send([str(good), str(bad), str(more)])
+    pipeline = ingest.pipeline(limits={"max_delivery_attempts": 1})
     outcome = pipeline.step()
     assert fates(outcome) == [Fate.FINISHED, Fate.DEAD, Fate.DEAD]
     assert outcome is not None
     assert "required" in str(outcome.files[1].error)
     assert "'x'" in str(outcome.files[2].error)
-    assert wings.scan(new_topic_id).read_all().to_pylist() == [
+    assert ingest.rows() == [
         {"n": 1, "l": None, "s": "x", "required": True},
         {"n": 2, "l": None, "s": "y", "required": False},
     ]
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "arrow", "jsonl"])
-def test_new_columns_are_rescued_and_the_known_ones_are_filled(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    queue: SqliteQueue,
-    new_topic_id: str,
-    tmp_path: Path,
-    ending: str,
-) -> None:
-    wings.create_topic(new_topic_id, {"n": "int64", "s": "string", "rescued": "string"})
+def test_new_columns_are_rescued_and_the_known_ones_are_filled(ingest: Ingest, ending: str) -> None:
+    ingest.create({"n": "int64", "s": "string", "rescued": "string"})
     columns = {"n": [1, 2, 3], "x": ["a", None, "c"], "s": ["p", "q", "r"]}
-    queue.send([str(write_columns(tmp_path / f"a.{ending}", columns))])
-    (outcome,) = start(source(files={"rescued_column": "rescued"})).drain()
-    rows = wings.scan(new_topic_id).read_all().to_pylist()
+    ingest.queue.send([str(write_columns(ingest.path / f"a.{ending}", columns))])
+    (outcome,) = ingest.drain(files={"rescued_column": "rescued"})
+    rows = ingest.rows()
     assert [(row["n"], row["s"]) for row in rows] == [(1, "p"), (2, "q"), (3, "r")]
     texts = [row["rescued"] and json.loads(row["rescued"]) for row in rows]
     assert texts[0] == {"x": "a"}
@@ -746,60 +661,38 @@ def test_new_columns_are_rescued_and_the_known_ones_are_filled(
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "arrow", "jsonl"])
-def test_a_topic_evolves_by_the_new_columns_of_files(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    queue: SqliteQueue,
-    new_topic_id: str,
-    tmp_path: Path,
-    ending: str,
-) -> None:
-    wings.create_topic(new_topic_id, {"n": "int64", "s": "string"})
-    first = write_columns(tmp_path / f"a.{ending}", {"n": [1], "x": [0.5]})
-    second = write_columns(tmp_path / f"b.{ending}", {"n": [2], "y": ["new"], "s": ["t"]})
-    queue.send([str(first), str(second)])
-    start(source(files={"on_new_columns": "evolve"})).drain()
-    assert wings.topic(new_topic_id).schema.names[:2] == ["n", "s"]
-    rows = wings.scan(new_topic_id).read_all().to_pylist()
+def test_a_topic_evolves_by_the_new_columns_of_files(ingest: Ingest, ending: str) -> None:
+    ingest.create({"n": "int64", "s": "string"})
+    first = write_columns(ingest.path / f"a.{ending}", {"n": [1], "x": [0.5]})
+    second = write_columns(ingest.path / f"b.{ending}", {"n": [2], "y": ["new"], "s": ["t"]})
+    ingest.queue.send([str(first), str(second)])
+    ingest.drain(files={"on_new_columns": "evolve"})
+    assert ingest.wings.topic(ingest.topic).schema.names[:2] == ["n", "s"]
+    rows = ingest.rows()
     assert sorted(rows, key=lambda row: row["n"]) == [
         {"n": 1, "s": None, "x": 0.5, "y": None},
         {"n": 2, "s": "t", "x": None, "y": "new"},
     ]
 
 
-def test_a_row_with_a_line_separator_that_does_not_fit_is_one_text(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    queue: SqliteQueue,
-    new_topic_id: str,
-    tmp_path: Path,
-) -> None:
-    wings.create_topic(new_topic_id, {"n": "int64", "s": "string", "rescued": "string"})
+def test_a_row_with_a_line_separator_that_does_not_fit_is_one_text(ingest: Ingest) -> None:
+    ingest.create({"n": "int64", "s": "string", "rescued": "string"})
     text = "a\u2028b\u0085c"
-    (tmp_path / "a.csv").write_text(f"n,s\nx,{text}\n2,d\n", encoding="utf-8")
-    queue.send([str(tmp_path / "a.csv")])
-    start(source(files={"rescued_column": "rescued"})).drain()
-    rows = wings.scan(new_topic_id).read_all().to_pylist()
+    (ingest.path / "a.csv").write_text(f"n,s\nx,{text}\n2,d\n", encoding="utf-8")
+    ingest.queue.send([str(ingest.path / "a.csv")])
+    ingest.drain(files={"rescued_column": "rescued"})
+    rows = ingest.rows()
     assert [row["n"] for row in rows] == [None, 2]
     assert json.loads(rows[0]["rescued"]) == {"n": "x", "s": text}
 
 
-def test_csv_for_a_column_that_texts_cannot_be_fails_as_a_file(
-    source: MakeSource,
-    wings: Client,
-    start: Start,
-    queue: SqliteQueue,
-    new_topic_id: str,
-    tmp_path: Path,
-) -> None:
-    wings.create_topic(new_topic_id, {"n": "int64", "d": "duration[us]", "rescued": "string"})
-    (tmp_path / "a.csv").write_text("n,d\n1,2\n")
-    write_jsonl(tmp_path / "b.jsonl", range(2))
-    queue.send([str(tmp_path / "a.csv"), str(tmp_path / "b.jsonl")])
+def test_csv_for_a_column_that_texts_cannot_be_fails_as_a_file(ingest: Ingest) -> None:
+    ingest.create({"n": "int64", "d": "duration[us]", "rescued": "string"})
+    (ingest.path / "a.csv").write_text("n,d\n1,2\n")
+    write_jsonl(ingest.path / "b.jsonl", range(2))
+    ingest.queue.send([str(ingest.path / "a.csv"), str(ingest.path / "b.jsonl")])
     files = {"rescued_column": "rescued"}
-    pipeline = start(source(files=files, limits={"max_delivery_attempts": 1}))
+    pipeline = ingest.pipeline(files=files, limits={"max_delivery_attempts": 1})
     assert fates(pipeline.step()) == [Fate.DEAD, Fate.FINISHED]
 
 
@@ -814,36 +707,29 @@ def test_csv_for_a_column_that_texts_cannot_be_fails_as_a_file(
     ],
 )
 def test_a_topic_that_cannot_take_what_a_source_asks_for_is_refused(
-    wings: Client,
-    source: MakeSource,
-    new_topic_id: str,
-    columns: dict[str, str],
-    key: str | None,
-    problem: str,
+    ingest: Ingest, columns: dict[str, str], key: str | None, problem: str
 ) -> None:
     from wings_spark.ingest.run import check
 
-    wings.create_topic(new_topic_id, columns, key)
+    ingest.create(columns, key)
     with pytest.raises(InvalidArgument, match=problem):
-        check(source(files={"rescued_column": "rescued"}))
+        check(ingest.source(files={"rescued_column": "rescued"}))
 
 
-def test_what_is_not_there_is_told_before_anything_is_received(
-    wings: Client, source: MakeSource, queue: SqliteQueue, new_topic_id: str, aws: "Aws"
-) -> None:
+def test_what_is_not_there_is_told_before_anything_is_received(ingest: Ingest, aws: "Aws") -> None:
     from wings_spark.ingest.run import check
 
-    queue.send(["/a"])
-    with pytest.raises(TopicNotFound, match=new_topic_id):
-        check(source())
-    wings.create_topic(new_topic_id, {"n": "int64"})
-    wings.create_topic(f"{new_topic_id}-dead", {"n": "int64"})
+    ingest.queue.send(["/a"])
+    with pytest.raises(TopicNotFound, match=ingest.topic):
+        check(ingest.source())
+    ingest.create({"n": "int64"})
+    ingest.wings.create_topic(f"{ingest.topic}-dead", {"n": "int64"})
     with pytest.raises(WingsError, match="dead"):
-        check(source(dead_letters={"topic": f"{new_topic_id}-dead"}))
-    check(source(dead_letters={"topic": f"{new_topic_id}-letters"}))
-    assert wings.topic(f"{new_topic_id}-letters").schema.names[:2] == ["source", "uri"]
-    found = source().model_dump(mode="json", exclude_none=True)
-    url = aws.create_queue(new_topic_id)
+        check(ingest.source(dead_letters={"topic": f"{ingest.topic}-dead"}))
+    check(ingest.source(dead_letters={"topic": f"{ingest.topic}-letters"}))
+    assert ingest.wings.topic(f"{ingest.topic}-letters").schema.names[:2] == ["source", "uri"]
+    found = ingest.source().model_dump(mode="json", exclude_none=True)
+    url = aws.create_queue(ingest.topic)
     for url_there, problem in ((url, None), (f"{url}-not", "no queue")):
         found["queue"] = {"kind": "sqs", "url": url_there, "endpoint": aws.endpoint}
         found["files"] = {"allowed_prefixes": []}
@@ -853,22 +739,20 @@ def test_what_is_not_there_is_told_before_anything_is_received(
             continue
         with pytest.raises(InvalidArgument, match=problem):
             check(settings)
-    assert queue.pending() == 1
+    assert ingest.queue.pending() == 1
 
 
-def test_messages_may_carry_the_data_themselves(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str
-) -> None:
-    queue.send(['{"n": 1}\n{"n": 2}', '{"n": 3}', "[]", '{"n": "bad"}'])
-    settings = source(
+def test_messages_may_carry_the_data_themselves(ingest: Ingest, topic: str) -> None:
+    ingest.queue.send(['{"n": 1}\n{"n": 2}', '{"n": 3}', "[]", '{"n": "bad"}'])
+    settings = ingest.source(
         queue={"messages": "payloads"},
         limits={"max_delivery_attempts": 1},
         dead_letters={"topic": f"{topic}-dead"},
     )
-    start(settings).drain()
-    assert numbers(wings, topic) == [1, 2, 3]
-    assert queue.remaining == 0
-    (row,) = wings.scan(f"{topic}-dead").read_all().to_pylist()
+    ingest.start(settings).drain()
+    assert ingest.numbers() == [1, 2, 3]
+    assert ingest.queue.remaining == 0
+    (row,) = ingest.wings.scan(f"{topic}-dead").read_all().to_pylist()
     assert row["payload"] == '{"n": "bad"}'
 
 
@@ -876,55 +760,55 @@ def test_messages_may_carry_the_data_themselves(
 
 
 def test_a_directory_is_watched_and_a_file_that_is_overwritten_read_again(
-    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
-    files = tmp_path / "files"
+    files = ingest.path / "files"
     files.mkdir()
     write_jsonl(files / "a.jsonl", range(2))
-    settings = source()
+    settings = ingest.source()
     found = settings.model_dump(mode="json", exclude_none=True)
     found["queue"] = {"kind": "directory", "path": str(files), "wait_seconds": 0}
     settings = SourceSettings.parse(found, "test")
-    pipeline = start(settings)
+    pipeline = ingest.start(settings)
     vars(pipeline.queue)["_scan_seconds"] = 0
     pipeline.drain()
-    write_jsonl(tmp_path / "new", range(2, 5)).rename(files / "a.jsonl")
+    write_jsonl(ingest.path / "new", range(2, 5)).rename(files / "a.jsonl")
     pipeline.drain()
-    assert numbers(wings, topic) == [0, 1, 2, 3, 4]
+    assert ingest.numbers() == [0, 1, 2, 3, 4]
     assert pipeline.drain() == []
-    again = start(settings)
+    again = ingest.start(settings)
     assert again.drain() == []
 
 
 def test_a_version_that_was_overwritten_before_it_was_read_gives_nothing(
-    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
-    files = tmp_path / "files"
+    files = ingest.path / "files"
     files.mkdir()
     write_jsonl(files / "a.jsonl", range(2))
-    found = source().model_dump(mode="json", exclude_none=True)
+    found = ingest.source().model_dump(mode="json", exclude_none=True)
     found["queue"] = {"kind": "directory", "path": str(files), "wait_seconds": 0}
-    pipeline = start(SourceSettings.parse(found, "test"))
+    pipeline = ingest.start(SourceSettings.parse(found, "test"))
     vars(pipeline.queue)["_scan_seconds"] = 0
     claim = pipeline.claim()
     assert claim is not None
-    write_jsonl(tmp_path / "new", range(2, 5)).rename(files / "a.jsonl")
+    write_jsonl(ingest.path / "new", range(2, 5)).rename(files / "a.jsonl")
     pipeline.committer.commit(claim, pipeline.read(claim))
     pipeline.drain()
-    assert numbers(wings, topic) == [2, 3, 4]
+    assert ingest.numbers() == [2, 3, 4]
 
 
 def test_notifications_of_a_bucket_are_read_and_what_is_there_already_is_backfilled(
-    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path, aws: "Aws"
+    ingest: Ingest, topic: str, aws: "Aws"
 ) -> None:
     bucket = topic
     s3 = aws.client("s3")
     s3.create_bucket(Bucket=bucket)
     for index, key in enumerate(["a b+c.jsonl", "größe/日 1.jsonl", "old.jsonl"]):
-        data = write_jsonl(tmp_path / "x", range(index * 2, index * 2 + 2)).read_bytes()
+        data = write_jsonl(ingest.path / "x", range(index * 2, index * 2 + 2)).read_bytes()
         s3.put_object(Bucket=bucket, Key=key, Body=data)
     url = aws.create_queue(topic)
-    found = source().model_dump(mode="json", exclude_none=True)
+    found = ingest.source().model_dump(mode="json", exclude_none=True)
     found["queue"] = {"kind": "sqs", "url": url, "endpoint": aws.endpoint, "wait_seconds": 0}
     found["files"] = {"endpoint": aws.endpoint, "allowed_prefixes": [f"s3://{bucket}"]}
     settings = SourceSettings.parse(found, "test")
@@ -935,14 +819,14 @@ def test_notifications_of_a_bucket_are_read_and_what_is_there_already_is_backfil
     sqs = aws.client("sqs")
     sqs.send_message(QueueUrl=url, MessageBody=json.dumps({"Records": records}))
     sqs.send_message(QueueUrl=url, MessageBody=json.dumps({"Event": "s3:TestEvent"}))
-    pipeline = start(settings)
+    pipeline = ingest.start(settings)
     pipeline.drain()
-    assert numbers(wings, topic) == [0, 1, 2, 3]
+    assert ingest.numbers() == [0, 1, 2, 3]
     assert status.backfill(settings, f"s3://{bucket}/") == 3
     pipeline.drain()
-    assert numbers(wings, topic) == [0, 1, 2, 3, 4, 5]
+    assert ingest.numbers() == [0, 1, 2, 3, 4, 5]
     assert pipeline.queue.pending() == 0
-    for place, problem in ((f"s3://{bucket}-not/", "may read"), (str(tmp_path), "may read")):
+    for place, problem in ((f"s3://{bucket}-not/", "may read"), (str(ingest.path), "may read")):
         with pytest.raises(InvalidArgument, match=problem):
             status.backfill(settings, place)
     found["files"]["allowed_prefixes"] = [f"s3://{bucket}-not"]
@@ -971,64 +855,64 @@ def in_bucket(
 
 
 def test_versions_of_a_bucket_are_files_of_their_own(
-    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path, aws: "Aws"
+    ingest: Ingest, topic: str, aws: "Aws"
 ) -> None:
-    settings, send = in_bucket(source, aws, topic, files={"dedup_key": "uri+version"})
+    settings, send = in_bucket(ingest.source, aws, topic, files={"dedup_key": "uri+version"})
     s3 = aws.client("s3")
     s3.put_bucket_versioning(Bucket=topic, VersioningConfiguration={"Status": "Enabled"})
     objects: list[dict[str, Any]] = []
     for index in range(3):
-        data = write_jsonl(tmp_path / "x", range(index * 2, index * 2 + 2)).read_bytes()
+        data = write_jsonl(ingest.path / "x", range(index * 2, index * 2 + 2)).read_bytes()
         put = s3.put_object(Bucket=topic, Key="a.jsonl", Body=data)
         objects.append({"key": "a.jsonl", "versionId": put["VersionId"], "size": len(data)})
     # Each version is read as it was, though it has been overwritten; announced twice, it is one.
     for about in (objects[0], objects[1], objects[0]):
         record = {"s3": {"bucket": {"name": topic}, "object": about}}
         send(json.dumps({"Records": [record]}))
-    pipeline = start(settings)
+    pipeline = ingest.start(settings)
     pipeline.drain()
-    assert numbers(wings, topic) == [0, 1, 2, 3]
+    assert ingest.numbers() == [0, 1, 2, 3]
     # What is listed is the newest version alone, by the same name as notifications have it.
     assert status.backfill(settings, f"s3://{topic}/") == 1
     send(json.dumps({"Records": [{"s3": {"bucket": {"name": topic}, "object": objects[2]}}]}))
     pipeline.drain()
-    assert numbers(wings, topic) == [0, 1, 2, 3, 4, 5]
-    shards = {shard.shard for shard in wings.list_shards(settings.name)}
+    assert ingest.numbers() == [0, 1, 2, 3, 4, 5]
+    shards = {shard.shard for shard in ingest.wings.list_shards(settings.name)}
     assert shards == {f"s3://{topic}/a.jsonl#{about['versionId']}" for about in objects}
 
 
 def test_by_uri_alone_an_object_that_is_overwritten_is_not_read_again(
-    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path, aws: "Aws"
+    ingest: Ingest, topic: str, aws: "Aws"
 ) -> None:
-    settings, send = in_bucket(source, aws, topic)
-    pipeline = start(settings)
+    settings, send = in_bucket(ingest.source, aws, topic)
+    pipeline = ingest.start(settings)
     for index in range(2):
-        data = write_jsonl(tmp_path / "x", range(index, index + 1)).read_bytes()
+        data = write_jsonl(ingest.path / "x", range(index, index + 1)).read_bytes()
         put = aws.client("s3").put_object(Bucket=topic, Key="a.jsonl", Body=data)
         about = {"key": "a.jsonl", "eTag": put["ETag"].strip('"')}
         send(json.dumps({"Records": [{"s3": {"bucket": {"name": topic}, "object": about}}]}))
         pipeline.drain()
-    assert numbers(wings, topic) == [0]
+    assert ingest.numbers() == [0]
 
 
 def test_an_object_that_was_overwritten_gives_its_new_version_alone(
-    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path, aws: "Aws"
+    ingest: Ingest, topic: str, aws: "Aws"
 ) -> None:
-    settings, send = in_bucket(source, aws, topic, files={"dedup_key": "uri+version"})
+    settings, send = in_bucket(ingest.source, aws, topic, files={"dedup_key": "uri+version"})
     for index in range(2):
-        data = write_jsonl(tmp_path / "x", range(index, index + 1)).read_bytes()
+        data = write_jsonl(ingest.path / "x", range(index, index + 1)).read_bytes()
         put = aws.client("s3").put_object(Bucket=topic, Key="a.jsonl", Body=data)
         about = {"key": "a.jsonl", "eTag": put["ETag"].strip('"')}
         send(json.dumps({"Records": [{"s3": {"bucket": {"name": topic}, "object": about}}]}))
-    start(settings).drain()
-    assert numbers(wings, topic) == [1]
+    ingest.start(settings).drain()
+    assert ingest.numbers() == [1]
 
 
 def test_keys_of_all_kinds_are_read_or_given_up_and_harm_no_other(
-    wings: Client, source: MakeSource, start: Start, topic: str, aws: "Aws"
+    ingest: Ingest, topic: str, aws: "Aws"
 ) -> None:
     limits = {"max_delivery_attempts": 1}
-    settings, send = in_bucket(source, aws, topic, limits=limits)
+    settings, send = in_bucket(ingest.source, aws, topic, limits=limits)
     good = [
         f"{'x' * 300}.jsonl", f"{'é' * 150}.jsonl", f"{'a/' * 100}b.jsonl", "100%20 %2F.jsonl",
         "q?x=1#y&z;=,:@$!.jsonl", "back\\slash.jsonl", "~*[]{}^|`\"'<>.jsonl", "no-ending",
@@ -1045,9 +929,9 @@ def test_keys_of_all_kinds_are_read_or_given_up_and_harm_no_other(
     for key in [*good, *bad, "folder/"]:
         about = {"key": quote_plus(key)}
         send(json.dumps({"Records": [{"s3": {"bucket": {"name": topic}, "object": about}}]}))
-    start(settings).drain()
-    assert numbers(wings, topic) == list(range(len(good)))
-    dead = {shard.shard: shard.error for shard in wings.list_shards(settings.name, "dead")}
+    ingest.start(settings).drain()
+    assert ingest.numbers() == list(range(len(good)))
+    dead = {shard.shard: shard.error for shard in ingest.wings.list_shards(settings.name, "dead")}
     assert dead.keys() == {f"s3://{topic}/{key}" for key in bad}
     assert all(
         error is not None and ("cannot be read" in error or "'..'" in error)
@@ -1057,16 +941,12 @@ def test_keys_of_all_kinds_are_read_or_given_up_and_harm_no_other(
 
 @pytest.mark.usefixtures("aws")  # For its credentials.
 def test_a_store_that_is_out_of_reach_is_no_fault_of_its_files(
-    source: MakeSource,
-    start: Start,
-    queue: SqliteQueue,
-    topic: str,
-    monkeypatch: pytest.MonkeyPatch,
+    ingest: Ingest, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wings_spark.ingest.stores.RETRY", {"max_retries": 0})
-    queue.send([f"s3://{topic}/a.jsonl"])
-    pipeline = start(
-        source(files={"endpoint": "http://127.0.0.1:1", "allowed_prefixes": [f"s3://{topic}"]})
+    ingest.queue.send([f"s3://{topic}/a.jsonl"])
+    pipeline = ingest.pipeline(
+        files={"endpoint": "http://127.0.0.1:1", "allowed_prefixes": [f"s3://{topic}"]}
     )
     claim = pipeline.claim()
     assert claim is not None
@@ -1074,21 +954,19 @@ def test_a_store_that_is_out_of_reach_is_no_fault_of_its_files(
         pipeline.read(claim)
 
 
-def test_files_told_of_in_a_topic_are_read_by_a_share_group(
-    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path
-) -> None:
+def test_files_told_of_in_a_topic_are_read_by_a_share_group(ingest: Ingest, topic: str) -> None:
     told = f"{topic}-told"
-    wings.create_topic(told, {"body": "string"})
-    wings.create_share_group("files", told, {"start": "earliest"})
-    paths = [write_jsonl(tmp_path / f"{i}.jsonl", range(i * 5, i * 5 + 5)) for i in range(3)]
-    wings.push(told, {"body": [str(path) for path in [*paths, paths[0]]]})
-    found = source().model_dump(mode="json", exclude_none=True)
+    ingest.wings.create_topic(told, {"body": "string"})
+    ingest.wings.create_share_group("files", told, {"start": "earliest"})
+    paths = [write_jsonl(ingest.path / f"{i}.jsonl", range(i * 5, i * 5 + 5)) for i in range(3)]
+    ingest.wings.push(told, {"body": [str(path) for path in [*paths, paths[0]]]})
+    found = ingest.source().model_dump(mode="json", exclude_none=True)
     found["queue"] = {"kind": "share", "topic": told, "group": "files", "wait_seconds": 0.5}
-    found["files"] = {"allowed_prefixes": [str(tmp_path)]}
-    pipeline = start(SourceSettings.parse(found, "test"))
+    found["files"] = {"allowed_prefixes": [str(ingest.path)]}
+    pipeline = ingest.start(SourceSettings.parse(found, "test"))
     pipeline.drain()
-    assert numbers(wings, topic) == list(range(15))
-    (state,) = wings.share_group("files", told).partitions
+    assert ingest.numbers() == list(range(15))
+    (state,) = ingest.wings.share_group("files", told).partitions
     assert (state.lag, state.in_flight) == (0, 0)
 
 
@@ -1108,31 +986,31 @@ def tell_in_topic(
 
 
 def test_a_share_group_keeps_the_message_of_a_file_whose_owner_has_gone(
-    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", range(3))
+    path = write_jsonl(ingest.path / "a.jsonl", range(3))
     limits = {"commit_timeout_seconds": 5}
-    settings = tell_in_topic(wings, topic, path, source, limits=limits)
-    wings.open_shards(settings.name, "another-pipeline", [str(path)])
-    pipeline = start(settings)
+    settings = tell_in_topic(ingest.wings, topic, path, ingest.source, limits=limits)
+    ingest.wings.open_shards(settings.name, "another-pipeline", [str(path)])
+    pipeline = ingest.start(settings)
     extender = VisibilityExtender(pipeline.coordinator)
     deadline = time.monotonic() + LONG
     while (claim := pipeline.claim()) is None:  # For twice the commit timeout: several locks.
         assert time.monotonic() < deadline
-        (state,) = wings.share_group("files", f"{topic}-told").partitions
+        (state,) = ingest.wings.share_group("files", f"{topic}-told").partitions
         assert state.lag == 1
     extender.close()
     pipeline.committer.commit(claim, pipeline.read(claim))
-    assert numbers(wings, topic) == [0, 1, 2]
-    (state,) = wings.share_group("files", f"{topic}-told").partitions
+    assert ingest.numbers() == [0, 1, 2]
+    (state,) = ingest.wings.share_group("files", f"{topic}-told").partitions
     assert (state.lag, state.in_flight) == (0, 0)
 
 
 def test_a_message_of_a_share_group_is_held_while_the_owner_of_its_file_is_unknown(
-    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", range(3))
-    pipeline = start(tell_in_topic(wings, topic, path, source))
+    path = write_jsonl(ingest.path / "a.jsonl", range(3))
+    pipeline = ingest.start(tell_in_topic(ingest.wings, topic, path, ingest.source))
     shared = vars(pipeline.connections.shared)
 
     def unreachable(shards: Any, *_: object) -> Any:
@@ -1152,18 +1030,16 @@ def test_a_message_of_a_share_group_is_held_while_the_owner_of_its_file_is_unkno
     assert [file.uri for file in claim.files] == [str(path)]
 
 
-def test_an_object_that_is_not_there_any_more_fails(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, aws: "Aws"
-) -> None:
+def test_an_object_that_is_not_there_any_more_fails(ingest: Ingest, topic: str, aws: "Aws") -> None:
     aws.client("s3").create_bucket(Bucket=topic)
-    queue.send([f"s3://{topic}/nothing.jsonl"])
-    settings = source(
+    ingest.queue.send([f"s3://{topic}/nothing.jsonl"])
+    settings = ingest.source(
         files={"endpoint": aws.endpoint, "allowed_prefixes": [f"s3://{topic}"]},
         limits={"max_delivery_attempts": 1},
     )
-    outcome = start(settings).step()
+    outcome = ingest.start(settings).step()
     assert fates(outcome) == [Fate.DEAD]
-    (dead,) = wings.list_shards(settings.name, "dead")
+    (dead,) = ingest.wings.list_shards(settings.name, "dead")
     assert dead.error is not None
     assert "is not there" in dead.error
 
@@ -1171,13 +1047,11 @@ def test_an_object_that_is_not_there_any_more_fails(
 # Looking after it.
 
 
-def test_a_status_has_figures(
-    source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
-) -> None:
-    queue.send([str(write_jsonl(tmp_path / "a.jsonl", range(5)))])
-    settings = source()
-    start(settings).drain()
-    queue.send(["/another"])
+def test_a_status_has_figures(ingest: Ingest, topic: str) -> None:
+    ingest.queue.send([str(write_jsonl(ingest.path / "a.jsonl", range(5)))])
+    settings = ingest.source()
+    ingest.start(settings).drain()
+    ingest.queue.send(["/another"])
     found = status.Status.ask(settings).to_json()
     assert found["files"] == {"open": 0, "finished": 1, "dead": 0, "rows": 5}
     assert found["pending_messages"] == 1
@@ -1188,16 +1062,16 @@ def test_a_status_has_figures(
     del topic
 
 
-def test_old_files_are_forgotten_by_one_pipeline_at_a_time(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
-) -> None:
-    queue.send([str(write_jsonl(tmp_path / "a.jsonl", range(2))), str(tmp_path / "missing")])
+def test_old_files_are_forgotten_by_one_pipeline_at_a_time(ingest: Ingest, topic: str) -> None:
+    ingest.queue.send(
+        [str(write_jsonl(ingest.path / "a.jsonl", range(2))), str(ingest.path / "missing")]
+    )
     limits = {"deduplication_seconds": 0.000001}
-    pipeline, other = start(source(limits=limits)), start(source(checkpoint="o", limits=limits))
+    pipeline, other = ingest.pipeline(limits=limits), ingest.pipeline(checkpoint="o", limits=limits)
     pipeline.step()
     assert [pipeline.coordinator.prune(), other.coordinator.prune()] == [1, 0]
-    (left,) = wings.list_shards(pipeline.settings.name)
-    assert left.shard == str(tmp_path / "missing")  # Open, and in use.
+    (left,) = ingest.wings.list_shards(pipeline.settings.name)
+    assert left.shard == str(ingest.path / "missing")  # Open, and in use.
 
 
 def test_one_process_runs_a_pipeline(source: MakeSource, start: Start, topic: str) -> None:
@@ -1211,12 +1085,10 @@ def test_one_process_runs_a_pipeline(source: MakeSource, start: Start, topic: st
     del topic
 
 
-def test_a_claim_that_a_run_left_behind_is_not_done(
-    source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
-) -> None:
-    pipeline = start(source())
+def test_a_claim_that_a_run_left_behind_is_not_done(ingest: Ingest, topic: str) -> None:
+    pipeline = ingest.pipeline()
     for number in range(2):
-        queue.send([str(write_jsonl(tmp_path / f"{number}.jsonl", range(2)))])
+        ingest.queue.send([str(write_jsonl(ingest.path / f"{number}.jsonl", range(2)))])
         assert pipeline.connections.journal.last_done == number
         claim = pipeline.claim()
         assert claim is not None

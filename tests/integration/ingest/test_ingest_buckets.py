@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fix_calls import Calls
-from fix_ingest import MakeSource, Start, numbers, write_jsonl
+from fix_ingest import Ingest, MakeSource, Start, write_jsonl
 
-from wings_client import Client
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.queue.sqlite import SqliteQueue
 from wings_core.times import format_timestamp, parse_timestamp
@@ -19,7 +18,7 @@ from wings_spark.ingest.setup import Setup, make
 
 if TYPE_CHECKING:
     from fix_aws import Aws
-    from fix_ingest import Pipeline
+    from fix_ingest import Ingest, Pipeline
 
 
 def rows(*found: int) -> bytes:
@@ -45,26 +44,26 @@ def list_again(pipeline: "Pipeline") -> None:
 
 
 def test_objects_of_a_bucket_are_listed_and_read_once_whoever_else_announces_them(
-    wings: Client, source: MakeSource, start: Start, topic: str, aws: "Aws", tmp_path: Path
+    ingest: Ingest, topic: str, aws: "Aws"
 ) -> None:
     s3 = aws.client("s3")
     s3.create_bucket(Bucket=topic)
     for index, key in enumerate(("in/a.jsonl", "in/deep/ü b.jsonl", "in2/c.jsonl")):
         s3.put_object(Bucket=topic, Key=key, Body=rows(index))
-    settings = listed(source, aws, topic, files={"dedup_key": "uri+version"})
-    pipeline = start(settings)
+    settings = listed(ingest.source, aws, topic, files={"dedup_key": "uri+version"})
+    pipeline = ingest.start(settings)
     pipeline.drain()
-    assert numbers(wings, topic) == [0, 1]
+    assert ingest.numbers() == [0, 1]
     tag = s3.put_object(Bucket=topic, Key="in/a.jsonl", Body=rows(10))["ETag"].strip('"')
     s3.put_object(Bucket=topic, Key="in/d.jsonl", Body=rows(11))
     s3.delete_object(Bucket=topic, Key="in/deep/ü b.jsonl")
     pipeline.drain()
-    assert numbers(wings, topic) == [0, 1], "a listing begins at most every minute"
+    assert ingest.numbers() == [0, 1], "a listing begins at most every minute"
     list_again(pipeline)
     pipeline.drain()
-    assert numbers(wings, topic) == [0, 1, 10, 11]
+    assert ingest.numbers() == [0, 1, 10, 11]
     # A pipeline that has lost its checkpoint lists all objects again.
-    other = start(settings.model_copy(update={"checkpoint": tmp_path / "other"}))
+    other = ingest.start(settings.model_copy(update={"checkpoint": ingest.path / "other"}))
     other.drain()
     assert other.queue.pending() == 0
     # A notification of the same object is of the same file.
@@ -76,19 +75,16 @@ def test_objects_of_a_bucket_are_listed_and_read_once_whoever_else_announces_the
     found = settings.model_dump(mode="json", exclude_none=True)
     found["queue"] = {"kind": "sqs", "url": url, "endpoint": aws.endpoint, "wait_seconds": 0}
     found["files"]["allowed_prefixes"] = [f"s3://{topic}/in"]
-    notified = start(SourceSettings.parse(found | {"checkpoint": str(tmp_path / "sqs")}, "test"))
+    notified = ingest.start(
+        SourceSettings.parse(found | {"checkpoint": str(ingest.path / "sqs")}, "test")
+    )
     notified.drain()
     assert notified.queue.pending() == 0
-    assert numbers(wings, topic) == [0, 1, 10, 11]
+    assert ingest.numbers() == [0, 1, 10, 11]
 
 
 def test_files_are_read_while_a_large_bucket_is_still_listed(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    topic: str,
-    aws: "Aws",
-    monkeypatch: pytest.MonkeyPatch,
+    ingest: Ingest, topic: str, aws: "Aws", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3 = aws.client("s3")
     s3.create_bucket(Bucket=topic)
@@ -96,11 +92,11 @@ def test_files_are_read_while_a_large_bucket_is_still_listed(
         s3.put_object(Bucket=topic, Key=f"in/{n}.jsonl", Body=rows(n))
     monkeypatch.setattr(listing, "PAGE_OBJECTS", 3)
     monkeypatch.setattr(listing_queue, "PAGES_MAX", 1)
-    pipeline = start(listed(source, aws, topic))
+    pipeline = ingest.start(listed(ingest.source, aws, topic))
     counts: list[int] = []
     for _ in range(4):
         pipeline.step()
-        counts.append(len(numbers(wings, topic)))
+        counts.append(len(ingest.numbers()))
     assert counts == [3, 6, 8, 8]
     s3.delete_object(Bucket=topic, Key="in/4.jsonl")
     list_again(pipeline)
@@ -117,7 +113,7 @@ def test_a_bucket_that_is_not_there_is_said(
 
 
 def test_a_set_up_that_is_made_notifies_the_source_and_leaves_others(
-    wings: Client, source: MakeSource, start: Start, topic: str, aws: "Aws"
+    ingest: Ingest, topic: str, aws: "Aws"
 ) -> None:
     s3, sqs = aws.client("s3"), aws.client("sqs")
     s3.create_bucket(Bucket=topic)
@@ -129,7 +125,7 @@ def test_a_set_up_that_is_made_notifies_the_source_and_leaves_others(
         Bucket=topic, NotificationConfiguration={"QueueConfigurations": [theirs]}
     )
     settings = source_of(
-        source,
+        ingest.source,
         {"kind": "sqs", "url": url, "endpoint": aws.endpoint},
         files={"endpoint": aws.endpoint, "allowed_prefixes": [f"s3://{topic}/in"]},
     )
@@ -147,8 +143,8 @@ def test_a_set_up_that_is_made_notifies_the_source_and_leaves_others(
     assert len(json.loads(policy["Attributes"]["Policy"])["Statement"]) == 1
     s3.put_object(Bucket=topic, Key="in/a b.jsonl", Body=rows(1, 2))
     s3.put_object(Bucket=topic, Key="out/b.jsonl", Body=rows(3))
-    start(settings).drain()
-    assert numbers(wings, topic) == [1, 2]
+    ingest.start(settings).drain()
+    assert ingest.numbers() == [1, 2]
 
 
 def test_only_queues_of_notifications_need_a_set_up(source: MakeSource) -> None:
@@ -157,24 +153,18 @@ def test_only_queues_of_notifications_need_a_set_up(source: MakeSource) -> None:
 
 
 def test_files_are_archived_once_they_are_published_and_not_before(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    queue: SqliteQueue,
-    topic: str,
-    tmp_path: Path,
-    calls: Calls,
+    ingest: Ingest, topic: str, calls: Calls
 ) -> None:
-    place = tmp_path / "in" / "deep"
+    place = ingest.path / "in" / "deep"
     place.mkdir(parents=True)
     good, bad, changed = (place / f"{name}.jsonl" for name in ("good", "bad", "changed"))
     write_jsonl(good, range(2))
     write_jsonl(changed, range(2, 4))
     bad.write_text('{"n": "x"}\n')
-    queue.send([str(good), str(bad), str(changed)])
+    ingest.queue.send([str(good), str(bad), str(changed)])
     files = {"archive": "done", "allowed_prefixes": ["in"]}
-    settings = source(files=files, limits={"max_delivery_attempts": 1})
-    pipeline = start(settings)
+    settings = ingest.source(files=files, limits={"max_delivery_attempts": 1})
+    pipeline = ingest.start(settings)
     claim = pipeline.claim()
     assert claim is not None
     results = pipeline.read(claim)
@@ -189,32 +179,32 @@ def test_files_are_archived_once_they_are_published_and_not_before(
     assert good.exists()
     write_jsonl(changed, range(4, 9))
     # The next run finds it published, has read nothing itself, and archives what was read.
-    again = start(settings)
+    again = ingest.start(settings)
     again.drain()
     assert not good.exists()
-    assert (tmp_path / "done" / "deep" / "good.jsonl").read_text() == '{"n": 0}\n{"n": 1}\n'
+    assert (ingest.path / "done" / "deep" / "good.jsonl").read_text() == '{"n": 0}\n{"n": 1}\n'
     assert bad.exists()
     assert changed.exists(), "another version of it was read"
-    assert numbers(wings, topic) == [0, 1, 2, 3]
+    assert ingest.numbers() == [0, 1, 2, 3]
 
 
 def test_objects_are_archived_or_deleted_in_their_bucket(
-    wings: Client, source: MakeSource, start: Start, topic: str, aws: "Aws"
+    ingest: Ingest, topic: str, aws: "Aws"
 ) -> None:
     s3 = aws.client("s3")
     s3.create_bucket(Bucket=topic)
     s3.put_object(Bucket=topic, Key="in/x/a.jsonl", Body=rows(1))
-    archived = listed(source, aws, topic, files={"archive": f"s3://{topic}/done"})
+    archived = listed(ingest.source, aws, topic, files={"archive": f"s3://{topic}/done"})
     check(archived)
-    pipeline = start(archived)
+    pipeline = ingest.start(archived)
     pipeline.drain()
     found = s3.list_objects_v2(Bucket=topic)["Contents"]
     assert [each["Key"] for each in found] == ["done/x/a.jsonl"]
     s3.put_object(Bucket=topic, Key="in/b.jsonl", Body=rows(2))
-    start(listed(source, aws, topic, files={"delete": True})).drain()
+    ingest.start(listed(ingest.source, aws, topic, files={"delete": True})).drain()
     found = s3.list_objects_v2(Bucket=topic)["Contents"]
     assert [each["Key"] for each in found] == ["done/x/a.jsonl"]
-    assert numbers(wings, topic) == [1, 2]
+    assert ingest.numbers() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -233,21 +223,14 @@ def test_an_archive_has_to_be_beside_what_is_read(
         check(source(files=files))
 
 
-def test_history_has_a_row_for_each_file_of_each_batch(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    queue: SqliteQueue,
-    topic: str,
-    tmp_path: Path,
-) -> None:
-    good, bad = write_jsonl(tmp_path / "good.jsonl", range(3)), tmp_path / "bad.jsonl"
+def test_history_has_a_row_for_each_file_of_each_batch(ingest: Ingest, topic: str) -> None:
+    good, bad = write_jsonl(ingest.path / "good.jsonl", range(3)), ingest.path / "bad.jsonl"
     bad.write_text('{"n": "x"}\n')
-    queue.send([str(good), str(bad)])
+    ingest.queue.send([str(good), str(bad)])
     limits = {"max_delivery_attempts": 1, "rows_per_file": 2}
-    settings = source(history={"topic": f"{topic}-history"}, limits=limits)
+    settings = ingest.source(history={"topic": f"{topic}-history"}, limits=limits)
     check(settings)
-    start(settings).drain()
+    ingest.start(settings).drain()
     found = status.history(settings, 10)
     assert [(Path(row["uri"]).name, row["outcome"], row["first_row"]) for row in found] == [
         ("good.jsonl", "partial", 0),
@@ -261,6 +244,6 @@ def test_history_has_a_row_for_each_file_of_each_batch(
         row["ended_at"] for row in found
     ]
     assert found[0]["version"] == f"{good.stat().st_size}-{good.stat().st_mtime_ns}"
-    without = settings.model_copy(update={"history": source().history})
+    without = settings.model_copy(update={"history": ingest.source().history})
     assert [row["rows"] for row in status.history(without, 2)] == [0, 1]
-    assert wings.topic(f"{topic}-history").uuid
+    assert ingest.wings.topic(f"{topic}-history").uuid

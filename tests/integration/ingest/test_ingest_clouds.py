@@ -9,9 +9,8 @@ from uuid import uuid4
 
 import pytest
 from fix_clouds import BUILD_SECONDS
-from fix_ingest import MakeSource, Start, numbers
+from fix_ingest import Ingest, MakeSource
 
-from wings_client import Client
 from wings_core.queue.azure import AzureQueue
 from wings_spark.ingest import status
 from wings_spark.ingest.listing import Bucket
@@ -87,64 +86,64 @@ def source_of(source: MakeSource, cloud: Cloud, **files: Any) -> SourceSettings:
 
 
 def test_objects_that_are_announced_are_read_once_in_the_version_that_is_there(
-    wings: Client, source: MakeSource, start: Start, topic: str, cloud: Cloud
+    ingest: Ingest, topic: str, cloud: Cloud
 ) -> None:
-    settings = source_of(source, cloud, dedup_key="uri+version")
+    settings = source_of(ingest.source, cloud, dedup_key="uri+version")
     first = cloud.put("in/ü b+c.jsonl", rows(0, 1))
     overwritten = cloud.put("in/a.jsonl", rows(90))
     last = cloud.put("in/a.jsonl", rows(2))
     elsewhere = cloud.put("in2/c.jsonl", rows(91))
     for send in (first, overwritten, last, first, elsewhere):
         send()
-    pipeline = start(settings)
+    pipeline = ingest.start(settings)
     outcomes = pipeline.drain()
-    assert numbers(wings, topic) == [0, 1, 2]
+    assert ingest.numbers() == [0, 1, 2]
     assert sum(figures(each)["files"].get("refused", 0) for each in outcomes) == 1
     assert pipeline.queue.receive(1, 30.0) == []
 
 
 def test_objects_that_are_there_are_announced_by_a_backfill_as_by_their_notifications(
-    wings: Client, source: MakeSource, start: Start, topic: str, cloud: Cloud
+    ingest: Ingest, topic: str, cloud: Cloud
 ) -> None:
-    settings = source_of(source, cloud, dedup_key="uri+version")
+    settings = source_of(ingest.source, cloud, dedup_key="uri+version")
     sends = [cloud.put(f"in/{n}.jsonl", rows(n)) for n in range(3)]
     sends[0]()
-    pipeline = start(settings)
+    pipeline = ingest.start(settings)
     pipeline.drain()
     assert status.backfill(settings, f"{cloud.place}/in/") == 3
     sends[1]()
     pipeline.drain()
-    assert numbers(wings, topic) == [0, 1, 2]
+    assert ingest.numbers() == [0, 1, 2]
 
 
 def test_an_object_that_failed_is_read_when_it_is_retried_and_archived_or_deleted(
-    wings: Client, source: MakeSource, start: Start, topic: str, cloud: Cloud
+    ingest: Ingest, topic: str, cloud: Cloud
 ) -> None:
     end = {"archive": f"{cloud.place}/done"} if cloud.copies else {"delete": True}
-    settings = source_of(source, cloud, **end)
+    settings = source_of(ingest.source, cloud, **end)
     settings = settings.model_copy(
         update={"limits": settings.limits.model_copy(update={"max_delivery_attempts": 1})}
     )
     cloud.put("in/a.jsonl", b'{"n": "no number"}\n')()
-    pipeline = start(settings)
+    pipeline = ingest.start(settings)
     pipeline.drain()
-    assert numbers(wings, topic) == []
+    assert ingest.numbers() == []
     cloud.put("in/a.jsonl", rows(7))
     assert status.retry(settings, None) == [f"{cloud.place}/in/a.jsonl"]
     pipeline.drain()
-    assert numbers(wings, topic) == [7]
+    assert ingest.numbers() == [7]
     pages = Bucket(settings.files, f"{cloud.place}/").pages()
     left = [found.key for page in pages for found in page]
     assert left == (["done/a.jsonl"] if cloud.copies else [])
 
 
 def test_sections_of_an_object_are_read_by_several_tasks(
-    wings: Client, source: MakeSource, start: Start, topic: str, cloud: Cloud
+    ingest: Ingest, topic: str, cloud: Cloud
 ) -> None:
-    settings = source_of(source, cloud)
+    settings = source_of(ingest.source, cloud)
     settings = settings.model_copy(
         update={"limits": settings.limits.model_copy(update={"split_bytes": 1_000})}
     )
     cloud.put("in/a.jsonl", rows(*range(1_000)))()
-    start(settings).drain()
-    assert numbers(wings, topic) == list(range(1_000))
+    ingest.start(settings).drain()
+    assert ingest.numbers() == list(range(1_000))

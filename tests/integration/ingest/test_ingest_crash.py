@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import fix_ingest
 import pytest
-from fix_ingest import MakeSource, Pipeline, numbers, write_jsonl
+from fix_ingest import Ingest, Pipeline, write_jsonl
 from forked_commands import FORKED
 
-from wings_client import Client
 from wings_core.queue.sqlite import SqliteQueue
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ SECONDS_MAX = 150.0
 _PROGRAM = f"""{FORKED}
 import os, signal, sys
 sys.path.insert(0, {str(Path(fix_ingest.__file__).parent)!r})
-from fix_ingest import Pipeline
+from fix_ingest import Ingest, Pipeline
 from wings_spark.ingest.settings import SourceSettings
 
 def die():
@@ -76,23 +75,18 @@ def run_and_die(settings: "SourceSettings", point: str) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_pipeline_killed_at_any_step_writes_each_row_once(
-    wings: Client,
-    server: "RunningServer",
-    source: MakeSource,
-    new_topic_id: str,
-    tmp_path: Path,
-    point: str,
+    ingest: Ingest, server: "RunningServer", point: str
 ) -> None:
-    wings.create_topic(new_topic_id, {"n": "int64"})
-    queue = SqliteQueue(tmp_path / "queue.sqlite")
-    files = [write_jsonl(tmp_path / f"{i}.jsonl", range(i * 10, i * 10 + 10)) for i in range(4)]
+    ingest.create({"n": "int64"})
+    queue = SqliteQueue(ingest.path / "queue.sqlite")
+    files = [write_jsonl(ingest.path / f"{i}.jsonl", range(i * 10, i * 10 + 10)) for i in range(4)]
     queue.send(str(path) for path in files)
-    settings = source(
+    settings = ingest.source(
         queue={"visibility_seconds": 3, "wait_seconds": 0.2}, limits={"files_per_trigger": 3}
     )
     run_and_die(settings, point)
     published = point in ("publish", "acknowledge", "done")
-    assert len(numbers(wings, new_topic_id)) == (30 if published else 0)
+    assert len(ingest.numbers()) == (30 if published else 0)
     assert queue.remaining == (1 if point == "done" else 4)
 
     pipeline = Pipeline(settings)
@@ -106,7 +100,7 @@ def test_a_pipeline_killed_at_any_step_writes_each_row_once(
     finally:
         pipeline.close()
         queue.close()
-    assert numbers(wings, new_topic_id) == list(range(40))
-    assert server.server.log.stages.of_topic(wings.topic(new_topic_id).uuid) == []
-    counts = wings.count_shards(settings.name)
+    assert ingest.numbers() == list(range(40))
+    assert server.server.log.stages.of_topic(ingest.wings.topic(ingest.topic).uuid) == []
+    counts = ingest.wings.count_shards(settings.name)
     assert (counts.open, counts.finished, counts.position) == (0, 4, 40)

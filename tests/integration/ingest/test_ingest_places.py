@@ -5,11 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fix_ingest import MakeSource, Start, numbers, write_jsonl
+from fix_ingest import Ingest, write_jsonl
 
-from wings_client import Client
 from wings_core.queue.claims import Fate, Outcome
-from wings_core.queue.sqlite import SqliteQueue
 from wings_spark.ingest import status
 from wings_spark.ingest.run import figures
 from wings_spark.ingest.settings import SourceSettings
@@ -60,23 +58,23 @@ def published(outcomes: list[Outcome]) -> dict[Fate, int]:
 
 
 def test_what_is_not_in_its_places_is_refused_counted_and_a_dead_letter(
-    wings: Client, source: MakeSource, start: Start, queue: SqliteQueue, topic: str, tmp_path: Path
+    ingest: Ingest, topic: str
 ) -> None:
     for name in ("in", "in-secret", "out"):
-        (tmp_path / name).mkdir()
-    inside = write_jsonl(tmp_path / "in" / "a.jsonl", range(3))
+        (ingest.path / name).mkdir()
+    inside = write_jsonl(ingest.path / "in" / "a.jsonl", range(3))
     for name in ("in-secret/a.jsonl", "out/secret.jsonl"):
-        write_jsonl(tmp_path / name, range(100, 103))
-    announced = {what: str(make(tmp_path)) for what, make in REFUSED.items()}
-    nested = linked(tmp_path / "in" / "again.jsonl", inside)
-    queue.send([str(inside), *announced.values(), *UNINTELLIGIBLE, str(nested)])
+        write_jsonl(ingest.path / name, range(100, 103))
+    announced = {what: str(make(ingest.path)) for what, make in REFUSED.items()}
+    nested = linked(ingest.path / "in" / "again.jsonl", inside)
+    ingest.queue.send([str(inside), *announced.values(), *UNINTELLIGIBLE, str(nested)])
     dead = f"{topic}-dead"
-    settings = source(
-        files={"allowed_prefixes": [str(tmp_path / "in")]}, dead_letters={"topic": dead}
+    settings = ingest.source(
+        files={"allowed_prefixes": [str(ingest.path / "in")]}, dead_letters={"topic": dead}
     )
-    outcomes = start(settings).drain()
+    outcomes = ingest.start(settings).drain()
     # The rows of a link within the directory are a file's of its own.
-    assert numbers(wings, topic) == [0, 0, 1, 1, 2, 2]
+    assert ingest.numbers() == [0, 0, 1, 1, 2, 2]
     assert published(outcomes) == {
         Fate.FINISHED: 2,
         Fate.REFUSED: len(announced),
@@ -84,7 +82,7 @@ def test_what_is_not_in_its_places_is_refused_counted_and_a_dead_letter(
     }
     assert sum(figures(each)["files"].get("refused", 0) for each in outcomes) == len(announced)
     assert status.Status.ask(settings).refused == len(announced)
-    letters = wings.scan(dead).read_all().to_pylist()
+    letters = ingest.wings.scan(dead).read_all().to_pylist()
     assert len(letters) == len(announced) + len(UNINTELLIGIBLE)
     for what, name in announced.items():
         uri = name.removeprefix("file://").replace("%2E", ".")
@@ -92,51 +90,43 @@ def test_what_is_not_in_its_places_is_refused_counted_and_a_dead_letter(
         assert "may read" in error or "'..'" in error, what
         # Neither whether it is there, nor what is in it.
         assert not any(word in error for word in ("No such file", "root:", "100")), what
-    assert queue.remaining == 0
+    assert ingest.queue.remaining == 0
 
 
-def test_a_watched_directory_is_the_place_of_its_source(
-    wings: Client, source: MakeSource, start: Start, topic: str, tmp_path: Path
-) -> None:
-    watched, elsewhere = tmp_path / "watched", tmp_path / "elsewhere"
+def test_a_watched_directory_is_the_place_of_its_source(ingest: Ingest, topic: str) -> None:
+    watched, elsewhere = ingest.path / "watched", ingest.path / "elsewhere"
     watched.mkdir()
     elsewhere.mkdir()
     write_jsonl(watched / "a.jsonl", range(3))
     linked(watched / "link.jsonl", write_jsonl(elsewhere / "secret.jsonl", range(10, 13)))
     os.mkfifo(watched / "pipe.jsonl")  # Not waited for, though it has no writer.
-    found: Any = source(limits={"max_delivery_attempts": 1}).model_dump(
+    found: Any = ingest.source(limits={"max_delivery_attempts": 1}).model_dump(
         mode="json", exclude_none=True
     )
     found["queue"] = {"kind": "directory", "path": str(watched), "wait_seconds": 0}
-    outcomes = start(SourceSettings.parse(found, "test")).drain()
+    outcomes = ingest.start(SourceSettings.parse(found, "test")).drain()
     assert published(outcomes) == {Fate.FINISHED: 1, Fate.REFUSED: 1, Fate.DEAD: 1}
-    assert numbers(wings, topic) == [0, 1, 2]
+    assert ingest.numbers() == [0, 1, 2]
 
 
 def test_a_bucket_or_a_folder_of_it_is_all_that_is_read_in_s3(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    queue: SqliteQueue,
-    topic: str,
-    tmp_path: Path,
-    aws: "Aws",
+    ingest: Ingest, topic: str, aws: "Aws"
 ) -> None:
     s3 = aws.client("s3")
     for bucket in (topic, f"{topic}-other"):
         s3.create_bucket(Bucket=bucket)
         for index, key in enumerate(("in/a.jsonl", "in-secret/a.jsonl", "a.jsonl")):
-            body = write_jsonl(tmp_path / "x", range(index * 2, index * 2 + 2)).read_bytes()
+            body = write_jsonl(ingest.path / "x", range(index * 2, index * 2 + 2)).read_bytes()
             s3.put_object(Bucket=bucket, Key=key, Body=body)
     keys = ("in/a.jsonl", "in-secret/a.jsonl", "a.jsonl", "in/../a.jsonl", "in", "in/%2e%2e/a")
-    queue.send(f"s3://{topic}/{key}" for key in keys)
-    queue.send([f"s3://{topic}-other/in/a.jsonl", f"s3://{topic}.in/a.jsonl", "/etc/passwd"])
+    ingest.queue.send(f"s3://{topic}/{key}" for key in keys)
+    ingest.queue.send([f"s3://{topic}-other/in/a.jsonl", f"s3://{topic}.in/a.jsonl", "/etc/passwd"])
     prefixes = [f"s3://{topic}/in/"]
-    settings = source(
+    settings = ingest.source(
         files={"endpoint": aws.endpoint, "allowed_prefixes": prefixes},
         limits={"max_delivery_attempts": 1},
     )
-    outcomes = start(settings).drain()
-    assert numbers(wings, topic) == [0, 1]
+    outcomes = ingest.start(settings).drain()
+    assert ingest.numbers() == [0, 1]
     # `..` in a key is no folder above for S3, but could be for what asks it.
     assert published(outcomes) == {Fate.FINISHED: 1, Fate.REFUSED: 7, Fate.DEAD: 1}

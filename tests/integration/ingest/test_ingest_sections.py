@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 from fix_calls import Calls
 from fix_files import ReadSizes
-from fix_ingest import MakeSource, Start, write_jsonl
+from fix_ingest import Ingest, MakeSource, write_jsonl
 
 from wings_client import Client
 from wings_core.errors import StageNotFound
@@ -58,15 +58,15 @@ NAMES = ["a.jsonl", "a.csv", "a.parquet", "a.arrow"]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_large_file_is_read_by_several_tasks_and_is_there_once_in_order(
-    wings: Client, source: MakeSource, start: Start, new_topic_id: str, tmp_path: Path, name: str
+    ingest: Ingest, name: str
 ) -> None:
     columns = {"n": "int64", "row": "int64", "rescued": "string"}
-    wings.create_topic(new_topic_id, columns)
-    path = tmp_path / name
+    ingest.create(columns)
+    path = ingest.path / name
     write(path)
-    tell(tmp_path, path, tmp_path / name)
+    tell(ingest.path, path, ingest.path / name)
     files = {"lineage": {"offset": "row"}, "rescued_column": "rescued"}
-    pipeline = start(source(files=files, limits={"split_bytes": path.stat().st_size // 4}))
+    pipeline = ingest.pipeline(files=files, limits={"split_bytes": path.stat().st_size // 4})
     claim = pipeline.claim()
     assert claim is not None
     works = planned(claim, "token", 2, pipeline.settings)
@@ -75,65 +75,56 @@ def test_a_large_file_is_read_by_several_tasks_and_is_there_once_in_order(
     assert sum(result.rows > 0 for result in results) >= 4
     outcome = pipeline.committer.commit(claim, results)
     assert outcome.rows == ROWS
-    assert in_order(wings, new_topic_id) == list(range(ROWS))
-    assert in_order(wings, new_topic_id, "row") == list(range(ROWS))
-    (shard,) = wings.list_shards(pipeline.settings.name)
+    assert in_order(ingest.wings, ingest.topic) == list(range(ROWS))
+    assert in_order(ingest.wings, ingest.topic, "row") == list(range(ROWS))
+    (shard,) = ingest.wings.list_shards(pipeline.settings.name)
     assert (shard.position, shard.state) == (ROWS, "finished")
 
 
 def test_a_quote_that_comes_late_has_the_file_read_by_one_task(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    new_topic_id: str,
-    tmp_path: Path,
-    read_sizes: ReadSizes,
+    ingest: Ingest, read_sizes: ReadSizes
 ) -> None:
     read_sizes(section_sample=100)
-    wings.create_topic(new_topic_id, {"n": "int64", "s": "string"})
-    path = tmp_path / "a.csv"
+    ingest.create({"n": "int64", "s": "string"})
+    path = ingest.path / "a.csv"
     values = ["x\n7,y" if n > ROWS // 2 else "x" for n in range(ROWS)]
     rows = [f'{n},"{value}"' if "\n" in value else f"{n},x" for n, value in enumerate(values)]
     path.write_text("n,s\n" + "\n".join(rows))
-    tell(tmp_path, path)
-    pipeline = start(source(limits={"split_bytes": path.stat().st_size // 5}))
+    tell(ingest.path, path)
+    pipeline = ingest.pipeline(limits={"split_bytes": path.stat().st_size // 5})
     outcome = pipeline.step()
     assert outcome is not None
     assert [(file.fate, file.rows) for file in outcome.files] == [(Fate.PARTIAL, 0)]
-    assert in_order(wings, new_topic_id) == []
+    assert in_order(ingest.wings, ingest.topic) == []
     pipeline.coordinator.finish_claims()
     claim = pipeline.claim()
     assert claim is not None
     assert claim.files[0].is_whole
     pipeline.committer.commit(claim, pipeline.read(claim))
-    assert in_order(wings, new_topic_id) == list(range(ROWS))
-    assert in_order(wings, new_topic_id, "s") == values
+    assert in_order(ingest.wings, ingest.topic) == list(range(ROWS))
+    assert in_order(ingest.wings, ingest.topic, "s") == values
 
 
-def test_a_file_of_which_a_section_fails_gives_no_row(
-    wings: Client, source: MakeSource, start: Start, new_topic_id: str, tmp_path: Path
-) -> None:
-    wings.create_topic(new_topic_id, {"n": "int64"})
-    path = write_jsonl(tmp_path / "a.jsonl", range(ROWS))
+def test_a_file_of_which_a_section_fails_gives_no_row(ingest: Ingest) -> None:
+    ingest.create({"n": "int64"})
+    path = write_jsonl(ingest.path / "a.jsonl", range(ROWS))
     path.write_text(path.read_text() + '{"n": "x"}\n')
-    other = write_jsonl(tmp_path / "b.jsonl", range(3))
-    tell(tmp_path, path, other)
+    other = write_jsonl(ingest.path / "b.jsonl", range(3))
+    tell(ingest.path, path, other)
     limits = {"split_bytes": path.stat().st_size // 4, "max_delivery_attempts": 1}
-    pipeline = start(source(limits=limits))
+    pipeline = ingest.pipeline(limits=limits)
     outcome = pipeline.step()
     assert outcome is not None
     assert [file.fate for file in outcome.files] == [Fate.DEAD, Fate.FINISHED]
     assert f":{ROWS + 1}" in (outcome.files[0].error or "")
-    assert in_order(wings, new_topic_id) == [0, 1, 2]
+    assert in_order(ingest.wings, ingest.topic) == [0, 1, 2]
 
 
-def test_a_file_that_changes_between_its_sections_is_tried_again(
-    wings: Client, source: MakeSource, start: Start, new_topic_id: str, tmp_path: Path
-) -> None:
-    wings.create_topic(new_topic_id, {"n": "int64"})
-    path = write_jsonl(tmp_path / "a.jsonl", range(ROWS))
-    tell(tmp_path, path)
-    pipeline = start(source(limits={"split_bytes": path.stat().st_size // 3}))
+def test_a_file_that_changes_between_its_sections_is_tried_again(ingest: Ingest) -> None:
+    ingest.create({"n": "int64"})
+    path = write_jsonl(ingest.path / "a.jsonl", range(ROWS))
+    tell(ingest.path, path)
+    pipeline = ingest.pipeline(limits={"split_bytes": path.stat().st_size // 3})
     claim = pipeline.claim()
     assert claim is not None
     early = pipeline.read(claim)
@@ -143,38 +134,34 @@ def test_a_file_that_changes_between_its_sections_is_tried_again(
     outcome = pipeline.committer.commit(claim, mixed)
     assert [file.fate for file in outcome.files] == [Fate.FAILED]
     assert "changed" in (outcome.files[0].error or "")
-    assert in_order(wings, new_topic_id) == []
+    assert in_order(ingest.wings, ingest.topic) == []
 
 
-def test_a_claim_that_is_read_again_in_other_sections_is_published_once(
-    wings: Client, source: MakeSource, start: Start, new_topic_id: str, tmp_path: Path
-) -> None:
-    wings.create_topic(new_topic_id, {"n": "int64"})
-    path = write_jsonl(tmp_path / "a.jsonl", range(ROWS))
-    tell(tmp_path, path)
-    settings = source(limits={"split_bytes": path.stat().st_size // 6})
-    first = start(settings)
+def test_a_claim_that_is_read_again_in_other_sections_is_published_once(ingest: Ingest) -> None:
+    ingest.create({"n": "int64"})
+    path = write_jsonl(ingest.path / "a.jsonl", range(ROWS))
+    tell(ingest.path, path)
+    settings = ingest.source(limits={"split_bytes": path.stat().st_size // 6})
+    first = ingest.start(settings)
     claim = first.claim()
     assert claim is not None
     early = first.read(claim)
-    again = start(source(limits={"split_bytes": path.stat().st_size // 2}))
+    again = ingest.pipeline(limits={"split_bytes": path.stat().st_size // 2})
     found = again.claim()
     assert found == claim
     again.committer.commit(claim, again.read(claim))
     with pytest.raises(StageNotFound):
         # What was staged first is gone, and would not be published twice if it were not.
-        wings.publish("another", 1, [stage for each in early for stage in each.stages])
-    assert in_order(wings, new_topic_id) == list(range(ROWS))
+        ingest.wings.publish("another", 1, [stage for each in early for stage in each.stages])
+    assert in_order(ingest.wings, ingest.topic) == list(range(ROWS))
 
 
-def test_a_size_that_is_not_true_does_no_harm(
-    wings: Client, source: MakeSource, start: Start, new_topic_id: str, tmp_path: Path
-) -> None:
-    wings.create_topic(new_topic_id, {"n": "int64"})
-    path = write_jsonl(tmp_path / "a.jsonl", range(10))
-    tell(tmp_path, path, size=1_000_000)
-    start(source(limits={"split_bytes": 100_000})).drain()
-    assert in_order(wings, new_topic_id) == list(range(10))
+def test_a_size_that_is_not_true_does_no_harm(ingest: Ingest) -> None:
+    ingest.create({"n": "int64"})
+    path = write_jsonl(ingest.path / "a.jsonl", range(10))
+    tell(ingest.path, path, size=1_000_000)
+    ingest.drain(limits={"split_bytes": 100_000})
+    assert in_order(ingest.wings, ingest.topic) == list(range(10))
 
 
 def files_in(aws: "Aws", bucket: str) -> dict[str, Any]:
@@ -183,58 +170,45 @@ def files_in(aws: "Aws", bucket: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_objects_are_fetched_by_the_bytes_that_a_section_needs(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    new_topic_id: str,
-    tmp_path: Path,
-    aws: "Aws",
-    name: str,
+    ingest: Ingest, aws: "Aws", name: str
 ) -> None:
-    wings.create_topic(new_topic_id, {"n": "int64"})
-    write(tmp_path / name)
-    data = (tmp_path / name).read_bytes()
+    ingest.create({"n": "int64"})
+    write(ingest.path / name)
+    data = (ingest.path / name).read_bytes()
     s3 = aws.client("s3")
-    s3.create_bucket(Bucket=new_topic_id)
-    s3.put_object(Bucket=new_topic_id, Key=f"large/{name}", Body=data)
-    queue = SqliteQueue(tmp_path / "queue.sqlite")
-    queue.send([json.dumps({"uri": f"s3://{new_topic_id}/large/{name}", "size": len(data)})])
+    s3.create_bucket(Bucket=ingest.topic)
+    s3.put_object(Bucket=ingest.topic, Key=f"large/{name}", Body=data)
+    queue = SqliteQueue(ingest.path / "queue.sqlite")
+    queue.send([json.dumps({"uri": f"s3://{ingest.topic}/large/{name}", "size": len(data)})])
     limits = {"split_bytes": len(data) // 4}
-    pipeline = start(source(files=files_in(aws, new_topic_id), limits=limits))
+    pipeline = ingest.pipeline(files=files_in(aws, ingest.topic), limits=limits)
     claim = pipeline.claim()
     assert claim is not None
     results = pipeline.read(claim)
     assert len(results) == (1 if name.endswith("arrow") else 5)
     pipeline.committer.commit(claim, results)
-    assert in_order(wings, new_topic_id) == list(range(ROWS))
+    assert in_order(ingest.wings, ingest.topic) == list(range(ROWS))
     queue.close()
 
 
 def test_an_object_that_one_section_has_is_fetched_once(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    new_topic_id: str,
-    tmp_path: Path,
-    aws: "Aws",
-    calls: Calls,
-    read_sizes: ReadSizes,
+    ingest: Ingest, aws: "Aws", calls: Calls, read_sizes: ReadSizes
 ) -> None:
     read_sizes(section_sample=100)
-    wings.create_topic(new_topic_id, {"n": "int64", "s": "string"})
+    ingest.create({"n": "int64", "s": "string"})
     data = ("n,s\n" + "".join(f'{n},"x"\n' for n in range(ROWS))).encode()
     s3 = aws.client("s3")
-    s3.create_bucket(Bucket=new_topic_id)
+    s3.create_bucket(Bucket=ingest.topic)
     key = "orders.123e4567-e89b-12d3-a456-426614174000.csv"
-    s3.put_object(Bucket=new_topic_id, Key=key, Body=data)
-    queue = SqliteQueue(tmp_path / "queue.sqlite")
-    queue.send([json.dumps({"uri": f"s3://{new_topic_id}/{key}", "size": len(data)})])
+    s3.put_object(Bucket=ingest.topic, Key=key, Body=data)
+    queue = SqliteQueue(ingest.path / "queue.sqlite")
+    queue.send([json.dumps({"uri": f"s3://{ingest.topic}/{key}", "size": len(data)})])
     fetched = calls.heard(fetch_object._Object, "fetch")  # pyright: ignore[reportPrivateUsage]
-    pipeline = start(
-        source(files=files_in(aws, new_topic_id), limits={"split_bytes": len(data) // 8})
+    pipeline = ingest.pipeline(
+        files=files_in(aws, ingest.topic), limits={"split_bytes": len(data) // 8}
     )
     pipeline.drain()
-    assert in_order(wings, new_topic_id) == list(range(ROWS))
+    assert in_order(ingest.wings, ingest.topic) == list(range(ROWS))
     assert len(data) <= sum(end - first for _, _, first, end in fetched) < 2 * len(data)
     queue.close()
 
@@ -281,22 +255,17 @@ def test_files_are_split_where_their_format_lets_them_be(
 
 
 def test_a_value_that_is_longer_than_a_section_has_the_file_read_by_one_task(
-    wings: Client,
-    source: MakeSource,
-    start: Start,
-    new_topic_id: str,
-    tmp_path: Path,
-    read_sizes: ReadSizes,
+    ingest: Ingest, read_sizes: ReadSizes
 ) -> None:
     read_sizes(section_sample=100)
-    wings.create_topic(new_topic_id, {"n": "int64", "s": "string"})
-    path = tmp_path / "a.csv"
+    ingest.create({"n": "int64", "s": "string"})
+    path = ingest.path / "a.csv"
     lines = "\n".join(["no number,x"] * 400)
     path.write_text("n,s\n" + "".join(f"{n},x\n" for n in range(ROWS)) + f'{ROWS},"{lines}"\n')
-    tell(tmp_path, path)
-    pipeline = start(source(limits={"split_bytes": len(lines) // 4, "max_delivery_attempts": 1}))
+    tell(ingest.path, path)
+    pipeline = ingest.pipeline(limits={"split_bytes": len(lines) // 4, "max_delivery_attempts": 1})
     pipeline.drain()
-    assert in_order(wings, new_topic_id) == list(range(ROWS + 1))
+    assert in_order(ingest.wings, ingest.topic) == list(range(ROWS + 1))
 
 
 def test_results_without_a_section_are_a_failure(source: MakeSource) -> None:
