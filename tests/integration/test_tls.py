@@ -460,7 +460,7 @@ def test_files_that_are_no_certificate_are_named(tmp_path: Path, certs: Path) ->
         ({"tls_cert": certs / "server.pem"}, "both"),
         ({"tls_cert": certs / "nowhere", "tls_key": certs / "server-key.pem"}, "nowhere"),
         ({"tls_cert": tmp_path / "bad.pem", "tls_key": certs / "server-key.pem"}, r"bad\.pem"),
-        ({"tls_cert": certs / "server.pem", "tls_key": certs / "client-key.pem"}, "no certificate"),
+        ({"tls_cert": certs / "server.pem", "tls_key": certs / "client-key.pem"}, "and its key"),
     ):
         with pytest.raises(InvalidArgument, match=problem):
             service_security(MetadataSettings(**cast("dict[str, Any]", given)))
@@ -521,5 +521,5 @@ def test_a_token_of_the_cluster_that_no_header_can_hold_is_refused() -> None:
 def test_certificates_are_not_overwritten(tmp_path: Path) -> None:
     files = certificates.make_certificates(tmp_path, ["node-1", "10.0.0.1"])
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
-    with pytest.raises(InvalidArgument, match="there already"):
+    with pytest.raises(InvalidArgument, match="exists already"):
         certificates.make_certificates(tmp_path, [])

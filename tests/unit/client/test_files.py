@@ -478,7 +478,7 @@ def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path, name: str) -> None:
 
 def test_what_nothing_tells_the_format_of_is_asked_for(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.txt", "a\n1\n")
-    with pytest.raises(InvalidArgument, match=r"rows\.txt: cannot tell"):
+    with pytest.raises(InvalidArgument, match=r"rows\.txt: unknown format"):
         read(path)
     assert read(path, given=FileFormat.CSV).num_rows == 1
     assert read(write(tmp_path / "rows", '{"a": 1}\n')).num_rows == 1
