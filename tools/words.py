@@ -13,10 +13,16 @@ from pathlib import Path
 
 _HELD = ("core", "flight_server", "clients", "spark_connector")
 _NOT_YET_HELD = (
-    "clients/wings_client",
-    "core/wings_core",
-    "flight_server/wings_server",
-    "spark_connector/wings_spark",
+    "clients/wings_client/_",
+    "clients/wings_client/cold.py",
+    "clients/wings_client/gather/",
+    "core/wings_core/fetch/",
+    "core/wings_core/metadata/",
+    "core/wings_core/share/",
+    "flight_server/wings_server/flight/acquire.py",
+    "flight_server/wings_server/flight/share_",
+    "flight_server/wings_server/metadata/",
+    "flight_server/wings_server/share_actions.py",
 )
 
 _OPENER = re.compile(

@@ -70,7 +70,7 @@ class Address:
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it means all addresses of the machine, so that clients cannot connect to it."""
+        """Whether this means all addresses of the machine, so that clients cannot connect to it."""
         return self.host in {"0.0.0.0", "::"}
 
     def __str__(self) -> str:

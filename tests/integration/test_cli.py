@@ -252,8 +252,8 @@ def test_a_server_that_is_not_there_is_one_line(wings: Wings) -> None:
     assert result == Result(
         1,
         "",
-        "wings: no server answers at grpc://127.0.0.1:1: start one with `wings serve`, or say "
-        "where one is with --endpoint\n",
+        "wings: no server answers at grpc://127.0.0.1:1: start one with `wings serve`, or give "
+        "its address with --endpoint\n",
     )
     assert wings("topic", "list", endpoint="127.0.0.1:1").status == 2
 
@@ -280,7 +280,7 @@ def test_an_address_of_the_other_protocol_is_told(
 ) -> None:
     swapped = {
         server.http.replace("http:", "grpc:"): "speaks HTTP, not Arrow Flight",
-        server.flight.replace("grpc:", "http:"): "does not speak HTTP",
+        server.flight.replace("grpc:", "http:"): "is not an HTTP server",
     }
     for endpoint, problem in swapped.items():
         found = wings("fetch", topic, "--partition", "JFK", "--offset", 0, endpoint=endpoint)

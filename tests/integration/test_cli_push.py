@@ -189,7 +189,7 @@ def test_a_file_that_changed_is_pushed_from_the_start(
     write_lines(path, 10, 12)
     status, _, err = push(topic, path, "--resume")
     assert status == 0
-    assert "has changed" in err
+    assert "have changed" in err
     assert numbers(client, topic) == [10, 11]
 
 
@@ -242,7 +242,7 @@ def test_an_object_of_s3_is_pushed(
     assert numbers(client, topic) == [0, 1, 2]
     status, out, _ = push(topic, f"{s3_url}/rows.jsonl", "--resume")
     assert (status, "already" in out) == (0, True)
-    assert "is not there" in push(topic, f"{s3_url}/none.jsonl")[2]
+    assert "does not exist" in push(topic, f"{s3_url}/none.jsonl")[2]
 
 
 def test_an_unknown_topic_is_told_before_anything_is_read(

@@ -46,12 +46,12 @@ class Input:
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is a stream, which can only be read once."""
+        """Whether the input is a stream, which can only be read once."""
         return self.path is None or self.path.is_fifo()
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is an empty file."""
+        """Whether the input is an empty file."""
         return self.path is not None and self.path.is_file() and not self.path.stat().st_size
 
 

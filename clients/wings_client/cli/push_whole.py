@@ -45,7 +45,7 @@ class WholePush:
     """The push of one file through stages.
 
     Args:
-        client: Of the server.
+        client: Client of the server.
         topic: The topic.
         path: Path of the file, or of its copy.
         file: Absolute path or URI of the file.

@@ -58,7 +58,7 @@ class Source:
         size: Size in bytes; None if unknown.
         position: Bytes read so far; a reader that bypasses the source sets it.
         encoding: Encoding of text, or None.
-        is_plain: Whether it is an uncompressed local file, which can be mapped.
+        is_plain: Whether the source is an uncompressed local file, which can be mapped.
         ranges: Byte ranges, or None.
     """
 

@@ -81,7 +81,7 @@ class AcknowledgeMessage(Message):
 
     @property
     def releases(self) -> bool:
-        """Whether it releases messages."""
+        """Whether any entry releases messages."""
         return any(entry.type == "release" for entry in self.acks)
 
 

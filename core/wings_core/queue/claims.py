@@ -25,7 +25,7 @@ class ClaimedFile(_Stored):
     failures: int = 0
     """Failed attempts at this position."""
     is_whole: bool = False
-    """Whether it must be read from first to last row, as it cannot be divided into sections."""
+    """Whether the file must be read from first to last row, as it is indivisible."""
 
 
 class ClaimedMessage(_Stored):
@@ -79,7 +79,7 @@ class FileResult:
     superseded: bool = False
     """Whether another version replaced it, announced by a message of its own: no row is read."""
     is_whole: bool = False
-    """Whether it was found to be indivisible, and is yet to be read whole."""
+    """Whether the file was found to be indivisible, and must still be read whole."""
 
 
 class Fate(StrEnum):
@@ -89,9 +89,9 @@ class Fate(StrEnum):
     PARTIAL = "partial"
     """A part of it is published; the rest is read by later claims."""
     FAILED = "failed"
-    """It is read again later."""
+    """The file will be read again later."""
     DEAD = "dead"
-    """It failed permanently, or as often as allowed."""
+    """The file failed permanently, or as often as allowed."""
     REFUSED = "refused"
     """Dead, as the source may not read it."""
     FENCED = "fenced"

@@ -57,7 +57,7 @@ class LocalMessage:
     foreign: bool = False
     """Whether one of its files belongs to another pipeline."""
     lost: bool = False
-    """Whether it was, or may be, delivered again."""
+    """Whether the message was, or may be, delivered again."""
 
 
 def _claimed(notification: FileNotification) -> ClaimedFile:
@@ -116,7 +116,7 @@ class QueueLocalState:
             shard: Shard of the file; unknown ones are ignored.
             standpoint: Owner and position.
             not_before: Earliest time of its next claim or look-up, in seconds since the epoch.
-            is_whole: Whether it must be read whole.
+            is_whole: Whether the file must be read whole.
         """
         local = self.files.get(shard)
         if local is None:

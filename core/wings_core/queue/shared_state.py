@@ -66,7 +66,7 @@ class Standpoint:
     position: int = 0
     failures: int = 0
     is_dead: bool = False
-    """Whether it failed too often."""
+    """Whether the file failed too often."""
     error: str | None = None
     """Its last failure."""
 

@@ -1,13 +1,13 @@
-"""Who calls over Flight, and whether there is room for what the call sends.
+"""Authentication of Flight calls, and reservation of memory for the streams they send.
 
-Who calls is told by the header `authorization` of each call, or by a basic handshake:
+The header `authorization` of each call, or a basic handshake, identifies the caller:
 
     authorization: Bearer TOKEN        with each call
-    Handshake, Basic USER:TOKEN        answered by that header, as drivers of ADBC and JDBC expect
+    Handshake, Basic USER:TOKEN        answered with that header, as drivers of ADBC and JDBC expect
 
-The middleware runs on the thread of the call before its handler, and what it raises is the answer.
-pyarrow reads the first message of a DoPut or DoExchange before the handler too, so room for it is
-taken here. It is one middleware: each costs a call some 20 to 60 microseconds of CPU (measured).
+The middleware runs on the call's thread before its handler; an error it raises is the response.
+pyarrow also reads the first message of a DoPut or DoExchange before the handler, so room for it is
+taken here. There is one middleware: each costs a call 20 to 60 microseconds of CPU (measured).
 """
 
 import base64
@@ -39,14 +39,14 @@ _NAMES = {
     method: (method.name.lower(), method.name.title().replace("_", ""))
     for method in flight.FlightMethod
 }
-"""Of each method, as the log of refusals has it and as its service defines it."""
+"""Name of each method in the log of rejections, by its name in pyarrow."""
 
 SCHEMA_HEADER = "schema"
-"""Names the schema of tables that are named without one."""
+"""Header with the default schema of tables named without one."""
 
 
 class Caller(flight.ServerMiddleware):
-    """The principal of one call, and the room of what it sends."""
+    """Principal of one call, and room for the stream it sends."""
 
     def __init__(
         self,
@@ -60,35 +60,35 @@ class Caller(flight.ServerMiddleware):
     ) -> None:
         self.principal = principal
         self.room = room
-        """None: it sends no stream."""
+        """Room for the stream, or None without one."""
         self.call = call
-        """The method of Flight, as `DoGet`."""
+        """Name of Flight's method, such as `DoGet`."""
         self.received = received
-        """The headers that name its trace; None: traces are off."""
+        """Headers with the call's trace; None if traces are off."""
         self.schema_name = schema_name
-        """The default schema of the connection, for SQL."""
+        """Default schema of the connection, for SQL."""
         self.topic_uuid = topic_uuid
-        """Of the topic that a DoPut is meant for; None: any of its name."""
+        """UUID of the topic that a DoPut must write to; None for any topic of the name."""
         self._answered = answered
 
     def sending_headers(self) -> dict[str, str]:  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs want lists
-        """Answer a handshake with the header that later calls are to present."""
+        """Answer a handshake with the header that later calls must send."""
         return {} if self._answered is None else {_HEADER: f"Bearer {self._answered}"}
 
     def call_completed(self, exception: BaseException | None) -> None:
-        """Give back the room."""
+        """Release the room."""
         del exception
         if self.room is not None:
             self.room.close()
 
 
 class Authentication(flight.ServerMiddlewareFactory):
-    """Finds the principal of each call.
+    """Factory of the middleware, which finds the principal of each call.
 
     Args:
-        gate: Knows the tokens.
-        memory: Where the room for streams is from.
-        failed: Told the code of each refusal.
+        gate: Gate that checks tokens.
+        memory: Memory budget of streams.
+        failed: Function called with the code of each rejection.
     """
 
     def __init__(self, gate: Gate, memory: MemoryBudget, failed: Callable[[str], None]) -> None:
@@ -97,11 +97,11 @@ class Authentication(flight.ServerMiddlewareFactory):
         self._failed = failed
 
     def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[Any]]) -> Caller:  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs want a dict
-        """Return the call's principal; waits for room, where the call sends a stream.
+        """Return the call's principal; waits for room if the call sends a stream.
 
         Raises:
-            FlightUnauthenticatedError: It presents no token, or none that is valid.
-            FlightUnavailableError: There is no room; `RESOURCE_EXHAUSTED`.
+            FlightUnauthenticatedError: The call has no valid token.
+            FlightUnavailableError: The room is exhausted; `RESOURCE_EXHAUSTED`.
         """
         method = info.method
         called, call = _NAMES[method]
@@ -125,10 +125,10 @@ class Authentication(flight.ServerMiddlewareFactory):
 
 
 class OpenHandshake(flight.ServerAuthHandler):
-    """Lets the handshake through, which Flight refuses without a handler: see `Authentication`."""
+    """A handler that accepts handshakes, which Flight rejects without one; see `Authentication`."""
 
     def authenticate(self, outgoing: Any, incoming: Any) -> None:
-        """Do nothing: the middleware has judged the call's header."""
+        """Do nothing: the middleware has checked the call's header."""
 
     def is_valid(self, token: str) -> str:  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs say bool
         """Return no identity: the middleware has found the principal."""
@@ -137,7 +137,7 @@ class OpenHandshake(flight.ServerAuthHandler):
 
 
 def span_of(context: flight.ServerCallContext) -> AbstractContextManager[Any]:
-    """Return the span of a call, to be entered by its handler; of none while traces are off."""
+    """Return the span of a call, for its handler to enter; does nothing while traces are off."""
     caller = cast("Caller", context.get_middleware(MIDDLEWARE))
     if caller.received is None:
         return nullcontext()
@@ -146,7 +146,7 @@ def span_of(context: flight.ServerCallContext) -> AbstractContextManager[Any]:
 
 
 def _trace_headers(headers: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    """Return the first value of each header that may name a trace, and no credentials."""
+    """Return the first value of each header that may name a trace, without credentials."""
     return {
         name: value.decode("latin-1") if isinstance(value, bytes) else str(value)
         for name, values in headers.items()
@@ -156,33 +156,33 @@ def _trace_headers(headers: Mapping[str, Sequence[Any]]) -> dict[str, str]:
 
 
 def principal_of(context: flight.ServerCallContext) -> Principal:
-    """Return who makes a call."""
+    """Return the principal of a call."""
     return cast("Caller", context.get_middleware(MIDDLEWARE)).principal
 
 
 def room_of(context: flight.ServerCallContext) -> ReadRoom:
-    """Return the room of a call that sends a stream."""
+    """Return the room for a call's stream."""
     room = cast("Caller", context.get_middleware(MIDDLEWARE)).room
     assert room is not None, "the call sends no stream"
     return room
 
 
 def schema_name_of(context: flight.ServerCallContext) -> str | None:
-    """Return the default schema that a connection names for SQL, if it does."""
+    """Return the connection's default schema for SQL, if any."""
     return cast("Caller", context.get_middleware(MIDDLEWARE)).schema_name
 
 
 def topic_uuid_of(context: flight.ServerCallContext) -> str | None:
-    """Return the UUID of the topic that a DoPut is meant for, if it says so."""
+    """Return the UUID of the topic that a DoPut must write to, if given."""
     return cast("Caller", context.get_middleware(MIDDLEWARE)).topic_uuid
 
 
 def secret_of(headers: Sequence[Any]) -> str | None:
     """Return the token in the values of the header `authorization`.
 
-    It is that of `Bearer TOKEN`, or the password of `Basic`, whose user is ignored; None where the
-    header is absent or of another form, or a password is what no header can hold, since a handshake
-    answers with it in one.
+    This is the token of `Bearer TOKEN`, or the password of `Basic`, whose user is ignored. None if
+    the header is absent or malformed, or if the password cannot be sent in a header, as the
+    handshake's response must do.
     """
     if not headers:
         return None

@@ -1,9 +1,9 @@
-"""The one place where errors of the core become errors of Arrow Flight.
+"""Translation of the core's errors to errors of Arrow Flight, only done here.
 
 An error is one of pyarrow's Flight classes with the JSON of `WingsError.to_json` as its
-`extra_info`. Both are bounded: gRPC drops a long `extra_info` (20 kB) without a word, and a long
-message may change the class of the error (both measured). Anything that is not a Flight error
-would reach the client with the server's traceback, so nothing else may leave a handler.
+`extra_info`. Both are bounded: gRPC silently drops a long `extra_info` (20 kB), and a long message
+may change the class of the error (both measured). Other errors would reach the client with the
+server's traceback, so none may leave a handler.
 """
 
 from collections.abc import Generator
@@ -40,10 +40,10 @@ _CLASSES: dict[type[WingsError], type[flight.FlightError]] = {
 
 @contextmanager
 def flight_errors(call: str) -> Generator[None]:
-    """Let only Flight errors out of a handler.
+    """Translate all errors of a handler to Flight errors.
 
     Args:
-        call: The handler's name, for the log of faults that are the server's own.
+        call: Name of the handler, for the log of internal errors.
     """
     try:
         yield
@@ -63,7 +63,7 @@ def flight_errors(call: str) -> Generator[None]:
 
 
 def flight_error(error: WingsError) -> flight.FlightError:
-    """Translate an error, cut to what the transport carries."""
+    """Translate an error, shortened to the limits of the transport."""
     message = shortened(error.message, MESSAGE_BYTES_MAX)
     extra_info = error.bounded_json(message, EXTRA_INFO_BYTES_MAX)
     found = (_CLASSES[cls] for cls in type(error).__mro__ if cls in _CLASSES)

@@ -1,7 +1,7 @@
-"""Notice clients that vanish while their long poll waits.
+"""Detection of clients that disconnect while their long poll waits.
 
-A handler that waits in Python does not learn that its client is gone. `context.is_cancelled()`
-does, but polling 2,000 contexts every 50 ms costs a fifth of a core (measured), and polling one
+A handler that waits in Python is not notified of a disconnected client. `context.is_cancelled()`
+tells, but polling 2,000 contexts every 50 ms costs a fifth of a core (measured), and polling one
 whose call has ended crashes the process. So one thread polls all in rotation, a bounded number at a
 time, and a call is watched only while its own generator runs.
 """
@@ -24,7 +24,7 @@ SWEEP_CALLS_MAX = 100
 
 
 _Watched = tuple[flight.ServerCallContext, Cancel, Callable[[], WingsError | None]]
-"""A call, what cancels it, and what tells why its principal's calls end."""
+"""A call, its cancellation, and a function that returns the error ending its principal's calls."""
 
 
 class ClientGone(Unavailable):
@@ -32,7 +32,7 @@ class ClientGone(Unavailable):
 
 
 class ClientWatch:
-    """Cancels reads whose clients are gone or whose tokens ended, and all when the server stops."""
+    """Canceller of reads without client or valid token, and of all reads at the server's stop."""
 
     def __init__(self) -> None:
         # Held while a context is polled: leaving `watched` waits for that, so a context is never
@@ -60,7 +60,7 @@ class ClientWatch:
                 self._calls.pop(id(cancel), None)
 
     def stop(self, error: WingsError) -> None:
-        """End every read that is watched, and every later one, with this error."""
+        """End every watched read, and every later one, with this error."""
         with self._lock:
             self._stopping = error
             for _, cancel, _ in self._calls.values():
@@ -68,7 +68,7 @@ class ClientWatch:
         self._arrived.set()
 
     def join(self) -> None:
-        """Wait for the sweeping thread to end; `stop` comes first."""
+        """Wait for the sweeping thread to end, after `stop`."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -83,7 +83,7 @@ class ClientWatch:
                 self._ask_next()
 
     def _ask_next(self) -> None:
-        """Poll the call that was polled longest ago, and put it last."""
+        """Poll the call polled least recently, and put it last."""
         with self._lock:
             key = next(iter(self._calls), None)
             if key is None:

@@ -1,8 +1,8 @@
-"""Bound the connections of Flight, which neither pyarrow nor its gRPC can be told to.
+"""A bound on the connections of Flight, for which pyarrow and its gRPC have no setting.
 
-The process's own descriptors are looked at every second. Where more of them are connections of
-Flight than may be, those that have sent no request yet are shut down, as if their clients had left,
-then those that are idle for the longest. Only Linux tells which they are.
+The process's own descriptors are checked every second. If too many of them are connections of
+Flight, those without a request so far are shut down, as if their clients had disconnected, then the
+ones idle for the longest time. Only Linux allows to find them.
 """
 
 import os
@@ -18,13 +18,13 @@ from pathlib import Path
 import structlog
 
 LOOK_SECONDS = 1.0
-"""Pause between two looks."""
+"""Pause between two checks."""
 
 REQUEST_BYTES_MIN = 100
-"""A client that has sent less has sent no request: HTTP/2's beginning, as gRPC's clients send it,
-has 82 bytes, the head of a first call some 200."""
+"""Least bytes received from a client with a request: the HTTP/2 preface of gRPC's clients has 82
+bytes, the headers of a first call about 200."""
 
-# Of `struct tcp_info` in linux/tcp.h.
+# Offsets in `struct tcp_info` of linux/tcp.h.
 _INFO_BYTES = 136
 _LAST_SENT, _LAST_RECEIVED, _BYTES_RECEIVED = 44, 52, 128
 
@@ -34,10 +34,10 @@ _logger = structlog.get_logger("wings.flight")
 
 
 class FlightConnections:
-    """Keeps the connections of one listener within a bound, on a thread, until `stop`.
+    """A thread that bounds the connections of one listener until `stop`.
 
     Args:
-        port: Of the listener.
+        port: Port of the listener.
         connections_max: The most connections.
     """
 
@@ -45,7 +45,7 @@ class FlightConnections:
         self._port = port
         self._connections_max = connections_max
         self._nothing = os.open(os.devnull, os.O_RDONLY)
-        # Kept, as the process may have no other left to look with.
+        # Reserved, as the process may have no descriptor left for a check.
         self._own = os.dup(self._nothing)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wings-connections", daemon=True)
@@ -71,7 +71,7 @@ class FlightConnections:
                 )
 
     def _look(self) -> int:
-        """Close what is too many; returns how many."""
+        """Close surplus connections; returns their number."""
         descriptors = _open_descriptors()
         if len(descriptors) <= self._connections_max:
             return 0
@@ -83,11 +83,11 @@ class FlightConnections:
         found.sort()
         closed = 0
         for *_, descriptor, number in found[: max(0, len(found) - self._connections_max)]:
-            # It may be another one by now.
+            # The descriptor may be another connection by now.
             if self._take(descriptor) and os.fstat(self._own).st_ino == number:
                 self._shut()
                 closed += 1
-        # The last one that was looked at would stay half open.
+        # Otherwise the last checked connection would stay half open.
         os.dup2(self._nothing, self._own, inheritable=False)
         return closed
 
@@ -113,7 +113,7 @@ class FlightConnections:
             connection.detach()
 
     def _use(self) -> tuple[bool, int]:
-        """Return what orders the one that was taken among others: the least of use comes first."""
+        """Return the sort key of the taken connection, whose least is closed first."""
         connection = _socket_of(self._own)
         if connection is None:
             return False, 0

@@ -1,10 +1,9 @@
-"""DoPut: from a stream of batches to commits, and an answer for each, in order.
+"""DoPut: commits a stream of batches, and answers each in order.
 
-    the thread that reads:   read ─▶ prepare ─▶ group commit
-    the thread that answers: take the oldest ─▶ wait for its outcome ─▶ write its PutResult
+    reading thread:     read ─▶ prepare ─▶ group commit
+    answering thread:   take the oldest ─▶ wait for its outcome ─▶ write its PutResult
 
-They are two where batches come close behind each other, and one where each comes alone: see
-`put_turns`.
+These are two threads for batches in quick succession, and one for single batches: see `put_turns`.
 """
 
 import re
@@ -51,27 +50,27 @@ from wings_server.quotas import PushQuotas
 _logger = structlog.get_logger("wings.flight")
 
 ALONE_SECONDS = 50e-6
-"""A batch that was waited for so long, with all before it answered, may have come alone."""
+"""Waiting time from which a batch may be single, if all before it were answered."""
 
 ALONE_BYTES = 64 * 1024
-"""A larger one is not taken to be alone: the next is read while it is written."""
+"""Most bytes of a single batch: while a larger one is written, the next is read."""
 
 ALONE_MAX = 32
-"""After so many that seem to come alone the next is read before the answer, to see whether it does.
+"""Single batches in a row after which the next one is read before the answer, as a test.
 
-On a busy machine what was sent long ago is waited for too. Were each such batch flushed by itself,
-with none read meanwhile, a client that keeps 64 in flight would pay for 64 flushes in place of one.
+On a busy machine, batches sent long ago are waited for too. If each were flushed by itself, a
+client with 64 batches in flight would pay for 64 flushes instead of one.
 """
 
 _ASKED = re.compile(r"alloc of size (\d+) failed")
-"""The bytes that Arrow asked for, and did not get, in its own words."""
+"""Pattern of the size in Arrow's message about a failed allocation."""
 
 
 def parse_descriptor(descriptor: flight.FlightDescriptor) -> PutCommand:
     """Return the command of a descriptor, a path or JSON.
 
     Raises:
-        InvalidArgument: Neither, or an unknown key or bad value in it.
+        InvalidArgument: The descriptor is neither, or has an unknown key or bad value.
     """
     if descriptor.path is not None:
         return put_path(descriptor.path)
@@ -81,24 +80,24 @@ def parse_descriptor(descriptor: flight.FlightDescriptor) -> PutCommand:
 
 
 class Spacing:
-    """Tells which batches of a stream come alone: their client sends the next once it is answered.
+    """A detector of single batches, whose client sends the next one after the answer.
 
-    The first does, as it may be the only one. Another does where it was waited for, with all before
-    it answered, as the one before it was.
+    The first batch is single, as it may be the only one. A later one is single if it and its
+    predecessor were waited for, with all earlier batches answered.
     """
 
     def __init__(self) -> None:
         self._is_first = True
         self._waits = 0
-        """How many in a row were waited for."""
+        """Number of consecutive batches that were waited for."""
 
     def is_alone(self, size: int, seconds: float, *, idle: bool) -> bool:
-        """Return whether the next batch comes alone.
+        """Return whether the next batch is single.
 
         Args:
-            size: Its bytes.
-            seconds: How long it was waited for.
-            idle: Whether all before it were answered when it came.
+            size: Bytes of the batch.
+            seconds: Time that it was waited for.
+            idle: Whether all batches before it were answered when it arrived.
         """
         small, is_first = size <= ALONE_BYTES, self._is_first
         self._is_first = False
@@ -109,7 +108,7 @@ class Spacing:
 
 
 class Rows(Protocol):
-    """What a Flight reader is of a stream of batches."""
+    """The part of a Flight reader that reads batches."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -125,12 +124,12 @@ class Put:
     """One DoPut call.
 
     Args:
-        log: Where the batches go.
-        command: From the descriptor.
-        metrics: Counts the batches committed.
-        ended: Returns the error that ends the caller's calls; None: they go on.
-        quotas: What the caller's quotas ask; None: nothing.
-        topic_uuid: The topic's, where the caller knows it; None: any topic of the name.
+        log: The log to write to.
+        command: The command of the descriptor.
+        metrics: Metrics that count committed batches.
+        ended: Function that returns the error ending the caller's calls, or None.
+        quotas: Quotas of the caller, or None.
+        topic_uuid: UUID of the topic, if the caller knows it; None for any topic of the name.
 
     Raises:
         TopicNotFound: And the other refusals before any batch.
@@ -162,12 +161,12 @@ class Put:
         if command.partition is not None or self._topic.partition_key is None:
             self._partition = partition_of(command.partition, self._topic.key_type)
         self._preparer: Preparer
-        """Once the stream's schema is known."""
+        """Preparer of batches, set once the stream's schema is known."""
         self._command = command
         self._next_sequence = command.sequence
         self._writing = uuid.uuid4().hex
         self._plain: PushOptions | None = None
-        """Of each batch without metadata after the first, but for its sequence."""
+        """Options, except the sequence, of each batch without metadata after the first."""
         self._batches = 0
         self._spacing = Spacing()
         self._stream = PushStream(returns=True)
@@ -180,19 +179,19 @@ class Put:
         room: ReadRoom,
         lookout: Lookout,
     ) -> None:
-        """Read, commit and answer until the client finishes; blocks for as long as that takes.
+        """Read, commit and answer until the client finishes; blocks until then.
 
-        Every batch that was read is committed or refused when this returns, also where the client
-        is gone.
+        On return, every batch that was read is committed or rejected, even if the client has
+        disconnected.
 
         Raises:
-            WingsError: What a batch was refused with, once the client sends again or finishes.
+            WingsError: A batch was rejected; raised once the client sends again or finishes.
         """
         answers = Answers(writer, self._stream, self._metrics, room, self._quotas)
         batches = read(reader, room, self._log.limits.batch_bytes_max)
 
         def read_next() -> bool | None:
-            """Read and submit a batch; returns whether it came alone, None at the end."""
+            """Read and submit a batch; returns whether it was single, None at the end."""
             answers.let_go()
             began = time.monotonic()
             found = next(batches, None)
@@ -221,7 +220,7 @@ class Put:
         answers: Answers,
         stopping: threading.Event,
     ) -> None:
-        """Submit the next batch to the group commit, or refuse it and all after it."""
+        """Submit the next batch to the group commit, or reject it and all later ones."""
         index = self._batches
         self._batches += 1
         try:
@@ -266,7 +265,7 @@ class Put:
             self._stream.refused = self._stream.refused or error
 
     def _join(self, batch: pa.RecordBatch, size: int) -> Pending | None:
-        """Check a batch without metadata, and join it with the last if that can be at once."""
+        """Check a batch without metadata, and join it with the last one if possible."""
         preparer, plain, number = self._preparer, self._plain, self._next_sequence
         partition = self._check_small(batch, size)
         # Batches of two versions are not joined.
@@ -288,17 +287,17 @@ class Put:
         return self._preparer.check_small(batch, size)
 
     def _allow_nulls(self, batch: pa.RecordBatch, error: SchemaMismatch) -> None:
-        """Write in a later version, which this stream or node does not know, if there is one.
+        """Switch to a later schema version, unknown so far, in which the columns are nullable.
 
         Raises:
-            SchemaMismatch: `error`, where it is not that a column may not be null.
+            SchemaMismatch: `error`, if its cause is not a null in a required column.
         """
         if "nulls" not in error.facts:
             raise error
         self._write_in(version_of_stream(self._log.versions.look_again(self._topic), batch.schema))
 
     def _options(self, app_metadata: pa.Buffer | None, *, first: bool) -> PushOptions:
-        """Return the next batch's options: those of its metadata, then those of the descriptor."""
+        """Return the next batch's options: of its metadata, then of the descriptor."""
         plain = None if app_metadata is not None else self._plain
         if plain is None:
             options = self._parse_options(parse_batch_metadata(app_metadata), first=first)
@@ -338,20 +337,20 @@ class Put:
         return PushOptions(self._partition, number, expected, timestamp)
 
     def _check_unsent(self, schema: pa.Schema) -> None:
-        """Raise, for a client that finishes without a batch, the refusal of the first one."""
+        """Raise the rejection of a first batch, for a client that finishes without one."""
         self._use_schema(schema)
         self._parse_options(BatchMetadata(), first=True)
 
     def _use_schema(self, schema: pa.Schema) -> None:
-        """Write in the last version of the topic's schema that has the stream's columns.
+        """Use the last version of the topic's schema that has the stream's columns.
 
         Raises:
-            SchemaMismatch: No version has.
+            SchemaMismatch: No version has them.
         """
         try:
             topic = version_of_stream(self._topic, schema)
         except SchemaMismatch:
-            # Another node may have made one since this node looked.
+            # Another node may have added a version meanwhile.
             topic = version_of_stream(self._log.versions.look_again(self._topic), schema)
         self._write_in(topic)
 
@@ -364,7 +363,7 @@ def schema_of(reader: Rows) -> pa.Schema:
     """Return the schema of a stream; waits for its first message.
 
     Raises:
-        InvalidArgument: The client sends none.
+        InvalidArgument: The client sends no schema.
     """
     try:
         return reader.schema
@@ -377,20 +376,21 @@ def schema_of(reader: Rows) -> pa.Schema:
 def read(
     reader: Rows, room: ReadRoom, bytes_max: int
 ) -> Iterator[tuple[pa.RecordBatch | None, pa.Buffer | None, int]]:
-    """Yield the batches that the client sends; each is read once it has room.
+    """Yield the client's batches; each is read once it has room.
 
-    With each its metadata, and the bytes of its buffers: to ask a chunk for its batch again makes
-    another object of it.
+    Each comes with its metadata and the size of its buffers: a chunk makes a new object whenever
+    its
+    batch is requested.
 
     Args:
-        reader: Of the call.
-        room: Its room.
+        reader: Reader of the call.
+        room: Room of the call.
         bytes_max: Most bytes of a batch.
 
     Raises:
-        BatchTooLarge: A buffer of it decompresses to more, and Arrow may not take as much.
-        InvalidArgument: A message that is not Arrow IPC; nothing after it can be read.
-        ResourceExhausted: There is no room for the next; it is not read.
+        BatchTooLarge: A buffer decompresses to more, and Arrow may not allocate as much.
+        InvalidArgument: A message is not Arrow IPC; nothing after it can be read.
+        ResourceExhausted: The next batch finds no room, and is not read.
     """
     while True:
         room.begin()

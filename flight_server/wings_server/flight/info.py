@@ -1,4 +1,4 @@
-"""GetFlightInfo, GetSchema and ListFlights: what can be read, and by which tickets."""
+"""GetFlightInfo, GetSchema and ListFlights: the readable topics, and tickets for them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,17 +25,17 @@ from wings_server.versions import with_topic
 T = TypeVar("T")
 
 ENDPOINTS_MAX = 100_000
-"""The most endpoints of one answer."""
+"""Most endpoints of a response."""
 
 LOCATIONS_MAX = 200_000
-"""The most locations of one answer: beyond it each endpoint lists fewer nodes, at least one."""
+"""Most locations of a response: beyond them each endpoint lists fewer nodes, at least one."""
 
 
 def parse_info_descriptor(descriptor: flight.FlightDescriptor) -> InfoCommand:
     """Return the command of a descriptor, a path `[topic]` or JSON.
 
     Raises:
-        InvalidArgument: Neither, or an unknown key or bad value in it.
+        InvalidArgument: The descriptor is neither, or has an unknown key or bad value.
     """
     if descriptor.command is not None:
         return parse_info_command(descriptor.command)
@@ -45,7 +45,7 @@ def parse_info_descriptor(descriptor: flight.FlightDescriptor) -> InfoCommand:
 
 
 def get_schema(log: Log, descriptor: flight.FlightDescriptor) -> pa.Schema:
-    """Return the schema of the batches that a read of this descriptor gives."""
+    """Return the schema of the batches that a read of this descriptor returns."""
     command = parse_info_descriptor(descriptor)
     return _with_topic(log, command, lambda topic: _selection(topic, command).schema)
 
@@ -53,7 +53,7 @@ def get_schema(log: Log, descriptor: flight.FlightDescriptor) -> pa.Schema:
 def get_info(
     log: Log, descriptor: flight.FlightDescriptor, addresses: Sequence[str] = ()
 ) -> flight.FlightInfo:
-    """Return the endpoints that together read what the command names, and its size.
+    """Return endpoints that together cover the command, and its size.
 
     There is one endpoint for each partition, or with `splits: n` min(n, rows) of near-equal ranges.
     With `partitions`, an endpoint reads many, and `splits` is the number of all endpoints: fewer
@@ -83,12 +83,12 @@ def list_flights(
     addresses: Sequence[str] = (),
     principal: Principal = ANYONE,
 ) -> Iterator[flight.FlightInfo]:
-    """Yield the topics of one namespace, or of all, that a principal may see, by name.
+    """Yield the topics of one or all namespaces that a principal may see, in order of name.
 
-    Of those that it may not read, without endpoints and sizes.
+    Topics that the principal may not read come without endpoints and sizes.
 
     Raises:
-        NamespaceNotFound: The criteria name one that does not exist.
+        NamespaceNotFound: The criteria name a namespace that does not exist.
     """
     criteria = parse_criteria(raw_criteria)
     if criteria.namespace is not None:
@@ -144,17 +144,17 @@ def _info(
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """What a command reads of a partition."""
+    """The range of a partition that a command reads."""
 
     partition: Partition
     start_offset: int
     rows: int
     bytes: int
-    """In storage, near enough."""
+    """Approximate bytes in storage."""
 
 
 def _ranges(log: Log, topic: Topic, command: InfoCommand) -> list[_Range]:
-    """Return the range of each partition, as of one look at the log."""
+    """Return the range of each partition, all as of one moment."""
     found: list[_Range] = []
     states = _states(log, topic, command)
     cursors = cursors_of(log.fetcher, topic, states, command, command.end_offset)
@@ -191,7 +191,7 @@ def _tickets_each(
 def _tickets_many(
     wanted: ScanTicket, ranges: Sequence[_Range], splits: int
 ) -> Iterator[ScanTicket]:
-    """Yield the tickets that read many partitions each, `splits` of them altogether."""
+    """Yield the tickets that read many partitions each, `splits` in total."""
     _check_endpoints(min(splits, sum(each.rows for each in ranges)))
     rows = [each.rows for each in ranges]
     for part in divide([each.partition for each in ranges], rows, splits):
@@ -215,7 +215,7 @@ def _check_endpoints(count: int) -> None:
 
 
 def _locations(addresses: Sequence[str], endpoints: int) -> Iterator[list[str | flight.Location]]:
-    """Yield the locations of each endpoint, each time beginning with another node."""
+    """Yield the locations of each endpoint, beginning with a different node each time."""
     each = min(len(addresses), max(1, LOCATIONS_MAX // max(1, endpoints)))
     for index in range(endpoints):
         yield [addresses[(index + n) % len(addresses)] for n in range(each)]

@@ -24,7 +24,7 @@ from wings_server.quotas import PushQuotas
 _logger = structlog.get_logger("wings.flight")
 
 ANSWERS_WAITING_MAX = 100_000
-"""Answers of one stream that wait to be written; a client that reads none is read no further."""
+"""Most unwritten answers of one stream; from then on its batches are not read."""
 
 GATHERED_MIN = 4
 """After so many answers at once the batches that they bring are gathered for one flush,"""
@@ -37,7 +37,7 @@ LINGER_SECONDS_MAX = 0.005
 last of them wait for a flush that the first had begun."""
 
 UNREAD_SECONDS = 0.01
-"""An answer whose write takes so long is one that the client does not read."""
+"""Time of a write from which the client counts as not reading."""
 
 _rows_of = attrgetter("num_rows")
 
@@ -70,27 +70,27 @@ class Answers:
         self._answered = 0  # and this by the one that answers.
         self._silent = False
         self._turn = threading.Lock()
-        """Held by the thread that answers, for as long as something is due."""
+        """Lock held by the answering thread while answers are due."""
         self._writing = threading.Lock()
-        """Held by it while there is something to write."""
+        """Lock held by the answering thread while it has answers to write."""
         self._is_writing = False
         self._unread_at = -1
         self._before = 0
-        """How many were answered before the last answers that were written at once."""
+        """Number of answers before the last group that was written together."""
         self._flush_seconds = 0.0
-        """How long the last outcome was waited for."""
+        """Time that the last outcome was waited for."""
         self._gathered: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._wanted = 0
-        """How many unanswered batches the thread that answers waits for; 0: it does not."""
+        """Number of unanswered batches that the answering thread waits for, or 0."""
         self._ended = False
 
     @property
     def idle(self) -> bool:
-        """Whether the next batch added is the next to be answered."""
+        """Whether all added batches are answered."""
         return self._added == self._answered
 
     def add(self, outcome: Pending | Rejected) -> None:
-        """Have the next batch answered once its outcome is known; blocks where too many are due.
+        """Add the next batch, answered once its outcome is known; blocks while too many are due.
 
         Args:
             outcome: Its own, or, joined with the batches before it, the same that those have.
@@ -111,20 +111,20 @@ class Answers:
             self._wanted = 0
 
     def let_go(self) -> None:
-        """Let go of the last batch once it is answered; for the thread that reads.
+        """Free the last batch once it is answered; for the reading thread.
 
-        Freed when the next one is added, it would keep that waiting.
+        If it were freed when the next one is added, that one would be delayed.
         """
         if self._added == self._answered:
             self._last = None
 
     @property
     def is_due(self) -> bool:
-        """Whether something is to be answered, and no thread answers."""
+        """Whether answers are due, and no thread writes them."""
         return bool(self._due) and not self._turn.locked()
 
     def take_turn(self) -> bool:
-        """Return whether the caller is to answer what is due, by `write_due`; no other does."""
+        """Return whether the caller must write the due answers, as the only one, by `write_due`."""
         return bool(self._due) and self._turn.acquire(blocking=False)
 
     def give_way(self) -> None:
@@ -144,19 +144,20 @@ class Answers:
             self._unread_at = answered
 
     def write_due(self, let_read: Callable[[], None] = lambda: None) -> None:
-        """Answer what is due, and what comes meanwhile; after `take_turn`.
+        """Write the due answers, and those added meanwhile; after `take_turn`.
 
         Args:
-            let_read: Called before anything that may take longer than a flush by this thread.
+            let_read: Function called before anything that may take longer than a flush by this
+                thread.
         """
         self._write_due(let_read)
         while self._due and self.take_turn():  # One was added before the turn was over.
             self._write_due(let_read)
 
     def finish(self) -> None:
-        """Wait until all is answered; for the thread that reads. Can be called again.
+        """Wait until all batches are answered; for the reading thread. Can be called again.
 
-        Nothing may be added after.
+        No batch may be added afterwards.
         """
         self._room.close()
         self._ended = True
@@ -165,7 +166,7 @@ class Answers:
         self.write_due()
 
     def fail(self) -> None:
-        """Refuse what comes after a fault, of which the client is told as the stream's error."""
+        """Reject all further batches after an internal error, which is sent as the stream's."""
         self._silent = True
         self._stream.refused = self._stream.refused or Internal("the answers ended by a fault")
         with suppress(BaseException):
@@ -212,7 +213,7 @@ class Answers:
     def _count(
         self, batch: PreparedBatch, results: tuple[CommitResult, ...], rows: list[int]
     ) -> None:
-        """Count those of some joined batches that were committed."""
+        """Count the committed ones of some joined batches."""
         size = batch.bytes
         if not isinstance(results[-1], Accepted):
             # All of them were refused, or staged, or the last.

@@ -1,4 +1,4 @@
-"""The two threads of a DoPut stream, which take turns at reading and at answering.
+"""The two threads of a DoPut stream, which take turns at reading and answering.
 
 Batches that come close behind each other are read by one and answered by the other. A batch that
 comes alone is flushed and answered by the thread that has read it, which then reads on: it is
@@ -31,29 +31,32 @@ class Turns:
     """The turns of one stream; at any time one thread reads, and at most one answers.
 
     Args:
-        read_next: Reads and submits a batch; returns whether it came alone, None at the end.
-        answers: Those of the stream.
+        read_next: Function that reads and submits a batch; returns whether it was single, None at
+            the
+            end.
+        answers: Answers of the stream.
     """
 
     def __init__(self, read_next: Callable[[], bool | None], answers: Answers) -> None:
         self._read_next = read_next
         self._answers = answers
         self._reading = threading.Lock()
-        """Held by the thread that reads."""
+        """Lock held by the reading thread."""
         self._kept: list[None] = []
-        """Of one while the thread that answers holds it still. Who takes it out may release it."""
+        """One item while the answering thread still holds the lock; a thread that pops it may
+        release the lock."""
         self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """To the thread that does neither: to look whether it may."""
+        """Calls for the idle thread to check whether it may read or answer."""
         self._in_context = contextvars.copy_context().run
         self._starting = threading.Lock()
         self._other: threading.Thread | None = None
         self._since = 0.0
-        """When it began to answer."""
+        """Time at which the answering thread began."""
         self._ended = False
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Read and answer until the stream ends; blocks until all is answered.
+        """Read and answer until the stream ends; blocks until all batches are answered.
 
         Raises:
             WingsError: The stream cannot be read.
@@ -71,7 +74,7 @@ class Turns:
                 del error  # Its traceback refers to this frame.
 
     def look(self, late_seconds: float) -> None:
-        """Let the other thread read where the one that answers has been at it for too long."""
+        """Let the other thread read if the answering thread has been busy for too long."""
         if self._kept and time.monotonic() - self._since > late_seconds:
             self._let_read()
 
@@ -107,7 +110,7 @@ class Turns:
         self._answers.write_due(self._let_read)
 
     def _answer(self, write: Callable[[], None]) -> None:
-        """Call what answers; a fault of it ends the stream."""
+        """Run a function that answers; its failure ends the stream."""
         try:
             write()
         except BaseException as error:  # noqa: BLE001 - as above
@@ -126,10 +129,11 @@ class Turns:
             self._calls.put(None)  # The only thread may have found the lock held still.
 
     def _call(self) -> bool:
-        """Have the thread that does neither look whether it may; starts it if there is none.
+        """Make the idle thread check whether it may read or answer; starts it if missing.
 
         Returns:
-            Whether there is one. Where none can be started, the stream goes on by one thread.
+            Whether the thread exists. If it cannot be started, the stream continues with one
+            thread.
         """
         if self._other is None:
             with suppress(RuntimeError), self._starting:
@@ -154,14 +158,14 @@ class Turns:
 
 
 class Lookout:
-    """Looks after a server's streams on a thread of its own, which sleeps where there are none.
+    """A thread that calls `look` of all open streams, and sleeps while there are none.
 
-    It sleeps once it finds none: where short streams come one after the other it need not be woken
-    for each.
+    It sleeps only once it finds no stream, so that a sequence of short streams need not wake it
+    each time.
 
     Args:
         late_seconds: Longest time that one thread of a stream answers before the other reads.
-        look_seconds: Time between two looks at the streams.
+        look_seconds: Time between two checks of the streams.
     """
 
     def __init__(
@@ -176,7 +180,7 @@ class Lookout:
         self._stopped = False
 
     def run(self, turns: Turns) -> None:
-        """Take the turns of a stream; blocks until it ends, and raises what they raise."""
+        """Run the turns of a stream, with their errors; blocks until the stream ends."""
         with self._changed:
             if self._thread is None:
                 thread = threading.Thread(target=self._look, name="wings-lookout", daemon=True)
@@ -193,7 +197,7 @@ class Lookout:
                 self._streams.discard(turns)
 
     def stop(self) -> None:
-        """End the thread; streams that are open still are looked after no more."""
+        """End the thread; open streams are no longer checked."""
         with self._changed:
             self._stopped = True
             self._changed.notify()

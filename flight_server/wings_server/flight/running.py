@@ -1,4 +1,4 @@
-"""Count the calls under way, bound them, and wait for them at a stop."""
+"""Count and bound of running calls, and waiting for them at a stop."""
 
 import threading
 import time
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from wings_core.errors import ResourceExhausted
 
 IDLE_SECONDS = 0.2
-"""During a stop, calls are taken for idle streams when for so long none began or ended."""
+"""Time without the begin or end of a call after which, during a stop, calls count as idle."""
 
 LOOK_SECONDS = 0.02
 
 
 class Running:
-    """The calls under way, at most `calls_max` of them."""
+    """The running calls, at most `calls_max`."""
 
     def __init__(self, calls_max: int) -> None:
         self._calls_max = calls_max
@@ -24,7 +24,7 @@ class Running:
 
     @property
     def calls(self) -> int:
-        """How many calls are under way."""
+        """Number of running calls."""
         return self._calls
 
     @contextmanager
@@ -45,7 +45,7 @@ class Running:
                 self._count(-1)
 
     def drain(self, seconds: float, all_committed: Callable[[], bool]) -> None:
-        """Wait until no call is under way, or those left are idle; at most `seconds`.
+        """Wait at most `seconds` until no call is running, or all that remain are idle.
 
         Args:
             seconds: The bound.

@@ -59,21 +59,22 @@ from wings_server.served_log import ServedLog
 from wings_server.tls import Tls
 
 SHUTDOWN_SECONDS_MAX = 1.0
-"""pyarrow's `shutdown` blocks while any stream is open; it is waited for no longer than this."""
+"""Longest wait for pyarrow's `shutdown`, which blocks while any stream is open."""
 
 
 class FlightService(flight.FlightServerBase):
-    """Serves a log over Arrow Flight, from its construction on.
+    """A Flight server of a log, which serves from its construction on.
 
     Args:
-        log: What is served; closed by its owner after `stop`.
-        gate: Decides what each caller may do.
-        host: Where to listen.
-        port: 0 picks a free one; `self.port` tells which.
+        log: The log to serve; closed by its owner after `stop`.
+        gate: Gate that checks the rights of callers.
+        host: Address to listen on.
+        port: Port to listen on; 0 for a free one, which `self.port` has.
         metrics: Counts what is done.
-        addresses: Returns the `HOST:PORT` of all nodes that serve the same log, this one first;
-            none where it is the only one.
-        tls: The certificate; None: without TLS, as are then all nodes.
+        addresses: Function that returns the `HOST:PORT` of all nodes of the log, this node first;
+            none
+            if it is the only one.
+        tls: The certificate; None for no TLS on all nodes.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class FlightService(flight.FlightServerBase):
     def list_flights(  # pyright: ignore[reportIncompatibleMethodOverride] - the stubs say str
         self, context: flight.ServerCallContext, criteria: bytes
     ) -> Iterator[flight.FlightInfo]:
-        """Yield the topics that the criteria name, by name."""
+        """Yield the topics that match the criteria, in order of name."""
         with flight_errors("list_flights"), self._call(context) as (principal, _):
             found = list_flights(self._log, criteria, self._locations(), principal)
             return iter(list(found))
@@ -242,7 +243,7 @@ class FlightService(flight.FlightServerBase):
 
     @property
     def calls_running(self) -> int:
-        """How many calls are under way, waiting polls among them."""
+        """Number of running calls, including waiting polls."""
         return self._running.calls
 
     def stop(self, drain_seconds: float) -> None:

@@ -25,11 +25,11 @@ def open_sql(
     """Return a query, planned and not begun; see `Sql.open`.
 
     Args:
-        log: What it reads.
+        log: The log to read.
         asked: The statement.
-        allow: Raises where the caller may not read a topic.
+        allow: Function that raises if the caller may not read a topic.
         principal: The caller.
-        cancel: Ends the query.
+        cancel: Cancellation of the query.
     """
     return log.sql.open(
         asked.sql,

@@ -51,7 +51,7 @@ class _Entry:
     bytes: int = 0
     """The size of the batches, as Arrow data."""
     is_paused: bool = False
-    """Whether it has its share of the answer's bytes, and maybe more rows."""
+    """Whether the read has its share of the response's bytes, and perhaps more rows to read."""
     error: WingsError | None = None
 
     @property

@@ -162,7 +162,7 @@ class JsonAnswer(Response):
     Args:
         content: The JSON.
         budget: Budget that counts its bytes.
-        is_of_change: Whether it reports a change. Such a response is sent even beyond the budget,
+        is_of_change: Whether the response reports a change. It is then sent even beyond the budget,
             since a client that gets an error would repeat the change.
     """
 

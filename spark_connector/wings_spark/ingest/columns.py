@@ -24,9 +24,9 @@ class OnNewColumns(StrEnum):
     """Treatment of a file's columns that the topic lacks."""
 
     EVOLVE = "evolve"
-    """They are added to the topic's schema; needs the right `admin` on the topic."""
+    """Columns are added to the topic's schema; needs the right `admin` on the topic."""
     RESCUE = "rescue"
-    """Their values are kept in the rescued column, as a JSON object for each row."""
+    """Values are kept in the rescued column, as a JSON object for each row."""
     FAIL = "fail"
     """The file fails."""
 
