@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from wings_core.contracts.messages import shortened
 from wings_core.errors import InvalidArgument
 
 TOKEN_VARIABLE = "WINGS_TOKEN"
@@ -80,4 +79,4 @@ def _read(path: Pem | None) -> bytes | None:
         return Path(path).read_bytes()
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or error
-        raise InvalidArgument(shortened(f"{path!s} cannot be read: {problem}")) from None
+        raise InvalidArgument(f"{path!s:.400} cannot be read: {problem}") from None
