@@ -49,6 +49,9 @@ Importing this package imports none of its modules but the errors: each name is 
 first used, and nothing that it does not need (no asyncio for `connect`).
 """
 
+# Python refuses to load this module once the main thread has ended, and pandas needs it, which
+# pyarrow loads with the first rows that it converts.
+import concurrent.futures.thread as _loaded_early  # noqa: F401 # pyright: ignore[reportUnusedImport]
 from importlib import import_module
 from typing import TYPE_CHECKING
 
