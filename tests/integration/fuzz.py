@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from google.protobuf.descriptor import FieldDescriptor
@@ -97,7 +97,7 @@ def flight_messages(
     descriptor: bytes,
     batches: pa.Table,
     app_metadata: Sequence[bytes] = (),
-    compression: str | None = None,
+    compression: Literal["lz4", "zstd"] | None = None,
 ) -> list[bytes]:
     """Return the `FlightData` messages of a DoPut, as their bytes.
 
