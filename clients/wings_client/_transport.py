@@ -123,7 +123,7 @@ class Transport:
         self.addresses = Addresses(addresses_of(endpoint))
         if self.access.connection and all(_TLS not in each for each in self.addresses.all):
             raise InvalidArgument(
-                f"{self.addresses.all[0]:.200} is without TLS, and certificates are given: "
+                f"{self.addresses.all[0]:.200} does not use TLS, but certificates are given: "
                 "name the server by grpc+tls://"
             )
         self.timeout = timeout
@@ -423,7 +423,7 @@ class Transport:
             and endpoint not in self.addresses.all
         ):
             raise InvalidArgument(
-                f"{endpoint:.200} is without TLS, and the token is for servers with TLS"
+                f"{endpoint:.200} does not use TLS, and the token is for servers with TLS"
             )
 
     def _connected(self, endpoint: str) -> flight.FlightClient:

@@ -123,7 +123,7 @@ def test_access_shows_nothing() -> None:
 def test_the_token_is_not_sent_in_the_clear_where_a_server_with_tls_says_so() -> None:
     with wings_client.connect("grpc+tls://127.0.0.1:1", token="wings_x") as client:
         transport = client._transport  # pyright: ignore[reportPrivateUsage]
-        with pytest.raises(InvalidArgument, match="without TLS"):
+        with pytest.raises(InvalidArgument, match="does not use TLS"):
             transport.get(b"{}", 1.0, "grpc://127.0.0.1:2")
 
 
@@ -132,7 +132,7 @@ def test_certificates_are_not_left_unused(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     kinds: tuple[dict[str, Any], ...] = ({"tls_ca": file}, {"tls_cert": file, "tls_key": file})
     for given in kinds:
-        with pytest.raises(InvalidArgument, match=r"without TLS.*grpc\+tls"):
+        with pytest.raises(InvalidArgument, match=r"does not use TLS.*grpc\+tls"):
             wings_client.connect("grpc://127.0.0.1:1", **given)
         wings_client.connect("grpc+tls://127.0.0.1:1", **given).close()
 
@@ -183,7 +183,7 @@ def test_files_of_tls_are_refused_without_it(
             WINGS_TOKEN=token, **environment,
         )  # fmt: skip
         assert done.returncode == 1
-        assert "is without TLS" in done.stdout + done.stderr
+        assert "does not use TLS" in done.stdout + done.stderr
 
 
 def test_a_server_s_certificate_is_not_presented_by_a_command(

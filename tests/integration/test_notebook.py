@@ -23,7 +23,7 @@ assert asyncio.get_running_loop().is_running()
 PUSHED = """
 import pyarrow as pa
 topic = client.create_topic("numbers", {"n": "int64"})
-client.push(topic, pa.table({"n": range(100_000)}), batch_rows=10_000).rows
+client.push(topic, pa.table({"n": range(300_000)}), batch_rows=10_000).rows
 """
 
 BLOCKING = """
@@ -48,7 +48,7 @@ SCANNED = "client.scan(topic).read_all().num_rows"
 
 BEGUN = """
 reader = client.scan(topic)
-reader.read_next_batch().num_rows + reader.read_next_batch().num_rows < 100_001
+reader.read_next_batch().num_rows + reader.read_next_batch().num_rows < 300_001
 """
 
 AWAITED = """
@@ -92,10 +92,10 @@ def test_all_calls_work_while_the_loop_of_the_kernel_runs_and_long_ones_show_the
     assert [each.output_type for each in scanned.outputs] == ["display_data", "execute_result"]
     ended = {"text/html": "", "text/plain": ""}
     assert pushed.outputs[0].data == scanned.outputs[0].data == ended
-    assert pushed.outputs[1].data == {"text/plain": "100000"}
-    assert blocking.outputs[-1].data["text/plain"] == "[3, 100001, 100001, 7, 100001, True]"
-    assert scanned.outputs[1].data == awaited.outputs[0].data == {"text/plain": "100001"}
+    assert pushed.outputs[1].data == {"text/plain": "300000"}
+    assert blocking.outputs[-1].data["text/plain"] == "[3, 300001, 300001, 7, 300001, True]"
+    assert scanned.outputs[1].data == awaited.outputs[0].data == {"text/plain": "300001"}
     assert begun.outputs[1].data == {"text/plain": "True"}
     text = begun.outputs[0].data["text/plain"]
-    assert re.fullmatch(r"scan of numbers: [\d,]+ of 100,001 rows, [\d,]+ rows/s", text)
-    assert re.match('<progress value="[0-9]+" max="100001">', begun.outputs[0].data["text/html"])
+    assert re.fullmatch(r"scan of numbers: [\d,]+ of 300,001 rows, [\d,]+ rows/s", text)
+    assert re.match('<progress value="[0-9]+" max="300001">', begun.outputs[0].data["text/html"])

@@ -296,7 +296,7 @@ def free_ports(count: int) -> Generator[Sequence[int]]:
     [
         ({"metadata_url": "postgresql://host/db"}, "--hot"),
         ({"hold_replicas": "a:1,b:2,c:3"}, "--hold-replicas"),
-        ({"flight": Address("127.0.0.1", 65_535)}, "there are no 2 ports"),
+        ({"flight": Address("127.0.0.1", 65_535)}, "there are not 2 ports"),
         (
             {"flight": Address("127.0.0.1", 7777), "http": Address("127.0.0.1", 7778)},
             "among the ports of Flight, 7777 to 7778",

@@ -184,7 +184,7 @@ def test_unknown_tokens_do_not_wait_for_metadata_that_is_silent(
         monotonic(module.STALE_SECONDS + 0.1)
         asked: list[int] = []
         monkeypatch.setattr(metadata.tokens, "changes", lambda: asked.append(1))
-        with pytest.raises(Unavailable, match="cannot be told"):
+        with pytest.raises(Unavailable, match="cannot be verified"):
             authenticator.principal("bad")
         assert not asked
 
@@ -228,7 +228,7 @@ def test_tokens_are_not_trusted_while_metadata_is_silent(
         monotonic(module.STALE_SECONDS - 0.1)
         principal.check()
         monotonic(0.2)
-        with pytest.raises(Unavailable, match="cannot be told"):
+        with pytest.raises(Unavailable, match="cannot be verified"):
             principal.check()
         assert authenticator.principal(ROOT).is_operator
         authenticator.refresh()
