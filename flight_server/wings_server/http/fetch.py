@@ -123,11 +123,11 @@ class Poll:
             if name not in topics:
                 topics[name] = log.admin.get_topic(name)
         self._entries = _open_entries(topics, request)
-        self._reads: list[_TopicRead] = []
-        for name, topic in topics.items():
-            live = [each for each in self._entries if each.topic == name and each.cursor]
-            if live:
-                self._reads.append(_TopicRead.of(topic, live))
+        of_topics: dict[TopicName, list[_Entry]] = {}
+        for entry in self._entries:
+            if entry.cursor is not None:
+                of_topics.setdefault(entry.topic, []).append(entry)
+        self._reads = [_TopicRead.of(topics[name], some) for name, some in of_topics.items()]
         live = sum(len(each.entries) for each in self._reads)
         body = request.body
         self._state = FetchState(deadline, body.min_messages, body.max_messages, max(1, live))
