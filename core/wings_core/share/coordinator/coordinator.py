@@ -258,11 +258,8 @@ class Coordinator:
             Unavailable: Nothing could be held because no majority of the replicas answered.
             TopicNotFound: The topic was deleted.
         """
-        try:
+        with self._blaming(request.group):
             return self._acquires.now(request, self._source.times)
-        except GroupNotFound:
-            self._source.blame(request.group)
-            raise
 
     def settle(
         self,
@@ -283,14 +280,11 @@ class Coordinator:
             The results of the acknowledgements, and what each acquire got, in the order given, or
             why nothing could be held for it.
         """
-        try:
+        with self._blaming(group):
             group = self._groups.check(group)
             begun = self._acquires.begin(group, acquires) if acquires else None
             beside = [] if begun is None else begun.procedures
             results, outcomes = self._acknowledgements.take(group, requests, beside)
-        except GroupNotFound:
-            self._source.blame(group)
-            raise
         return results, [] if begun is None else self._acquires.finish(begun, outcomes)
 
     @contextmanager

@@ -108,25 +108,19 @@ class Leases:
 
     # Lease.
 
-    def prepare(
-        self, group: ShareGroup, logs: Sequence[PartitionState]
-    ) -> Procedure[WingsError | None]:
+    def prepare(self, group: ShareGroup, logs: Sequence[PartitionState]) -> Procedure[None]:
         """Load partitions that are not known yet, and learn of room that others have made.
 
-        Returns:
-            The error for which some are not loaded.
+        Raises:
+            WingsError: Some are not loaded.
         """
         written = [log.partition for log in logs if log.next_offset]
-        try:
-            yield from self._table.load(group, written)
-        except WingsError as error:
-            return error
+        yield from self._table.load(group, written)
         for partition in written:
             # One partition in a call, since replicas are asked.
             if self._table.needs_catch_up(group, partition):
                 yield from self._catch_up(group, self._table.get(group, partition))
                 break
-        return None
 
     def plan(
         self,
