@@ -38,11 +38,6 @@ class FetchedChunk(NamedTuple):  # Not a frozen dataclass, which takes three tim
     bytes: int
     """About so many stored bytes were read for it, dropped rows included."""
 
-    @property
-    def end_offset(self) -> int:
-        """The last offset that it covers, inclusive; of the last of its partitions."""
-        return self.ranges[-1][2]
-
 
 class PageFailed(Exception):  # noqa: N818 - translated by the fetcher
     """A page could not be read, or has a value that an earlier version of the schema cannot hold.

@@ -122,7 +122,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, frozen=True, slots=True)
-class _TopicWatcher:
+class _PositionWatch:
     """One waiter, told apart by identity."""
 
     callback: Callable[[], None]
@@ -161,7 +161,7 @@ class Waiters:
         self._lock = threading.Lock()
         self._watches_max = watches_max
         self._watches = 0
-        self._topics: dict[str, dict[Partition, dict[_TopicWatcher, int]]] = {}
+        self._topics: dict[str, dict[Partition, dict[_PositionWatch, int]]] = {}
         """The offset that each waits at."""
         self._topic_watches: dict[str, dict[_TopicWatch, None]] = {}
 
@@ -214,7 +214,7 @@ class Waiters:
         with self._lock:
             if not self._watches:
                 return
-            woken: dict[_TopicWatcher, None] = {}
+            woken: dict[_PositionWatch, None] = {}
             told: list[tuple[_TopicWatch, dict[Partition, int]]] = []
             if self._topic_watches:
                 by_topic: dict[str, dict[Partition, int]] = {}
@@ -251,7 +251,7 @@ class Waiters:
             told = [(watch, None) for watches in self._topic_watches.values() for watch in watches]
         _call(woken, told)
 
-    def register(self, watch: _TopicWatcher, positions: Sequence[Position]) -> None:
+    def register(self, watch: _PositionWatch, positions: Sequence[Position]) -> None:
         """Begin to call a watch. Raises as `registered`."""
         with self._lock:
             self._count_one()
@@ -266,7 +266,7 @@ class Waiters:
             raise ResourceExhausted(f"{self._watches_max} wait for messages already")
         self._watches += 1
 
-    def unregister(self, watch: _TopicWatcher, positions: Sequence[Position]) -> None:
+    def unregister(self, watch: _PositionWatch, positions: Sequence[Position]) -> None:
         """Call a watch no more."""
         with self._lock:
             self._watches -= 1
@@ -293,7 +293,7 @@ class _Registered:
     ) -> None:
         self._waiters = waiters
         self._positions = positions
-        self._watch = _TopicWatcher(callback)
+        self._watch = _PositionWatch(callback)
 
     def __enter__(self) -> None:
         self._waiters.register(self._watch, self._positions)
@@ -303,7 +303,7 @@ class _Registered:
 
 
 def _call(
-    woken: Collection[_TopicWatcher],
+    woken: Collection[_PositionWatch],
     told: Sequence[tuple[_TopicWatch, Mapping[Partition, int] | None]],
 ) -> None:
     # One is not worth a queue.
