@@ -23,7 +23,7 @@ from wings_client._threads import start_thread
 from wings_client._transport import Transport
 from wings_client.arrow import RecordBatch
 from wings_client.gather._request import FETCH_MESSAGES, ManyReply, Reply, Request
-from wings_core.contracts.chunks import PartitionRange, reached
+from wings_core.contracts.chunks import ManyEnd, PartitionRanges, parse_many_metadata, reached
 from wings_core.contracts.messages import to_bytes
 from wings_core.errors import OffsetOutOfRange, WingsError
 from wings_core.partitions import JsonScalar
@@ -141,6 +141,12 @@ class SourceStream:
             except call_errors() as error:
                 failure = typed_error(error, self._stream.endpoint)
                 raise self._stream.failed(failure) from error
+            if source.request.partitions is not None:
+                reply = self._of_many(batch, parse_many_metadata(metadata))
+                if reply is None:
+                    continue
+                source.arrived_rows += batch.num_rows
+                return reply
             said = _json_of(metadata)
             rows = 0 if batch is None else batch.num_rows  # pyright: ignore[reportUnnecessaryComparison] - metadata alone.
             # A server other than Wings may use these keys for anything.
@@ -148,13 +154,6 @@ class SourceStream:
                 source.stream_end = said["end"]
                 source.read_offset = source.idle_offset = said["next_offset"]
                 continue
-            if source.request.partitions is not None:
-                assert batch is not None
-                reply = self._of_many(batch, said)
-                if reply is None:
-                    continue
-                source.arrived_rows += rows
-                return reply
             if batch is None:  # pyright: ignore[reportUnnecessaryComparison] - metadata alone.
                 continue
             start_offset, end_offset = said.get("start_offset"), said.get("end_offset")
@@ -165,18 +164,17 @@ class SourceStream:
             source.arrived_rows += rows
             return Reply(batch, source.request, start_offset, end_offset)
 
-    def _of_many(self, batch: RecordBatch, said: dict[str, Any]) -> ManyReply | None:
+    def _of_many(self, batch: RecordBatch, found: PartitionRanges | ManyEnd) -> ManyReply | None:
         """Return the reply of a chunk of many partitions, None where it is the end chunk."""
         source = self.source
-        if "end" in said:
-            source.stream_end = said["end"]
-            ends = {each["partition"]: each["next_offset"] for each in said["partitions"]}
+        if isinstance(found, ManyEnd):
+            source.stream_end = found.end
+            ends = {each.partition: each.next_offset for each in found.partitions}
             source.read_offsets |= ends
             source.idle_offsets = ends
             return None
-        ranges = [PartitionRange(**each) for each in said["ranges"]]
-        source.read_offsets.update(reached(ranges))
-        return ManyReply.of(batch, source.request, ranges)
+        source.read_offsets.update(reached(found))
+        return ManyReply.of(batch, source.request, found)
 
 
 class Sources:
