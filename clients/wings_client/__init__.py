@@ -46,13 +46,12 @@ A `Client` is safe from many threads; `connect_async` returns one for an event l
 plain Arrow Flight, so `pyarrow.flight` alone can do everything that this client does.
 
 Importing this package imports none of its modules but the errors: each name is loaded when it is
-first used, and nothing that it does not need (no asyncio for `connect`).
+first used, and nothing that it does not need (no asyncio for `connect`), but for a module of
+Python's own where pandas is installed.
 """
 
-# Python refuses to load this module once the main thread has ended, and pandas needs it, which
-# pyarrow loads with the first rows that it converts.
-import concurrent.futures.thread as _loaded_early  # noqa: F401 # pyright: ignore[reportUnusedImport]
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from wings_core.errors import (
@@ -90,6 +89,11 @@ from wings_core.errors import (
     WingsError,
     error_from_json,
 )
+
+if find_spec("pandas") is not None:
+    # Python refuses to load this module once the main thread has ended, and pandas needs it, which
+    # pyarrow loads with the first rows that it converts.
+    import concurrent.futures.thread as _loaded_early  # noqa: F401 # pyright: ignore[reportUnusedImport]
 
 if TYPE_CHECKING:
     from wings_client import arrow as arrow
