@@ -22,7 +22,6 @@ from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import InvalidArgument
 
-T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
 
 Check = Callable[[Any], Any]
@@ -177,18 +176,9 @@ UNCHECKED = frozenset(
 """Parameters that take many kinds of objects: refused where they are used."""
 
 
-def check(call: str, name: str, value: T) -> T:
-    """Return an argument, or a copy of it.
-
-    Args:
-        call: The call, for the error.
-        name: The parameter.
-        value: The argument.
-
-    Raises:
-        InvalidArgument: The parameter takes no such argument; names it.
-    """
-    return _argument(call, name, CHECKS[name])(value)
+def check_of(call: str, name: str) -> Check:
+    """Return the check of one parameter, whose error names it and the call."""
+    return _argument(call, name, CHECKS[name])
 
 
 def _argument(call: str, name: str, check: Check, *, is_optional: bool = False) -> Check:

@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from wings_client._accumulator import Accumulator, Acked, Taken
 from wings_client._appended import RowConverter, resolve_acks
-from wings_client._arguments import check, checked
+from wings_client._arguments import check_of, checked
 from wings_client._batches import BATCH_ROWS, Cut, Data, to_batches
 from wings_client._errors import client_closed, is_passing, lost, timed_out
 from wings_client._forks import inherited_error, living
@@ -75,6 +75,9 @@ JOIN_SECONDS = 1.0
 
 EXIT_SECONDS = 5.0
 """How long the end of the process waits for all producers that were left open."""
+
+CHECK_TIMEOUT = check_of("append", "timeout")
+"""Made once: `append` takes little longer than to make it."""
 
 
 class Producer:
@@ -219,7 +222,7 @@ class Producer:
         if self._transport.is_inherited:
             raise inherited_error()
         if timeout is not None:
-            check("append", "timeout", timeout)  # `checked` would take as long as all the rest.
+            CHECK_TIMEOUT(timeout)  # `checked` would take as long as all the rest.
         # The caller may reuse the same mapping, or list, for the next row.
         if type(row) is dict and len(row) == self._width:
             try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from wings_client._acquire import AckType, acknowledge, acquire, command_of
-from wings_client._arguments import check
+from wings_client._arguments import check_of
 from wings_client._cancellation import current_cancellation, woken_by_cancellation
 from wings_client._errors import copy_of, is_passing, is_timeout
 from wings_client._retry import Backoff
@@ -196,9 +196,9 @@ class ShareEngine:
             WingsError: The server's refusal; `Unavailable` where the outcome is unknown.
         """
         self.transport.check_process()
-        check(kind, "delivery", delivery)
+        check_of(kind, "delivery")(delivery)
         if delay is not None:
-            check(kind, "delay", delay)
+            check_of(kind, "delay")(delay)
         settlement = Settlement(delivery, kind, delivery.ranges(rows), delay, reason)
         if not settlement.ranges:
             return

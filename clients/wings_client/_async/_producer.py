@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal, Self, overload
 
-from wings_client._arguments import check, checked
+from wings_client._arguments import checked
 from wings_client._async._pool import WorkerPool
 from wings_client._batches import Data
 from wings_client._messages import TimeValue
 from wings_client._model import Appended, Committed, Topic
-from wings_client._producer import Producer
+from wings_client._producer import CHECK_TIMEOUT, Producer
 from wings_core.errors import ResourceExhausted, WingsError
 
 
@@ -80,7 +80,7 @@ class AsyncProducer:
             WingsError: As `Producer.append`.
         """
         if timeout is not None:
-            check("append", "timeout", timeout)
+            CHECK_TIMEOUT(timeout)
         try:
             appended = self._producer.append(row, ack=ack, timeout=0.0)
         except ResourceExhausted:
