@@ -64,7 +64,7 @@ class TaskReader:
                 cannot be converted to.
         """
         available = subscription.all_columns(options)
-        tell_of_growth(schema, subscription.schema(options))
+        tell_of_growth(schema, lambda: subscription.schema(options))
         SchemaConverter(available, arrow_schema(schema))  # Raises at planning.
         columns = [name for name in schema.names if not name.startswith("__")]
         return cls(

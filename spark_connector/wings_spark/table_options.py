@@ -8,7 +8,7 @@ requests the schema again: if the topic has grown since, users must alter the ta
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -91,12 +91,12 @@ def _kept(schema: "StructType") -> dict[str, str]:
     return found
 
 
-def tell_of_growth(schema: "StructType", topic_schema: pa.Schema) -> None:
+def tell_of_growth(schema: "StructType", topic_schema: Callable[[], pa.Schema]) -> None:
     """Log the statements that alter a table to have all columns of a topic that has grown.
 
     Args:
         schema: Columns of the read, from a table of Spark's catalog or not.
-        topic_schema: Columns that the topic has now.
+        topic_schema: Returns the columns that the topic has now; called for a table alone.
     """
     from wings_spark.types import spark_type
 
@@ -104,7 +104,7 @@ def tell_of_growth(schema: "StructType", topic_schema: pa.Schema) -> None:
         return
     known = {field.name: field.dataType for field in schema.fields}
     changes: list[str] = []
-    for field in fields_of(topic_schema):
+    for field in fields_of(topic_schema()):
         with suppress(InvalidArgument):  # Spark has no type for it.
             found = spark_type(field.type, field.name)
             column, kind = "`{}`".format(field.name.replace("`", "``")), found.simpleString()
