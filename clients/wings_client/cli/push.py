@@ -21,7 +21,7 @@ from wings_client.cli.push_stream import Aside, StreamPush
 from wings_client.cli.push_whole import WholePush
 from wings_client.cli.values import columns_text, comma_names, file_options, parse_fields
 from wings_client.files import FileFormat, OpenFile, open_file
-from wings_client.files.opened import NULLS, RECOGNISED
+from wings_client.files.opened import NULLS, RECOGNISED, texts_of
 from wings_client.files.parts import Chosen
 from wings_core.errors import InvalidArgument, TopicNotFound, WingsError
 
@@ -130,9 +130,7 @@ class _Options:
     @property
     def texts(self) -> frozenset[str]:
         """Columns to read as strings."""
-        return frozenset(
-            name for name, field in self.fields.items() if pa.types.is_string(field.type)
-        )
+        return texts_of(self.fields)
 
     @property
     def of_rows(self) -> tuple[str | None, ...]:

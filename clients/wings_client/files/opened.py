@@ -215,10 +215,14 @@ def open_file(
         yield OpenFile(shown, found, rows, source, path, kept, delimiter)
 
 
+def texts_of(fields: "Mapping[str, ArrowField]") -> frozenset[str]:
+    """Return the fields that are read as strings, whatever their texts look like."""
+    return frozenset(name for name, field in fields.items() if pa.types.is_string(field.type))
+
+
 def infer_schema(path: Path, fields: "Mapping[str, ArrowField]", chosen: Chosen = ALL) -> pa.Schema:
     """Return the columns of a topic for a file; see `OpenFile.schema`."""
-    texts = frozenset(name for name, field in fields.items() if pa.types.is_string(field.type))
-    with open_file(path, delimiter=RECOGNISED, texts=texts, chosen=chosen) as file:
+    with open_file(path, delimiter=RECOGNISED, texts=texts_of(fields), chosen=chosen) as file:
         return file.schema(fields)
 
 

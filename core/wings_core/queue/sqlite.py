@@ -9,15 +9,14 @@ from pathlib import Path
 from uuid import uuid4
 
 from wings_core.errors import Unavailable, WingsError
-from wings_core.metadata.sqlite.writer import SqliteWriter
+from wings_core.metadata.sqlite.writer import FENCES, SqliteWriter
 from wings_core.queue.interfaces import Queue, QueueMessage
 
 PAUSE_SECONDS = (0.02, 0.5)
 """Pauses between polls of an empty queue: the least, which doubles each time, and the greatest."""
 
 _TABLES = (
-    # Fences of the writer.
-    "CREATE TABLE IF NOT EXISTS fences (id INTEGER PRIMARY KEY, mark INTEGER NOT NULL) STRICT",
+    FENCES,
     """
 CREATE TABLE IF NOT EXISTS messages (
     id INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -104,6 +104,9 @@ FENCE_TRIES = 3
 COPIED_BYTES = 1024 * 1024
 """Bytes of the log that are written again at a time."""
 
+FENCES = "CREATE TABLE IF NOT EXISTS fences (id INTEGER PRIMARY KEY, mark INTEGER NOT NULL) STRICT"
+"""The table that a database has for the fences of its writer."""
+
 FENCE = "INSERT OR REPLACE INTO fences (id, mark) VALUES (1, random())"
 """A change of a row that says nothing."""
 

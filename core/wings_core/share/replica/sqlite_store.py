@@ -20,14 +20,13 @@ from wings_core.metadata.sqlite.integrity import (
     open_to_check,
     row_checksum,
 )
-from wings_core.metadata.sqlite.writer import SqliteWriter, is_damage
+from wings_core.metadata.sqlite.writer import FENCES, SqliteWriter, is_damage
 from wings_core.partitions import Partition
 from wings_core.share.model import ShareKey
 from wings_core.share.replica.store import Mark, PartitionWrite, Row, StoredPartition
 
 _TABLES = (
-    # The writer of `wings_core.metadata.sqlite.writer` makes its fences here.
-    "CREATE TABLE IF NOT EXISTS fences (id INTEGER PRIMARY KEY, mark INTEGER NOT NULL) STRICT",
+    FENCES,
     """
     CREATE TABLE IF NOT EXISTS partitions (
         id INTEGER PRIMARY KEY,
