@@ -16,8 +16,8 @@ from wings_client._many import starts
 from wings_client._model import ConsumerOffset, PartitionValue, Topic
 from wings_client._retry import Backoff
 from wings_client._transport import Transport
+from wings_core.contracts.actions import OFFSETS_MAX
 from wings_core.contracts.chunks import reached
-from wings_core.contracts.commits import OFFSETS_MAX
 from wings_core.errors import WingsError
 from wings_core.partitions import JsonScalar
 from wings_core.times import Deadline

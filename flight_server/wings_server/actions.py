@@ -5,10 +5,11 @@ function's docstring is its description in Flight's ListActions and the OpenAPI 
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import groupby, islice, repeat
 from operator import attrgetter, itemgetter
+from typing import Any
 
 from wings_core.contracts.actions import (
     AlterTopic,
@@ -30,6 +31,7 @@ from wings_core.contracts.actions import (
     StageAbort,
     StagePublish,
     TopicBody,
+    TransactionBegin,
     describe_aborted,
     describe_namespace,
     describe_node,
@@ -44,7 +46,7 @@ from wings_core.contracts.shards import describe_counts, describe_pruned, descri
 from wings_core.contracts.sql import LiveBody
 from wings_core.errors import InvalidArgument
 from wings_core.log import Log
-from wings_core.model import PartitionState, Topic, TopicConfig
+from wings_core.model import ConsumerCommit, PartitionState, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.partitions import Partition, partition_of, partitions_of
 from wings_core.security.principal import CALLER
@@ -207,14 +209,22 @@ def offset_for_timestamp(log: Log, body: OffsetForTimestamp) -> Json:
 def commit_offsets(log: Log, body: CommitOffsets) -> bytes:
     """Store a named consumer's next offsets, all entries or none."""
     names, values, numbers, _ = body.offsets
-    topics = {name: _topic(log, name) for name in dict.fromkeys(names)}
-    offsets: list[tuple[Topic, Partition, int]] = []
-    for name, entries in groupby(zip(names, values, numbers, strict=True), itemgetter(0)):
-        _, some, found = zip(*entries, strict=True)  # Usually one topic.
-        topic = topics[name]
-        offsets += zip(repeat(topic), partitions_of(some, topic.key_type), found, strict=False)
-    log.registry.commit_offsets(body.consumer, offsets)
+    entries = zip(names, values, numbers, strict=True)
+    log.registry.commit_offsets(body.consumer, _positions(log, entries))
     return body.to_bytes()
+
+
+def _positions(
+    log: Log, entries: Iterable[tuple[str, Any, int]]
+) -> list[tuple[Topic, Partition, int]]:
+    """Return topics, partitions and next offsets, by the names and values in a body."""
+    topics: dict[str, Topic] = {}
+    offsets: list[tuple[Topic, Partition, int]] = []
+    for name, some in groupby(entries, itemgetter(0)):
+        topic = topics.get(name) or topics.setdefault(name, _topic(log, name))
+        _, values, numbers = zip(*some, strict=True)  # Usually one topic.
+        offsets += zip(repeat(topic), partitions_of(values, topic.key_type), numbers, strict=False)
+    return offsets
 
 
 @ACTIONS.add("get-offsets", GetOffsets)
@@ -228,7 +238,20 @@ def get_offsets(log: Log, body: GetOffsets) -> Json:
 def publish_stages(log: Log, body: StagePublish) -> Json:
     """Make stages visible in one transaction, once for each batch of a writer."""
     shards = [entry.progress() for entry in body.shards]
-    return describe_published(log.stages.publish(body.writer, body.batch, body.stages, shards))
+    offsets = None
+    if body.offsets is not None:
+        entries = ((each.topic, each.partition, each.offset) for each in body.offsets.offsets)
+        offsets = ConsumerCommit(body.offsets.consumer, tuple(_positions(log, entries)))
+    published = log.stages.publish(
+        body.writer, body.batch, body.stages, shards, epoch=body.epoch, offsets=offsets
+    )
+    return describe_published(published)
+
+
+@ACTIONS.add("transaction-begin", TransactionBegin)
+def begin_transactions(log: Log, body: TransactionBegin) -> Json:
+    """Begin the next epoch of a writer, which fences its publishes of earlier ones."""
+    return {"epoch": log.stages.begin(body.writer)}
 
 
 @ACTIONS.add("stage-abort", StageAbort)

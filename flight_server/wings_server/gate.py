@@ -104,6 +104,8 @@ class Gate:
         if not principal.is_operator:
             for each in dict.fromkeys(rule.names(self._log, body)):
                 self._authorize(principal, name, rule.rights, each)
+            for each in dict.fromkeys(rule.reads(self._log, body)):
+                self._authorize(principal, name, (Right.READ,), each)
             body = rule.hidden(self._log, principal, body)
             listed = rule.listed(body)
             if listed is not None and not principal.may_see_namespace(listed):

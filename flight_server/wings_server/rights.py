@@ -16,6 +16,7 @@ from wings_core.contracts.actions import (
     NamespaceBody,
     StageAbort,
     StagePublish,
+    TransactionBegin,
 )
 from wings_core.contracts.commits import CommitOffsets
 from wings_core.contracts.share import AlterGroup, CreateGroup, ListGroups, Redrive
@@ -125,6 +126,15 @@ def _stages(_: Log, body: StagePublish | StageAbort) -> list[str]:
     return names
 
 
+def _writer(_: Log, body: TransactionBegin) -> list[str]:
+    return _named_in(body.writer)
+
+
+def _published_offsets(_: Log, body: StagePublish) -> list[str]:
+    entries = () if body.offsets is None else body.offsets.offsets
+    return [str(TopicName.parse(entry.topic)) for entry in entries]
+
+
 def _all(_: Principal, answer: Any) -> Answer:
     return answer
 
@@ -189,6 +199,7 @@ class Rule:
         hidden: Replaces parts of the body that the caller may not know of.
         shown: Filters the result.
         creates: Returns the subjects that are topics it may create.
+        reads: Returns the subjects that it needs the right to read of.
         listed: Returns the namespace of a list. The list is empty for a principal that may see
             nothing there, whether or not the namespace exists.
     """
@@ -198,6 +209,7 @@ class Rule:
     shown: Shown = _all
     hidden: Hidden = _nothing_hidden
     creates: Names = _nothing
+    reads: Names = _nothing
     listed: Callable[[Any], NamespaceName | None] = _any_namespace
 
     @property
@@ -228,7 +240,8 @@ ACTION_RULES: Mapping[str, Rule] = {
     "list-consumers": Rule(_READ, _somewhere),
     "consumer-lag": Rule(_READ, _consumed),
     "sql-live": Rule(_READ, _somewhere),
-    "stage-publish": Rule(_WRITE, _stages, _published, hide_stages),
+    "stage-publish": Rule(_WRITE, _stages, _published, hide_stages, reads=_published_offsets),
+    "transaction-begin": Rule(_WRITE, _writer),
     "stage-abort": Rule(_WRITE, _stages, hidden=hide_stages),
     "shard-open": Rule(_WRITE, _shards),
     "shard-acquire": Rule(_WRITE, _shards),

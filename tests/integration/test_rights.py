@@ -40,6 +40,7 @@ BODIES: dict[str, tuple[str, Json]] = {
     "tier-states": ("read", {"topic": MINE}),
     "consumer-lag": ("read", {"consumer": "c", "topic": MINE}),
     "stage-publish": ("write", {"writer": MINE, "batch": 0, "stages": []}),
+    "transaction-begin": ("write", {"writer": f"begins {MINE}"}),
     "stage-abort": ("write", {"writer": MINE, "stages": []}),
     "shard-open": ("write", {"source": MINE, "token": "t", "shards": ["s"]}),
     "shard-acquire": ("write", {"source": MINE, "token": "t", "claims": [], "stale_seconds": 9}),
@@ -369,6 +370,19 @@ def test_stages_are_of_the_topics_that_they_were_written_to(
     with pytest.raises(flight.FlightUnauthorizedError) as refused:
         act(client, "stage-publish", **publish)
     assert "hidden" not in str(refused.value)
+
+
+def test_offsets_in_a_publish_need_the_right_to_read_their_topic(
+    granted: Granted, root: flight.FlightClient
+) -> None:
+    read = {"consumer": "c", "offsets": [{"topic": MINE, "offset": 0}]}
+    writes, _ = granted(f"write={MINE}")
+    with pytest.raises(flight.FlightUnauthorizedError, match="read"):
+        act(writes, "stage-publish", writer="copies", batch=0, stages=[], offsets=read)
+    both, _ = granted(f"write={MINE}", f"read={MINE}")
+    assert not act(both, "stage-publish", writer="copies", batch=0, stages=[], offsets=read)[
+        "replayed"
+    ]
 
 
 def test_a_share_stream_without_the_right_ends_in_band(granted: Granted) -> None:

@@ -447,3 +447,58 @@ def test_aborted_stages_and_those_of_deleted_topics_give_their_space_back_at_onc
         until(lambda: segments(server) == 2)
         publish(client, "w", 0, "kept")
         assert values(client, "t") == [4, 3]
+
+
+def test_a_publish_carries_offsets_of_a_consumer_in_its_writers_last_epoch(
+    client: flight.FlightClient, topic: str
+) -> None:
+    source = f"{topic}-in"
+    create_topic(client, source, KEYED, partition_key="key")
+    push(client, source, keyed(("a", 1), ("a", 2), ("b", 3)))
+    writer, body = f"{topic}-w", {"stages": [topic], "batch": 0}
+    stage(client, topic, topic, numbers(1))
+    offsets = {
+        "consumer": f"{topic}-reader",
+        "offsets": [
+            {"topic": source, "partition": "a", "offset": 2},
+            {"topic": full(source), "partition": "b", "offset": 1},
+        ],
+    }
+
+    def committed() -> dict[str, int]:
+        found = act(client, "get-offsets", consumer=f"{topic}-reader")["offsets"]
+        return {entry["partition"]: entry["offset"] for entry in found}
+
+    assert act(client, "transaction-begin", writer=writer) == {"epoch": 1}
+    assert act(client, "transaction-begin", writer=writer) == {"epoch": 2}
+    for epoch in ({}, {"epoch": 1}, {"epoch": 3}):
+        error = refused(client, "stage-publish", writer=writer, **body, **epoch, offsets=offsets)
+        assert (error["code"], error["epoch"]) == ("PUBLISH_FENCED", 2)
+    assert (values(client, topic), committed()) == ([], {})
+    for replayed in (False, True):
+        answer = act(client, "stage-publish", writer=writer, **body, epoch=2, offsets=offsets)
+        assert answer["replayed"] is replayed
+    assert (values(client, topic), committed()) == ([1], {"a": 2, "b": 1})
+    past_end = {**offsets, "offsets": [{"topic": source, "partition": "a", "offset": 3}]}
+    stage(client, topic, f"{topic}-2", numbers(2))
+    again = {"stages": [f"{topic}-2"], "batch": 1, "epoch": 2}
+    error = refused(client, "stage-publish", writer=writer, **again, offsets=past_end)
+    assert error["code"] == "OFFSET_OUT_OF_RANGE"
+    assert (values(client, topic), committed()) == ([1], {"a": 2, "b": 1})
+
+
+def test_a_publish_with_malformed_offsets_or_epoch_is_refused(
+    client: flight.FlightClient, topic: str
+) -> None:
+    entry = {"topic": topic, "offset": 0}
+    for wrong, said in (
+        ({"epoch": 0}, "epoch"),
+        ({"epoch": "1"}, "epoch"),
+        ({"offsets": {"consumer": "", "offsets": []}}, "consumer"),
+        ({"offsets": {"consumer": "c", "offsets": [{**entry, "offset": -1}]}}, "offset"),
+        ({"offsets": {"consumer": "c", "offsets": [entry], "members": 1}}, "members"),
+        ({"offsets": {"consumer": "c", "offsets": [{**entry, "topic": "nowhere"}]}}, "nowhere"),
+    ):
+        error = refused(client, "stage-publish", writer=topic, batch=0, stages=[], **wrong)
+        assert said in error["message"], error
+    assert refused(client, "transaction-begin", writer="")["code"] == "INVALID_ARGUMENT"

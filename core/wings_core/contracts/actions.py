@@ -7,6 +7,7 @@ import pyarrow as pa
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from wings_core.contracts.messages import (
+    INT64_MAX,
     Identifier,
     Message,
     OffsetNumber,
@@ -49,6 +50,9 @@ from wings_core.schemas import (
     schema_to_ipc,
 )
 from wings_core.times import format_timestamp, parse_timestamp
+
+OFFSETS_MAX = 10_000
+"""Most offsets of one `commit-offsets` or `stage-publish`."""
 
 STAGES_MAX = 10_000
 """Most stages of one `stage-publish` or `stage-abort`."""
@@ -254,6 +258,22 @@ class _StageBody(ActionBody):
     ]
 
 
+class PublishedOffset(Message):
+    """A consumer's position in one partition, in the transaction of a publish."""
+
+    topic: str
+    partition: JsonValue = None
+    offset: OffsetNumber
+    """Next offset to read."""
+
+
+class PublishedOffsets(Message):
+    """Offsets of a named consumer in the transaction of a publish."""
+
+    consumer: Identifier
+    offsets: Annotated[tuple[PublishedOffset, ...], Field(strict=False, max_length=OFFSETS_MAX)]
+
+
 class StagePublish(_StageBody):
     """The body of `stage-publish`."""
 
@@ -261,6 +281,16 @@ class StagePublish(_StageBody):
     """The writer's number of the published batch."""
     shards: Annotated[tuple[ShardEntry, ...], Field(strict=False, max_length=SHARDS_MAX)] = ()
     """Changes of shards in the same transaction."""
+    epoch: Annotated[int, Field(ge=1, le=INT64_MAX)] | None = None
+    """The writer's epoch, of `transaction-begin`; None for a writer that has begun none."""
+    offsets: PublishedOffsets | None = None
+    """Offsets of a consumer in the same transaction; None for none."""
+
+
+class TransactionBegin(ActionBody):
+    """The body of `transaction-begin`: its writer begins its next epoch."""
+
+    writer: Identifier
 
 
 class StageAbort(_StageBody):

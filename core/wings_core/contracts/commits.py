@@ -22,7 +22,7 @@ from pydantic import ConfigDict, Field, GetCoreSchemaHandler, JsonValue
 from pydantic_core import CoreSchema, core_schema, from_json
 from typing_extensions import TypedDict
 
-from wings_core.contracts.actions import ActionBody
+from wings_core.contracts.actions import OFFSETS_MAX, ActionBody
 from wings_core.contracts.messages import (
     IDENTIFIER_CHARACTERS_MAX,
     INT64_MAX,
@@ -32,9 +32,6 @@ from wings_core.contracts.messages import (
     dump,
 )
 from wings_core.errors import InvalidArgument
-
-OFFSETS_MAX = 10_000
-"""Most entries of one `commit-offsets`."""
 
 
 class OffsetEntry(TypedDict):

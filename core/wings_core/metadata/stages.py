@@ -136,6 +136,28 @@ def check_batch(writer: str, batch: int, last_batch: int | None) -> None:
         )
 
 
+def check_epoch(writer: str, epoch: int | None, begun: int | None) -> None:
+    """Check that a publish is of its writer's last epoch.
+
+    Args:
+        writer: Its id.
+        epoch: The epoch of the publish; None: without one.
+        begun: The epoch that the writer began last; None: it has begun none.
+
+    Raises:
+        PublishFenced: They differ.
+    """
+    if epoch == begun:
+        return
+    if begun is None:
+        why = f"the writer has begun no epoch, or {epoch} is forgotten"
+    elif epoch is None:
+        why = f"the writer has begun epoch {begun}: name it"
+    else:
+        why = f"the writer has begun epoch {begun}, this publish is of epoch {epoch}"
+    raise PublishFenced(f"writer {writer!r:.80} is fenced: {why}", epoch=begun)
+
+
 def no_stage(stage: str) -> StageNotFound:
     """Return the error of a publish of a stage that does not exist."""
     return StageNotFound(

@@ -66,7 +66,14 @@ from wings_core.model.share import (
     SharePartitionState,
     member_tag,
 )
-from wings_core.model.stages import Aborted, Published, PublishedRange, Stage, StageEntry
+from wings_core.model.stages import (
+    Aborted,
+    ConsumerCommit,
+    Published,
+    PublishedRange,
+    Stage,
+    StageEntry,
+)
 from wings_core.model.topics import Namespace, Topic, TopicConfig
 
 __all__ = [
@@ -80,6 +87,7 @@ __all__ = [
     "CommitBatch",
     "CommitResult",
     "CommittedRange",
+    "ConsumerCommit",
     "ConsumerOffset",
     "ExpectedOffset",
     "Expired",

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from wings_core.model.topics import Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
 
@@ -47,6 +48,15 @@ class Published:
 
     committed: tuple[PublishedRange, ...]
     replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerCommit:
+    """Next offsets of a named consumer, committed together."""
+
+    consumer: str
+    offsets: tuple[tuple[Topic, Partition, int], ...]
+    """Each partition's next offset to read; the last counts where one is named twice."""
 
 
 @dataclass(frozen=True, slots=True)

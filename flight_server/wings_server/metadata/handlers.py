@@ -12,7 +12,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from wings_core.errors import InvalidArgument, NamespaceNotFound
 from wings_core.metadata.interfaces import MANY_LOCATIONS_MAX, POSITIONS_MAX, Metadata
 from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_OFFSET, BY_PARTITION, BY_TEXT
-from wings_core.model import ShareConfig, ShareGroup, Topic, TopicConfig
+from wings_core.model import ConsumerCommit, ShareConfig, ShareGroup, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition, canonical_partition
 from wings_core.protocol import messages
@@ -252,20 +252,7 @@ class _Registry:
         return pb.OffsetsForTimestampsResponse(offsets=offsets)
 
     def commit_offsets(self, request: pb.CommitOffsetsRequest) -> pb.CommitOffsetsResponse:
-        topics: dict[tuple[str, str], Topic] = {}
-        for key in dict.fromkeys((entry.topic, entry.topic_uuid) for entry in request.offsets):
-            topics[key] = _named(*key)
-        self._registry.commit_offsets(
-            request.consumer,
-            [
-                (
-                    topics[entry.topic, entry.topic_uuid],
-                    canonical_partition(entry.partition),
-                    entry.offset,
-                )
-                for entry in request.offsets
-            ],
-        )
+        self._registry.commit_offsets(request.consumer, _offsets(request))
         return (
             pb.CommitOffsetsResponse()
         )  # A node of an earlier version makes nothing of it either.
@@ -324,10 +311,21 @@ class _Stages:
 
     def publish_stages(self, request: pb.PublishStagesRequest) -> pb.PublishStagesResponse:
         shards = [messages.SHARD_PROGRESS.decode(progress) for progress in request.shards]
+        offsets = None
+        if request.HasField("offsets"):
+            offsets = ConsumerCommit(request.offsets.consumer, tuple(_offsets(request.offsets)))
         published = self._stages.publish(
-            request.writer, request.batch, list(request.stages), shards
+            request.writer,
+            request.batch,
+            list(request.stages),
+            shards,
+            epoch=request.epoch if request.HasField("epoch") else None,
+            offsets=offsets,
         )
         return messages.PUBLISHED.encode(published)
+
+    def begin_epoch(self, request: pb.BeginEpochRequest) -> pb.BeginEpochResponse:
+        return pb.BeginEpochResponse(epoch=self._stages.begin(request.writer))
 
     def abort_stages(self, request: pb.AbortStagesRequest) -> pb.AbortStagesResponse:
         batch = request.batch if request.HasField("batch") else None
@@ -370,6 +368,20 @@ class _Stages:
             pages=map(messages.STORED_PAGE.fields, found),
             next_page_token=str(first + size) if len(found) == size else "",
         )
+
+
+def _offsets(request: pb.CommitOffsetsRequest) -> list[tuple[Topic, Partition, int]]:
+    topics: dict[tuple[str, str], Topic] = {}
+    for key in dict.fromkeys((entry.topic, entry.topic_uuid) for entry in request.offsets):
+        topics[key] = _named(*key)
+    return [
+        (
+            topics[entry.topic, entry.topic_uuid],
+            canonical_partition(entry.partition),
+            entry.offset,
+        )
+        for entry in request.offsets
+    ]
 
 
 class _Groups:

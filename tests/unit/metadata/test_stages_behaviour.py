@@ -24,6 +24,7 @@ from wings_core.errors import (
     AlreadyExists,
     BatchTooLarge,
     InvalidArgument,
+    OffsetOutOfRange,
     PublishFenced,
     StageNotFound,
     TopicNotFound,
@@ -35,6 +36,7 @@ from wings_core.model import (
     Aborted,
     CommitBatch,
     CommitResult,
+    ConsumerCommit,
     Location,
     PageAddress,
     Position,
@@ -413,6 +415,94 @@ def test_a_writer_that_has_long_published_nothing_is_forgotten_and_repeats_no_ro
     metadata.stage(topic, "old-0")
     assert not metadata.stages.publish("old", 0, ["old-0"]).replayed, "it begins anew"
     assert metadata.registry.partition_state(topic.uuid, UNPARTITIONED).next_offset == 7
+
+
+def test_only_the_last_epoch_that_a_writer_began_publishes(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    for stage in ("before", "first", "second", "other"):
+        metadata.stage(topic, stage)
+    assert metadata.stages.publish("w", 0, ["before"]).committed
+    with pytest.raises(PublishFenced, match="has begun no epoch"):
+        metadata.stages.publish("w", 1, ["first"], epoch=1)
+    assert metadata.stages.begin("w") == 1
+    with pytest.raises(PublishFenced, match="name it") as caught:
+        metadata.stages.publish("w", 1, ["first"])
+    assert caught.value.facts["epoch"] == 1
+    assert metadata.stages.publish("w", 1, ["first"], epoch=1).committed
+    assert metadata.stages.begin("w") == 2
+    metadata.reopen()
+    for epoch in (1, 3):
+        with pytest.raises(PublishFenced) as caught:
+            metadata.stages.publish("w", 2, ["second"], epoch=epoch)
+        assert caught.value.facts["epoch"] == 2
+    for epoch in (None, 1, 2):
+        assert metadata.stages.publish("w", 1, ["first"], epoch=epoch).replayed, "it was published"
+    assert metadata.stages.publish("w", 2, ["second"], epoch=2).committed
+    assert metadata.stages.publish("other", 0, ["other"]).committed, "of another writer"
+    assert metadata.registry.partition_state(topic.uuid, UNPARTITIONED).next_offset == 4
+
+
+def test_an_epoch_is_forgotten_with_its_writer(metadata: MetadataUnderTest) -> None:
+    metadata.stages.begin("idle")
+    metadata.stages.begin("busy")
+    metadata.clock.time += 89 * DAY
+    metadata.stages.publish("busy", 0, [], epoch=1)
+    metadata.clock.time += 2 * DAY
+    purge_all(metadata, 1)
+    assert metadata.stages.begin("idle") == 1
+    assert metadata.stages.begin("busy") == 2
+
+
+def test_a_publish_stores_offsets_of_a_consumer_with_its_rows_or_neither(
+    metadata: MetadataUnderTest,
+) -> None:
+    source, target = metadata.create_topic("key"), metadata.create_topic()
+    metadata.registry.commit([batch_of(source, {A: 5, B: 5})])
+    for stage in ("s", "t"):
+        metadata.stage(target, stage)
+
+    def state() -> tuple[int, dict[Partition, int]]:
+        offsets = metadata.registry.get_offsets("reader")
+        rows = metadata.registry.partition_state(target.uuid, UNPARTITIONED).next_offset
+        return rows, {offset.partition: offset.offset for offset in offsets}
+
+    read = ConsumerCommit("reader", ((source, A, 3), (source, B, 5)))
+    metadata.stages.publish("w", 0, ["s"], offsets=read)
+    assert state() == (1, {A: 3, B: 5})
+    further = ConsumerCommit("reader", ((source, A, 5),))
+    assert metadata.stages.publish("w", 0, ["s"], offsets=further).replayed
+    assert state() == (1, {A: 3, B: 5}), "the offsets are the first publish's too"
+    past_end = ConsumerCommit("reader", ((source, A, 4), (source, B, 6)))
+    with pytest.raises(OffsetOutOfRange):
+        metadata.stages.publish("w", 1, ["t"], offsets=past_end)
+    with pytest.raises(StageNotFound):
+        metadata.stages.publish("w", 1, ["t", "gone"], offsets=further)
+    metadata.stages.begin("w")
+    with pytest.raises(PublishFenced):
+        metadata.stages.publish("w", 1, ["t"], offsets=further)
+    assert state() == (1, {A: 3, B: 5})
+    metadata.stages.publish("w", 1, ["t"], epoch=1, offsets=further)
+    metadata.stages.publish(
+        "w", 2, [], epoch=1, offsets=ConsumerCommit("r", ((target, UNPARTITIONED, 2),))
+    )
+    metadata.reopen()
+    assert state() == (2, {A: 5, B: 5})
+
+
+def test_offsets_of_a_deleted_topic_or_that_cannot_be_publish_nothing(
+    metadata: MetadataUnderTest,
+) -> None:
+    source, target = metadata.create_topic(), metadata.create_topic()
+    metadata.stage(target, "s")
+    for offsets in (((source, UNPARTITIONED, -1),), ((source, UNPARTITIONED, HUGE),)):
+        with pytest.raises(InvalidArgument):
+            metadata.stages.publish("w", 0, ["s"], offsets=ConsumerCommit("reader", offsets))
+    metadata.admin.delete_topic(source.name)
+    with pytest.raises(TopicNotFound):
+        metadata.stages.publish(
+            "w", 0, ["s"], offsets=ConsumerCommit("reader", ((source, UNPARTITIONED, 0),))
+        )
+    assert not metadata.stages.publish("w", 0, ["s"]).replayed
 
 
 def test_a_publish_that_names_a_stage_that_is_not_there_publishes_nothing(

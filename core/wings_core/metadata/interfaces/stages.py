@@ -5,6 +5,7 @@ from typing import Protocol
 
 from wings_core.model import (
     Aborted,
+    ConsumerCommit,
     Published,
     Shard,
     ShardClaim,
@@ -31,6 +32,9 @@ class Stages(Protocol):
         batch: int,
         stages: Sequence[str],
         shards: Sequence[ShardProgress] = (),
+        *,
+        epoch: int | None = None,
+        offsets: ConsumerCommit | None = None,
     ) -> Published:
         """Make all pages of the stages visible, in one durable transaction.
 
@@ -47,6 +51,9 @@ class Stages(Protocol):
             batch: At least 0 and higher than any that the writer published, or one of those.
             stages: Each once; none are allowed too.
             shards: Each once: their progress, stored in the same transaction; see `Shards`.
+            epoch: The writer's, of `begin`; None for a writer that has begun none.
+            offsets: Offsets of a consumer, stored in the same transaction; see
+                `OffsetRegistry.commit_offsets`.
 
         Returns:
             One range for each topic and partition, in the order of their first pages.
@@ -56,11 +63,24 @@ class Stages(Protocol):
             TopicNotFound: The topic of one was deleted (fact `stage`); nothing is published.
             PublishFenced: The writer published a higher batch (fact `last_batch`), and this one
                 never, or so long ago that its result is gone. Or a shard (facts `source`, `shard`)
-                is not open, not owned by the token given, or stands at another position; nothing
-                is published.
+                is not open, not owned by the token given, or stands at another position. Or the
+                writer has begun another epoch (fact `epoch`); nothing is published.
+            OffsetOutOfRange: A consumer's offset is past the end of its log.
             InvalidArgument: A writer, batch, stage or shard that cannot be stored, or a stage or
                 shard named twice.
             BatchTooLarge: The stages have more pages than go into one transaction.
+        """
+        ...
+
+    def begin(self, writer: str) -> int:
+        """Begin the next epoch of a writer, durably, and return its number, from 1 on.
+
+        Publishes of its earlier epochs, and those without one, are refused from now on; what one of
+        them published already is still answered with its first result. An epoch is forgotten with
+        its writer, `stages.WRITERS_KEPT_US` after it began and after the writer's last publish.
+
+        Raises:
+            InvalidArgument: A writer that cannot be stored.
         """
         ...
 

@@ -41,6 +41,18 @@ _INLINE_GOES: Sequence[str] = (
     """,
 )
 
+_WRITERS: Sequence[str] = (
+    """
+    -- Writers that have begun transactions, and the epoch of their last beginning.
+    CREATE TABLE writers (
+        writer TEXT COLLATE "C" PRIMARY KEY,
+        epoch BIGINT NOT NULL,
+        begun_at BIGINT NOT NULL
+    )
+    """,
+    "CREATE INDEX writers_by_age ON writers (begun_at)",
+)
+
 SCHEMA: Sequence[str] = (
     """
     -- A tenant is there while one of its namespaces is.
@@ -227,6 +239,7 @@ SCHEMA: Sequence[str] = (
     """,
     "CREATE INDEX publishes_by_age ON publishes (succeeded_at) WHERE succeeded_at IS NOT NULL",
     "CREATE INDEX publishes_last_by_age ON publishes (published_at) WHERE succeeded_at IS NULL",
+    *_WRITERS,
     f"""
     -- The last flush of each writer; see metadata/results.py.
     CREATE TABLE flushes (
@@ -362,6 +375,7 @@ _FROM_0_1_0: Sequence[Sequence[str]] = (
         "ALTER TABLE pages DROP CONSTRAINT pages_of_one_timestamp",
     ),
     (*TYPES, COMMIT_FLUSH),
+    _WRITERS,
 )
 
 VERSIONS = Versions(SCHEMA, 22, _FROM_0_1_0)

@@ -413,24 +413,7 @@ class RemoteRegistry(OffsetRegistry):
         self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
     ) -> None:
         """Store where a consumer reads on; see `OffsetRegistry.commit_offsets`."""
-        check_id("the consumer's name", consumer)
-        for _, _, offset in offsets:
-            if offset != messages.int64(offset):
-                raise InvalidArgument(f"{offset} is not an offset: it has more than 64 bits")
-        names = {topic.uuid: str(topic.name) for topic, _, _ in offsets}
-        request = pb.CommitOffsetsRequest(
-            consumer=consumer,
-            offsets=[
-                pb.CommitOffsetsRequest.Entry(
-                    topic=names[topic.uuid],
-                    topic_uuid=topic.uuid,
-                    partition=partition,
-                    offset=offset,
-                )
-                for topic, partition, offset in offsets
-            ],
-        )
-        self._channel.call(self._stub.CommitOffsets, request)
+        self._channel.call(self._stub.CommitOffsets, offsets_request(consumer, offsets))
 
     def get_offsets(
         self,
@@ -541,3 +524,30 @@ class RemoteRegistry(OffsetRegistry):
         if getattr(error, "code", None) == "TOPIC_NOT_FOUND":
             self._topics.forget_uuid(topic_uuid)
             self._known.forget(topic_uuid)
+
+
+def offsets_request(
+    consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
+) -> pb.CommitOffsetsRequest:
+    """Return the request that commits a consumer's offsets.
+
+    Raises:
+        InvalidArgument: The consumer's name or an offset cannot be stored.
+    """
+    check_id("the consumer's name", consumer)
+    for _, _, offset in offsets:
+        if offset != messages.int64(offset):
+            raise InvalidArgument(f"{offset} is not an offset: it has more than 64 bits")
+    names = {topic.uuid: str(topic.name) for topic, _, _ in offsets}
+    return pb.CommitOffsetsRequest(
+        consumer=consumer,
+        offsets=[
+            pb.CommitOffsetsRequest.Entry(
+                topic=names[topic.uuid],
+                topic_uuid=topic.uuid,
+                partition=partition,
+                offset=offset,
+            )
+            for topic, partition, offset in offsets
+        ],
+    )

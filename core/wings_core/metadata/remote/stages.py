@@ -7,6 +7,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.metadata.interfaces import Shards, Stages
 from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.paging import BY_TEXT, listed
+from wings_core.metadata.remote.registry import offsets_request
 from wings_core.metadata.shards import (
     SHARDS_MAX,
     check_claims,
@@ -17,6 +18,7 @@ from wings_core.metadata.shards import (
 )
 from wings_core.model import (
     Aborted,
+    ConsumerCommit,
     Published,
     Shard,
     ShardClaim,
@@ -54,6 +56,9 @@ class RemoteStages(Stages):
         batch: int,
         stages: Sequence[str],
         shards: Sequence[ShardProgress] = (),
+        *,
+        epoch: int | None = None,
+        offsets: ConsumerCommit | None = None,
     ) -> Published:
         """Make stages visible; see `Stages.publish`.
 
@@ -67,9 +72,19 @@ class RemoteStages(Stages):
             batch=batch,
             stages=[messages.text("the stage", stage) for stage in stages],
             shards=[messages.SHARD_PROGRESS.fields(_sendable(progress)) for progress in shards],
+            epoch=None if epoch is None else messages.int64(epoch),
+            offsets=None if offsets is None else offsets_request(offsets.consumer, offsets.offsets),
         )
         response = self._channel.call(self._stub.PublishStages, request, PUBLISH_SECONDS)
         return messages.PUBLISHED.decode(response)
+
+    def begin(self, writer: str) -> int:
+        """Begin the next epoch of a writer; see `Stages.begin`.
+
+        Where the answer is lost, the call is repeated, and begins one more.
+        """
+        request = offset_registry_pb.BeginEpochRequest(writer=messages.text("the writer", writer))
+        return self._channel.call(self._stub.BeginEpoch, request).epoch
 
     def abort(
         self,

@@ -16,6 +16,18 @@ from wings_core.metadata.sqlite.connections import SqliteConnections
 from wings_core.metadata.sqlite.integrity import CHECKSUMS, add_row_checksum
 from wings_core.metadata.versions import Versions
 
+_WRITERS: Sequence[str] = (
+    """
+    -- Writers that have begun transactions, and the epoch of their last beginning.
+    CREATE TABLE writers (
+        writer TEXT PRIMARY KEY,
+        epoch INTEGER NOT NULL,
+        begun_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX writers_by_age ON writers (begun_at, epoch)",
+)
+
 SCHEMA: Sequence[str] = (
     # What tells this metadata from any other.
     "CREATE TABLE identity (id TEXT PRIMARY KEY) STRICT, WITHOUT ROWID",
@@ -236,6 +248,7 @@ SCHEMA: Sequence[str] = (
     "CREATE INDEX publishes_by_age ON publishes (succeeded_at) WHERE succeeded_at IS NOT NULL",
     "CREATE INDEX publishes_last_by_age ON publishes (published_at) WHERE succeeded_at IS NULL",
     "CREATE INDEX publishes_checked ON publishes (committed, succeeded_at, published_at)",
+    *_WRITERS,
     """
     -- The last flush of each writer; see metadata/results.py.
     CREATE TABLE flushes (
@@ -474,7 +487,7 @@ _ROWS_CHECKED = (
     "CREATE INDEX token_changes_checked ON token_changes (changes)",
 )
 
-VERSIONS = Versions(SCHEMA, 22, (_CHECKED, (), _JOURNAL, _WITHOUT_JOURNAL, _ROWS_CHECKED))
+VERSIONS = Versions(SCHEMA, 22, (_CHECKED, (), _JOURNAL, _WITHOUT_JOURNAL, _ROWS_CHECKED, _WRITERS))
 """From version 24 on a row of `producer_results` may be of several batches."""
 
 

@@ -35,7 +35,7 @@ class DatabaseMetadata:
     ) -> None:
         self.admin = DatabaseAdmin(database, topics)
         self.registry = DatabaseRegistry(database, looks, commits, waiters)
-        self.stages = DatabaseStages(database)
+        self.stages = DatabaseStages(database, looks.PARTITION_BYTES_MAX)
         self.maintenance = DatabaseMaintenance(database)
         self.groups = DatabaseGroups(database)
         self.shards = DatabaseShards(database)

@@ -4,14 +4,14 @@ A publish is fenced by writer and batch, and answered again with its first resul
 offsets by the rule of a commit, `PartitionDraft.append`, some at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
 from pydantic import TypeAdapter
 
 from wings_core.errors import InvalidArgument, TopicNotFound
-from wings_core.metadata.checks import check_publish, check_text
+from wings_core.metadata.checks import check_id, check_publish, check_text
 from wings_core.metadata.interfaces import Stages
 from wings_core.metadata.judge import PartitionDraft
 from wings_core.metadata.shards import check_progress, moved
@@ -23,9 +23,11 @@ from wings_core.metadata.stages import (
     StageDraft,
     after_prefix,
     check_batch,
+    check_epoch,
     check_pages,
     no_stage,
 )
+from wings_core.metadata.store.consumers import check_offsets, commit_offsets
 from wings_core.metadata.store.database import Connection, Database, RunAgain, of_ends
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.pages import (
@@ -38,6 +40,7 @@ from wings_core.metadata.store.shards import lock_shards, write_shards
 from wings_core.model import (
     Aborted,
     CommittedRange,
+    ConsumerCommit,
     PageAddress,
     Published,
     PublishedRange,
@@ -71,6 +74,15 @@ WITH old AS MATERIALIZED (
 DELETE FROM publishes WHERE (writer, batch) IN (SELECT writer, batch FROM old) RETURNING batch
 """
 
+_WRITERS = """
+WITH old AS MATERIALIZED (
+    SELECT writer FROM writers WHERE begun_at <= %s::bigint AND NOT EXISTS (
+        SELECT 1 FROM publishes WHERE publishes.writer = writers.writer
+    ) LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+)
+DELETE FROM writers WHERE writer IN (SELECT writer FROM old) RETURNING epoch
+"""
+
 _STAGED = """
 SELECT staged_pages.partition, staged_pages.rows, staged_pages.timestamp, staged_pages.folio_id,
     staged_pages.position, staged_pages.length,
@@ -99,6 +111,8 @@ def publish(
     batch: int,
     stages: Sequence[str],
     shards: Sequence[ShardProgress],
+    epoch: int | None,
+    offsets: ConsumerCommit | None,
 ) -> PublishOutcome:
     """Publish within the transaction of `connection`; see `Stages.publish`."""
     now = database.now()
@@ -107,10 +121,14 @@ def publish(
     if first is not None:
         return PublishOutcome(Published(first, replayed=True), {})
     row = connection.execute(
-        "SELECT max(batch) FROM publishes WHERE writer = %s", (writer,)
+        "SELECT (SELECT epoch FROM writers WHERE writer = %(writer)s), "
+        "(SELECT max(batch) FROM publishes WHERE writer = %(writer)s)",
+        {"writer": writer},
     ).fetchone()
     assert row is not None
-    check_batch(writer, batch, row[0])
+    begun, last_batch = row
+    check_epoch(writer, epoch, begun)
+    check_batch(writer, batch, last_batch)
     if len(set(stages)) < len(stages):
         raise InvalidArgument("a stage is named twice")
     if shards:
@@ -119,8 +137,11 @@ def publish(
         after = [moved(stored.get((each.source, each.shard)), each, at) for each in shards]
         write_shards(connection, after)
     move = _Move(connection, now)
-    move.stages(stages)
+    consumed = () if offsets is None else tuple(topic.uuid for topic, _, _ in offsets.offsets)
+    move.stages(stages, consumed)
     ranges = move.ranges()
+    if offsets is not None:
+        commit_offsets(connection, offsets.consumer, offsets.offsets, now)
     _remember(connection, writer, batch, ranges, now)
     return PublishOutcome(Published(ranges), move.ends())
 
@@ -154,6 +175,19 @@ def lock_stages(connection: Connection, stages: Sequence[str]) -> dict[str, Stag
     return {row[0]: StageDraft(*row) for row in rows}
 
 
+def _begin(connection: Connection, writer: str, now: int) -> int:
+    """Begin the next epoch of a writer; waits for a publish of its that is under way."""
+    connection.take_lock(Lock.WRITERS, (writer,))
+    row = connection.execute(
+        "INSERT INTO writers (writer, epoch, begun_at) VALUES (%s, 1, %s::bigint) "
+        "ON CONFLICT (writer) DO UPDATE SET epoch = writers.epoch + 1, "
+        "begun_at = excluded.begun_at RETURNING epoch",
+        (writer, now),
+    ).fetchone()
+    assert row is not None
+    return row[0]
+
+
 def purge_results(connection: Connection, rows_max: int, now: int) -> int:
     """Delete up to so many results that are out of date; return how many.
 
@@ -163,6 +197,7 @@ def purge_results(connection: Connection, rows_max: int, now: int) -> int:
     old: tuple[tuple[LiteralString, int], ...] = (
         (_OLD_RESULTS, PUBLISH_RESULTS_KEPT_US),
         (_LAST_RESULTS, WRITERS_KEPT_US),
+        (_WRITERS, WRITERS_KEPT_US),
     )
     for statement, kept_us in old:
         left -= len(connection.execute(statement, (now - kept_us, max(0, left))).fetchall())
@@ -186,15 +221,19 @@ class _Move:
         """The first offset of each partition, in the order of their first pages."""
         self._drafts: dict[tuple[int, Partition], PartitionDraft] = {}
 
-    def stages(self, names: Sequence[str]) -> None:
+    def stages(self, names: Sequence[str], topics: Iterable[str] = ()) -> None:
         """Move all pages of stages.
+
+        Args:
+            names: The stages, in order.
+            topics: UUIDs of topics to lock beside those of the stages.
 
         Raises:
             StageNotFound: One does not exist.
             TopicNotFound: The topic of one was deleted.
             BatchTooLarge: They have too many pages.
         """
-        stages = self._lock_all(names)
+        stages = self._lock_all(names, topics)
         connection = self._connection
         ids = {"id bigint": [stage.stage_id for stage in stages]}
         connection.expect_rows(sum(stage.pages for stage in stages))
@@ -233,7 +272,7 @@ class _Move:
             for (topic_id, partition), draft in self._drafts.items()
         }
 
-    def _lock_all(self, names: Sequence[str]) -> list[StageDraft]:
+    def _lock_all(self, names: Sequence[str], topics: Iterable[str]) -> list[StageDraft]:
         """Lock the stages, and their topics before them."""
         connection = self._connection
         rows = connection.execute_rows(
@@ -241,7 +280,7 @@ class _Move:
             "JOIN topics ON topics.id = stages.topic_id",
             {"name text": list(names)},
         ).fetchall()
-        locked = {str(topic_uuid) for (topic_uuid,) in rows}
+        locked = {str(topic_uuid) for (topic_uuid,) in rows}.union(topics)
         connection.share_lock(Lock.TOPICS, locked)
         found = lock_stages(connection, names)
         stages: list[StageDraft] = []
@@ -351,10 +390,12 @@ class DatabaseStages(Stages):
 
     Args:
         database: Where they are.
+        partition_bytes_max: Longest value of a partition that the database stores.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, partition_bytes_max: int) -> None:
         self._database = database
+        self._partition_bytes_max = partition_bytes_max
 
     def publish(
         self,
@@ -362,14 +403,27 @@ class DatabaseStages(Stages):
         batch: int,
         stages: Sequence[str],
         shards: Sequence[ShardProgress] = (),
+        *,
+        epoch: int | None = None,
+        offsets: ConsumerCommit | None = None,
     ) -> Published:
         """Make stages visible; see `Stages.publish`."""
         check_publish(writer, batch, stages)
         check_progress(shards)
+        if offsets is not None:
+            check_offsets(offsets.consumer, offsets.offsets, self._partition_bytes_max)
         return self._database.write(
-            lambda connection: publish(self._database, connection, writer, batch, stages, shards),
+            lambda connection: publish(
+                self._database, connection, writer, batch, stages, shards, epoch, offsets
+            ),
             lambda outcome: of_ends(outcome.ends),
         ).published
+
+    def begin(self, writer: str) -> int:
+        """Begin the next epoch of a writer; see `Stages.begin`."""
+        check_id("writer", writer)
+        now = self._database.now
+        return self._database.write(lambda connection: _begin(connection, writer, now()))
 
     def abort(
         self,

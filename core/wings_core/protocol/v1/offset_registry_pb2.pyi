@@ -465,16 +465,32 @@ class RetireFoliosResponse(_message.Message):
     def __init__(self, folios: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PublishStagesRequest(_message.Message):
-    __slots__ = ("writer", "batch", "stages", "shards")
+    __slots__ = ("writer", "batch", "stages", "shards", "epoch", "offsets")
     WRITER_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
     writer: str
     batch: int
     stages: _containers.RepeatedScalarFieldContainer[str]
     shards: _containers.RepeatedCompositeFieldContainer[_shards_pb2.ShardProgress]
-    def __init__(self, writer: _Optional[str] = ..., batch: _Optional[int] = ..., stages: _Optional[_Iterable[str]] = ..., shards: _Optional[_Iterable[_Union[_shards_pb2.ShardProgress, _Mapping]]] = ...) -> None: ...
+    epoch: int
+    offsets: CommitOffsetsRequest
+    def __init__(self, writer: _Optional[str] = ..., batch: _Optional[int] = ..., stages: _Optional[_Iterable[str]] = ..., shards: _Optional[_Iterable[_Union[_shards_pb2.ShardProgress, _Mapping]]] = ..., epoch: _Optional[int] = ..., offsets: _Optional[_Union[CommitOffsetsRequest, _Mapping]] = ...) -> None: ...
+
+class BeginEpochRequest(_message.Message):
+    __slots__ = ("writer",)
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    writer: str
+    def __init__(self, writer: _Optional[str] = ...) -> None: ...
+
+class BeginEpochResponse(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class PublishStagesResponse(_message.Message):
     __slots__ = ("committed", "replayed")

@@ -140,6 +140,7 @@ class StageServiceStub(Stub):
 
     service = registry.DESCRIPTOR.services_by_name["StageService"]
     PublishStages: "Unary[registry.PublishStagesRequest, registry.PublishStagesResponse]"
+    BeginEpoch: "Unary[registry.BeginEpochRequest, registry.BeginEpochResponse]"
     AbortStages: "Unary[registry.AbortStagesRequest, registry.AbortStagesResponse]"
     SweepStages: "Unary[registry.SweepStagesRequest, registry.SweepStagesResponse]"
     ListStages: "Unary[registry.ListStagesRequest, registry.ListStagesResponse]"
