@@ -13,6 +13,7 @@ from wings_client._model import (
     PartitionState,
     PartitionValue,
     Topic,
+    parsed,
 )
 from wings_client._schemas import SchemaLike, schema_of
 from wings_client._transport import Transport
@@ -184,13 +185,12 @@ class AdminCalls:
             AlreadyExists: The name is taken.
         """
         body = build(NamespaceBody, InvalidArgument, "create_namespace", namespace=namespace)
-        return Namespace.from_json(self._act("create-namespace", body, repeatable=False))
+        return parsed(Namespace, self._act("create-namespace", body, repeatable=False))
 
     def namespaces(self) -> list[Namespace]:
         """Return all namespaces, by name."""
-        return [
-            Namespace.from_json(found) for found in self._act("list-namespaces", ListNamespaces())
-        ]
+        found = self._act("list-namespaces", ListNamespaces())
+        return [parsed(Namespace, each) for each in found]
 
     def delete_namespace(self, namespace: str) -> Namespace:
         """Delete a namespace that has no topics.
@@ -200,7 +200,7 @@ class AdminCalls:
             NamespaceNotEmpty: It has topics.
         """
         body = build(NamespaceBody, InvalidArgument, "delete_namespace", namespace=namespace)
-        return Namespace.from_json(self._act("delete-namespace", body, repeatable=False))
+        return parsed(Namespace, self._act("delete-namespace", body, repeatable=False))
 
     def partitions(self, topic: TopicRef) -> list[PartitionState]:
         """Return the state of each partition of a topic, ordered by value.
@@ -211,7 +211,7 @@ class AdminCalls:
             TopicNotFound: There is none of this name.
         """
         body = build(TopicBody, InvalidArgument, "partitions", topic=name_of(topic))
-        return [PartitionState.from_json(found) for found in self._act("partition-states", body)]
+        return [parsed(PartitionState, found) for found in self._act("partition-states", body)]
 
     def offset_for_timestamp(
         self, topic: TopicRef, timestamp: TimeValue, partition: PartitionValue = None
@@ -267,7 +267,7 @@ class AdminCalls:
             topic=None if topic is None else name_of(topic),
         )
         found = self._act("get-offsets", body)["offsets"]
-        return [ConsumerOffset.from_json(each) for each in found]
+        return [parsed(ConsumerOffset, each) for each in found]
 
     def resolve_offset(
         self, topic: TopicRef, offset: OffsetValue, partition: PartitionValue = None

@@ -1,12 +1,15 @@
-"""The results of the client's calls: frozen dataclasses, times as aware datetimes in UTC."""
+"""The results of the client's calls: frozen dataclasses, times as aware datetimes in UTC.
+
+Their fields are the keys of the server's descriptions, or name them by an alias; see `parsed`.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
-from typing import Any, NamedTuple, Self, cast
+from functools import cache, cached_property
+from typing import Annotated, Any, NamedTuple, Self, TypeVar, cast
 
-from pydantic import JsonValue
+from pydantic import BeforeValidator, Field, JsonValue, TypeAdapter
 
 from wings_client._results import (
     BatchViews,
@@ -29,18 +32,33 @@ PartitionValue = JsonScalar | bytes
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def _datetime(text: str) -> datetime:
+    return _EPOCH + timedelta(microseconds=parse_timestamp(text))
+
+
+Moment = Annotated[datetime, BeforeValidator(_datetime)]
+"""A time, parsed from its text on the wire."""
+
+ResultT = TypeVar("ResultT")
+
+
+def parsed(kind: type[ResultT], found: object) -> ResultT:
+    """Return a server's description as a result; unknown keys are ignored."""
+    return _adapter(kind).validate_python(found)
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
 @dataclass(frozen=True, slots=True)
 class Namespace:
     """A namespace."""
 
-    name: str
+    name: Annotated[str, Field(validation_alias="namespace")]
     """Full: `tenants/T/namespaces/N`."""
-    created_at: datetime
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Read a server's description."""
-        return cls(found["namespace"], _datetime(found["created_at"]))
+    created_at: Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +122,8 @@ class PartitionState:
     """The next offset to be assigned."""
     bytes: int
     """Stored."""
-    last_timestamp: datetime | None
+    last_timestamp: Moment | None
     """Of the last message; None before the first."""
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Read a server's description."""
-        last = found["last_timestamp"]
-        return cls(
-            partition=found["partition"],
-            log_start_offset=found["log_start_offset"],
-            next_offset=found["next_offset"],
-            bytes=found["bytes"],
-            last_timestamp=None if last is None else _datetime(last),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +135,7 @@ class ConsumerOffset:
     partition: JsonScalar
     offset: int
     """The next one to read."""
-    committed_at: datetime
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Read a server's description."""
-        return cls(
-            found["topic"], found["partition"], found["offset"], _datetime(found["committed_at"])
-        )
+    committed_at: Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,17 +221,6 @@ class Published:
     replayed: bool
     """Whether this batch had been published before, perhaps by an earlier attempt of this call."""
 
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Read a server's answer."""
-        ranges = tuple(
-            PublishedRange(
-                each["topic"], each["partition"], each["start_offset"], each["end_offset"]
-            )
-            for each in found["committed"]
-        )
-        return cls(ranges, found["replayed"])
-
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
@@ -243,11 +231,6 @@ class Aborted:
     published: bool | None
     """Whether the named batch had been published; None where none was named, or it is too old for
     the server to know."""
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Read a server's answer."""
-        return cls(tuple(found["deleted"]), found["published"])
 
 
 class _Chunk(NamedTuple):
@@ -453,10 +436,6 @@ class FetchResult:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the rows by the Arrow PyCapsule interface."""
         return self.table.__arrow_c_stream__(requested_schema)
-
-
-def _datetime(text: str) -> datetime:
-    return _EPOCH + timedelta(microseconds=parse_timestamp(text))
 
 
 RANGES_SHOWN = 5

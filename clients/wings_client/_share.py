@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -12,7 +12,7 @@ from wings_client._admin import AdminCalls, TopicRef, name_of
 from wings_client._arguments import checked
 from wings_client._errors import client_closed
 from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
-from wings_client._model import PartitionValue
+from wings_client._model import PartitionValue, parsed
 from wings_client._share_model import Delivery, Redriven, ShareGroup, ShareMembers
 from wings_client._stream import TIMEOUT_MS_MIN, Reading, StreamCancelled
 from wings_core.contracts.messages import sentence, shortened
@@ -59,16 +59,9 @@ class ShareCalls(AdminCalls):
             AlreadyExists: The topic has a group of this name.
             SchemaMismatch: `dlq_topic` exists, and is no topic of dead letters.
         """
-        body = build(
-            CreateGroup,
-            InvalidArgument,
-            "create_share_group",
-            group=group,
-            topic=name_of(topic),
-            config=_config(config or {}),
-            if_not_exists=if_not_exists,
-        )
-        return ShareGroup.from_json(self._act("share-create", body, repeatable=if_not_exists))
+        keys = {"config": _config(config or {}), "if_not_exists": if_not_exists}
+        body = _body(CreateGroup, "create_share_group", group, topic, **keys)
+        return parsed(ShareGroup, self._act("share-create", body, repeatable=if_not_exists))
 
     def alter_share_group(
         self, group: str, topic: TopicRef, config: Mapping[str, Any]
@@ -81,15 +74,8 @@ class ShareCalls(AdminCalls):
             TopicNotFound: There is no such topic.
             GroupNotFound: The topic has no such group.
         """
-        body = build(
-            AlterGroup,
-            InvalidArgument,
-            "alter_share_group",
-            group=group,
-            topic=name_of(topic),
-            config=_config(config),
-        )
-        return ShareGroup.from_json(self._act("share-alter", body))
+        body = _body(AlterGroup, "alter_share_group", group, topic, config=_config(config))
+        return parsed(ShareGroup, self._act("share-alter", body))
 
     def seek_share_group(
         self,
@@ -116,11 +102,9 @@ class ShareCalls(AdminCalls):
             TopicNotFound: There is no such topic.
             GroupNotFound: The topic has no such group.
         """
-        keys: dict[str, Any] = {"group": group, "topic": name_of(topic), "to": wire_offset(to)}
-        if partition is not None:
-            keys["partition"] = wire_partition(partition)
-        body = build(SeekGroup, InvalidArgument, "seek_share_group", **keys)
-        return ShareGroup.from_json(self._act("share-seek", body))
+        keys = {"to": wire_offset(to), **_partition(partition)}
+        body = _body(SeekGroup, "seek_share_group", group, topic, **keys)
+        return parsed(ShareGroup, self._act("share-seek", body))
 
     def purge_share_group(
         self, group: str, topic: TopicRef, *, partition: PartitionValue = None
@@ -139,10 +123,8 @@ class ShareCalls(AdminCalls):
             TopicNotFound: There is no such topic.
             GroupNotFound: The topic has no such group.
         """
-        keys: dict[str, Any] = {"group": group, "topic": name_of(topic)}
-        if partition is not None:
-            keys["partition"] = wire_partition(partition)
-        body = build(PartitionsOfGroup, InvalidArgument, "purge_share_group", **keys)
+        keys = _partition(partition)
+        body = _body(PartitionsOfGroup, "purge_share_group", group, topic, **keys)
         return self._act("share-purge", body, repeatable=False)["purged"]
 
     def share_group(self, group: str, topic: TopicRef) -> ShareGroup:
@@ -152,8 +134,8 @@ class ShareCalls(AdminCalls):
             TopicNotFound: There is no such topic.
             GroupNotFound: The topic has no such group.
         """
-        body = build(GroupBody, InvalidArgument, "share_group", group=group, topic=name_of(topic))
-        return ShareGroup.from_json(self._act("share-describe", body))
+        body = _body(GroupBody, "share_group", group, topic)
+        return parsed(ShareGroup, self._act("share-describe", body))
 
     def share_members(self, group: str, topic: TopicRef) -> ShareMembers:
         """Return who holds what of a group and since when, and its oldest unfinished message.
@@ -162,8 +144,8 @@ class ShareCalls(AdminCalls):
             TopicNotFound: There is no such topic.
             GroupNotFound: The topic has no such group.
         """
-        body = build(GroupBody, InvalidArgument, "share_members", group=group, topic=name_of(topic))
-        return ShareMembers.from_json(self._act("share-members", body))
+        body = _body(GroupBody, "share_members", group, topic)
+        return parsed(ShareMembers, self._act("share-members", body))
 
     def share_groups(
         self, topic: TopicRef | None = None, *, namespace: str | None = None
@@ -181,7 +163,7 @@ class ShareCalls(AdminCalls):
             topic=None if topic is None else name_of(topic),
             namespace=namespace,
         )
-        return [ShareGroup.from_json(found) for found in self._act("share-list", body)]
+        return [parsed(ShareGroup, found) for found in self._act("share-list", body)]
 
     def delete_share_group(self, group: str, topic: TopicRef) -> ShareGroup:
         """Delete a group with all its delivery state; returns its last description.
@@ -190,10 +172,8 @@ class ShareCalls(AdminCalls):
             TopicNotFound: There is no such topic.
             GroupNotFound: The topic has no such group.
         """
-        body = build(
-            GroupBody, InvalidArgument, "delete_share_group", group=group, topic=name_of(topic)
-        )
-        return ShareGroup.from_json(self._act("share-delete", body, repeatable=False))
+        body = _body(GroupBody, "delete_share_group", group, topic)
+        return parsed(ShareGroup, self._act("share-delete", body, repeatable=False))
 
     def acquire_messages(
         self,
@@ -320,13 +300,7 @@ class ShareCalls(AdminCalls):
                 break
             if rate is not None:
                 sleep(max(0.0, begun + counts["redriven"] / rate - monotonic()))
-        return Redriven(
-            counts["redriven"],
-            counts["already_redriven"],
-            counts["without_payload"],
-            counts["failed"],
-            tuple(failures),
-        )
+        return Redriven(**{key: counts[key] for key in _COUNTS}, failures=tuple(failures))
 
 
 REDRIVE_STEP = 1_000
@@ -341,6 +315,19 @@ def _step(left: int | None, step: int, rate: float | None) -> int | None:
 
 
 _COUNTS = ("redriven", "already_redriven", "without_payload", "failed")
+
+
+BodyT = TypeVar("BodyT", bound=GroupBody)
+
+
+def _body(model: type[BodyT], call: str, group: str, topic: TopicRef, **keys: Any) -> BodyT:
+    """Return the body of a call on a group; `call` names the caller's method in errors."""
+    return build(model, InvalidArgument, call, group=group, topic=name_of(topic), **keys)
+
+
+def _partition(partition: PartitionValue) -> dict[str, Any]:
+    """Return the key that selects a partition; none for all."""
+    return {} if partition is None else {"partition": wire_partition(partition)}
 
 
 def _config(config: Mapping[str, Any]) -> ShareConfig:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Protocol, Self, cast
+from typing import Annotated, Any, Protocol, Self, cast
 
 import pyarrow as pa
-from pydantic import JsonValue
+from pydantic import AfterValidator, Field, JsonValue
 
+from wings_client._model import Moment
 from wings_client._results import BatchViews, batch_html
 from wings_client.arrow import RecordBatch
 from wings_core.contracts.share import AcquiredChunk
@@ -51,37 +51,22 @@ class SharePartition:
 class ShareGroup:
     """A share group of a topic."""
 
-    name: str
+    name: Annotated[str, Field(validation_alias="group")]
     topic: str
     """Full: `tenants/T/namespaces/N/topics/X`."""
     config: Mapping[str, JsonValue]
-    partitions: tuple[SharePartition, ...]
+    partitions: tuple[SharePartition, ...] = ()
     """By value; none in a list of groups."""
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Read a server's description."""
-        return cls(
-            found["group"],
-            found["topic"],
-            found["config"],
-            tuple(
-                SharePartition(
-                    each["partition"], each["start_offset"], each["in_flight"], each["lag"]
-                )
-                for each in found.get("partitions", ())
-            ),
-        )
 
 
 @dataclass(frozen=True, slots=True)
 class ShareMember:
     """A member that holds messages."""
 
-    name: str
+    name: Annotated[str, Field(validation_alias="member")]
     messages: int
     """How many it holds."""
-    since: datetime
+    since: Moment
     """Of what it has held for longest."""
 
 
@@ -94,8 +79,8 @@ class ShareHold:
     last: int
     member: str
     delivery_count: int
-    since: datetime
-    until: datetime
+    since: Moment
+    until: Moment
     """When its lock ends, unless it is renewed."""
 
 
@@ -105,8 +90,10 @@ class OldestMessage:
 
     partition: JsonScalar
     offset: int
-    timestamp: datetime
-    age_seconds: float
+    timestamp: Moment
+    age_seconds: Annotated[
+        float, Field(validation_alias="age_ms"), AfterValidator(lambda age_ms: age_ms / 1_000)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,40 +109,6 @@ class ShareMembers:
     holds: tuple[ShareHold, ...]
     """What is held, the longest first; of very many, the first."""
     holds_left_out: int
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Read a server's answer."""
-        oldest = found["oldest"]
-        return cls(
-            found["lag"],
-            found["in_flight"],
-            None
-            if oldest is None
-            else OldestMessage(
-                oldest["partition"],
-                oldest["offset"],
-                datetime.fromisoformat(oldest["timestamp"]),
-                oldest["age_ms"] / 1_000,
-            ),
-            tuple(
-                ShareMember(each["member"], each["messages"], datetime.fromisoformat(each["since"]))
-                for each in found["members"]
-            ),
-            tuple(
-                ShareHold(
-                    each["partition"],
-                    each["first"],
-                    each["last"],
-                    each["member"],
-                    each["delivery_count"],
-                    datetime.fromisoformat(each["since"]),
-                    datetime.fromisoformat(each["until"]),
-                )
-                for each in found["holds"]
-            ),
-            found["holds_left_out"],
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,13 +227,7 @@ class Delivery(BatchViews):
 
 def merged(offsets: Iterable[int]) -> list[OffsetRange]:
     """Return offsets as the fewest ranges, in order."""
-    ranges: list[OffsetRange] = []
-    for offset in sorted(set(offsets)):
-        if ranges and ranges[-1][1] + 1 == offset:
-            ranges[-1] = (ranges[-1][0], offset)
-        else:
-            ranges.append((offset, offset))
-    return ranges
+    return joined((offset, offset) for offset in {*offsets})
 
 
 def joined(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:

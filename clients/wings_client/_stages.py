@@ -6,7 +6,7 @@ from wings_client._admin import AdminCalls, TopicRef
 from wings_client._arguments import checked_with, list_of
 from wings_client._batches import BATCH_ROWS
 from wings_client._messages import TimeValue, build
-from wings_client._model import Aborted, PartitionValue, Published, Staged
+from wings_client._model import Aborted, PartitionValue, Published, Staged, parsed
 from wings_client._stage import STAGE_SECONDS_MAX, Stage
 from wings_core.contracts.actions import StageAbort, StagePublish
 from wings_core.contracts.shards import ShardEntry
@@ -94,7 +94,7 @@ class StageCalls(AdminCalls):
             stages=_ids(stages),
             shards=tuple(ShardEntry.of(progress) for progress in shards),
         )
-        return Published.from_json(self._act("stage-publish", body))
+        return parsed(Published, self._act("stage-publish", body))
 
     def abort(
         self,
@@ -121,7 +121,7 @@ class StageCalls(AdminCalls):
             stages=_ids(stages),
             prefix=prefix,
         )
-        return Aborted.from_json(self._act("stage-abort", body))
+        return parsed(Aborted, self._act("stage-abort", body))
 
 
 def _ids(stages: Iterable[str | Staged]) -> tuple[str, ...]:
