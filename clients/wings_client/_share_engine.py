@@ -19,11 +19,9 @@ from wings_client._arguments import check_of
 from wings_client._cancellation import current_cancellation, woken_by_cancellation
 from wings_client._errors import copy_of, is_passing, is_timeout
 from wings_client._retry import Backoff
-from wings_client._share_held import Held
-from wings_client._share_locks import Locks, entry_of
+from wings_client._share_locks import Held, Locks, entry_of
 from wings_client._share_model import Delivery, OffsetRange, Rows
-from wings_client._share_stream import CLOSE_SECONDS, ShareStream
-from wings_client._share_unanswered import Sent
+from wings_client._share_stream import CLOSE_SECONDS, Sent, ShareStream
 from wings_client._stream import Reading, StreamCancelled
 from wings_client._transport import Transport
 from wings_core.contracts.share import ACKNOWLEDGEMENTS_MAX, AcknowledgementEntry

@@ -23,7 +23,6 @@ from wings_client import (
     ShareConsumer,
     Topic,
     _share_stream,
-    _share_unanswered,
 )
 from wings_client._share_engine import ShareEngine
 from wings_client._share_locks import Locks
@@ -503,7 +502,7 @@ def test_a_flush_by_a_signal_handler_does_not_say_what_its_thread_is_about_to_te
                 consumer.flush()
 
         consumer.accept(next(consumer), wait=False)
-        calls.before(_share_unanswered.Sent, "tell", handler, times=1)
+        calls.before(_share_stream.Sent, "tell", handler, times=1)
         consumer.flush()
         assert state(wings, topic)[0] == MESSAGES - before - 1
 
@@ -518,9 +517,9 @@ def test_what_ctrl_c_keeps_from_being_sent_or_told_is_not_said_to_be_durable(
         for _ in range(2):
             consumer.accept(next(consumer), wait=False)
         if keeps_from == "being sent":
-            calls.after(_share_unanswered.Unanswered, "requested", interrupt, times=1)
+            calls.before(_share_stream, "acknowledge_metadata", interrupt, times=1)
         else:
-            calls.before(_share_unanswered.Sent, "tell", interrupt, times=1)
+            calls.before(_share_stream.Sent, "tell", interrupt, times=1)
         with pytest.raises(KeyboardInterrupt):
             consumer.flush()
         with pytest.raises(Unavailable):
@@ -600,7 +599,7 @@ def test_in_an_ordered_group_it_is_sent_at_once(
 def test_a_worker_that_only_acknowledges_has_the_pace_of_the_answers(
     wings: Client, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_share_unanswered, "UNANSWERED_MAX", 20)
+    monkeypatch.setattr(_share_stream, "UNANSWERED_MAX", 20)
     topic = new_topic()
     wings.push(topic, {"n": list(range(10_000))})
     wings.create_share_group("billing", topic, {**CONFIG, "in_flight_max": 10_000})
