@@ -25,7 +25,7 @@ from wings_core.share.dead_letters import writer
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import Acquired, AcquireRequest
 from wings_server.flight import share_stream
-from wings_server.flight.share_turns import REQUESTS_WAITING_MAX
+from wings_server.flight.share_stream import REQUESTS_WAITING_MAX
 from wings_server.flight.share_writer import ShareWriter
 from wings_server.testing import RunningServer, running_server
 

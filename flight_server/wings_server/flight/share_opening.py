@@ -1,10 +1,11 @@
-"""The opening of a share stream: who may, of which group, and the refusal in band."""
+"""The two ends of a share stream: its descriptor, its messages, and the errors that end it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.flight as flight
+import structlog
 
 from wings_core.batches import empty_batch
 from wings_core.contracts.share_stream import (
@@ -13,7 +14,7 @@ from wings_core.contracts.share_stream import (
     end_metadata,
     parse_share_command,
 )
-from wings_core.errors import InvalidArgument, WingsError
+from wings_core.errors import Internal, InvalidArgument, SchemaMismatch, WingsError
 from wings_core.log import Log
 from wings_core.model import ShareGroup
 from wings_core.names import TopicName
@@ -22,9 +23,17 @@ from wings_core.security.principal import ANYONE, Principal
 from wings_core.security.quotas import CallUsage
 from wings_core.share.delivery.delivery import delivery_schema
 from wings_server.flight.acquire import wanted_partition
+from wings_server.metrics import Metrics
 
 CHECK_SECONDS = 1.0
 """How often it is looked whether the token of a stream's caller has ended."""
+
+
+_logger = structlog.get_logger("wings.flight")
+
+
+class ClientLeft(Exception):  # noqa: N818 - not an error of ours.
+    """A write failed: nothing more reaches the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +95,32 @@ def refuse(writer: flight.MetadataRecordBatchWriter, error: WingsError) -> None:
         writer.write_with_metadata(empty_batch(schema), pa.py_buffer(end_metadata(end)))
     except (pa.ArrowException, OSError):
         return
+
+
+def end_of(error: Exception, metrics: Metrics) -> ShareEnd | None:
+    """Return what a client is told of an error that ends its stream; None where it has gone."""
+    match error:
+        case SchemaMismatch():
+            # Messages were released: a stream keeps the schema that it began with.
+            return ShareEnd(None, "the topic's schema has grown: another stream reads all of it")
+        case WingsError():
+            metrics.failed("flight", error.code)
+            return ShareEnd(error.code, error.message)
+        case ClientLeft() | pa.ArrowException() | OSError():
+            return None
+        case _:
+            _logger.error("share stream failed by a fault of the server", exc_info=error)
+            return ShareEnd(Internal.code, f"internal error: {type(error).__name__}")
+
+
+def messages_of(reader: flight.MetadataRecordBatchReader) -> Generator[bytes | None]:
+    """Yield the messages of the client until it ends its side or is gone; None: not metadata."""
+    while True:
+        try:
+            chunk = reader.read_chunk()
+        except (StopIteration, pa.ArrowException, OSError):
+            return
+        if chunk.data is not None or chunk.app_metadata is None:
+            yield None
+        else:
+            yield chunk.app_metadata.to_pybytes()

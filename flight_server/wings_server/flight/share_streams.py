@@ -8,9 +8,9 @@ from wings_core.contracts.share_stream import ShareEnd
 from wings_core.errors import WingsError
 from wings_core.log import Log
 from wings_core.times import Deadline
-from wings_server.flight.share_flow import ShareFlows
-from wings_server.flight.share_opening import Admission, open_stream, refuse
-from wings_server.flight.share_stream import ServedStream, messages_of
+from wings_server.flight.share_loop import GroupLoops
+from wings_server.flight.share_opening import Admission, messages_of, open_stream, refuse
+from wings_server.flight.share_stream import ShareStream
 from wings_server.metrics import Metrics
 
 DRAIN_SECONDS_MAX = 2.0
@@ -22,8 +22,8 @@ class ShareStreams:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: set[ServedStream] = set()
-        self._flows = ShareFlows()
+        self._open: set[ShareStream] = set()
+        self._loops = GroupLoops()
 
     def serve(
         self,
@@ -41,16 +41,15 @@ class ShareStreams:
             metrics.failed("flight", error.code)
             refuse(writer, error)
         else:
-            flow = self._flows.join(log.shares.coordinator, opened.group)
-            stream = ServedStream(log, opened, writer, metrics, admission, flow)
-            with self._lock:
-                self._open.add(stream)
-            try:
-                stream.run(reader)
-            finally:
+            with self._loops.joined(log.shares.coordinator, opened.group) as loop:
+                stream = ShareStream(log, opened, writer, metrics, admission, loop)
                 with self._lock:
-                    self._open.discard(stream)
-                self._flows.leave(opened.group)
+                    self._open.add(stream)
+                try:
+                    stream.run(reader)
+                finally:
+                    with self._lock:
+                        self._open.discard(stream)
         for _ in messages_of(reader):
             pass  # It waits for the client to end its side.
 

@@ -1,7 +1,7 @@
 """ShareWriter: what a share stream writes to its client, and what may not be read of it yet."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -10,7 +10,7 @@ import pyarrow.flight as flight
 from pyarrow.ipc import get_record_batch_size
 
 from wings_core.batches import empty_batch
-from wings_core.contracts.share import AcquiredWords
+from wings_core.contracts.share import AcknowledgementEntry, AcquiredWords
 from wings_core.contracts.share_stream import (
     AcknowledgeMessage,
     ShareEnd,
@@ -23,16 +23,56 @@ from wings_core.log import Log
 from wings_core.model import LeasedRange
 from wings_core.security.quotas import CallUsage
 from wings_core.share.delivery.delivery import DeliveredBatch
-from wings_server.flight.share_opening import Opened
-from wings_server.flight.unread import UNREAD_BYTES_MAX, Unread
+from wings_server.flight.share_opening import ClientLeft, Opened
 from wings_server.metrics import Metrics
+
+UNREAD_BYTES_MAX = 32 * 1024
+"""Most unread bytes with which a write does not wait: gRPC buffers 64 KiB."""
+
+FRAME_BYTES = 1_024
+"""Approximate bytes of a message in addition to its batch's buffers."""
+
+DELIVERIES_MAX = 10_000
+"""Most deliveries to remember; with more, none is remembered."""
 
 _Piece = tuple[LeasedRange, int, int]
 """Messages of a leased range, from the first to the last."""
 
 
-class ClientLeft(Exception):  # noqa: N818 - not an error of ours.
-    """A write failed: nothing more reaches the client."""
+class Unread:
+    """Unread bytes of one stream; used by one thread at a time.
+
+    A client that acknowledges a delivery has read everything written up to it.
+    """
+
+    def __init__(self) -> None:
+        self._written = 0
+        self._read = 0
+        self._deliveries: dict[tuple[str, int], int] = {}
+        """Bytes written up to each delivery, by lease and first offset."""
+
+    def wrote(self, batch_bytes: int, delivered: tuple[str, int] | None = None) -> bool:
+        """Count a message; returns whether it may be written without waiting for the client.
+
+        Args:
+            batch_bytes: Bytes of the message's batch.
+            delivered: Lease and first offset, if the message is a delivery.
+        """
+        self._written += batch_bytes + FRAME_BYTES
+        if delivered is not None:
+            if len(self._deliveries) >= DELIVERIES_MAX:
+                self._deliveries.clear()
+            self._deliveries[delivered] = self._written
+        return self._written - self._read <= UNREAD_BYTES_MAX
+
+    def acknowledged(self, entries: Iterable[AcknowledgementEntry]) -> None:
+        """Record that the client has read the deliveries that begin where the entries do."""
+        deliveries, read = self._deliveries, self._read
+        for entry in entries:
+            written = deliveries.pop((entry.lease, entry.first), 0)
+            if written > read:
+                read = written
+        self._read = read
 
 
 class ShareWriter:

@@ -7,10 +7,12 @@ Plain state: the caller tells the time.
 """
 
 import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from wings_core.contracts.share_stream import AcknowledgeMessage, ClientMessage, CreditMessage
-from wings_core.model import LeasedRange
+from wings_core.model import HeldRange, LeasedRange
 from wings_core.partitions import Partition
 from wings_core.share.model import Acknowledgement
 from wings_core.share.quorum.quorum import MARGIN_SECONDS, MARGIN_SHARE
@@ -149,3 +151,36 @@ def _held(lease: str, lock_seconds: float, asked_at: float, now: float) -> _Held
     """Return a hold that was asked for at a time, and is known to be held now."""
     ends_at = asked_at + lock_seconds * (1 - MARGIN_SHARE) - MARGIN_SECONDS
     return _Held(lease, lock_seconds, ends_at, now + lock_seconds)
+
+
+def divided(
+    ranges: Sequence[LeasedRange], room: int
+) -> tuple[Sequence[LeasedRange], Sequence[LeasedRange]]:
+    """Divide leased ranges into the first `room` messages and the rest.
+
+    There is a rest only where an acknowledgement failed, or the client has taken back credit, or
+    stands still.
+    """
+    if sum(leased.messages for leased in ranges) <= room:
+        return ranges, ()
+    within: list[LeasedRange] = []
+    surplus: list[LeasedRange] = []
+    for leased in ranges:
+        end = min(leased.end_offset, leased.start_offset + room - 1)
+        if end >= leased.start_offset:
+            within.append(replace(leased, end_offset=end))
+            room -= within[-1].messages
+        if end < leased.end_offset:
+            surplus.append(replace(leased, start_offset=max(leased.start_offset, end + 1)))
+    return within, surplus
+
+
+def still_held(
+    refused: Iterable[Acknowledgement], known: Mapping[Partition, Sequence[HeldRange]]
+) -> Iterator[Acknowledgement]:
+    """Yield the parts of acknowledgements refused whole that their leases still hold."""
+    for each in refused:
+        for held in known.get(each.partition, ()):
+            first, last = max(each.first, held.first), min(each.last, held.last)
+            if str(held.lease) == each.lease and first <= last:
+                yield replace(each, first=first, last=last)

@@ -1,8 +1,10 @@
-"""The flow of a group's share streams: turns that are taken together, on one thread."""
+"""The loop of a group's share streams, and what a stream writes without waiting."""
 
 import threading
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -15,10 +17,11 @@ from wings_core.model import LeasedRange, ShareConfig, ShareGroup, Topic, TopicC
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator.coordinator import Coordinator
+from wings_core.share.delivery.delivery import DeliveredBatch
 from wings_core.share.model import Acknowledgement, AcknowledgementResult, Acquired, AcquireRequest
 from wings_core.share.shares import GroupMoved
-from wings_server.flight.share_flow import ShareFlow, ShareFlows, Turn
-from wings_server.flight.unread import UNREAD_BYTES_MAX, Unread
+from wings_server.flight.share_loop import GroupLoop, GroupLoops, Turn
+from wings_server.flight.share_writer import UNREAD_BYTES_MAX, ShareWriter, Unread
 from wings_server.share_actions import Settled, runs_of
 
 TOPIC = Topic(
@@ -29,6 +32,7 @@ ENTRY = AcknowledgementEntry(first=0, last=0, lease="c.1.m", type="accept")
 LEASED = LeasedRange(UNPARTITIONED, 0, 0, "c.1.m", 1, 30_000)
 ACQUIRED = Acquired((LEASED,))
 NOTHING = Acquired(())
+ROWS = 100
 
 
 class Coordinated:
@@ -72,7 +76,7 @@ class Coordinated:
 
 
 class Stream:
-    """Notes what the flow does with it."""
+    """Notes what the loop does with it."""
 
     def __init__(self, member: str, *requests: int) -> None:
         self.member = member
@@ -115,13 +119,13 @@ class Stream:
 
 
 @contextmanager
-def flowing(shares: Coordinated) -> Generator[ShareFlow]:
-    flow = ShareFlow(cast("Coordinator", shares), GROUP)
+def looping(shares: Coordinated) -> Generator[GroupLoop]:
+    loop = GroupLoop(cast("Coordinator", shares), GROUP)
     try:
-        yield flow
+        yield loop
     finally:
         shares.go.set()
-        flow.close()
+        loop.close()
 
 
 @pytest.mark.parametrize("leads", [False, True], ids=["offered", "led"])
@@ -129,13 +133,13 @@ def test_what_comes_during_a_sync_shares_the_next(*, leads: bool) -> None:
     shares = Coordinated()
     shares.go.clear()
     first, *others = [Stream(str(number), 1, 2) for number in range(4)]
-    with flowing(shares) as flow:
-        leading = threading.Thread(target=flow.lead if leads else flow.offer, args=(first,))
+    with looping(shares) as loop:
+        leading = threading.Thread(target=loop.lead if leads else loop.offer, args=(first,))
         leading.start()
         assert shares.begun.wait(30)
         for each in others:
-            flow.lead(each)  # It is at work: so this one offers.
-            flow.offer(each)  # Twice is as once.
+            loop.lead(each)  # It is at work: so this one offers.
+            loop.offer(each)  # Twice is as once.
         shares.go.set()
         for each in (first, *others):
             assert each.done.wait(30)
@@ -151,9 +155,9 @@ def test_what_is_acknowledged_may_have_been_in_the_way_of_what_is_acquired() -> 
     shares = Coordinated()
     shares.found = NOTHING
     accepts, waits = Stream("accepts", 1), Stream("waits")
-    with flowing(shares) as flow:
-        flow.lead(accepts)
-        flow.lead(waits)
+    with looping(shares) as loop:
+        loop.lead(accepts)
+        loop.lead(waits)
     assert shares.acquired == [["accepts"], ["accepts"], ["waits"]]
     assert accepts.said == [([1], ["accepts"]), NOTHING]
     assert waits.said == [NOTHING]
@@ -163,18 +167,18 @@ def test_what_is_acknowledged_was_in_the_way_of_nothing_where_nothing_is_ready()
     shares = Coordinated()
     shares.found, shares.ready = NOTHING, False
     stream = Stream("accepts", 1)
-    with flowing(shares) as flow:
-        flow.lead(stream)
+    with looping(shares) as loop:
+        loop.lead(stream)
     assert shares.acquired == [[]]
     assert stream.said == [([1], ["accepts"]), NOTHING]
 
 
-def test_an_error_of_the_group_leaves_each_stream_to_its_worker() -> None:
+def test_an_error_of_the_group_leaves_each_stream_to_a_thread() -> None:
     shares = Coordinated()
     shares.error = GroupNotFound("it was deleted")
     stream = Stream("one", 7)
-    with flowing(shares) as flow:
-        flow.lead(stream)
+    with looping(shares) as loop:
+        loop.lead(stream)
     assert stream.said == [("left", [7]), shares.error]
 
 
@@ -182,8 +186,8 @@ def test_a_group_that_is_moved_before_what_is_tried_again_is_no_fault() -> None:
     shares = Coordinated()
     shares.found, shares.error, shares.error_from = NOTHING, GroupMoved("it was moved"), 1
     stream = Stream("one", 7)
-    with flowing(shares) as flow:
-        flow.lead(stream)
+    with looping(shares) as loop:
+        loop.lead(stream)
     assert stream.said == [([7], ["one"]), shares.error]
 
 
@@ -191,9 +195,9 @@ def test_a_fault_ends_the_streams_of_its_round_and_no_other() -> None:
     shares = Coordinated()
     faulty, sound = Stream("faulty", 1), Stream("sound", 1)
     faulty.fails_at = "answer"
-    with flowing(shares) as flow:
-        flow.lead(faulty)
-        flow.lead(sound)
+    with looping(shares) as loop:
+        loop.lead(faulty)
+        loop.lead(sound)
     assert faulty.said == [ZeroDivisionError]
     assert faulty.done.is_set()
     assert sound.said == [([1], ["sound"]), ACQUIRED]
@@ -205,27 +209,37 @@ def test_a_fault_of_a_turn_ends_its_stream_alone(method: str) -> None:
     shares.go.clear()
     first, faulty, sound = Stream("first", 1), Stream("faulty", 1), Stream("sound", 1)
     faulty.fails_at = method
-    with flowing(shares) as flow:
-        flow.offer(first)
+    with looping(shares) as loop:
+        loop.offer(first)
         assert shares.begun.wait(30)
-        flow.offer(faulty)
-        flow.offer(sound)
+        loop.offer(faulty)
+        loop.offer(sound)
         shares.go.set()
         assert sound.done.wait(30)
     assert faulty.said[-1] is ZeroDivisionError
     assert sound.said == [([1], ["sound"]), ACQUIRED]
 
 
-def test_streams_of_a_group_share_a_flow_that_ends_with_the_last_of_them() -> None:
-    flows, shares = ShareFlows(), cast("Coordinator", Coordinated())
-    flow = flows.join(shares, GROUP)
-    assert flows.join(shares, GROUP) is flow
-    flows.leave(GROUP)
-    assert flows.join(shares, GROUP) is flow
-    for _ in range(2):
-        flows.leave(GROUP)
-    assert flows.join(shares, GROUP) is not flow
-    flows.leave(GROUP)
+def test_streams_of_a_group_share_a_loop_that_ends_with_the_last_of_them() -> None:
+    loops, shares = GroupLoops(), cast("Coordinator", Coordinated())
+    with loops.joined(shares, GROUP) as loop:
+        with loops.joined(shares, GROUP) as another:
+            assert another is loop
+        with loops.joined(shares, GROUP) as another:
+            assert another is loop
+    with loops.joined(shares, GROUP) as another:
+        assert another is not loop
+
+
+def test_a_turn_may_be_for_a_later_time() -> None:
+    later, now = Stream("later", 1), Stream("now", 1)
+    with looping(Coordinated()) as loop:
+        at = time.monotonic() + 0.05
+        loop.offer(later, at)
+        loop.offer(now)
+        assert later.done.wait(30)
+        assert time.monotonic() >= at
+        assert now.done.is_set()
 
 
 def test_a_client_may_have_so_much_unread_until_it_acknowledges_something() -> None:
@@ -245,6 +259,41 @@ def test_a_client_may_have_so_much_unread_until_it_acknowledges_something() -> N
     unread.acknowledged([ack(number + 1)])  # It has read all before it, too.
     unread.acknowledged([ack(2)])
     assert unread.wrote(UNREAD_BYTES_MAX - 1_024)
+
+
+@pytest.mark.parametrize(("large_bytes", "written"), [(10 * UNREAD_BYTES_MAX, 0), (10, 31)])
+def test_no_more_is_written_than_a_client_may_leave_unread(large_bytes: int, written: int) -> None:
+    texts = ["a" * large_bytes] * 2 + ["a"] * (ROWS - 2)
+    batch = pa.record_batch({"text": texts, "__offset": pa.array(range(ROWS), pa.int64())})
+    writer, writes = writer_of(batch.schema)
+    leased = LeasedRange(UNPARTITIONED, 0, ROWS - 1, "lease", 1, 30_000)
+    writer.deliver(DeliveredBatch(leased, batch))
+    assert (len(writes), len(writer.outbox)) == (written, ROWS - written)
+
+
+@pytest.mark.parametrize(("messages", "written"), [(1, 2), (1_000, 0)])
+def test_long_answers_are_not_written_where_that_might_wait(messages: int, written: int) -> None:
+    writer, writes = writer_of(pa.schema([]))
+    request = AcknowledgeMessage(request=1, acks=(ENTRY,) * messages)
+    for _ in range(2):
+        writer.answer(request, [None] * messages)
+    assert len(writes) == written
+
+
+def writer_of(schema: pa.Schema) -> tuple[ShareWriter, list[pa.RecordBatch]]:
+    """Return the writer of a stream that delivers one message at a time, and what it writes."""
+    writes: list[pa.RecordBatch] = []
+
+    def write(rows: pa.RecordBatch, _: object) -> None:
+        writes.append(rows)
+
+    def nothing(*_: object) -> tuple[()]:
+        return ()
+
+    anything: Any = SimpleNamespace
+    opened = anything(group=GROUP, command=anything(max_messages=1), schema=schema)
+    log, metrics = anything(pushed_in=nothing), anything(delivered=nothing)
+    return ShareWriter(log, opened, anything(write_with_metadata=write), metrics, None), writes
 
 
 def test_acceptances_of_neighbours_by_one_lease_are_one() -> None:

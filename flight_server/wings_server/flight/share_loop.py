@@ -1,18 +1,22 @@
-"""ShareFlow: what the share streams of one group ask for at one time, done together.
+"""GroupLoop: one thread that takes the turns of a group's share streams, many in a round.
 
-    the streams' readers ─▶ offered ─▶ one thread: take turns ─▶ acknowledge all, in one flush,
-                                                                 and acquire for all meanwhile
-                                                             └─▶ answer, deliver
+    the streams' readers ─▶ offered ─▶ a round: take turns ─▶ acknowledge all, in one flush,
+                                                              and acquire for all meanwhile
+                                                          └─▶ answer, deliver
 
-A stream that waited for threads of its own would pay for a hand-over, and for a sync of the disk,
-with each message. So one thread does what takes no longer than a flush, for all streams of the
-group; what may block on something else (a client that does not read, rows that are not at hand,
-dead letters, messages that the index does not tell of) is left to the stream's worker.
+A thread for each stream would cost a hand-over, and a sync of the disk, for each message. A round
+takes no longer than a flush. A stream that may block on something else (a client that does not
+read, rows to be read, dead letters, a look at other nodes' replicas) leaves the loop for as long,
+with a thread of its own; see `ShareStream`.
 """
 
+import heapq
+import itertools
 import queue
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,7 +30,7 @@ from wings_core.share.model import Acquired, AcquireRequest
 from wings_server.share_actions import Settled, settle_entries
 
 ROUND_MAX = 256
-"""Streams whose turns are taken together."""
+"""Most streams offered to one round."""
 
 _NOTHING = Acquired(())
 
@@ -35,37 +39,34 @@ _logger = structlog.get_logger("wings.flight")
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """A turn of one stream, which is the flow's until `give_back`."""
+    """A stream's turn in a round, from `take_turn` to `give_back`."""
 
-    stream: "FlowStream"
+    stream: "LoopStream"
     member: str
     requests: Sequence[AcknowledgeMessage]
 
 
-class FlowStream(Protocol):
-    """A stream as the flow sees it; from `take_turn` to `give_back` no other thread works on it."""
+class LoopStream(Protocol):
+    """A stream in a loop; no method blocks, and no other thread works on it during its turn."""
 
     def take_turn(self) -> Turn | None:
-        """Let the flow have the stream's turn; None where there is nothing to do, or not for it."""
+        """Begin a turn; None where there is nothing to do, or another thread does it."""
         ...
 
     def answer(self, requests: Sequence[AcknowledgeMessage], settled: Sequence[Settled]) -> None:
-        """Answer the requests of the turn; never blocks."""
+        """Answer the requests of the turn."""
         ...
 
     def wanted(self, requests: Sequence[AcknowledgeMessage]) -> AcquireRequest | None:
-        """Return what may be delivered once requests are carried out; None: nothing."""
+        """Return the messages to acquire once the requests are carried out; None: none."""
         ...
 
     def deliver(self, acquired: Acquired | WingsError) -> None:
-        """Deliver what was acquired as far as there is room, or leave it to the worker.
-
-        Never blocks.
-        """
+        """Deliver acquired messages as far as there is room; a thread does the rest."""
         ...
 
     def leave(self, requests: Sequence[AcknowledgeMessage]) -> None:
-        """Leave the rest of the turn to the worker, these requests first."""
+        """Have a thread carry out the requests after the turn."""
         ...
 
     def fail(self, error: Exception) -> None:
@@ -77,28 +78,28 @@ class FlowStream(Protocol):
         ...
 
 
-class ShareFlow:
-    """The streams of one group on this server; all methods from any thread.
+class GroupLoop:
+    """The loop of one group on this server; all methods from any thread.
 
     Args:
-        coordinator: Where messages come from.
-        group: Theirs.
+        coordinator: The coordinator of the group's messages.
+        group: The group.
     """
 
     def __init__(self, coordinator: Coordinator, group: ShareGroup) -> None:
         self._coordinator = coordinator
         self._group = group
-        self._offered: queue.SimpleQueue[FlowStream | None] = queue.SimpleQueue()
+        self._offered: queue.SimpleQueue[tuple[LoopStream | None, float]] = queue.SimpleQueue()
         self._leading = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="wings-share-flow", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="wings-share-loop", daemon=True)
         self._thread.start()
 
-    def offer(self, stream: FlowStream) -> None:
-        """Have a turn taken for a stream soon."""
-        self._offered.put(stream)
+    def offer(self, stream: LoopStream, at: float = 0.0) -> None:
+        """Take a turn for a stream in the next round, or in the first after a monotonic time."""
+        self._offered.put((stream, at))
 
-    def lead(self, stream: FlowStream) -> None:
-        """Take a turn for a stream on this thread, unless the flow is at work; blocks for it.
+    def lead(self, stream: LoopStream) -> None:
+        """Take a turn for a stream on this thread, unless a round is under way; blocks for it.
 
         Saves the hand-over where one member works alone.
         """
@@ -111,25 +112,35 @@ class ShareFlow:
             self._leading.release()
 
     def close(self) -> None:
-        """End the thread; no stream is offered any more."""
-        self._offered.put(None)
+        """End the thread; no stream is offered afterwards."""
+        self._offered.put((None, 0.0))
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            streams: dict[FlowStream, None] = {}
-            stream = self._offered.get()
+        later: list[tuple[float, int, LoopStream]] = []
+        numbers = itertools.count()
+        is_open = True
+        while is_open:
+            seconds = max(0.0, later[0][0] - time.monotonic()) if later else None
+            offered: list[tuple[LoopStream | None, float]] = []
+            with suppress(queue.Empty):
+                offered.append(self._offered.get(timeout=seconds))
             with self._leading:
-                while stream is not None:
-                    streams[stream] = None
-                    if len(streams) >= ROUND_MAX or self._offered.empty():
-                        break
-                    stream = self._offered.get()
+                while len(offered) < ROUND_MAX and not self._offered.empty():
+                    offered.append(self._offered.get())
+                streams: dict[LoopStream, None] = {}
+                for stream, at in offered:
+                    if stream is None:
+                        is_open = False
+                    elif at:
+                        heapq.heappush(later, (at, next(numbers), stream))
+                    else:
+                        streams[stream] = None
+                while later and later[0][0] <= time.monotonic():
+                    streams[heapq.heappop(later)[2]] = None
                 self._round(list(streams))
-            if stream is None:
-                return
 
-    def _round(self, streams: Sequence[FlowStream]) -> None:
+    def _round(self, streams: Sequence[LoopStream]) -> None:
         turns: list[Turn] = []
         for stream in streams:
             try:
@@ -167,7 +178,7 @@ class ShareFlow:
                 settled, acquired = settle_entries(
                     self._coordinator, self._group, requests, acquires
                 )
-        except WingsError as error:  # Of the group: nothing was done. The worker meets it again.
+        except WingsError as error:  # Nothing was done. A thread meets it again.
             for turn in asking:
                 turn.stream.leave(turn.requests)
             for turn, _ in wanting:
@@ -189,7 +200,7 @@ class ShareFlow:
             self._acquire_again(without)
 
     def _acquire_again(self, wanting: Sequence[tuple[Turn, AcquireRequest]]) -> None:
-        """Acquire for streams whose own acknowledgements, just now, may have been in the way."""
+        """Acquire for streams whose acknowledgements in this round filled the window till now."""
         acquired: Sequence[Acquired | WingsError] = [_NOTHING] * len(wanting)
         if self._coordinator.has_ready(self._group):
             requests = [request for _, request in wanting]
@@ -201,35 +212,32 @@ class ShareFlow:
             turn.stream.deliver(found)
 
 
-def _fail(streams: Sequence[FlowStream], error: Exception) -> None:
+def _fail(streams: Sequence[LoopStream], error: Exception) -> None:
     """End streams by a fault of the server."""
     _logger.error("share streams failed by a fault of the server", exc_info=error)
     for stream in streams:
         stream.fail(error)
 
 
-class ShareFlows:
-    """The flows of a server's groups; all methods from any thread."""
+class GroupLoops:
+    """The loops of a server's groups; all methods from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._flows: dict[str, tuple[ShareFlow, int]] = {}
+        self._loops: dict[str, tuple[GroupLoop, int]] = {}
 
-    def join(self, coordinator: Coordinator, group: ShareGroup) -> ShareFlow:
-        """Return the flow of a group for one more stream, which is to `leave` it."""
+    @contextmanager
+    def joined(self, coordinator: Coordinator, group: ShareGroup) -> Generator[GroupLoop]:
+        """Yield the loop of a group for one stream; it ends with the last stream's block."""
         with self._lock:
-            flow, streams = self._flows.get(group.uuid, (None, 0))
-            if flow is None:
-                flow = ShareFlow(coordinator, group)
-            self._flows[group.uuid] = (flow, streams + 1)
-            return flow
-
-    def leave(self, group: ShareGroup) -> None:
-        """Take a stream out of its flow, which ends with the last of them."""
-        with self._lock:
-            flow, streams = self._flows[group.uuid]
-            if streams > 1:
-                self._flows[group.uuid] = (flow, streams - 1)
-                return
-            del self._flows[group.uuid]
-        flow.close()
+            loop, streams = self._loops.get(group.uuid) or (GroupLoop(coordinator, group), 0)
+            self._loops[group.uuid] = (loop, streams + 1)
+        try:
+            yield loop
+        finally:
+            with self._lock:
+                loop, streams = self._loops.pop(group.uuid)
+                if streams > 1:
+                    self._loops[group.uuid] = (loop, streams - 1)
+            if streams == 1:
+                loop.close()
