@@ -78,7 +78,7 @@ def run() -> Iterator[Row]:
         batch = narrow(BATCH_ROWS)
         create_topic(client, TOPIC, batch.schema)
         push(client, TOPIC, batch, BATCHES)
-        wings_spark.register(spark)
+        wings_spark.source(spark)
         _have_java_compile(spark, client, server.flight)
         yield from _reads(spark, client, server.flight)
         yield _against_parquet(spark, server.flight, Path(directory), batch)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from wings_client._model import PartitionValue
 from wings_core.contracts.messages import sentence, shortened
-from wings_core.contracts.offsets import TimestampOffset
+from wings_core.contracts.reads import TimestampOffset
 from wings_core.errors import InvalidArgument
 from wings_core.partitions import JsonScalar
 from wings_core.times import format_timestamp, parse_timestamp

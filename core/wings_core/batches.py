@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
 from wings_core.arrow_types import children, fields_of, map_entries, shape
-from wings_core.decimal_bounds import has_least, has_wide_decimal
 from wings_core.errors import SchemaMismatch
 from wings_core.map_keys import has_key_twice, has_map
 from wings_core.model import Topic
@@ -286,3 +287,34 @@ def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     # Not from Python lists: on the first one pyarrow imports pandas, if it is installed.
     columns = [pa.nulls(0, cast("Any", data_type)) for data_type in schema.types]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def has_wide_decimal(data_type: pa.DataType) -> bool:
+    """Return whether a type is, or contains, a decimal of 128 or 256 bits."""
+    return _is_wide(data_type) or any(has_wide_decimal(each.type) for each in children(data_type))
+
+
+def has_least(values: "ArrowArray") -> bool:
+    """Return whether an array of wide decimals contains the least integer of its bits.
+
+    Arrow accepts it at any precision: its check of digits takes the absolute value, which
+    overflows, so -2^127 passes as decimal128(5, 2).
+    """
+    compute: Any = import_module("pyarrow.compute")
+    # Arrow cannot compare decimals of a negative scale; the scale does not matter here.
+    plain: Any = pa.decimal128(38) if pa.types.is_decimal128(values.type) else pa.decimal256(76)
+    bits = cast("Any", pa.Array).from_buffers(
+        plain, len(values), cast("Any", values).buffers(), offset=cast("Any", values).offset
+    )
+    return bool(compute.equal(bits, _least(plain)).true_count)
+
+
+def _is_wide(data_type: pa.DataType) -> bool:
+    return pa.types.is_decimal128(data_type) or pa.types.is_decimal256(data_type)
+
+
+@lru_cache(maxsize=2)
+def _least(data_type: Any) -> Any:
+    bits: int = data_type.bit_width
+    raw = (-(1 << (bits - 1))).to_bytes(bits // 8, "little", signed=True)
+    return cast("Any", pa.Array).from_buffers(data_type, 1, [None, pa.py_buffer(raw)])[0]

@@ -1,7 +1,7 @@
 """Suggestions of known names in errors about unknown ones."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 NEAR_MAX = 3
 """Most names suggested."""
@@ -37,3 +37,22 @@ def suggested(asked: str, known: Iterable[str]) -> str:
         return end
     verb = "is" if len(names) == 1 else "are"
     return f"{end} There {verb} {listed}" if end else f"; there {verb} {listed}"
+
+
+def first_bad(count: int, is_bad: Callable[[int, int], bool]) -> int:
+    """Return the index of the first bad row, in about log2(count) calls.
+
+    Args:
+        count: Number of rows, at least one of which is bad.
+        is_bad: Returns whether one of the rows `[low, high)`, never empty, is bad. Rows before
+            `low` are
+            known to be good.
+    """
+    low, high = 0, count
+    while high - low > 1:
+        middle = (low + high) // 2
+        if is_bad(low, middle):
+            high = middle
+        else:
+            low = middle
+    return low

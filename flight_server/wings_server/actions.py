@@ -10,6 +10,7 @@ from dataclasses import asdict
 from itertools import groupby, islice, repeat
 from operator import attrgetter, itemgetter
 from typing import Any
+from uuid import uuid4
 
 from wings_core.contracts.actions import (
     AlterTopic,
@@ -44,17 +45,26 @@ from wings_core.contracts.actions import (
 from wings_core.contracts.commits import CommitOffsets
 from wings_core.contracts.shards import describe_counts, describe_pruned, describe_shards
 from wings_core.contracts.sql import LiveBody
+from wings_core.contracts.tokens import (
+    TokenAlter,
+    TokenCreate,
+    TokenList,
+    TokenRevoke,
+    describe_token,
+)
 from wings_core.errors import InvalidArgument
 from wings_core.log import Log
 from wings_core.model import ConsumerCommit, PartitionState, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.partitions import Partition, partition_of, partitions_of
 from wings_core.security.principal import CALLER
+from wings_core.security.rights import Grant
+from wings_core.security.tokens import Token, digest_of, new_secret, parse_expiry
+from wings_core.times import now_us
 from wings_server.action import Actions, Json
 from wings_server.backups import BACKUP_ACTIONS
 from wings_server.served_log import ServedLog
 from wings_server.share_actions import SHARE_ACTIONS
-from wings_server.token_actions import TOKEN_ACTIONS
 from wings_server.totals_actions import TOTALS_ACTIONS
 
 ACTIONS = Actions()
@@ -331,6 +341,45 @@ def maintain(log: Log, body: Maintain) -> Json:
 
 def _topic(log: Log, name: str) -> Topic:
     return log.admin.get_topic(TopicName.parse(name))
+
+
+TOKEN_ACTIONS = Actions()
+
+
+@TOKEN_ACTIONS.add("token-create", TokenCreate)
+def create_token(log: Log, body: TokenCreate) -> Json:
+    """Create a token; returns its description and, only now, its text."""
+    now = now_us()
+    secret = new_secret()
+    token = Token(
+        id=str(uuid4()),
+        name=body.name,
+        digest=digest_of(secret),
+        grants=tuple(dict.fromkeys(Grant.parse(text) for text in body.grants)),
+        created_at=now,
+        expires_at=None if body.expires is None else parse_expiry(body.expires, now),
+        quotas=body.quotas.quotas,
+    )
+    return {**describe_token(log.tokens.create(token)), "token": secret}
+
+
+@TOKEN_ACTIONS.add("token-alter", TokenAlter)
+def alter_token(log: Log, body: TokenAlter) -> Json:
+    """Replace a token's quotas; returns its description."""
+    return describe_token(log.tokens.alter(body.name, body.quotas.quotas))
+
+
+@TOKEN_ACTIONS.add("token-list", TokenList)
+def list_tokens(log: Log, body: TokenList) -> Json:
+    """Return the descriptions of all tokens, expired ones included, by name."""
+    del body
+    return [describe_token(token) for token in log.tokens.all()]
+
+
+@TOKEN_ACTIONS.add("token-revoke", TokenRevoke)
+def revoke_token(log: Log, body: TokenRevoke) -> Json:
+    """Revoke a token; returns its last description."""
+    return describe_token(log.tokens.revoke(body.name))
 
 
 ACTIONS.update(SHARE_ACTIONS)

@@ -3,7 +3,7 @@
 import os
 import threading
 
-from wings_core import allocator
+from wings_core import runtime
 from wings_core.memory import MemoryBudget, own_bytes
 
 LOOK_SECONDS = 2.0
@@ -24,7 +24,7 @@ def keep_freed_memory() -> bool:
     if any(name.startswith("MALLOC_") for name in os.environ):
         return False
     # With an arena per thread, each would keep memory of its own.
-    return allocator.keep_freed_memory(arenas_max=max(2, os.cpu_count() or 2))
+    return runtime.keep_freed_memory(arenas_max=max(2, os.cpu_count() or 2))
 
 
 class FreedMemory:
@@ -58,5 +58,5 @@ class FreedMemory:
                 left -= 1
             else:
                 continue
-            allocator.release_unused()
+            runtime.release_unused()
             last = own_bytes()

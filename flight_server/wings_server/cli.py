@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from wings_core.errors import WingsError
-from wings_core.without_pandas import hide_pandas
+from wings_core.runtime import hide_pandas
 from wings_server.flags import COMMON, MetadataUrl, takes
 
 if TYPE_CHECKING:

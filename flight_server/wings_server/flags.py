@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from wings_core.security.command_line import without_password
+from wings_core.security.tokens import without_password
 
 _ADDRESS = "HOST:PORT"
 

@@ -13,12 +13,11 @@ from wings_core.security.principal import CALLER, Principal, authorize
 from wings_core.security.quotas import CallUsage
 from wings_core.security.rights import EVERYTHING, Right
 from wings_server.action import Answer
-from wings_server.actions import ACTIONS
+from wings_server.actions import ACTIONS, TOKEN_ACTIONS
 from wings_server.hidden_stages import by_their_ids
 from wings_server.quotas import PlaceQuotas, PushQuotas
 from wings_server.rights import ACTION_RULES, CALL_RIGHTS, OTHER_ACTIONS
 from wings_server.served_log import ServedLog
-from wings_server.token_actions import TOKEN_ACTIONS
 
 _logger = structlog.get_logger("wings.access")
 

@@ -2,7 +2,7 @@
 
     import wings_spark
 
-    wings_spark.register(spark)
+    wings_spark.source(spark)
     flights = (
         spark.read.format("wings")
         .option("endpoint", "grpc://127.0.0.1:7777")
@@ -14,6 +14,6 @@
 """
 
 from wings_spark.fast_path import read
-from wings_spark.register import register
+from wings_spark.source import register
 
 __all__ = ["read", "register"]

@@ -13,9 +13,9 @@ from pyspark.sql.types import StructType
 from wings_client import Client, Topic
 from wings_spark.committer import BatchCommitter
 from wings_spark.connection import Server
+from wings_spark.options import WriteOptions
 from wings_spark.to_spark_schema import arrow_schema
 from wings_spark.worker import prepare_worker
-from wings_spark.write_options import WriteOptions
 from wings_spark.write_schema import check_write_schema
 
 STAGE_SECONDS_MAX = 24 * 3600.0

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
         DataSourceWriter,
     )
     from pyspark.sql.types import StructType
+import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NAME = "wings"
 
@@ -23,7 +28,7 @@ NAME = "wings"
 class WingsDataSource(DataSource):
     """Topics of Wings as DataFrames.
 
-    For options see `wings_spark.options` and `wings_spark.write_options`.
+    For options see `wings_spark.options` and `wings_spark.options`.
     """
 
     @classmethod
@@ -63,7 +68,7 @@ class WingsDataSource(DataSource):
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         """Return the writer of a batch write."""
         from wings_core.errors import InvalidArgument
-        from wings_spark.write_options import WriteOptions
+        from wings_spark.options import WriteOptions
         from wings_spark.writer import WingsWriter
 
         if overwrite:
@@ -75,8 +80,8 @@ class WingsDataSource(DataSource):
     ) -> "DataSourceStreamWriter":
         """Return the writer of a stream."""
         from wings_core.errors import InvalidArgument
-        from wings_spark.stream_writer import WingsStreamWriter
-        from wings_spark.write_options import WriteOptions
+        from wings_spark.options import WriteOptions
+        from wings_spark.writer import WingsStreamWriter
 
         if overwrite:
             raise InvalidArgument(
@@ -88,3 +93,34 @@ class WingsDataSource(DataSource):
         from wings_spark.table_options import options_of
 
         return options_of(self.options, schema)
+
+
+SETTINGS = {
+    "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(65_536),
+}
+"""Settings with which writes reach 5.6 million rows a second, instead of 1.5 to 2.6 (measured)."""
+
+CODEC = "spark.sql.execution.arrow.compression.codec"
+
+
+def register(spark: "SparkSession") -> None:
+    """Register the format `wings` with a session, and apply `SETTINGS`.
+
+    Without this, Spark finds the format by its name, but keeps its default settings. Settings that
+    the session already has are not changed.
+
+    Args:
+        spark: A session, classic or of Spark Connect.
+    """
+    given = dict(spark.conf.getAll)
+    for name, value in SETTINGS.items():
+        if name not in given:
+            spark.conf.set(name, value)
+    if str(given.get(CODEC, "none")).lower() == "lz4":
+        warnings.warn(
+            f"{CODEC} is lz4, which makes reads and writes hundreds of times slower: "
+            "set it to none or zstd",
+            stacklevel=2,
+        )
+    spark.dataSource.register(WingsDataSource)

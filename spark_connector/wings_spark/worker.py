@@ -3,7 +3,7 @@
 import gc
 import sys
 
-from wings_core.allocator import keep_freed_memory
+from wings_core.runtime import keep_freed_memory
 
 _DAEMON = "pyspark.daemon"
 

@@ -22,7 +22,7 @@ from wings_core.log import Log
 from wings_core.model import Location, Topic, TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
-from wings_core.storage.objects.counts import OperationCount
+from wings_core.storage.objects.interfaces import OperationCount
 from wings_core.storage.page import read_head
 from wings_core.storage.segment_file import segment_schema
 

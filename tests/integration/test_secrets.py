@@ -27,9 +27,8 @@ from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.security.authenticator import Authenticator
-from wings_core.security.command_line import without_password
 from wings_core.security.peers import PeerAccess
-from wings_core.security.tokens import Token, digest_of
+from wings_core.security.tokens import Token, digest_of, without_password
 from wings_server import certificates, logs
 from wings_server.exposure import service_security
 from wings_server.settings import Address, HoldSettings, MetadataSettings, Settings

@@ -52,8 +52,8 @@ from wings_core.model import Location, PartitionState, TierState, Topic, TopicCo
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
 from wings_core.storage.inline_folios import InlineFolios
-from wings_core.storage.objects.ages import OFF_SECONDS_MAX
 from wings_core.storage.open import SEGMENT_GRACE_SECONDS, open_storage
+from wings_core.storage.segment_objects import OFF_SECONDS_MAX
 
 LIMITS = Limits(
     segment_bytes_max=4 * 1024,

@@ -20,9 +20,9 @@ from wings_client.cli.endpoint import DEFAULT, EndpointOption, TopicArgument, co
 from wings_client.cli.fetch import ColumnsOption, FilterOption, SystemColumnsOption
 from wings_client.cli.output import NotFinite, parquet_writer
 from wings_client.cli.values import Offset, chosen_columns, parse_offset, parse_partition
-from wings_core.csv_text import csv_head, csv_rows
 from wings_core.errors import InvalidArgument
 from wings_core.json_rows import encode_lines
+from wings_core.json_rows.encode import csv_head, csv_rows
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 """Approximate bytes in memory of a Parquet row group, or an Arrow batch."""

@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected_transport, short_name
 from wings_core.contracts.actions import Maintain
 from wings_core.errors import InvalidArgument, Unavailable
-from wings_core.security.command_line import without_password
+from wings_core.security.tokens import without_password
 
 if TYPE_CHECKING:
     from wings_core.maintain import MaintenanceReport

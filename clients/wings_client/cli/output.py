@@ -10,9 +10,9 @@ import pyarrow as pa
 import typer
 
 from wings_client.cli.tables import TableWriter, render_table, terminal_width
-from wings_core.csv_text import csv_head, csv_rows
 from wings_core.errors import InvalidArgument
 from wings_core.json_rows import count_not_finite, encode_lines, encode_rows_within
+from wings_core.json_rows.encode import csv_head, csv_rows
 
 
 class Format(StrEnum):

@@ -37,7 +37,7 @@ from wings_core.metadata.maintenance import KEEPS_FOLIOS
 from wings_core.metadata.sqlite.schema import VERSIONS
 from wings_core.model import INLINE_SUFFIX
 from wings_core.share.replica.copies import HoldsCopies
-from wings_core.storage.folio_places import FolioPlaces
+from wings_core.storage.folio_stores import FolioPlaces
 from wings_core.times import now_us
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from wings_core.contracts.messages import (
     problem_of,
     to_bytes,
 )
-from wings_core.contracts.offsets import Offset
+from wings_core.contracts.reads import Offset
 from wings_core.errors import WingsError
 from wings_core.model import (
     HeldRange,

@@ -7,8 +7,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wings_core.contracts.offsets import Offset, TimestampOffset
-from wings_core.contracts.reads import ALL, PartitionOptions
+from wings_core.contracts.reads import ALL, Offset, PartitionOptions, TimestampOffset
 from wings_core.errors import StorageCorrupt
 from wings_core.fetch.cursors import MOVES_MAX, Chosen, PartitionCursor, below_start
 from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry

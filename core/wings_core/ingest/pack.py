@@ -14,9 +14,9 @@ import pyarrow as pa
 from wings_core.ingest.prepare import SHARED_PAGE_BYTES, SHARED_PAGE_ROWS, PreparedBatch
 from wings_core.model import PageAddress, StoredPage
 from wings_core.partitions import Partition
-from wings_core.storage.by_schema import BySchema
 from wings_core.storage.codecs import PUSHES, PushEncoder
 from wings_core.storage.interfaces import EncodedPage
+from wings_core.storage.lru import BySchema
 
 ENCODERS_KEPT_MAX = 1_024
 """Topics whose encoder is cached."""

@@ -19,9 +19,9 @@ from wings_core.model import (
     Topic,
 )
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.storage.by_schema import BySchema
 from wings_core.storage.codecs import PUSHES, PushEncoder
 from wings_core.storage.interfaces import EncodedPage
+from wings_core.storage.lru import BySchema
 
 
 @dataclass(slots=True)  # Not frozen: construction would take three times as long.

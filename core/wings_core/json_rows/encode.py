@@ -1,16 +1,17 @@
-"""Encoding of a batch as a JSON array of objects, or as lines."""
+"""Encoding of a batch as a JSON array of objects, as lines, or as CSV."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
 
 from wings_core.arrow_types import leaves
 from wings_core.errors import BatchTooLarge
 from wings_core.json_rows.kernels import Column, arrow, pc
-from wings_core.json_rows.sizes import text_bytes_max
-from wings_core.json_rows.texts import object_texts
+from wings_core.json_rows.texts import json_texts, object_texts, text_bytes_max
 
 ROW_BYTES_MAX = 512 * 1024 * 1024
 """Longest possible JSON of a row in bytes; longer ones are rejected before they are encoded."""
@@ -140,3 +141,40 @@ def _step_text(
 def _fitting(ends: Column, room: int) -> int:
     """Return the number of first texts that fit; the last needs no separator."""
     return pc.sum(pc.less_equal(ends, room + 1)).as_py() or 0
+
+
+def csv_head(schema: pa.Schema) -> bytes:
+    """Return the header line of CSV."""
+    # Not from Python lists: on the first one pyarrow imports pandas, if it is installed.
+    nothing: list[Any] = [pa.nulls(0, pa.string()) for _ in schema.names]
+    return _encoded(pa.RecordBatch.from_arrays(nothing, names=schema.names), head=True)
+
+
+def csv_rows(batch: pa.RecordBatch) -> bytes:
+    """Return a line of CSV for each row; values without a CSV form are JSON, nulls are empty."""
+    columns = [_csv_column(column) for column in cast("Any", batch).columns]
+    return _encoded(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), head=False)
+
+
+def _encoded(batch: pa.RecordBatch, *, head: bool) -> bytes:
+    sink = pa.BufferOutputStream()
+    options: Any = pyarrow.csv.WriteOptions(include_header=head, quoting_style="needed")
+    pyarrow.csv.write_csv(batch, sink, options)
+    return sink.getvalue().to_pybytes()
+
+
+def _csv_column(values: Any) -> Any:
+    data_type = values.type
+    if (
+        pa.types.is_boolean(data_type)
+        or pa.types.is_integer(data_type)
+        or pa.types.is_floating(data_type)
+        or pa.types.is_string(data_type)
+        or pa.types.is_large_string(data_type)
+    ):
+        return values
+    texts: Any = json_texts(values)
+    if not pa.types.is_nested(data_type) and data_type != pa.month_day_nano_interval():
+        texts = pc.utf8_trim(texts, characters='"')
+    nothing: Any = pa.scalar(None, pa.string())
+    return pc.if_else(values.is_valid(), texts, nothing) if values.null_count else texts

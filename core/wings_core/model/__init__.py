@@ -16,7 +16,6 @@ from wings_core.model.commits import (
     SeriesResults,
     Staged,
 )
-from wings_core.model.nodes import Node
 from wings_core.model.pages import (
     INLINE_FOLIOS_MAX,
     INLINE_SUFFIX,
@@ -74,7 +73,7 @@ from wings_core.model.stages import (
     Stage,
     StageEntry,
 )
-from wings_core.model.topics import Namespace, Topic, TopicConfig
+from wings_core.model.topics import Namespace, Node, Topic, TopicConfig
 
 __all__ = [
     "INLINE_FOLIOS_MAX",

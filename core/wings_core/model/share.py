@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from wings_core.contracts.messages import problem_of, sentence, shortened, shown
-from wings_core.contracts.offsets import TimestampOffset
+from wings_core.contracts.reads import TimestampOffset
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.model.topics import Topic
 from wings_core.names import TopicName

@@ -25,8 +25,7 @@ from wings_core.queue.claims import (
     Outcome,
     results_by_shard,
 )
-from wings_core.queue.extend import extend_all
-from wings_core.queue.interfaces import Queue
+from wings_core.queue.interfaces import Queue, extend_all
 from wings_core.queue.journal import Journal
 from wings_core.queue.shared_state import STALE_COMMIT_TIMEOUTS, QueueSharedState, Standing
 from wings_core.times import now_us

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from wings_core.queue.claims import DEAD_FATES, Claim, ClaimedMessage, Fate, Outcome
-from wings_core.queue.extend import extend_all
-from wings_core.queue.interfaces import Queue, QueueMessage
+from wings_core.queue.interfaces import Queue, QueueMessage, extend_all
 from wings_core.queue.journal import Journal
 from wings_core.queue.local_state import LocalFile, Phase, QueueLocalState
 from wings_core.queue.notifications import DedupKey, MessageKind, files_of

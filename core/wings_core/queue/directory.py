@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from wings_core.errors import InvalidArgument, Unavailable
-from wings_core.queue.found import FoundQueue
+from wings_core.queue.sqlite import FoundQueue
 
 FILES_MAX = 1_000_000
 """Most files of one directory tree."""

@@ -15,8 +15,8 @@ from wings_core.errors import (
     Unavailable,
     WingsError,
 )
-from wings_core.extras import import_extra
 from wings_core.queue.interfaces import Queue, QueueMessage
+from wings_core.runtime import import_extra
 
 CALL_MESSAGES_MAX = 10
 """Most messages of one call to SQS."""

@@ -5,6 +5,7 @@ import re
 import secrets
 from dataclasses import dataclass, field
 from datetime import timedelta
+from urllib.parse import parse_qs, urlsplit
 
 from wings_core.errors import AlreadyExists, InvalidArgument, ResourceExhausted, TokenNotFound
 from wings_core.security.quotas import NO_QUOTAS, Quotas
@@ -148,3 +149,25 @@ def existing_token(existing: Token, token: Token) -> Token:
 def no_token(name: str) -> TokenNotFound:
     """Return the error of a token that does not exist."""
     return TokenNotFound(f"there is no token {name[:80]!r}")
+
+
+def without_password(url: str | None) -> str | None:
+    """Return a database URL given as a command's option, after checking it for a password.
+
+    Raises:
+        InvalidArgument: The URL contains a password, which the message does not show.
+    """
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        has_password = bool(parts.password) or "password" in parse_qs(parts.query)
+    except ValueError:
+        has_password = True  # Unparseable: assume so.
+    if has_password:
+        raise InvalidArgument(
+            "a password on a command line can be read by every user of the machine: set the URL "
+            "in the environment (WINGS_METADATA_URL, WINGS_HOLDS_URL) or the settings file, or "
+            "the password in PGPASSWORD or ~/.pgpass"
+        )
+    return url

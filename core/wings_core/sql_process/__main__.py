@@ -2,7 +2,7 @@
 
 import sys
 
-from wings_core.without_pandas import hide_pandas
+from wings_core.runtime import hide_pandas
 
 if __name__ == "__main__":
     hide_pandas()

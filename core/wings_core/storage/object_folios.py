@@ -11,8 +11,8 @@ from wings_core.model import PageAddress
 from wings_core.storage.interfaces import EncodedPage, addresses_of
 from wings_core.storage.object_pages import ObjectPages
 from wings_core.storage.objects import ObjectStore
-from wings_core.storage.objects.ages import Ages
 from wings_core.storage.page_cache import PageCache
+from wings_core.storage.segment_objects import Ages
 
 FOLIO_SUFFIX = ".folio"
 """Suffix of folios in object stores; segments on the local disk have another."""

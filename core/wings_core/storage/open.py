@@ -8,8 +8,7 @@ from wings_core.data_directory import DataDirectory
 from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
 from wings_core.model import INLINE_SUFFIX, StoreRole
-from wings_core.storage.folio_places import FolioPlaces
-from wings_core.storage.folio_stores import FolioStores
+from wings_core.storage.folio_stores import FolioPlaces, FolioStores
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.object_folios import FOLIO_SUFFIX, ObjectFolioStore

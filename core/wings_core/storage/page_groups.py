@@ -9,7 +9,7 @@ import pyarrow as pa
 from wings_core.errors import StorageCorrupt
 from wings_core.model import PageAddress
 from wings_core.storage.held_page import HeldPage
-from wings_core.storage.objects.ranges import MERGE_GAP_BYTES
+from wings_core.storage.objects.interfaces import MERGE_GAP_BYTES
 from wings_core.storage.page_cache import WHOLE, PageKey, RowsKey
 
 WHOLE_PAGE_BYTES = 256 * 1024

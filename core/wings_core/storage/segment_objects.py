@@ -1,14 +1,16 @@
 """The store of merged pages: segments, each an immutable object."""
 
 import secrets
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
 
 from wings_core.errors import Internal
 from wings_core.model import PageAddress
 from wings_core.storage.interfaces import EncodedPage
 from wings_core.storage.object_pages import ObjectPages
 from wings_core.storage.objects import ObjectStore
-from wings_core.storage.objects.ages import Ages
+from wings_core.storage.objects.interfaces import StoredObject
 from wings_core.storage.page_cache import PageCache
 from wings_core.storage.parquet_file import (
     PARQUET_SUFFIX,
@@ -97,3 +99,47 @@ class SegmentObjects(ObjectPages):
             self.objects.delete(folio)
         finally:
             self.forget(folio)
+
+
+OFF_SECONDS_MAX = 3_600.0
+"""Greatest assumed clock error; also the bound for producers' timestamps in the future."""
+
+
+class Ages:
+    """Separates old objects from those that may not be committed yet. Thread-safe.
+
+    The store stamps objects with its own clock. A node whose clock is ahead by more than the grace
+    would treat objects that other nodes have just stored as old, and their commits would be
+    rejected. So an object counts as old only if another was stored `grace_seconds` later, if this
+    process has seen it for that long by a monotonic clock, or if it is older than any clock error.
+
+    Args:
+        grace_seconds: Age from which an object is old.
+    """
+
+    def __init__(self, grace_seconds: float) -> None:
+        self._grace_seconds = grace_seconds
+        self._lock = threading.Lock()
+        self._first_seen: dict[str, float] = {}
+        """Monotonic time of the first sight of objects that were young at the last listing."""
+
+    def old(self, listed: Iterable[StoredObject]) -> set[str]:
+        """Return the names of the old objects of a listing."""
+        now, seen_at = time.time(), time.monotonic()
+        stored = [(each.name, each.modified_at) for each in listed]
+        newest = max((modified_at for _, modified_at in stored), default=now)
+        certain = max(min(now, newest), now - OFF_SECONDS_MAX) - self._grace_seconds
+        possible = now - self._grace_seconds
+        with self._lock:
+            self._first_seen = {
+                name: self._first_seen.get(name, seen_at)
+                for name, modified_at in stored
+                if modified_at > certain
+            }
+            old_enough = seen_at - self._grace_seconds
+            seen_long = {name for name, first in self._first_seen.items() if first <= old_enough}
+        return {
+            name
+            for name, modified_at in stored
+            if modified_at <= certain or (modified_at <= possible and name in seen_long)
+        }

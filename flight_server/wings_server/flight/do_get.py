@@ -11,7 +11,8 @@ the schema, and pushes, is to find those messages.
 
 import math
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -25,6 +26,7 @@ from wings_core.contracts.chunks import (
     end_metadata,
     many_end_metadata,
 )
+from wings_core.contracts.sql import SqlBody
 from wings_core.contracts.tickets import AnyRead, FetchTicket, ScanTicket
 from wings_core.errors import Unavailable, WingsError
 from wings_core.fetch.begins import chosen_of, cursors_of
@@ -38,8 +40,11 @@ from wings_core.log import Log
 from wings_core.model import PartitionState, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partitions_of
+from wings_core.security.principal import Principal
+from wings_core.sql import Query
 from wings_server.flight.client_watch import ClientWatch
 from wings_server.metrics import Metrics
+from wings_server.served_log import ServedLog
 from wings_server.versions import with_topic
 
 READ_AHEAD_SECONDS = 0.001
@@ -232,3 +237,45 @@ def _ahead(chunks: Iterator[FetchedChunk], seconds: float) -> Iterator[list[Fetc
         raise
     if some:
         yield some
+
+
+def open_sql(
+    log: ServedLog,
+    asked: SqlBody,
+    allow: Callable[[str], None],
+    principal: Principal,
+    cancel: Cancel,
+) -> Query:
+    """Return a query, planned and not begun; see `Sql.open`.
+
+    Args:
+        log: The log to read.
+        asked: The statement.
+        allow: Function that raises if the caller may not read a topic.
+        principal: The caller.
+        cancel: Cancellation of the query.
+    """
+    return log.sql.open(
+        asked.sql,
+        allow,
+        asked.parameters,
+        asked.default_namespace,
+        cancel,
+        asked.seconds_max,
+        principal,
+        asked.sent_tables,
+    )
+
+
+def stream_sql(
+    query: Query,
+    cancel: Cancel,
+    context: flight.ServerCallContext,
+    watch: ClientWatch,
+    metrics: Metrics,
+) -> Generator[tuple[pa.RecordBatch, bytes]]:
+    """Yield the rows of a query, without metadata."""
+    with watch.watched(context, cancel), closing(query), closing(query.batches()) as batches:
+        for batch in batches:
+            metrics.delivered("flight", batch.num_rows, batch.nbytes)
+            yield batch, b""

@@ -42,14 +42,13 @@ from wings_server.flight.authentication import (
 from wings_server.flight.boundary import flight_errors
 from wings_server.flight.client_watch import ClientGone, ClientWatch
 from wings_server.flight.connections import FlightConnections
-from wings_server.flight.do_get import open_get, stream
+from wings_server.flight.do_get import open_get, open_sql, stream, stream_sql
 from wings_server.flight.do_put import Put, parse_descriptor, read
 from wings_server.flight.info import get_info, get_schema, list_flights, parse_info_descriptor
 from wings_server.flight.put_turns import Lookout
 from wings_server.flight.running import Running
 from wings_server.flight.share_opening import Admission
 from wings_server.flight.share_streams import ShareStreams
-from wings_server.flight.sql import open_sql, stream_sql
 from wings_server.flight_sql import FlightSql, is_flight_sql
 from wings_server.flight_sql.ingest import PlainRows
 from wings_server.gate import Gate

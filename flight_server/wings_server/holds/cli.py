@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from wings_core.without_pandas import hide_pandas
+from wings_core.runtime import hide_pandas
 from wings_server.flags import COMMON, MetadataUrl, takes
 
 app = typer.Typer(

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wings_core import tracing
 from wings_core.errors import Unavailable
@@ -18,7 +19,6 @@ from wings_server.http.authentication import Authentication
 from wings_server.http.console_files import add_console
 from wings_server.http.origins import Origins
 from wings_server.http.service import HttpService
-from wings_server.http.traces import Traces
 
 
 class Status(BaseModel):
@@ -92,3 +92,40 @@ def create_app(
 
 def _json(status: Status) -> Response:
     return JSONResponse(status.model_dump(exclude_none=True))
+
+
+class Traces:
+    """Middleware that creates spans for requests; only installed while tracing is on.
+
+    Args:
+        app: The application behind it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request within its span; probes, metrics and pages have none."""
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
+            await self._app(scope, receive, send)
+            return
+        received = {
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in scope["headers"]
+            if name != b"authorization"
+        }
+        method = scope["method"]
+        about = {"http.request.method": method, "url.path": scope["path"]}
+        with tracing.server_span(method, received, about) as span:
+            assert span is not None, "traces are on"
+
+            async def answer(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    span.set_attribute("http.response.status_code", message["status"])
+                await send(message)
+
+            await self._app(scope, receive, answer)
+            route = getattr(scope.get("route"), "path", None)
+            if route is not None:
+                span.set_attribute("http.route", route)
+                span.update_name(f"{method} {route}")

@@ -15,15 +15,15 @@ from starlette.responses import Response
 
 from wings_core.contracts.messages import JSON_BYTES_MAX
 from wings_core.contracts.sql import SqlBody
-from wings_core.csv_text import csv_head, csv_rows
 from wings_core.errors import InvalidArgument, ResourceExhausted, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.json_rows import encode_rows_within
+from wings_core.json_rows.encode import csv_head, csv_rows
 from wings_core.schemas import FieldSpec
 from wings_core.sql import Query
 from wings_core.times import Deadline
 from wings_core.type_names import type_name
-from wings_server.flight.sql import open_sql
+from wings_server.flight.do_get import open_sql
 from wings_server.http.authentication import principal_of
 from wings_server.http.service import HttpService
 from wings_server.http.wire import Body, JsonAnswer

@@ -4,7 +4,7 @@ from typing import Any
 
 import typer
 
-from wings_core.without_pandas import hide_pandas
+from wings_core.runtime import hide_pandas
 from wings_server.flags import COMMON, takes
 
 app = typer.Typer(

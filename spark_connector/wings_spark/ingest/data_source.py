@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from wings_spark.ingest.claiming import Claiming
+    from wings_spark.ingest.connections import Claiming
     from wings_spark.ingest.settings import SourceSettings
 
 NAME = "wings-ingest"
@@ -123,7 +123,7 @@ class IngestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         del limit
         if self._running is None:
-            from wings_spark.ingest.claiming import Claiming
+            from wings_spark.ingest.connections import Claiming
 
             self._running = Claiming(self._settings)
         running = self._running

@@ -34,7 +34,7 @@ MODULES = (
     "pyspark.sql.worker.python_streaming_sink_runner",
     "pyspark.sql.worker.write_into_data_source",
     "pyspark_wings",
-    "wings_spark.ingest.claiming",
+    "wings_spark.ingest.connections",
     "wings_spark.ingest.data_source",
     "wings_spark.ingest.plan",
     "wings_spark.ingest.writer",

@@ -8,8 +8,8 @@ source may change from one to the other.
 import threading
 import time
 
-from wings_core.queue.found import FoundQueue
 from wings_core.queue.notifications import DedupKey, MessageKind, message_of
+from wings_core.queue.sqlite import FoundQueue
 from wings_spark.ingest.listing import Bucket, ListedObject
 from wings_spark.ingest.settings import SourceSettings
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from wings_core.errors import InvalidArgument
-from wings_core.extras import import_extra
+from wings_core.runtime import import_extra
 from wings_spark.ingest.settings import SourceSettings
 
 

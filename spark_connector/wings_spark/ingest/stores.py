@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from wings_core.errors import Unauthenticated, Unavailable
-from wings_core.extras import OBSTORE_NEEDED, import_extra
+from wings_core.runtime import OBSTORE_NEEDED, import_extra
 from wings_spark.ingest.fetched import FileError, SupersededError, is_of_machine
 from wings_spark.ingest.settings import FileSettings
 

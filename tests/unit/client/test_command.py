@@ -337,7 +337,7 @@ def test_a_command_of_the_client_reads_no_entry_points(monkeypatch: pytest.Monke
 def test_a_server_imports_no_pandas() -> None:
     code = """
         import sys
-        from wings_core.without_pandas import hide_pandas
+        from wings_core.runtime import hide_pandas
         hide_pandas()
         import wings_server.process
         print("pandas" in sys.modules)

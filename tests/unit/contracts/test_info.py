@@ -13,7 +13,7 @@ from wings_core.contracts.info import (
     parse_criteria,
     parse_info_command,
 )
-from wings_core.contracts.offsets import TimestampOffset
+from wings_core.contracts.reads import TimestampOffset
 from wings_core.errors import InvalidArgument
 
 TIME = "2026-11-20T12:00:00Z"

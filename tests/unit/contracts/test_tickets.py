@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tables import each
 
 from wings_core.contracts.messages import dump
-from wings_core.contracts.offsets import TimestampOffset
+from wings_core.contracts.reads import TimestampOffset
 from wings_core.contracts.tickets import (
     MESSAGES_MAX,
     TIMEOUT_MS_MAX,

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from wings_core.storage.objects.ages import Ages
 from wings_core.storage.objects.interfaces import StoredObject
+from wings_core.storage.segment_objects import Ages
 
 GRACE = 300.0
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import TopicName
-from wings_core.storage.by_schema import BySchema
+from wings_core.storage.lru import BySchema
 
 
 def topic_of(name: str, *columns: str) -> Topic:

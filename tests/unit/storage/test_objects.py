@@ -13,7 +13,7 @@ from tables import each
 from wings_core.errors import AlreadyExists, Internal, InvalidArgument, StorageCorrupt, Unavailable
 from wings_core.storage.objects import ObjectStore, bind_objects, check_url, cloud, open_objects
 from wings_core.storage.objects.directory import DirectoryObjects
-from wings_core.storage.objects.ranges import MERGE_GAP_BYTES, merge
+from wings_core.storage.objects.interfaces import MERGE_GAP_BYTES, merge
 
 DATA = bytes(range(256)) * 1024
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from wings_core.contracts.offsets import TimestampOffset
+from wings_core.contracts.reads import TimestampOffset
 from wings_core.errors import InvalidArgument, OffsetOutOfRange
 from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
 from wings_core.model import PartitionState, Topic

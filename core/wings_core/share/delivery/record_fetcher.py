@@ -31,9 +31,9 @@ from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import PageFormat, Topic
 from wings_core.partitions import Partition
 from wings_core.share.delivery.read_ahead import ReadAhead
-from wings_core.storage.by_schema import BySchema
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
+from wings_core.storage.lru import BySchema
 
 THREADS = 4
 """Fetches that run at once; further ones wait for their turn."""

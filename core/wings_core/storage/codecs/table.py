@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from wings_core.model import Location, PageFormat, Topic
+from wings_core.storage.codecs.formats import DrainedCodec, ParquetCodec, PlainCodec, SegmentCodec
 from wings_core.storage.codecs.interfaces import (
     MergeCodec,
     PageCodec,
@@ -12,9 +13,6 @@ from wings_core.storage.codecs.interfaces import (
     TimedCodec,
     Wanted,
 )
-from wings_core.storage.codecs.parquet import ParquetCodec
-from wings_core.storage.codecs.plain import PlainCodec
-from wings_core.storage.codecs.segment import DrainedCodec, SegmentCodec
 from wings_core.storage.codecs.versions import read_version
 from wings_core.storage.interfaces import FolioStore
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wings_core.errors import SchemaMismatch
-from wings_core.first_bad import first_bad
 from wings_core.model import Location, Topic
 from wings_core.storage.codecs.interfaces import PageCodec, PageRows, Wanted
 from wings_core.storage.interfaces import FolioStore
+from wings_core.suggestions import first_bad
 from wings_core.type_names import type_name
 
 if TYPE_CHECKING:

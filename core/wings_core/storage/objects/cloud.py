@@ -31,10 +31,16 @@ from wings_core.errors import (
     Unavailable,
     WingsError,
 )
-from wings_core.storage.objects.counts import ObjectCounts, Operation
-from wings_core.storage.objects.interfaces import Parts, StoredObject
-from wings_core.storage.objects.names import check_name
-from wings_core.storage.objects.ranges import cut_off, merge, pieces
+from wings_core.storage.objects.interfaces import (
+    ObjectCounts,
+    Operation,
+    Parts,
+    StoredObject,
+    check_name,
+    cut_off,
+    merge,
+    pieces,
+)
 from wings_core.storage.objects.retries import RetryBounds, retry
 
 LIST_OBJECTS = 1_000

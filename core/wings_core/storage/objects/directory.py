@@ -21,10 +21,16 @@ from wings_core.errors import (
     WingsError,
 )
 from wings_core.storage.files import BUFFERS_MAX, SystemFiles, make_directory
-from wings_core.storage.objects.counts import ObjectCounts, Operation
-from wings_core.storage.objects.interfaces import Parts, StoredObject
-from wings_core.storage.objects.names import check_name
-from wings_core.storage.objects.ranges import cut_off, merge, pieces
+from wings_core.storage.objects.interfaces import (
+    ObjectCounts,
+    Operation,
+    Parts,
+    StoredObject,
+    check_name,
+    cut_off,
+    merge,
+    pieces,
+)
 
 UNFINISHED_SECONDS_MAX = 86_400.0
 """Age from which `check` deletes the file of an unfinished put."""

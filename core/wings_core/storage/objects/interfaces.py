@@ -1,12 +1,56 @@
-"""The interface of object stores, whose objects are created once and never change."""
+"""The interface of object stores, whose objects are created once and never change.
 
+Helpers of its implementations: counts of requests, names, and ranges merged into requests.
+"""
+
+import re
+import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
 
 import pyarrow as pa
 
-from wings_core.storage.objects.counts import ObjectCounts
+from wings_core.errors import Internal, StorageCorrupt
+
+Operation = Literal["put", "read", "head", "list", "delete"]
+
+
+@dataclass(slots=True)
+class OperationCount:
+    """Counts of one kind of request."""
+
+    requests: int = 0
+    """Attempts, repeated ones included."""
+    failures: int = 0
+    """Failed attempts; most are retried."""
+    bytes: int = 0
+    """Bytes stored or read."""
+    seconds: float = 0.0
+    """Total time of attempts, over all threads."""
+
+
+class ObjectCounts:
+    """Counts of the requests to one store. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[Operation, OperationCount] = {}
+
+    def add(self, operation: Operation, *, seconds: float, size: int = 0, failed: bool) -> None:
+        """Count one attempt; `size` is in bytes."""
+        with self._lock:
+            count = self._counts.setdefault(operation, OperationCount())
+            count.requests += 1
+            count.failures += failed
+            count.bytes += size
+            count.seconds += seconds
+
+    def snapshot(self) -> dict[Operation, OperationCount]:
+        """Return the counts by operation, without operations never requested."""
+        with self._lock:
+            return {operation: replace(count) for operation, count in self._counts.items()}
+
 
 Parts = Sequence[bytes | memoryview]
 """Consecutive parts of an object; must not change until it is stored."""
@@ -107,3 +151,64 @@ class ObjectStore(Protocol):
             InvalidArgument: There is no such bucket or directory, or the store overwrites objects.
         """
         ...
+
+
+MERGE_GAP_BYTES = 64 * 1024
+"""Largest gap between ranges that one request reads: at 100 MB/s a request's latency of 10 ms costs
+as much as a megabyte, but a gap is also held in memory and discarded."""
+
+Range = tuple[int, int]
+"""A pair `(start, end)` in bytes; the end is exclusive."""
+
+
+def merge(ranges: Sequence[Range]) -> list[Range]:
+    """Return the ranges to request: sorted, with neighbouring ones merged."""
+    merged: list[Range] = []
+    for start, end in sorted(ranges):
+        if not 0 <= start < end:
+            raise Internal(f"[{start}, {end}) is not a range of bytes")
+        if merged and start - merged[-1][1] <= MERGE_GAP_BYTES:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def pieces(
+    ranges: Sequence[Range], merged: Sequence[Range], read: Sequence[pa.Buffer]
+) -> list[pa.Buffer]:
+    """Return the bytes of each range, as slices of the merged ranges read."""
+    places = list(zip(merged, read, strict=True))
+    return [
+        next(
+            buffer.slice(start - first, end - start)
+            for (first, last), buffer in places
+            if first <= start and end <= last
+        )
+        for start, end in ranges
+    ]
+
+
+def cut_off(name: str, size: int, end: int) -> StorageCorrupt:
+    """Return the error of an object that ends within a range."""
+    return StorageCorrupt(
+        f"object {name} has {size} bytes, and should have at least {end}", folio=name
+    )
+
+
+NAME_BYTES_MAX = 512
+
+_NAME = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]*(/[A-Za-z0-9_=-][A-Za-z0-9._=-]*)*", re.ASCII)
+
+
+def check_name(name: str) -> str:
+    """Return a name after validating it.
+
+    Names come from metadata, so one that leads out of the store is rejected.
+
+    Raises:
+        StorageCorrupt: The name is invalid.
+    """
+    if len(name) > NAME_BYTES_MAX or _NAME.fullmatch(name) is None:
+        raise StorageCorrupt(f"{name!r:.80} is not the name of an object")
+    return name

@@ -1,4 +1,4 @@
-"""Codecs of pages with a last column of timestamps: merged and compressed, or drained."""
+"""Codecs of the formats of pages: plain, merged and compressed, drained, Parquet."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -18,7 +18,36 @@ from wings_core.storage.codecs.interfaces import (
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.lru import Lru
 from wings_core.storage.page import PageEncoder
+from wings_core.storage.parquet_file import OFFSET_COLUMN, PARQUET_SUFFIX, ParquetWriter
 from wings_core.storage.segment_file import SegmentWriter, segment_schema
+
+
+class PlainCodec:
+    """The `PushCodec` of `PageFormat.PLAIN` and INLINE; see storage/page.py."""
+
+    def read(
+        self, store: FolioStore, topic: Topic, locations: Sequence[Location], wanted: Wanted
+    ) -> Iterator[PageRows]:
+        """See `PageCodec.read`; no bytes are copied."""
+        by_page = slices_by_page(locations)
+        addresses = [slices[0].address for slices in by_page]
+        pages = store.read_all(addresses, topic.uuid, topic.schema, wanted.columns)
+        for slices, page in zip(by_page, pages, strict=True):
+            for location in slices:
+                rows = rows_of(topic, location, page)
+                first, count = wanted.part_of(location)
+                if count < location.rows:
+                    rows = rows.slice(first, count)
+                yield PageRows(rows, location.timestamp, location.bytes)
+
+    def check(self, store: FolioStore, topic: Topic, address: PageAddress) -> pa.RecordBatch:
+        """See `PageCodec.check`."""
+        return store.read(address, topic.uuid, topic.schema)
+
+    def encoder(self, topic_uuid: str, schema: pa.Schema) -> PageEncoder:
+        """See `PushCodec.encoder`."""
+        return PageEncoder(topic_uuid, schema)
+
 
 SCHEMAS_REMEMBERED_MAX = 1_024
 """Topics whose segments' schema is cached: stores recognise a schema by its identity."""
@@ -114,3 +143,23 @@ class SegmentCodec(DrainedCodec):
 
     def _are_disordered(self, times: "pa.Array[Any]") -> bool:
         return bool(pc.any(pc.less(times[1:], times[:-1])).as_py())
+
+
+class ParquetCodec(SegmentCodec):
+    """The `MergeCodec` of `PageFormat.PARQUET`."""
+
+    suffix = PARQUET_SUFFIX
+
+    def begin_file(self, topic: Topic, about: Mapping[str, str]) -> MergedFile:
+        """See `MergeCodec.begin_file`."""
+        return ParquetWriter(topic, about)
+
+    def check(self, store: FolioStore, topic: Topic, address: PageAddress) -> pa.RecordBatch:
+        """See `PageCodec.check`; offsets must be consecutive."""
+        rows = super().check(store, topic, address)
+        field = pa.field(OFFSET_COLUMN, pa.int64())
+        offsets = store.read(address, topic.uuid, pa.schema([field])).column(0)
+        steps = cast("Any", pc).unique(pc.subtract(offsets[1:], offsets[:-1])).to_pylist()
+        if offsets.null_count or steps not in ([], [1]):
+            raise StorageCorrupt("its offsets are not consecutive")
+        return rows

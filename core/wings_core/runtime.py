@@ -1,4 +1,4 @@
-"""Tuning of the C library's allocator for processes that receive many large messages.
+"""The process that Wings runs in: optional libraries, pandas hidden, and memory kept by glibc.
 
 By default glibc maps memory for each large message and unmaps it afterwards, so that the kernel
 clears every page again: a third of the time of a large push, and of receiving batches (measured).
@@ -6,9 +6,49 @@ A process can keep some freed memory instead.
 """
 
 import ctypes
+import importlib
+import sys
 from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
+
+from wings_core.errors import InvalidArgument
+
+OBSTORE_NEEDED = "files in object stores need obstore"
+
+
+def import_extra(
+    module: str, needed: str, extra: str, error: type[Exception] = InvalidArgument
+) -> Any:
+    """Import a module of an extra.
+
+    Args:
+        module: Full name of the module.
+        needed: Beginning of the message, which names the feature and the library.
+        extra: The extra that installs the library.
+        error: Class of the error if it is not installed; the message has the command to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise error(f"{needed}: pip install 'wings-flight[{extra}]'") from None
+
+
+class _WithoutPandas:
+    """A finder, first in `sys.meta_path`, for which pandas does not exist."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name=name)
+
+
+def hide_pandas() -> None:
+    """Hide pandas from this process; only for processes that run nothing but Wings."""
+    if _WithoutPandas not in sys.meta_path:
+        sys.meta_path.insert(0, _WithoutPandas)
+
 
 MAPPED_BYTES_MIN = 32 * 1024 * 1024
 """Size above which allocations are mapped individually; glibc's greatest value."""
