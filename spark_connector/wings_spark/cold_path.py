@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from wings_client import Client, Topic
 from wings_client.cold import ColdFile, cold_files
 from wings_core.arrow_types import children, fields_of
-from wings_spark.options import ReadOptions
+from wings_spark.options import SparkReadOptions
 from wings_spark.ranges import Range
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def cold_part(
     topic: Topic,
     ranges: Sequence[Range],
     schema: StructType,
-    options: ReadOptions,
+    options: SparkReadOptions,
 ) -> "tuple[DataFrame | None, Sequence[Range]]":
     """Return the rows that Spark reads from files, and the remaining ranges.
 

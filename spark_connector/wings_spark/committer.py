@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from wings_client import Client
 from wings_core.errors import WingsError
-from wings_spark.connection import Server
+from wings_spark.connection import ServerAccess
 from wings_spark.worker import prepare_worker
 
 
@@ -35,7 +35,7 @@ class BatchCommitter:
         """
         return client.abort(self.writer, (), self.batch).published is True
 
-    def publish(self, server: Server, stages: Sequence[str]) -> None:
+    def publish(self, server: ServerAccess, stages: Sequence[str]) -> None:
         """Make the stages visible in one transaction, unless this batch was published before.
 
         Raises:
@@ -53,7 +53,7 @@ class BatchCommitter:
             with contextlib.suppress(WingsError):
                 client.abort(self.writer, (), prefix=self.prefix)
 
-    def abort(self, server: Server) -> None:
+    def abort(self, server: ServerAccess) -> None:
         """Delete the unpublished stages of this batch: Spark may abort a committed batch.
 
         A concurrent publish, its response lost, either finds its stages or fails: the server
@@ -62,7 +62,7 @@ class BatchCommitter:
         with server.connect() as client:
             client.abort(self.writer, (), prefix=self.prefix)
 
-    def close(self, server: Server) -> None:
+    def close(self, server: ServerAccess) -> None:
         """Publish an empty batch if none was published, so that later tasks find it closed."""
         with server.connect() as client:
             client.publish(self.writer, self.batch, ())

@@ -23,7 +23,7 @@ FilePath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerAccess:
     """A server, or the nodes of a cluster, with the credentials for it.
 
     Made on the driver, which reads the files, and pickled to the tasks; its `repr` shows only the

@@ -49,7 +49,7 @@ def read(
     import json
 
     from wings_spark.cold_path import cold_part
-    from wings_spark.options import ReadOptions
+    from wings_spark.options import SparkReadOptions
     from wings_spark.ranges import pack_with_holes
     from wings_spark.read_task import TaskReader
     from wings_spark.reader import planned_ranges
@@ -62,7 +62,7 @@ def read(
         given["columns"] = json.dumps(list(columns))
     if filter is not None:
         given["filter"] = filter
-    wanted = ReadOptions.parse(given).for_batch()
+    wanted = SparkReadOptions.parse(given).for_batch()
     with wanted.server.connect() as client:
         subscription = Subscription.checked(client, wanted)
         schema = spark_schema(subscription.schema(wanted))

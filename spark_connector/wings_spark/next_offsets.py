@@ -9,7 +9,7 @@ from wings_core.contracts.messages import shortened
 from wings_core.errors import OffsetOutOfRange
 from wings_core.partitions import Partition
 from wings_spark.bounds import partition_shown
-from wings_spark.options import ReadOptions
+from wings_spark.options import SparkReadOptions
 from wings_spark.positions import states_of_all, topic_replaced, what_is_kept
 from wings_spark.ranges import Range, share
 from wings_spark.stream_offset import StreamOffset, TopicOffset
@@ -32,7 +32,7 @@ class Heads:
     topics: Mapping[str, Head]
 
     @classmethod
-    def ask(cls, client: Client, options: ReadOptions) -> Self:
+    def ask(cls, client: Client, options: SparkReadOptions) -> Self:
         """Fetch the states from the server, with two calls for each topic.
 
         Raises:
@@ -73,7 +73,7 @@ def next_offsets(
     heads: Heads,
     target: StreamOffset | None,
     rows_max: int | None,
-    options: ReadOptions,
+    options: SparkReadOptions,
 ) -> NextBatch:
     """Return the end of the batch that begins at `start`.
 
@@ -132,7 +132,7 @@ def check_nothing_lost(start: StreamOffset, end: StreamOffset, heads: Heads) -> 
             raise _log_shortened(name, partition, start_offset, next_offset)
 
 
-def still_kept(ranges: Iterator[Range], heads: Heads, options: ReadOptions) -> Iterator[Range]:
+def still_kept(ranges: Iterator[Range], heads: Heads, options: SparkReadOptions) -> Iterator[Range]:
     """Yield the parts of planned ranges that the logs still hold.
 
     Raises:
@@ -162,7 +162,7 @@ def _spans(
     head: Head,
     begun: TopicOffset | None,
     target: StreamOffset | None,
-    options: ReadOptions,
+    options: SparkReadOptions,
 ) -> Iterator[Range]:
     """Yield the readable range of each of a topic's partitions, empty ranges included."""
     if begun is not None and begun.uuid != head.uuid:

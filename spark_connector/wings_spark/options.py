@@ -29,7 +29,7 @@ from wings_core.errors import InvalidArgument, WingsError
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.times import parse_timestamp
 from wings_spark.bounds import Bound, parse_bound
-from wings_spark.connection import RETRY_SECONDS, Server
+from wings_spark.connection import RETRY_SECONDS, ServerAccess
 from wings_spark.ranges import TASKS_MAX
 
 MAX_TRIGGER_DELAY_SECONDS = 15 * 60.0
@@ -123,14 +123,14 @@ class Options(BaseModel):
     tls_key: FileName | None = None
 
     @property
-    def server(self) -> Server:
+    def server(self) -> ServerAccess:
         """The server, with the token and certificates; reads their files.
 
         Raises:
             InvalidArgument: A file cannot be read.
         """
         token = None if self.token is None else self.token.get_secret_value()
-        return Server.of(
+        return ServerAccess.of(
             self.endpoint, token, self.token_file, self.tls_ca, self.tls_cert, self.tls_key
         )
 
@@ -170,7 +170,7 @@ class Options(BaseModel):
         return self
 
 
-class ReadOptions(Options):
+class SparkReadOptions(Options):
     """Options of reads, both batches and streams."""
 
     topic: Annotated[str, Field(min_length=1)] | None = None

@@ -11,7 +11,7 @@ from wings_core.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of, partition_of_value
 from wings_spark.bounds import AtTime, Bound, Position, partition_shown
-from wings_spark.options import ReadOptions
+from wings_spark.options import SparkReadOptions
 from wings_spark.ranges import Range
 from wings_spark.subscription import Subscription
 
@@ -26,7 +26,7 @@ def states_of(client: Client, topic: Topic) -> dict[Partition, PartitionState]:
 
 
 def states_of_all(
-    client: Client, subscription: Subscription, options: ReadOptions
+    client: Client, subscription: Subscription, options: SparkReadOptions
 ) -> Iterator[tuple[Topic, States]]:
     """Yield the topics of a query, each with the states of its partitions.
 
@@ -45,7 +45,9 @@ def states_of_all(
             yield topic, states
 
 
-def batch_ranges(client: Client, topic: Topic, states: States, options: ReadOptions) -> list[Range]:
+def batch_ranges(
+    client: Client, topic: Topic, states: States, options: SparkReadOptions
+) -> list[Range]:
     """Return the ranges of a batch read of a topic, one for each partition.
 
     Raises:
@@ -73,7 +75,7 @@ def batch_ranges(client: Client, topic: Topic, states: States, options: ReadOpti
     ]
 
 
-def what_is_kept(wanted: Range, log_start_offset: int, options: ReadOptions) -> Range:
+def what_is_kept(wanted: Range, log_start_offset: int, options: SparkReadOptions) -> Range:
     """Return the part of a range that the log still holds, perhaps empty.
 
     Args:

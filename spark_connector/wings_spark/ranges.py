@@ -41,7 +41,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ReadTask:
     """Ranges of one topic that one task reads, in one stream."""
 
     topic: str
@@ -63,12 +63,12 @@ class Task:
 class TaskPartition(InputPartition):
     """Input of one task of a data source."""
 
-    value: Task
+    value: ReadTask
 
 
 def pack(
     ranges: Iterable[Range], tasks_min: int | None = None, task_rows: int | None = None
-) -> list[Task]:
+) -> list[ReadTask]:
     """Pack ranges into tasks with nearly equal numbers of rows, for any number of partitions.
 
     Args:
@@ -94,7 +94,7 @@ def pack(
 
 def pack_with_holes(
     ranges: Iterable[Range], tasks_min: int | None = None, task_rows: int | None = None
-) -> list[Task]:
+) -> list[ReadTask]:
     """Pack ranges, several per partition allowed, with one per partition in a task; see `pack`."""
     turns: list[list[Range]] = []
     seen: dict[tuple[str, Partition], int] = {}
@@ -106,7 +106,7 @@ def pack_with_holes(
     return [task for turn in turns for task in pack(turn, tasks_min, task_rows)]
 
 
-def _tasks(ranges: Sequence[Range], wanted: int, rows: int) -> Iterator[Task]:
+def _tasks(ranges: Sequence[Range], wanted: int, rows: int) -> Iterator[ReadTask]:
     """Yield the tasks of one topic: its share of `wanted` tasks for `rows` rows."""
     sizes = [each.rows for each in ranges]
     parts = divide([each.partition for each in ranges], sizes, -(-sum(sizes) * wanted // rows))
@@ -119,7 +119,7 @@ def _tasks(ranges: Sequence[Range], wanted: int, rows: int) -> Iterator[Task]:
             )
             for index, first, end in part
         ]
-        yield Task(ranges[0].topic, ranges[0].uuid, tuple(spans), ranges[0].clamps)
+        yield ReadTask(ranges[0].topic, ranges[0].uuid, tuple(spans), ranges[0].clamps)
 
 
 def share(budget: int, sizes: Sequence[int]) -> list[int]:

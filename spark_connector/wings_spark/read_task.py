@@ -12,10 +12,10 @@ from wings_core.contracts.reads import PartitionEntry
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.partitions import JsonScalar, partition_of_value, partition_value
-from wings_spark.connection import Server
-from wings_spark.options import ReadOptions
+from wings_spark.connection import ServerAccess
+from wings_spark.options import SparkReadOptions
 from wings_spark.positions import data_loss, topic_replaced
-from wings_spark.ranges import Task
+from wings_spark.ranges import ReadTask
 from wings_spark.subscription import TOPIC_COLUMN, Subscription
 from wings_spark.table_options import tell_of_growth
 from wings_spark.to_spark_schema import SchemaConverter, arrow_schema
@@ -26,7 +26,7 @@ from wings_spark.worker import prepare_worker
 class TaskReader:
     """A reader of any task of one query, pickled to the tasks."""
 
-    server: Server
+    server: ServerAccess
     schema: StructType
     """Schema of the rows that Spark takes."""
     columns: tuple[str, ...]
@@ -37,7 +37,7 @@ class TaskReader:
     nodes: tuple[str, ...] = ()
     """Endpoints of the cluster's nodes at planning, among which tasks are distributed."""
     retry_timeout: float | None = None
-    """Time of retries in seconds; see `Server.connect`."""
+    """Time of retries in seconds; see `ServerAccess.connect`."""
     versions: Mapping[str, int] = field(default_factory=dict[str, int])
     """Versions of the topics' schemas at planning, by UUID, which all tasks read. A stream gets new
     columns when it is restarted."""
@@ -45,7 +45,7 @@ class TaskReader:
     @classmethod
     def of(
         cls,
-        options: ReadOptions,
+        options: SparkReadOptions,
         schema: StructType,
         subscription: Subscription,
         nodes: tuple[str, ...] = (),
@@ -80,7 +80,7 @@ class TaskReader:
             versions={topic.uuid: topic.schema_version for topic in subscription.topics},
         )
 
-    def read(self, task: Task) -> Iterator[pa.RecordBatch]:
+    def read(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task, in order of offset within each partition.
 
         Raises:
@@ -104,7 +104,7 @@ class TaskReader:
             # topic's.
             self._is_there(client, task)
 
-    def _is_there(self, client: Client, task: Task) -> bool:
+    def _is_there(self, client: Client, task: ReadTask) -> bool:
         """Return whether a task's topic is still the planned one."""
         try:
             if client.topic(task.topic).uuid == task.uuid:
@@ -115,7 +115,7 @@ class TaskReader:
             raise topic_replaced(task.topic)
         return False
 
-    def _batches(self, client: Client, task: Task) -> Iterator[pa.RecordBatch]:
+    def _batches(self, client: Client, task: ReadTask) -> Iterator[pa.RecordBatch]:
         left = {partition_value(partition): (start, end) for partition, start, end in task.spans}
         shrinks = False
         # Each pass reduces the rest, or raises an error.
@@ -144,7 +144,7 @@ class TaskReader:
                 shrinks = True
 
     def _chunks(
-        self, client: Client, task: Task, left: dict[JsonScalar, tuple[int, int]]
+        self, client: Client, task: ReadTask, left: dict[JsonScalar, tuple[int, int]]
     ) -> Iterator[tuple[pa.RecordBatch, Iterable[tuple[JsonScalar, int]]]]:
         """Yield batches, each with the partitions of its rows and their last offsets."""
         ticket = ScanTicket(
@@ -168,7 +168,7 @@ class TaskReader:
             yield batch, [(each.partition, each.end_offset) for each in ranges]
 
     def _still_kept(
-        self, client: Client, task: Task, left: dict[JsonScalar, tuple[int, int]]
+        self, client: Client, task: ReadTask, left: dict[JsonScalar, tuple[int, int]]
     ) -> dict[JsonScalar, tuple[int, int]]:
         """Return the part of the rest that the log still holds."""
         starts = {

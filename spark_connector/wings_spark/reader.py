@@ -14,15 +14,15 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from wings_client import Client
-from wings_spark.options import ReadOptions
+from wings_spark.options import SparkReadOptions
 from wings_spark.positions import batch_ranges, states_of_all
-from wings_spark.ranges import Range, Task, TaskPartition, pack
+from wings_spark.ranges import Range, ReadTask, TaskPartition, pack
 from wings_spark.read_task import TaskReader
 from wings_spark.subscription import Subscription
 from wings_spark.worker import prepare_worker
 
 
-def plan(client: Client, subscription: Subscription, options: ReadOptions) -> list[Task]:
+def plan(client: Client, subscription: Subscription, options: SparkReadOptions) -> list[ReadTask]:
     """Return the tasks of a batch read, with ranges as of this call.
 
     Raises:
@@ -35,7 +35,9 @@ def plan(client: Client, subscription: Subscription, options: ReadOptions) -> li
     return pack(ranges, options.min_partitions, options.max_records_per_partition)
 
 
-def planned_ranges(client: Client, subscription: Subscription, options: ReadOptions) -> list[Range]:
+def planned_ranges(
+    client: Client, subscription: Subscription, options: SparkReadOptions
+) -> list[Range]:
     """Return the ranges of a batch read, as of this call; raises like `plan`."""
     subscription.check_bounds(options)
     return [
@@ -56,7 +58,7 @@ class WingsReader(DataSourceReader):
         WingsError: The topic does not exist, or lacks a column of the schema.
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: SparkReadOptions, schema: StructType) -> None:
         prepare_worker()
         self._options = options
         with options.server.connect(options.retry_timeout) as client:
@@ -74,4 +76,4 @@ class WingsReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task; none for an empty query."""
         task = getattr(partition, "value", None)  # Spark 4.1 passes None for an empty query.
-        return self._task_reader.read(task) if isinstance(task, Task) else iter(())
+        return self._task_reader.read(task) if isinstance(task, ReadTask) else iter(())

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from wings_client import Client, Topic
 from wings_spark.committer import BatchCommitter
-from wings_spark.connection import Server
+from wings_spark.connection import ServerAccess
 from wings_spark.options import WriteOptions
 from wings_spark.to_spark_schema import arrow_schema
 from wings_spark.worker import prepare_worker
@@ -23,7 +23,7 @@ STAGE_SECONDS_MAX = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Part(WriterCommitMessage):
+class StagedPart(WriterCommitMessage):
     """Commit message of one attempt of a task: its stage and batch."""
 
     committer: BatchCommitter
@@ -36,7 +36,7 @@ class Part(WriterCommitMessage):
 class Sink:
     """The topic that rows are appended to, pickled to the tasks."""
 
-    server: Server
+    server: ServerAccess
     topic: Topic
 
     @classmethod
@@ -62,7 +62,7 @@ class Sink:
         *,
         repeated: bool,
         job: BatchCommitter | None = None,
-    ) -> Part:
+    ) -> StagedPart:
         """Write the rows of this task to this attempt's own stage.
 
         Blocks until the rows are durable. An attempt that fails, or finishes after its job, deletes
@@ -85,7 +85,7 @@ class Sink:
                 # All rows are already published, but Spark's stateful operators must see the end.
                 for _ in batches:
                     pass
-                return Part(committer, None, 0)
+                return StagedPart(committer, None, 0)
             return self._stage(client, committer, job or committer, batches)
 
     def _stage(
@@ -94,10 +94,10 @@ class Sink:
         committer: BatchCommitter,
         job: BatchCommitter,
         batches: Iterator[pa.RecordBatch],
-    ) -> Part:
+    ) -> StagedPart:
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
-            return Part(committer, None, 0)
+            return StagedPart(committer, None, 0)
         # On an error, the `with` statement deletes the stage.
         stage = client.stage(self.topic, stage_id(committer), seconds_max=STAGE_SECONDS_MAX)
         with stage:
@@ -109,8 +109,8 @@ class Sink:
             over = {each for each in (committer, job) if each.is_published(client)}
         if over:
             client.abort(committer.writer, (stage.id,))
-            return Part(committer, None, 0)
-        return Part(committer, stage.id, stage.rows)
+            return StagedPart(committer, None, 0)
+        return StagedPart(committer, stage.id, stage.rows)
 
 
 def stage_id(committer: BatchCommitter) -> str:
@@ -122,4 +122,4 @@ def stage_id(committer: BatchCommitter) -> str:
 
 def stages_of(parts: Iterable[WriterCommitMessage | None]) -> Sequence[str]:
     """Return the stage ids of a job in the order of its tasks; tasks without rows have none."""
-    return [part.stage for part in parts if isinstance(part, Part) and part.stage is not None]
+    return [part.stage for part in parts if isinstance(part, StagedPart) and part.stage is not None]

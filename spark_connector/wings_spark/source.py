@@ -38,7 +38,7 @@ class WingsDataSource(DataSource):
 
     def schema(self) -> "StructType":
         """Return the columns of the topic, or the columns named by the option `columns`."""
-        from wings_spark.options import ReadOptions
+        from wings_spark.options import SparkReadOptions
         from wings_spark.subscription import Subscription
         from wings_spark.table_options import is_of_table, plain_options, with_options
         from wings_spark.types import spark_schema
@@ -46,24 +46,26 @@ class WingsDataSource(DataSource):
 
         prepare_worker()
         given = plain_options(self.options)
-        options = ReadOptions.parse(given)
+        options = SparkReadOptions.parse(given)
         with options.server.connect() as client:
             schema = spark_schema(Subscription.checked(client, options).schema(options))
         return with_options(schema, given) if is_of_table(self.options) else schema
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
         """Return the reader of a batch read."""
-        from wings_spark.options import ReadOptions
+        from wings_spark.options import SparkReadOptions
         from wings_spark.reader import WingsReader
 
-        return WingsReader(ReadOptions.parse(self._options_of(schema)).for_batch(), schema)
+        return WingsReader(SparkReadOptions.parse(self._options_of(schema)).for_batch(), schema)
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802
         """Return the reader of a stream."""
-        from wings_spark.options import ReadOptions
+        from wings_spark.options import SparkReadOptions
         from wings_spark.stream import WingsStreamReader
 
-        return WingsStreamReader(ReadOptions.parse(self._options_of(schema)).for_stream(), schema)
+        return WingsStreamReader(
+            SparkReadOptions.parse(self._options_of(schema)).for_stream(), schema
+        )
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         """Return the writer of a batch write."""

@@ -20,9 +20,9 @@ from wings_core.errors import InvalidArgument
 from wings_core.partitions import Partition
 from wings_spark.bounds import Bound
 from wings_spark.next_offsets import Heads, between, check_nothing_lost, next_offsets, still_kept
-from wings_spark.options import MAX_TRIGGER_DELAY_SECONDS, ReadOptions
+from wings_spark.options import MAX_TRIGGER_DELAY_SECONDS, SparkReadOptions
 from wings_spark.positions import resolve, states_of_all, what_is_kept
-from wings_spark.ranges import Range, Task, TaskPartition, pack
+from wings_spark.ranges import Range, ReadTask, TaskPartition, pack
 from wings_spark.read_task import TaskReader
 from wings_spark.spark_versions import (
     HAS_READ_LIMITS,
@@ -48,7 +48,7 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             later version of Spark.
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: SparkReadOptions, schema: StructType) -> None:
         limits = (options.max_offsets_per_trigger, options.min_offsets_per_trigger)
         if not HAS_READ_LIMITS and limits != (None, None):
             raise InvalidArgument(
@@ -152,7 +152,7 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
         task = getattr(partition, "value", None)  # Spark 4.1 passes None for an empty batch.
-        return self._task_reader.read(task) if isinstance(task, Task) else iter(())
+        return self._task_reader.read(task) if isinstance(task, ReadTask) else iter(())
 
     def stop(self) -> None:
         """Close the connection."""

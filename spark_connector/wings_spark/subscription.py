@@ -12,7 +12,7 @@ from wings_core.errors import InvalidArgument, SchemaMismatch, TopicNotFound
 from wings_core.names import TopicName
 from wings_core.partitions import any_partition_value
 from wings_core.suggestions import suggested
-from wings_spark.options import ReadOptions, split_pattern
+from wings_spark.options import SparkReadOptions, split_pattern
 
 SYSTEM_COLUMNS = ("__offset", "__timestamp")
 TOPIC_COLUMN = "__topic"
@@ -33,7 +33,7 @@ class Subscription:
     """Topics in order of name; may be empty for a pattern."""
 
     @classmethod
-    def find(cls, client: Client, options: ReadOptions) -> Self:
+    def find(cls, client: Client, options: SparkReadOptions) -> Self:
         """Fetch the topics that the options name.
 
         Raises:
@@ -56,7 +56,7 @@ class Subscription:
         return cls(tuple(found))
 
     @classmethod
-    def checked(cls, client: Client, options: ReadOptions) -> Self:
+    def checked(cls, client: Client, options: SparkReadOptions) -> Self:
         """Fetch the topics, and have the server validate the user's filter.
 
         Raises:
@@ -72,7 +72,7 @@ class Subscription:
             client.scan_tickets(topic, value, offset="latest", filter=options.filter)
         return found
 
-    def check_bounds(self, options: ReadOptions) -> None:
+    def check_bounds(self, options: SparkReadOptions) -> None:
         """Check that the query reads the topic of every position.
 
         Raises:
@@ -89,7 +89,7 @@ class Subscription:
                         shortened(f"option {option!r}: topic {name} is not one that is read")
                     )
 
-    def schema(self, options: ReadOptions) -> pa.Schema:
+    def schema(self, options: SparkReadOptions) -> pa.Schema:
         """Return the columns of a query whose user gives no schema.
 
         Raises:
@@ -110,7 +110,7 @@ class Subscription:
                 )
         return pa.schema([fields[name] for name in names])
 
-    def all_columns(self, options: ReadOptions) -> pa.Schema:
+    def all_columns(self, options: SparkReadOptions) -> pa.Schema:
         """Return the columns that a query may ask for."""
         fields = [*fields_of(self.topics[0].schema), *_SYSTEM_FIELDS]
         if options.topics_pattern is not None:

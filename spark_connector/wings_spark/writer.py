@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from wings_spark.committer import BatchCommitter
 from wings_spark.options import WriteOptions
-from wings_spark.sink import Part, Sink, stages_of
+from wings_spark.sink import Sink, StagedPart, stages_of
 
 
 class WingsWriter(DataSourceArrowWriter):
@@ -116,6 +116,6 @@ def _committer_of(
     messages: Iterable[WriterCommitMessage | None], batch: int
 ) -> BatchCommitter | None:
     """Return the committer that the tasks of a batch sent; None if no task succeeded."""
-    committer = next((part.committer for part in messages if isinstance(part, Part)), None)
+    committer = next((part.committer for part in messages if isinstance(part, StagedPart)), None)
     assert committer is None or committer.batch == batch, "tasks stage for the batch that commits"
     return committer

@@ -16,7 +16,7 @@ import wings_spark
 from wings_client import Client
 from wings_server.testing import RunningServer
 from wings_spark import worker
-from wings_spark.options import ReadOptions
+from wings_spark.options import SparkReadOptions
 from wings_spark.reader import WingsReader
 from wings_spark.table_options import options_of
 
@@ -214,7 +214,7 @@ def test_a_table_of_a_topic_that_has_grown_says_what_alters_it(
         """Return what a reader of the table says, which Spark makes in another process."""
         caplog.clear()
         schema = spark.table(name).schema
-        WingsReader(ReadOptions.parse(options_of({}, schema)), schema)
+        WingsReader(SparkReadOptions.parse(options_of({}, schema)), schema)
         return re.findall("ALTER TABLE … ([^;]*)", caplog.text.replace("\n", ";"))
 
     try:

@@ -11,8 +11,8 @@ import wings_client
 from wings_core.errors import InvalidArgument
 from wings_core.security.tokens import new_secret
 from wings_server.testing import server_process
-from wings_spark.connection import Server
-from wings_spark.options import ReadOptions
+from wings_spark.connection import ServerAccess
+from wings_spark.options import SparkReadOptions
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -79,20 +79,20 @@ def test_options_and_servers_show_no_secrets(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{token}\n")
     plain = {"endpoint": "grpc://h:1", "topic": "t"}
     for given in ({"token": token}, {"TOKENFILE": str(tmp_path / "token")}):
-        options = ReadOptions.parse(plain | given)
+        options = SparkReadOptions.parse(plain | given)
         assert options.server.token == token
         for shown in (repr(options), str(options), repr(options.server), options.model_dump_json()):
             assert token not in shown
     with pytest.raises(InvalidArgument) as raised:
-        Server("grpc://h:1", "planted\n").connect()
+        ServerAccess("grpc://h:1", "planted\n").connect()
     assert "planted" not in str(raised.value)
     with pytest.raises(InvalidArgument, match="nowhere"):
-        _ = ReadOptions.parse(plain | {"tlsCa": str(tmp_path / "nowhere")}).server
+        _ = SparkReadOptions.parse(plain | {"tlsCa": str(tmp_path / "nowhere")}).server
 
 
 def test_a_driver_without_a_token_presents_that_of_its_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WINGS_TOKEN", "wings_of_the_environment")
-    options = ReadOptions.parse({"endpoint": "grpc://h:1", "topic": "t"})
+    options = SparkReadOptions.parse({"endpoint": "grpc://h:1", "topic": "t"})
     assert options.server.token == "wings_of_the_environment"

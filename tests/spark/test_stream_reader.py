@@ -22,7 +22,7 @@ from wings_core.errors import InvalidArgument, OffsetOutOfRange, Unavailable
 from wings_core.model import PageFormat
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_server.testing import RunningServer
-from wings_spark.options import ReadOptions
+from wings_spark.options import SparkReadOptions
 from wings_spark.reader import WingsReader, plan
 from wings_spark.source import WingsDataSource
 from wings_spark.spark_versions import HAS_READ_LIMITS
@@ -60,7 +60,7 @@ def stream_reader(server: RunningServer, topic: Topic, **options: object) -> Win
     """Return what each process of Spark's makes anew."""
     options_given = given(server, topic, **options)
     schema = WingsDataSource(options_given).schema()
-    made = WingsStreamReader(ReadOptions.parse(options_given).for_stream(), schema)
+    made = WingsStreamReader(SparkReadOptions.parse(options_given).for_stream(), schema)
     return pickle.loads(pickle.dumps(made))
 
 
@@ -197,7 +197,7 @@ def test_a_read_begins_and_ends_where_it_is_told_to(
     ]
     for bounds, expected in cases:
         options = {"endpoint": server.flight, "topic": topic.id} | bounds
-        reader = WingsReader(ReadOptions.parse(options), WingsDataSource(options).schema())
+        reader = WingsReader(SparkReadOptions.parse(options), WingsDataSource(options).schema())
         found = [n for part in reader.partitions() for n in all_rows(reader.read(part))]
         assert found == list(expected), bounds
 
@@ -218,7 +218,7 @@ def test_messages_that_go_between_planning_and_reading_are_told_or_skipped(
     wings.push(topic, {"n": [2, 3]})
     starts = json.dumps({topic.id: start})
     options = given(server, topic, failOnDataLoss=fail, startingOffsets=starts)
-    reader = WingsReader(ReadOptions.parse(options), WingsDataSource(options).schema())
+    reader = WingsReader(SparkReadOptions.parse(options), WingsDataSource(options).schema())
     (part,) = reader.partitions()
     trim(topic, 2)
     if fail and start == 0:
@@ -238,7 +238,7 @@ def test_messages_of_some_of_many_partitions_that_go_meanwhile_are_told_or_skipp
         wings.push(topic, {"n": list(range(first, first + 4)), "key": [0, 1, 2, 3]})
     starts = json.dumps({topic.id: {str(key): 0 for key in range(4)}})
     options = given(server, topic, failOnDataLoss=fail, startingOffsets=starts)
-    reader = WingsReader(ReadOptions.parse(options), WingsDataSource(options).schema())
+    reader = WingsReader(SparkReadOptions.parse(options), WingsDataSource(options).schema())
     (part,) = reader.partitions()
     trim(topic, 1, Partition("1"))
     trim(topic, 2, Partition("3"))
@@ -257,7 +257,7 @@ def test_a_batch_that_begins_at_the_start_of_some_partitions_skips_what_goes_of_
         wings.push(topic, {"n": list(range(first, first + 4)), "key": [0, 1, 2, 3]})
     starts = json.dumps({topic.id: {"0": 0, "1": "earliest", "2": 1}})
     options = given(server, topic, startingOffsets=starts)
-    reader = WingsReader(ReadOptions.parse(options), WingsDataSource(options).schema())
+    reader = WingsReader(SparkReadOptions.parse(options), WingsDataSource(options).schema())
     parts = reader.partitions()
     trim(topic, 1, Partition("1"))
     trim(topic, 2, Partition("3"))
@@ -299,7 +299,7 @@ def test_many_small_pushes_come_as_few_batches(
     for _ in range(80):
         wings.push(topic, pushed)
     options = given(server, topic, minPartitions=1)
-    reader = WingsReader(ReadOptions.parse(options), WingsDataSource(options).schema())
+    reader = WingsReader(SparkReadOptions.parse(options), WingsDataSource(options).schema())
     (part,) = reader.partitions()
     sizes = [batch.num_rows for batch in reader.read(part)]
     assert sum(sizes) == 200_000
@@ -317,7 +317,7 @@ def test_a_stream_rides_out_a_server_that_is_away(
     schema = WingsDataSource(options).schema()
 
     def made(**more: str) -> WingsStreamReader:
-        return WingsStreamReader(ReadOptions.parse(options | more).for_stream(), schema)
+        return WingsStreamReader(SparkReadOptions.parse(options | more).for_stream(), schema)
 
     @contextmanager
     def away() -> Generator[None]:
@@ -352,7 +352,7 @@ def test_what_was_planned_of_a_topic_is_not_read_of_another_of_its_name(
 ) -> None:
     topic = new_topic()
     wings.push(topic, {"n": [0, 1, 2, 3]})
-    options = ReadOptions.parse(given(server, topic, failOnDataLoss=fails))
+    options = SparkReadOptions.parse(given(server, topic, failOnDataLoss=fails))
     schema = WingsDataSource(given(server, topic)).schema()
     planned = WingsReader(options.for_batch(), schema)
     (part,) = planned.partitions()
@@ -375,7 +375,7 @@ def test_all_tasks_of_a_query_read_to_the_end_that_was_planned(
     wings.push(topic, {"n": [0, 1, 2, 3]})
     options_given = given(server, topic, minPartitions=2)
     schema = WingsDataSource(options_given).schema()
-    planned = WingsReader(ReadOptions.parse(options_given).for_batch(), schema)
+    planned = WingsReader(SparkReadOptions.parse(options_given).for_batch(), schema)
     first, second = planned.partitions()
     read = [list(planned.read(first))]
     wings.push(topic, {"n": [4, 5]})
@@ -391,11 +391,11 @@ def test_positions_of_a_topic_that_is_not_read_are_an_error(
     topic = new_topic()
     options_given = given(server, topic) | {option: '{"fligths": 1}'}
     schema = WingsDataSource(given(server, topic)).schema()
-    reader = WingsReader(ReadOptions.parse(options_given).for_batch(), schema)
+    reader = WingsReader(SparkReadOptions.parse(options_given).for_batch(), schema)
     with pytest.raises(InvalidArgument, match=f"option '{option}': topic .*/fligths is not one"):
         reader.partitions()
     if option == "startingOffsets":
-        stream = WingsStreamReader(ReadOptions.parse(options_given).for_stream(), schema)
+        stream = WingsStreamReader(SparkReadOptions.parse(options_given).for_stream(), schema)
         with pytest.raises(InvalidArgument, match="fligths is not one that is read"):
             stream.initialOffset()
         stream.stop()
@@ -407,7 +407,7 @@ def test_a_topic_of_a_pattern_that_is_deleted_while_a_query_is_planned_is_left_o
     kept = new_topic()
     gone = wings.create_topic(f"{kept.id}-gone", kept.schema)
     wings.push(kept, {"n": [1]})
-    options = ReadOptions.parse({"endpoint": server.flight, "topicsPattern": f"{kept.id}.*"})
+    options = SparkReadOptions.parse({"endpoint": server.flight, "topicsPattern": f"{kept.id}.*"})
     subscription = Subscription.find(wings, options)
     assert len(subscription.topics) == 2
     wings.delete_topic(gone)

@@ -19,7 +19,7 @@ import wings_spark
 from wings_client import Client, Topic
 from wings_server.testing import RunningServer
 from wings_spark.committer import BatchCommitter
-from wings_spark.connection import Server
+from wings_spark.connection import ServerAccess
 from wings_spark.sink import Sink
 
 if TYPE_CHECKING:
@@ -290,11 +290,11 @@ def test_an_abort_after_the_publish_takes_nothing_back(
     committer = BatchCommitter(f"query-{topic.uuid}", 7, f"{topic.uuid}.7.")
     with wings.stage(topic, f"{committer.prefix}a") as stage:
         stage.write({"n": [1]})
-    committer.publish(Server(server.flight), [stage.id])
-    committer.abort(Server(server.flight))
+    committer.publish(ServerAccess(server.flight), [stage.id])
+    committer.abort(ServerAccess(server.flight))
     with wings.stage(topic, f"{committer.prefix}b") as again:
         again.write({"n": [1]})
-    committer.publish(Server(server.flight), [again.id])
+    committer.publish(ServerAccess(server.flight), [again.id])
     assert [row["n"] for row in rows_of(wings, topic)] == [1]
     assert stages_of(server, topic) == []
 
@@ -310,7 +310,7 @@ def test_of_two_attempts_of_a_task_the_one_that_is_named_is_published_and_the_ot
         with wings.stage(topic, f"{topic.uuid}.{attempt}") as stage:
             stage.write({"n": [int(attempt[-1])]})
         staged.append(stage.id)
-    committer.publish(Server(server.flight), staged[1:2])
+    committer.publish(ServerAccess(server.flight), staged[1:2])
     assert [row["n"] for row in rows_of(wings, topic)] == [1]
     assert stages_of(server, topic) == staged[2:]
 
@@ -319,7 +319,7 @@ def test_a_task_that_outlives_its_job_deletes_what_it_staged(
     spark: "SparkSession", server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:
     topic = new_topic()
-    sink = Sink(Server(server.flight), topic)
+    sink = Sink(ServerAccess(server.flight), topic)
     committer = BatchCommitter(f"job-{topic.uuid}", 0, f"{topic.uuid}.")
 
     def outlive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

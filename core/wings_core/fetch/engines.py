@@ -58,7 +58,7 @@ class FilterTimedOut(InvalidFilter):
     """A filter whose time was over before it had looked at all rows of a batch."""
 
 
-class Cancellable(Protocol):
+class Cancelling(Protocol):
     """A read that may be cancelled from another thread; see `fetcher.Cancel`."""
 
     @property
@@ -73,7 +73,7 @@ class Allowance:
 
     deadline: Deadline = field(default_factory=Deadline.never)
     """The request's; the bounds of this module hold besides."""
-    cancel: Cancellable | None = None
+    cancel: Cancelling | None = None
 
     def seconds(self, most: float) -> float:
         """Return how long a step may take that has `most` seconds of its own."""
@@ -86,7 +86,7 @@ class Allowance:
         return None if self.cancel is None else self.cancel.error
 
 
-class Engine:
+class FilterEngine:
     """Two connections, opened on their first use; one thread at a time uses them."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ def _open(*settings: str) -> duckdb.DuckDBPyConnection:
 class _Loan:
     """An engine at work, and until when."""
 
-    engine: Engine
+    engine: FilterEngine
     ends_at: float
     allowance: Allowance
 
@@ -189,10 +189,10 @@ class _Engines:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._idle = [Engine() for _ in range(ENGINES_MAX)]
+        self._idle = [FilterEngine() for _ in range(ENGINES_MAX)]
         self._with_patterns = 0
 
-    def borrow(self, allowance: Allowance, *, pattern: bool) -> Engine:
+    def borrow(self, allowance: Allowance, *, pattern: bool) -> FilterEngine:
         """Return a free engine; blocks as long as all are lent.
 
         Raises:
@@ -213,7 +213,7 @@ class _Engines:
             self._with_patterns += pattern
             return self._idle.pop()
 
-    def put_back(self, engine: Engine, *, pattern: bool) -> None:
+    def put_back(self, engine: FilterEngine, *, pattern: bool) -> None:
         with self._changed:
             self._idle.append(engine)
             self._with_patterns -= pattern
@@ -226,7 +226,7 @@ _watch = _Watch()
 
 
 @contextmanager
-def lent(allowance: Allowance, *, pattern: bool = False) -> Generator[Engine]:
+def lent(allowance: Allowance, *, pattern: bool = False) -> Generator[FilterEngine]:
     """Lend an engine; DuckDB's errors become `InvalidFilter`, with their first line.
 
     Blocks while all engines are lent, at most `WAIT_SECONDS_MAX`.

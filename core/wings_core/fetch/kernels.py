@@ -115,7 +115,7 @@ def kernel_of(
     Args:
         expression: One that `expression.parse` has checked and that DuckDB takes.
         columns: Those that it names; the batches given to the kernel have these, in this order.
-        planner: Of an `Engine`.
+        planner: Of an `FilterEngine`.
     """
     try:
         plan = _plan(expression, columns, planner)

@@ -21,7 +21,7 @@ from wings_core.storage.lru import Lru
 from wings_core.storage.objects import ObjectStore
 from wings_core.storage.page import PageHead, head_length, head_length_max, parts_of, read_head
 from wings_core.storage.page_cache import WHOLE, PageCache, PageKey
-from wings_core.storage.page_groups import Loaded, Step, Wanted, groups_of
+from wings_core.storage.page_groups import Loaded, PageWish, ReadStep, groups_of
 from wings_core.storage.parquet_file import ParquetFooter, RowGroup, is_parquet, read_footer
 from wings_core.storage.parquet_page import ParquetPage
 
@@ -92,12 +92,12 @@ class ObjectPages:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of pages in order, reading ahead; see `FolioStore.read_all`."""
         parts = parts_of(schema, columns)
-        wanted = Wanted(topic_uuid, schema, None if columns is None else tuple(columns), parts)
+        wanted = PageWish(topic_uuid, schema, None if columns is None else tuple(columns), parts)
         groups = deque(groups_of(addresses, wanted))
         if len(groups) == 1:
             yield from self._read_step(self._begin(groups.popleft(), wanted, _run_now))
             return
-        ahead: deque[Step] = deque()
+        ahead: deque[ReadStep] = deque()
         try:
             while groups or ahead:
                 while groups and (not ahead or self._may_read_ahead(ahead)):
@@ -108,7 +108,7 @@ class ObjectPages:
         finally:
             self._count_ahead(-sum(step.size for step in ahead))
 
-    def _may_read_ahead(self, ahead: "Sequence[Step]") -> bool:
+    def _may_read_ahead(self, ahead: "Sequence[ReadStep]") -> bool:
         return (
             len(ahead) < READ_AHEAD_GROUPS_MAX
             and sum(step.size for step in ahead) < READ_AHEAD_BYTES_MAX
@@ -141,11 +141,11 @@ class ObjectPages:
     def _begin(
         self,
         group: Sequence[PageAddress],
-        wanted: Wanted,
+        wanted: PageWish,
         run: "Callable[[Future[Loaded], Callable[[], Loaded]], None]",
-    ) -> "Step":
+    ) -> "ReadStep":
         """Start reading the pages of a group that are neither cached nor being read."""
-        step = Step(group, wanted)
+        step = ReadStep(group, wanted)
         missing: list[PageAddress] = []
         future: Future[Loaded] = Future()
         for address in group:
@@ -177,7 +177,7 @@ class ObjectPages:
         except RuntimeError:
             future.set_exception(Unavailable("the server is stopping"))
 
-    def _load(self, addresses: Sequence[PageAddress], wanted: Wanted) -> Loaded:
+    def _load(self, addresses: Sequence[PageAddress], wanted: PageWish) -> Loaded:
         """Read pages of one folio."""
         try:
             if wanted.key(addresses[0]).parts == WHOLE:
@@ -189,7 +189,7 @@ class ObjectPages:
                 for address in addresses:
                     self._loading.pop(wanted.key(address), None)
 
-    def _load_whole(self, addresses: Sequence[PageAddress], wanted: Wanted) -> Loaded:
+    def _load_whole(self, addresses: Sequence[PageAddress], wanted: PageWish) -> Loaded:
         folio = addresses[0].folio
         ranges = [(each.position, each.position + each.length) for each in addresses]
         try:
@@ -215,12 +215,12 @@ class ObjectPages:
             self._cache.put(held, size + sum(page.extra_bytes for page in held.values()))
         return {**held, **damaged}
 
-    def _whole_page(self, address: PageAddress, page: pa.Buffer, wanted: Wanted) -> HeldPage:
+    def _whole_page(self, address: PageAddress, page: pa.Buffer, wanted: PageWish) -> HeldPage:
         if is_parquet(address.folio):
             return ParquetPage.whole(self._row_group(address, wanted), page, wanted.names)
         return WholePage(page, wanted.topic_uuid, wanted.schema, wanted.parts)
 
-    def _load_columns(self, address: PageAddress, wanted: Wanted) -> Loaded:
+    def _load_columns(self, address: PageAddress, wanted: PageWish) -> Loaded:
         key = wanted.key(address)
         if is_parquet(address.folio):
             return {key: self._load_parquet_columns(address, wanted)}
@@ -247,7 +247,7 @@ class ObjectPages:
         return {key: page}
 
     def _load_parquet_columns(
-        self, address: PageAddress, wanted: Wanted
+        self, address: PageAddress, wanted: PageWish
     ) -> "HeldPage | StorageCorrupt":
         try:
             group = self._row_group(address, wanted)
@@ -261,7 +261,7 @@ class ObjectPages:
         self._cache.put({wanted.key(address): page}, sum(part.size for part in read))
         return page
 
-    def _read_step(self, step: "Step") -> Iterator[pa.RecordBatch]:
+    def _read_step(self, step: "ReadStep") -> Iterator[pa.RecordBatch]:
         """Yield the rows of each page of a step; blocks until each is read."""
         reads: deque[Callable[[], pa.RecordBatch]] = deque()
         for number, address in enumerate(step.group):
@@ -279,7 +279,7 @@ class ObjectPages:
                 reads.append(self._begin_read(following, step))
             yield rows
 
-    def _begin_read(self, address: PageAddress, step: "Step") -> "Callable[[], pa.RecordBatch]":
+    def _begin_read(self, address: PageAddress, step: "ReadStep") -> "Callable[[], pa.RecordBatch]":
         """Start decoding a compressed page whose bytes are present.
 
         Returns:
@@ -298,7 +298,7 @@ class ObjectPages:
         except RuntimeError:
             return read  # The server is stopping.
 
-    def _read_held(self, address: PageAddress, step: "Step") -> pa.RecordBatch:
+    def _read_held(self, address: PageAddress, step: "ReadStep") -> pa.RecordBatch:
         """Wait for the bytes of a page, and decode them."""
         wanted = step.wanted
         key = wanted.key(address)
@@ -316,7 +316,7 @@ class ObjectPages:
             self._cache.keep_rows(wanted.rows_key(address), rows)
         return rows
 
-    def _read_again(self, address: PageAddress, wanted: Wanted) -> "HeldPage | StorageCorrupt":
+    def _read_again(self, address: PageAddress, wanted: PageWish) -> "HeldPage | StorageCorrupt":
         """Read a page again that was damaged in memory or in transfer."""
         key = wanted.key(address)
         self._cache.discard_page(address, key.parts)
@@ -324,7 +324,7 @@ class ObjectPages:
         self._footers.discard(address.folio)
         return self._load([address], wanted)[key]
 
-    def _row_group(self, address: PageAddress, wanted: Wanted) -> RowGroup:
+    def _row_group(self, address: PageAddress, wanted: PageWish) -> RowGroup:
         """Return the row group of a page, from the Parquet file's footer."""
         footer = self._footers.get(address.folio)
         if footer is None:
@@ -335,7 +335,7 @@ class ObjectPages:
             self._footers.put(address.folio, footer, footer.weight)
         return footer.row_group(address.position, address.length, wanted.topic_uuid)
 
-    def _head(self, address: PageAddress, wanted: Wanted) -> PageHead:
+    def _head(self, address: PageAddress, wanted: PageWish) -> PageHead:
         """Return a page's header and metadata, cached or read."""
         name, uuid = (address.folio, address.position), wanted.topic_uuid
         known = self._heads.get(name)
@@ -352,7 +352,7 @@ class ObjectPages:
         return head
 
 
-def _rows_of(held: "HeldPage | StorageCorrupt", wanted: Wanted) -> pa.RecordBatch:
+def _rows_of(held: "HeldPage | StorageCorrupt", wanted: PageWish) -> pa.RecordBatch:
     if isinstance(held, StorageCorrupt):
         raise held
     return held.read(wanted.topic_uuid, wanted.schema, wanted.columns)

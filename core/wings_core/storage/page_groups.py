@@ -20,7 +20,7 @@ GROUP_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PageWish:
     """The columns that a reader wants of each page."""
 
     topic_uuid: str
@@ -48,10 +48,10 @@ class Wanted:
 Loaded = Mapping[PageKey, "HeldPage | StorageCorrupt"]
 
 
-class Step:
+class ReadStep:
     """The pages of a group in a scan: cached rows, cached bytes, and reads in progress."""
 
-    def __init__(self, group: Sequence[PageAddress], wanted: Wanted) -> None:
+    def __init__(self, group: Sequence[PageAddress], wanted: PageWish) -> None:
         self.size = sum(address.length for address in group)
         self.group = group
         self.wanted = wanted
@@ -70,7 +70,7 @@ class Step:
         return None if isinstance(loaded, StorageCorrupt) else loaded
 
 
-def groups_of(addresses: Sequence[PageAddress], wanted: Wanted) -> Iterator[list[PageAddress]]:
+def groups_of(addresses: Sequence[PageAddress], wanted: PageWish) -> Iterator[list[PageAddress]]:
     """Yield groups of neighbouring pages that are read whole; other pages form groups of one."""
     group: list[PageAddress] = []
     size = 0
@@ -91,7 +91,7 @@ def groups_of(addresses: Sequence[PageAddress], wanted: Wanted) -> Iterator[list
         yield group
 
 
-def _joins(last: PageAddress, address: PageAddress, wanted: Wanted) -> bool:
+def _joins(last: PageAddress, address: PageAddress, wanted: PageWish) -> bool:
     """Return whether a page belongs to the same group as the one before it."""
     gap = address.position - last.position - last.length
     whole = wanted.key(last).parts == WHOLE == wanted.key(address).parts

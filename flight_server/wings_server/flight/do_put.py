@@ -107,7 +107,7 @@ class Spacing:
         return self._waits > 1 and self._waits % ALONE_MAX > 0
 
 
-class Rows(Protocol):
+class RowReader(Protocol):
     """The part of a Flight reader that reads batches."""
 
     @property
@@ -173,7 +173,7 @@ class Put:
 
     def run(
         self,
-        reader: Rows,
+        reader: RowReader,
         writer: flight.FlightMetadataWriter,
         stopping: threading.Event,
         room: ReadRoom,
@@ -213,7 +213,7 @@ class Put:
 
     def _accept(
         self,
-        reader: Rows,
+        reader: RowReader,
         batch: pa.RecordBatch | None,
         app_metadata: pa.Buffer | None,
         size: int,
@@ -359,7 +359,7 @@ class Put:
         self._preparer = Preparer(topic, self._log.limits)
 
 
-def schema_of(reader: Rows) -> pa.Schema:
+def schema_of(reader: RowReader) -> pa.Schema:
     """Return the schema of a stream; waits for its first message.
 
     Raises:
@@ -374,7 +374,7 @@ def schema_of(reader: Rows) -> pa.Schema:
 
 
 def read(
-    reader: Rows, room: ReadRoom, bytes_max: int
+    reader: RowReader, room: ReadRoom, bytes_max: int
 ) -> Iterator[tuple[pa.RecordBatch | None, pa.Buffer | None, int]]:
     """Yield the client's batches; each is read once it has room.
 

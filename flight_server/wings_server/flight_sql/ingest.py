@@ -15,7 +15,7 @@ from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.schemas import schema_to_ipc
 from wings_core.sql.statement import TableName, topic_of
 from wings_core.sql_process.interface import CATALOG
-from wings_server.flight.do_put import Rows, schema_of
+from wings_server.flight.do_put import RowReader, schema_of
 
 _Options = pb.CommandStatementIngest.TableDefinitionOptions
 
@@ -69,7 +69,7 @@ class PlainRows:
 
     def __init__(
         self,
-        reader: Rows,
+        reader: RowReader,
         topic_schema: pa.Schema,
         batch_bytes_max: int,
     ) -> None:

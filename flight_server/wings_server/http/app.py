@@ -15,7 +15,7 @@ from wings_server.http import errors
 from wings_server.http.actions import add_actions
 from wings_server.http.api import add_api
 from wings_server.http.application import Application
-from wings_server.http.authentication import Authentication
+from wings_server.http.authentication import HttpAuthentication
 from wings_server.http.console_files import add_console
 from wings_server.http.origins import Origins
 from wings_server.http.service import HttpService
@@ -50,7 +50,7 @@ def create_app(
     if service is None:
         errors.install(app)
     else:
-        app.add_middleware(Authentication, service=service)
+        app.add_middleware(HttpAuthentication, service=service)
         app.add_middleware(Origins, hosts=hosts)
         if tracing.is_on():
             app.add_middleware(Traces)

@@ -1,6 +1,6 @@
 """Authentication over HTTP, by the header `authorization: Bearer TOKEN` of each request.
 
-request ─▶ Authentication: its principal, or 401 ─▶ the route: authorization, or 403
+request ─▶ HttpAuthentication: its principal, or 401 ─▶ the route: authorization, or 403
 """
 
 from contextlib import ExitStack
@@ -24,7 +24,7 @@ from wings_server.quotas import PushQuotas, using
 _PRINCIPAL = "wings.principal"
 
 
-class Authentication:
+class HttpAuthentication:
     """Middleware that finds the principal of each request, or responds with 401.
 
     Args:

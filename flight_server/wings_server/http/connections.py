@@ -31,7 +31,7 @@ LOG_SECONDS = 60.0
 _logger = structlog.get_logger("wings.http")
 
 
-class Connections(socket.socket):
+class ListeningSocket(socket.socket):
     """A listening socket whose accepted connections are bounded.
 
     Only for the event loop's thread.
@@ -56,15 +56,15 @@ class Connections(socket.socket):
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self._refusal = head.encode() + body if is_plain else b""
-        self._open: dict[int, Connection] = {}
+        self._open: dict[int, HttpConnection] = {}
         """Open connections by descriptor, displaced ones included until they are closed."""
-        self._spare: dict[int, Connection] = {}
+        self._spare: dict[int, HttpConnection] = {}
         """Idle connections by descriptor, the longest idle first."""
         self._refused: deque[tuple[float, socket.socket]] = deque()
         self._turned_away = 0
         self._logged_at = -LOG_SECONDS
 
-    def accept(self) -> "tuple[Connection, Any]":
+    def accept(self) -> "tuple[HttpConnection, Any]":
         """Accept a connection; at the bound, displaces an idle one, or rejects it.
 
         Raises:
@@ -75,7 +75,7 @@ class Connections(socket.socket):
                 break
             accepted, address = super().accept()
             if len(self._open) < self._connections_max or self._displace():
-                connection = Connection(self, accepted)
+                connection = HttpConnection(self, accepted)
                 descriptor = connection.fileno()
                 self._open[descriptor] = self._spare[descriptor] = connection
                 return connection, address
@@ -145,12 +145,12 @@ class Connections(socket.socket):
             self._refused.popleft()[1].close()
 
 
-class Connection(socket.socket):
+class HttpConnection(socket.socket):
     """An accepted connection, which notifies its listener when it closes."""
 
-    def __init__(self, listener: Connections, accepted: socket.socket) -> None:
+    def __init__(self, listener: ListeningSocket, accepted: socket.socket) -> None:
         super().__init__(fileno=accepted.detach())
-        self._listener: Connections | None = listener
+        self._listener: ListeningSocket | None = listener
 
     def close(self) -> None:
         """Close the connection. Idempotent."""

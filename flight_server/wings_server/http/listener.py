@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from wings_core.errors import Unavailable
 from wings_server.descriptors import HTTP_SHARE, OPEN_MAX, connections_max
 from wings_server.http import protocol
-from wings_server.http.connections import Connections
+from wings_server.http.connections import ListeningSocket
 from wings_server.settings import Address
 from wings_server.tls import Tls
 
@@ -85,7 +85,7 @@ class HttpListener:
         connections: int = OPEN_MAX,
         listening: socket.socket | None = None,
     ) -> None:
-        self._socket = Connections(
+        self._socket = ListeningSocket(
             listening or bind(address),
             connections_max(connections, HTTP_SHARE),
             is_plain=tls is None,
@@ -134,7 +134,7 @@ class _Server(uvicorn.Server):
     uvicorn's own main loop polls its stop flag ten times a second.
     """
 
-    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+    def __init__(self, config: uvicorn.Config, connections: ListeningSocket) -> None:
         super().__init__(config)
         self.start_ended = threading.Event()
         self._connections = connections

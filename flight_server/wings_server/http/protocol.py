@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from wings_core.errors import InvalidArgument
-from wings_server.http.connections import REFUSED_SECONDS, Connections
+from wings_server.http.connections import REFUSED_SECONDS, ListeningSocket
 
 HEAD_BYTES_MAX = 64 * 1024
 """Longest head of a request; a pipelined one may be longer, up to the size of a read."""
@@ -48,7 +48,7 @@ class Protocol(H11Protocol):
         config: uvicorn.Config,
         server_state: ServerState,
         app_state: dict[str, Any],
-        connections: Connections,
+        connections: ListeningSocket,
     ) -> None:
         super().__init__(config, server_state, app_state)
         self._connections = connections

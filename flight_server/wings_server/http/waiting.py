@@ -1,6 +1,6 @@
 """Waiting without a thread: coroutines resume on commits, disconnects and the server's stop.
 
-commit ─▶ (its thread) Wake.notify ─▶ _Notifier ─▶ (event loop) the waiting coroutine resumes
+commit ─▶ (its thread) WaitingCall.notify ─▶ _Notifier ─▶ (event loop) the waiting coroutine resumes
 """
 
 import asyncio
@@ -22,7 +22,7 @@ CHECK_SECONDS = 0.5
 """Interval of checking the tokens of waiting calls."""
 
 
-class Wake:
+class WaitingCall:
     """Ends the waits of one call. `notify` is thread-safe, the rest is for the event loop."""
 
     __slots__ = ("_error", "_future", "_notified", "_notifier")
@@ -77,13 +77,13 @@ class Waiting:
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
         self._notifier: _Notifier | None = None
-        self._wakes: dict[Wake, Principal] = {}
+        self._wakes: dict[WaitingCall, Principal] = {}
         self._checking: asyncio.TimerHandle | None = None
         """Timer of the next check of principals, while any call waits."""
         self._stopped: WingsError | None = None
 
     @contextmanager
-    def one(self, receive: Receive, principal: Principal = ANYONE) -> Generator[Wake]:
+    def one(self, receive: Receive, principal: Principal = ANYONE) -> Generator[WaitingCall]:
         """Register one call for the block; ended with `ClientGone` if its client disconnects.
 
         Args:
@@ -99,7 +99,7 @@ class Waiting:
         if self._notifier is None:
             self._notifier = _Notifier(asyncio.get_running_loop())
         with self._waits.one():
-            wake = Wake(self._notifier)
+            wake = WaitingCall(self._notifier)
             self._wakes[wake] = principal
             if self._checking is None:
                 self._check_principals()
@@ -140,10 +140,10 @@ class _Notifier:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._notified: deque[Wake] = deque()
+        self._notified: deque[WaitingCall] = deque()
         self._called = False
 
-    def notify(self, wake: Wake) -> None:
+    def notify(self, wake: WaitingCall) -> None:
         # Appended before the check, while the loop clears the flag before emptying the deque, so
         # that
         # no wake is lost.
@@ -162,7 +162,7 @@ class _Notifier:
             self._notified.popleft().set()
 
 
-async def _watch_client(receive: Receive, wake: Wake) -> None:
+async def _watch_client(receive: Receive, wake: WaitingCall) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     wake.set(ClientGone("the client has gone away"))

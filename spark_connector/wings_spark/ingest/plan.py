@@ -50,7 +50,7 @@ class FileSection(_Planned):
         return None if self.count == 1 else Section(self.index, self.count, is_alone)
 
 
-class Work(_Planned):
+class PlannedWork(_Planned):
     """Input of a task, sent as JSON."""
 
     claim: int
@@ -124,7 +124,9 @@ class End:
     """Plan of the attempt."""
 
 
-def planned(claim: Claim, token: str, tasks_max: int, settings: SourceSettings) -> list[Work]:
+def planned(
+    claim: Claim, token: str, tasks_max: int, settings: SourceSettings
+) -> list[PlannedWork]:
     """Divide a claim's files among tasks by size, largest first, with large files in sections.
 
     Args:
@@ -153,7 +155,7 @@ def planned(claim: Claim, token: str, tasks_max: int, settings: SourceSettings) 
         shares[lightest].append(place)
     plan = uuid4().hex[:12]
     return [
-        Work(
+        PlannedWork(
             claim=claim.number,
             token=token,
             plan=plan,

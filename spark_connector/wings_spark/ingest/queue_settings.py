@@ -37,13 +37,13 @@ _LISTED = ("directory", "s3-listing")
 _OF_KINDS = {key for keys in _QUEUE_KEYS.values() for part in keys for key in part}
 
 
-class Section(BaseModel):
+class SettingsSection(BaseModel):
     """A section of a source's TOML: unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class QueueSettings(Section):
+class QueueSettings(SettingsSection):
     """The queue of a source's messages."""
 
     kind: Literal["sqlite", "directory", "s3-listing", "sqs", "pubsub", "azure", "share"]

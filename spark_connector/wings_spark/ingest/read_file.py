@@ -27,7 +27,7 @@ from wings_spark.ingest.fetch_file import fetched_file
 from wings_spark.ingest.fetched import FileError, read_errors
 from wings_spark.ingest.paths import partition_values
 from wings_spark.ingest.plan import FileSection
-from wings_spark.ingest.rescue import Piece, rescued_pieces
+from wings_spark.ingest.rescue import RescuedRows, rescued_pieces
 from wings_spark.ingest.settings import SourceSettings
 
 arrow: Any = pa
@@ -37,7 +37,7 @@ NAME_MAX = 200
 
 
 @dataclass(slots=True)
-class Reading:
+class FileReading:
     """Progress of reading a file; updated as its batches are consumed."""
 
     rows: int = 0
@@ -85,7 +85,7 @@ class FileReader:
         is_in_file = partition_key is not None and partition_key in self._row_schema.names
         self._check = PartCheck(self._row_schema, partition_key if is_in_file else None)
 
-    def batches(self, section: FileSection, reading: Reading) -> Iterator[pa.RecordBatch]:
+    def batches(self, section: FileSection, reading: FileReading) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file from its position on, up to as many as one batch may read.
 
         Args:
@@ -116,7 +116,9 @@ class FileReader:
                 return
         reading.finished = not reading.is_whole
 
-    def _pieces(self, section: FileSection, reading: Reading) -> Iterator[tuple[int, Piece]]:
+    def _pieces(
+        self, section: FileSection, reading: FileReading
+    ) -> Iterator[tuple[int, RescuedRows]]:
         """Yield all rows of a section, in order, with the number of the first in the file."""
         file = section.file
         # The dead letter of a file, whose error is short, has all of a long name.
@@ -156,7 +158,7 @@ class FileReader:
             except WingsError as error:
                 raise FileError(error.message) from None
 
-    def _converted(self, opened: OpenFile) -> Iterator[Piece]:
+    def _converted(self, opened: OpenFile) -> Iterator[RescuedRows]:
         columns = self._columns(opened)
         if self._rescued is not None:
             on_new = self.settings.files.new_columns
@@ -165,7 +167,7 @@ class FileReader:
         for part in opened.parts(self._row_schema if columns is None else columns.read):
             rows = part.batch if columns is None else columns.completed(part.batch)[0]
             self._check.check(Part(rows, part.place))
-            yield Piece(rows)
+            yield RescuedRows(rows)
 
     def _columns(self, opened: OpenFile) -> FileColumns | None:
         """Return the mapping of a file's columns; None for JSON, which has names in each row.
@@ -229,7 +231,7 @@ class FileReader:
         return found
 
     def _completed(
-        self, piece: Piece, file: ClaimedFile, version: str | None, first: int
+        self, piece: RescuedRows, file: ClaimedFile, version: str | None, first: int
     ) -> pa.RecordBatch:
         """Return rows with the columns that the source adds; `version` is the version read."""
         lineage = self.settings.files.lineage

@@ -33,7 +33,7 @@ Rows = TypeVar("Rows")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RescuedRows:
     """Consecutive rows."""
 
     batch: pa.RecordBatch
@@ -46,17 +46,17 @@ class Piece:
         """Number of rows with texts."""
         return sum(text is not None for text in self.texts or ())
 
-    def sliced(self, first: int, rows: int) -> "Piece":
+    def sliced(self, first: int, rows: int) -> "RescuedRows":
         """Return some of the rows."""
         if first == 0 and rows >= self.batch.num_rows:
             return self
         texts = None if self.texts is None else self.texts[first : first + rows]
-        return Piece(self.batch.slice(first, rows), texts)
+        return RescuedRows(self.batch.slice(first, rows), texts)
 
 
 def rescued_pieces(
     file: OpenFile, schema: pa.Schema, columns: FileColumns | None, on_new: OnNewColumns
-) -> Iterator[Piece]:
+) -> Iterator[RescuedRows]:
     """Yield the rows of a file in order, with texts for rows that do not fit.
 
     Args:
@@ -83,35 +83,37 @@ def rescued_pieces(
             yield from _halved(
                 part.batch,
                 _halves_of_batch,
-                lambda batch: Piece(*columns.completed(cast(batch))),
-                lambda batch: Piece(_nulls(schema, 1), row_texts(batch)),
+                lambda batch: RescuedRows(*columns.completed(cast(batch))),
+                lambda batch: RescuedRows(_nulls(schema, 1), row_texts(batch)),
             )
 
 
-def _of_json(block: AnyBlock, schema: pa.Schema, on_new: OnNewColumns) -> Iterator[Piece]:
+def _of_json(block: AnyBlock, schema: pa.Schema, on_new: OnNewColumns) -> Iterator[RescuedRows]:
     try:
-        yield Piece(decode_block(block, schema))
+        yield RescuedRows(decode_block(block, schema))
         return
     except WingsError:
         rows = range(len(block.rows))
     yield from _halved(
         rows,
         lambda rows: [rows[: len(rows) // 2], rows[len(rows) // 2 :]] if len(rows) > 1 else [],
-        lambda rows: Piece(_decoded(block.rows[rows.start : rows.stop], schema)),
+        lambda rows: RescuedRows(_decoded(block.rows[rows.start : rows.stop], schema)),
         lambda rows: _split(block.rows[rows.start], schema, on_new, block.place(rows.start)),
     )
 
 
-def _of_csv(rows: CsvRows, schema: pa.Schema, columns: FileColumns) -> Iterator[Piece]:
+def _of_csv(rows: CsvRows, schema: pa.Schema, columns: FileColumns) -> Iterator[RescuedRows]:
     convert = rows.converter(columns.read)
 
-    def rescue(block: CsvBlock) -> Piece:
+    def rescue(block: CsvBlock) -> RescuedRows:
         found = rows.as_texts(block)
-        return Piece(_nulls(schema, 1), [found] if isinstance(found, str) else row_texts(found))
+        return RescuedRows(
+            _nulls(schema, 1), [found] if isinstance(found, str) else row_texts(found)
+        )
 
     for block in rows.blocks():
         yield from _halved(
-            block, rows.halves, lambda part: Piece(*columns.completed(convert(part))), rescue
+            block, rows.halves, lambda part: RescuedRows(*columns.completed(convert(part))), rescue
         )
 
 
@@ -123,9 +125,9 @@ def _halves_of_batch(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
 def _halved(
     rows: Rows,
     halves: Callable[[Rows], Sequence[Rows]],
-    convert: Callable[[Rows], Piece],
-    rescue: Callable[[Rows], Piece],
-) -> Iterator[Piece]:
+    convert: Callable[[Rows], RescuedRows],
+    rescue: Callable[[Rows], RescuedRows],
+) -> Iterator[RescuedRows]:
     """Convert rows; if that fails, convert each half, down to single rows, which are rescued."""
     try:
         yield convert(rows)
@@ -145,7 +147,7 @@ def _decoded(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     return batch
 
 
-def _split(row: bytes, schema: pa.Schema, on_new: OnNewColumns, place: str) -> Piece:
+def _split(row: bytes, schema: pa.Schema, on_new: OnNewColumns, place: str) -> RescuedRows:
     """Return a JSON row that does not fit: its fitting columns, and the others as text.
 
     Raises:
@@ -170,8 +172,8 @@ def _split(row: bytes, schema: pa.Schema, on_new: OnNewColumns, place: str) -> P
             for wanted in (False, True)
         )
         with suppress(WingsError):
-            return Piece(_decoded([f"{{{known}}}".encode()], schema), [f"{{{others}}}"])
-    return Piece(_nulls(schema, 1), [text])
+            return RescuedRows(_decoded([f"{{{known}}}".encode()], schema), [f"{{{others}}}"])
+    return RescuedRows(_nulls(schema, 1), [text])
 
 
 def _nulls(schema: pa.Schema, rows: int) -> pa.RecordBatch:

@@ -16,21 +16,21 @@ from wings_core.errors import InvalidArgument
 from wings_core.queue.coordinator import CoordinatorSettings
 from wings_core.queue.notifications import DedupKey, MessageKind
 from wings_core.queue.uris import is_object
-from wings_spark.connection import Server
+from wings_spark.connection import ServerAccess
 from wings_spark.ingest.columns import OnNewColumns
 from wings_spark.ingest.paths import Patterns
 from wings_spark.ingest.places import Places, check_place
-from wings_spark.ingest.queue_settings import WITHOUT_PLACE, Column, QueueSettings, Section
+from wings_spark.ingest.queue_settings import WITHOUT_PLACE, Column, QueueSettings, SettingsSection
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 Seconds = Annotated[float, Field(gt=0, le=100 * 366 * 86_400.0)]
 Pattern = Annotated[str, Field(min_length=1, max_length=1_000)]
 
 
-_AnySection = TypeVar("_AnySection", bound=Section)
+_AnySection = TypeVar("_AnySection", bound=SettingsSection)
 
 
-class Lineage(Section):
+class Lineage(SettingsSection):
     """Columns of the topic for the origin of each row; each is added only if named."""
 
     file: Column | None = None
@@ -55,7 +55,7 @@ class Lineage(Section):
         return self
 
 
-class FileSettings(Section):
+class FileSettings(SettingsSection):
     """Settings for reading files."""
 
     format: FileFormat | None = None
@@ -150,7 +150,7 @@ class FileSettings(Section):
         return self
 
 
-class TargetSettings(Section):
+class TargetSettings(SettingsSection):
     """Server and topic that rows are written to."""
 
     endpoint: str
@@ -162,18 +162,18 @@ class TargetSettings(Section):
     tls_cert: Path | None = None
     tls_key: Path | None = None
 
-    def server(self) -> Server:
+    def server(self) -> ServerAccess:
         """Return the server, with the token and certificates; reads their files.
 
         Raises:
             InvalidArgument: A file cannot be read.
         """
-        return Server.of(
+        return ServerAccess.of(
             self.endpoint, None, self.token_file, self.tls_ca, self.tls_cert, self.tls_key
         )
 
 
-class LimitSettings(Section):
+class LimitSettings(SettingsSection):
     """Limits of a batch, its interval, and timeouts."""
 
     files_per_trigger: Annotated[int, Field(ge=1, le=1_000)] = 100
@@ -192,28 +192,28 @@ class LimitSettings(Section):
     """Tasks of a batch; absent: Spark's default parallelism."""
 
 
-class DeadLetterSettings(Section):
+class DeadLetterSettings(SettingsSection):
     """The topic of rows for dead files."""
 
     topic: str | None = None
     """Name of the topic, created if missing; absent: none."""
 
 
-class HistorySettings(Section):
+class HistorySettings(SettingsSection):
     """The topic of rows for each file of each batch."""
 
     topic: str | None = None
     """Name of the topic, created if missing; absent: none."""
 
 
-class MetricsSettings(Section):
+class MetricsSettings(SettingsSection):
     """Figures of a run for Prometheus."""
 
     listen: Annotated[str, Field(pattern=r"^[^\s/]*:\d{1,5}$")] | None = None
     """`HOST:PORT` of `http://HOST:PORT/metrics`; absent: none are served."""
 
 
-class SourceSettings(Section):
+class SourceSettings(SettingsSection):
     """A source: one queue, one target. Pipelines of one name share the state of its files."""
 
     name: Name
@@ -293,7 +293,7 @@ class SourceSettings(Section):
             }
         )
 
-    def queue_server(self) -> Server:
+    def queue_server(self) -> ServerAccess:
         """Return the server of a share group, with the token and certificates for it.
 
         The target's token is not sent to another server.

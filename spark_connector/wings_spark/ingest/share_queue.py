@@ -13,7 +13,7 @@ from wings_client import Connection, Delivery
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.queue.interfaces import Queue, QueueMessage
-from wings_spark.connection import Server
+from wings_spark.connection import ServerAccess
 
 
 class ShareQueue(Queue):
@@ -33,7 +33,7 @@ class ShareQueue(Queue):
 
     def __init__(
         self,
-        server: Server,
+        server: ServerAccess,
         topic: str,
         group: str,
         column: str,

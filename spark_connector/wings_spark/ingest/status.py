@@ -26,7 +26,7 @@ PAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class SourceStatus:
     """Figures of a source and of one pipeline of it."""
 
     source: str
@@ -46,7 +46,7 @@ class Status:
     """Time of the last publish, in microseconds since the epoch."""
 
     @classmethod
-    def ask(cls, settings: SourceSettings) -> "Status":
+    def ask(cls, settings: SourceSettings) -> "SourceStatus":
         """Collect the figures from the server, the queue and the journal.
 
         Raises:

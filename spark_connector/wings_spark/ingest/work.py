@@ -20,11 +20,11 @@ from wings_core.errors import BatchTooLarge, InvalidArgument, WingsError
 from wings_core.queue.claims import FileResult
 from wings_core.queue.commit import stage_prefix, writer_of
 from wings_core.times import now_us
-from wings_spark.connection import Server
+from wings_spark.connection import ServerAccess
 from wings_spark.ingest.columns import NewColumnsError
 from wings_spark.ingest.fetched import FileError, RefusedError, SupersededError
-from wings_spark.ingest.plan import FileSection, Work
-from wings_spark.ingest.read_file import FileReader, Reading
+from wings_spark.ingest.plan import FileSection, PlannedWork
+from wings_spark.ingest.read_file import FileReader, FileReading
 from wings_spark.ingest.settings import SourceSettings
 
 STAGE_SECONDS_MAX = 24 * 3600.0
@@ -49,7 +49,7 @@ class Done:
 
 
 def carry_out(
-    settings: SourceSettings, works: Sequence[Work], server: Server | None = None
+    settings: SourceSettings, works: Sequence[PlannedWork], server: ServerAccess | None = None
 ) -> list[Done]:
     """Read and stage the files of some works, unless their claim is already published.
 
@@ -59,7 +59,7 @@ def carry_out(
     Args:
         settings: Settings of the source.
         works: The works to do.
-        server: Server of the target, with files read by the driver; None to read them here.
+        server: The target, with files read by the driver; None to read them here.
 
     Raises:
         WingsError: The server failed: the task must be retried.
@@ -85,7 +85,7 @@ def carry_out(
         return done
 
 
-def _forget_begun(client: Client, writer: str, work: Work) -> None:
+def _forget_begun(client: Client, writer: str, work: PlannedWork) -> None:
     """Delete the marks of an attempt that did not end because of a file.
 
     Blocks until the server responds, at most for `UNMARK_SECONDS_MAX`.
@@ -106,7 +106,7 @@ class _Task:
     client: Client
     topic: Topic
     reader: FileReader
-    work: Work
+    work: PlannedWork
     attempts_max: int
 
     def results(self, marks: Sequence[str]) -> Iterator[FileResult]:
@@ -186,7 +186,7 @@ class _Task:
         return self._failed(section, "its columns differ at each attempt to add them to the topic")
 
     def _staged(self, section: FileSection) -> FileResult:
-        reading = Reading()
+        reading = FileReading()
         batches = self.reader.batches(section, reading)
         first = next(batches, None)
         result = FileResult(section.file.shard)
@@ -211,9 +211,9 @@ class _Task:
         )
 
 
-def works_of(batches: Iterator[pa.RecordBatch]) -> list[Work]:
+def works_of(batches: Iterator[pa.RecordBatch]) -> list[PlannedWork]:
     """Return the works of a task, given as rows of one column of JSON."""
     texts: list[Any] = []
     for batch in batches:
         texts += cast("Any", batch).column(0).to_pylist()
-    return [Work.model_validate_json(text) for text in texts]
+    return [PlannedWork.model_validate_json(text) for text in texts]

@@ -14,8 +14,8 @@ from wings_client import Client
 from wings_core.errors import Unavailable
 from wings_core.queue.claims import Claim, Fate, FileResult
 from wings_core.queue.sqlite import SqliteQueue
-from wings_spark.ingest.plan import FileSection, Work, planned
-from wings_spark.ingest.read_file import FileReader, Reading
+from wings_spark.ingest.plan import FileSection, PlannedWork, planned
+from wings_spark.ingest.read_file import FileReader, FileReading
 from wings_spark.ingest.work import carry_out
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ SECONDS_MAX = 150.0
 
 _PROGRAM = f"""{FORKED}{DEADLY}
 import sys
-from wings_spark.ingest.plan import Work
+from wings_spark.ingest.plan import PlannedWork
 from wings_spark.ingest.settings import SourceSettings
 from wings_spark.ingest.work import carry_out
 
 settings, work = sys.argv[1:]
-carry_out(SourceSettings.model_validate_json(settings), [Work.model_validate_json(work)])
+carry_out(SourceSettings.model_validate_json(settings), [PlannedWork.model_validate_json(work)])
 """
 
 
@@ -40,7 +40,7 @@ def pipeline(source: MakeSource, start: Start) -> Pipeline:
     return start(source(limits={"max_delivery_attempts": 2}))
 
 
-def die(settings: "SourceSettings", work: Work) -> None:
+def die(settings: "SourceSettings", work: PlannedWork) -> None:
     """Carry out a work with a poison file in a process, and see that it is killed."""
     process = subprocess.run(
         [sys.executable, "-c", _PROGRAM, settings.model_dump_json(), work.model_dump_json()],
@@ -53,12 +53,12 @@ def die(settings: "SourceSettings", work: Work) -> None:
     assert process.returncode == -signal.SIGKILL, process.stderr[-2_000:]
 
 
-def work_of(pipeline: Pipeline, claim: Claim) -> Work:
+def work_of(pipeline: Pipeline, claim: Claim) -> PlannedWork:
     (work,) = planned(claim, pipeline.connections.journal.token, 1, pipeline.settings)
     return work
 
 
-def results_of(pipeline: Pipeline, work: Work) -> list[FileResult]:
+def results_of(pipeline: Pipeline, work: PlannedWork) -> list[FileResult]:
     (done,) = carry_out(pipeline.settings, [work])
     return list(done.results)
 
@@ -156,7 +156,7 @@ def test_no_file_is_to_blame_for_a_server_that_fails_while_it_is_read(
     assert claim is not None
     batches = FileReader.batches
 
-    def unreachable(self: FileReader, section: FileSection, reading: Reading) -> Any:
+    def unreachable(self: FileReader, section: FileSection, reading: FileReading) -> Any:
         if section.file.uri.endswith("1.jsonl"):
             raise Unavailable("the store is down")
         return batches(self, section, reading)

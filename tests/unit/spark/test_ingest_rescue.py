@@ -10,7 +10,7 @@ import pytest
 from wings_core.queue.claims import ClaimedFile
 from wings_spark.ingest.fetched import FileError
 from wings_spark.ingest.plan import FileSection
-from wings_spark.ingest.read_file import FileReader, Reading
+from wings_spark.ingest.read_file import FileReader, FileReading
 from wings_spark.ingest.settings import SourceSettings
 
 arrow: Any = pa
@@ -35,7 +35,7 @@ def read(path: Path, fields: dict[str, Any], *, rescues: bool) -> list[dict[str,
     )
     file = ClaimedFile(shard="a", uri=str(path))
     reader = FileReader(settings, arrow.schema(list(fields.items())), None)
-    batches = list(reader.batches(FileSection(file=file, number=0), Reading()))
+    batches = list(reader.batches(FileSection(file=file, number=0), FileReading()))
     return [row for batch in batches for row in batch.to_pylist()]
 
 

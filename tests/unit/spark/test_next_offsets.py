@@ -18,7 +18,7 @@ from wings_spark.next_offsets import (
     next_offsets,
     still_kept,
 )
-from wings_spark.options import ReadOptions
+from wings_spark.options import SparkReadOptions
 from wings_spark.stream_offset import StreamOffset, TopicOffset
 
 VALUES: st.SearchStrategy[JsonScalar] = (
@@ -29,8 +29,10 @@ VALUES: st.SearchStrategy[JsonScalar] = (
 )
 
 A, B = Partition('"a"'), Partition('"b"')
-STRICT = ReadOptions.parse({"endpoint": "grpc://a:1", "topic": "t"})
-LENIENT = ReadOptions.parse({"endpoint": "grpc://a:1", "topic": "t", "failOnDataLoss": "false"})
+STRICT = SparkReadOptions.parse({"endpoint": "grpc://a:1", "topic": "t"})
+LENIENT = SparkReadOptions.parse(
+    {"endpoint": "grpc://a:1", "topic": "t", "failOnDataLoss": "false"}
+)
 
 
 def heads(kept: dict[Partition, tuple[int, int]], uuid: str = "1") -> Heads:

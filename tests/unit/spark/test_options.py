@@ -3,13 +3,13 @@ import pytest
 from wings_core.errors import InvalidArgument
 from wings_core.names import NamespaceName
 from wings_spark.bounds import AtTime, Bound
-from wings_spark.options import ReadOptions, split_pattern
+from wings_spark.options import SparkReadOptions, split_pattern
 
 GIVEN = {"endpoint": "grpc://127.0.0.1:7777", "topic": "flights"}
 
 
 def test_names_of_options_are_read_without_regard_to_case() -> None:
-    options = ReadOptions.parse(
+    options = SparkReadOptions.parse(
         {"ENDPOINT": "grpc://a:1", "Topic": "t", "minpartitions": "7", "FAILONDATALOSS": "false"}
     )
     assert (options.endpoint, options.topic) == ("grpc://a:1", "t")
@@ -17,22 +17,22 @@ def test_names_of_options_are_read_without_regard_to_case() -> None:
 
 
 def test_a_path_is_the_topic() -> None:
-    assert ReadOptions.parse({"endpoint": "grpc://a:1", "path": "t"}).topic == "t"
+    assert SparkReadOptions.parse({"endpoint": "grpc://a:1", "path": "t"}).topic == "t"
     with pytest.raises(InvalidArgument, match="'topic' is given twice"):
-        ReadOptions.parse(GIVEN | {"path": "t"})
-    assert ReadOptions.parse(GIVEN | {"path": GIVEN["topic"]}).topic == "flights"
+        SparkReadOptions.parse(GIVEN | {"path": "t"})
+    assert SparkReadOptions.parse(GIVEN | {"path": GIVEN["topic"]}).topic == "flights"
 
 
 def test_columns_are_names_between_commas_or_json() -> None:
-    assert ReadOptions.parse(GIVEN | {"columns": "a, b"}).columns == ("a", "b")
-    assert ReadOptions.parse(GIVEN | {"columns": '["a, b", "c"]'}).columns == ("a, b", "c")
+    assert SparkReadOptions.parse(GIVEN | {"columns": "a, b"}).columns == ("a", "b")
+    assert SparkReadOptions.parse(GIVEN | {"columns": '["a, b", "c"]'}).columns == ("a, b", "c")
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("250", 0.25), ("250ms", 0.25), ("30s", 30), ("2 min", 120), ("1H", 3600)]
 )
 def test_durations_are_numbers_with_a_unit(text: str, seconds: float) -> None:
-    options = ReadOptions.parse(GIVEN | {"minOffsetsPerTrigger": "5", "maxTriggerDelay": text})
+    options = SparkReadOptions.parse(GIVEN | {"minOffsetsPerTrigger": "5", "maxTriggerDelay": text})
     assert options.max_trigger_delay == pytest.approx(seconds)
 
 
@@ -40,7 +40,7 @@ def test_durations_are_numbers_with_a_unit(text: str, seconds: float) -> None:
     "text", ["1767225605000", "2026-01-01T00:00:05Z", "2026-01-01T01:00:05+01:00"]
 )
 def test_times_are_milliseconds_or_rfc_3339(text: str) -> None:
-    options = ReadOptions.parse(GIVEN | {"startingTimestamp": text})
+    options = SparkReadOptions.parse(GIVEN | {"startingTimestamp": text})
     assert options.start(Bound("earliest")).default == AtTime(1_767_225_605_000_000)
 
 
@@ -70,19 +70,19 @@ BAD_OPTIONS = [
 def test_a_bad_option_is_named(subtests: pytest.Subtests) -> None:
     for given, message in BAD_OPTIONS:
         with subtests.test(given=repr(given)[:80]), pytest.raises(InvalidArgument, match=message):
-            ReadOptions.parse(GIVEN | given)
+            SparkReadOptions.parse(GIVEN | given)
 
 
 def test_an_option_that_is_missing_is_named() -> None:
     with pytest.raises(InvalidArgument, match="option 'endpoint' is required"):
-        ReadOptions.parse({"topic": "flights"})
+        SparkReadOptions.parse({"topic": "flights"})
 
 
 def test_options_of_streams_and_of_batch_reads_are_told_apart() -> None:
     with pytest.raises(InvalidArgument, match="'maxOffsetsPerTrigger' is for streams alone"):
-        ReadOptions.parse(GIVEN | {"maxOffsetsPerTrigger": "5"}).for_batch()
+        SparkReadOptions.parse(GIVEN | {"maxOffsetsPerTrigger": "5"}).for_batch()
     with pytest.raises(InvalidArgument, match="'endingOffsets' is for batch reads alone"):
-        ReadOptions.parse(GIVEN | {"endingOffsets": "latest"}).for_stream()
+        SparkReadOptions.parse(GIVEN | {"endingOffsets": "latest"}).for_stream()
 
 
 def test_a_pattern_is_of_ids_in_the_default_namespace_or_in_one_named_before_it() -> None:
@@ -93,4 +93,4 @@ def test_a_pattern_is_of_ids_in_the_default_namespace_or_in_one_named_before_it(
     assert (namespace, pattern.pattern) == (NamespaceName("a", "b"), "x+")
     for bad, message in (("[", "not a regular expression"), ("a/topics/b", "not a namespace")):
         with pytest.raises(InvalidArgument, match=message):
-            ReadOptions.parse({"endpoint": "grpc://a:1", "topicsPattern": bad})
+            SparkReadOptions.parse({"endpoint": "grpc://a:1", "topicsPattern": bad})

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wings_core.partitions import Partition
-from wings_spark.ranges import TASK_ROWS_MIN, Range, Task, pack, share
+from wings_spark.ranges import TASK_ROWS_MIN, Range, ReadTask, pack, share
 
 SIZES = st.lists(st.integers(0, 1_000_000), max_size=20)
 
@@ -29,7 +29,7 @@ def test_a_budget_is_shared_out_exactly_and_to_none_more_than_it_has(
         assert all(got > 0 for got, size in zip(shares, sizes, strict=True) if size)
 
 
-def spans_of(tasks: list[Task]) -> dict[Partition, list[tuple[int, int]]]:
+def spans_of(tasks: list[ReadTask]) -> dict[Partition, list[tuple[int, int]]]:
     found: dict[Partition, list[tuple[int, int]]] = {}
     for task in tasks:
         for partition, start_offset, end_offset in task.spans:
