@@ -32,10 +32,10 @@ Push = Command
 BLOCK_BYTES = 64 * 1024
 
 SMALL_STAGES = f"""{FORKED}
-from wings_client.cli import main, push_whole
+from wings_client.cli import main, push_rows
 from wings_client.files import source
 source.BLOCK_BYTES = {BLOCK_BYTES}
-push_whole.STAGE_BYTES = 1
+push_rows.STAGE_BYTES = 1
 main()
 """
 """A push of many stages, each of a block."""

@@ -16,7 +16,7 @@ from fix_client import NewTopic
 
 import wings_client
 from wings_client import Client
-from wings_client.cli.sql_text import is_open, name_in_sql, split_statements
+from wings_client.cli.sql_shell import is_open, name_in_sql, split_statements
 from wings_server.testing import RunningServer
 
 _CONTROLS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()].|\x1b[=>]|\r")

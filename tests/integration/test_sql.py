@@ -9,7 +9,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import duckdb
 import httpx
@@ -27,7 +27,7 @@ from token_calls import ROOT, client_of, new_token
 
 import wings_client
 from wings_client import Client, InvalidSql, PermissionDenied, ResourceExhausted, TopicNotFound
-from wings_client.cli.sql_run import SqlFormat
+from wings_client.cli.output import SqlFormat
 from wings_core.limits import Limits
 from wings_core.sql import query, workers
 from wings_server.testing import RunningServer, running_server
@@ -759,11 +759,11 @@ def test_the_command_writes_rows_in_each_format(server: RunningServer, flights: 
         return subprocess.run([*command, *arguments], check=True, capture_output=True).stdout
 
     text = f'select delay, carrier from "{flights}" where delay < ? order by 1'
-    written = {name: run(text, "-p", "2", "--format", name) for name in SqlFormat}
-    assert b"carrier" in written[SqlFormat.TABLE]
+    written = {name: run(text, "-p", "2", "--format", name) for name in get_args(SqlFormat)}
+    assert b"carrier" in written["table"]
     expected = [{"delay": 0, "carrier": "c0"}, {"delay": 1, "carrier": "c1"}]
-    assert json.loads(written[SqlFormat.JSON]) == expected
-    assert written[SqlFormat.CSV] == b'"delay","carrier"\n0,"c0"\n1,"c1"\n'
-    with pa.ipc.open_stream(io.BytesIO(written[SqlFormat.ARROW])) as reader:
+    assert json.loads(written["json"]) == expected
+    assert written["csv"] == b'"delay","carrier"\n0,"c0"\n1,"c1"\n'
+    with pa.ipc.open_stream(io.BytesIO(written["arrow"])) as reader:
         assert reader.read_all().to_pylist() == expected
-    assert parquet.read_table(io.BytesIO(written[SqlFormat.PARQUET])).to_pylist() == expected
+    assert parquet.read_table(io.BytesIO(written["parquet"])).to_pylist() == expected

@@ -9,7 +9,7 @@ from io import BufferedWriter, RawIOBase, TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
-from wings_client.cli.extras import install_hint
+from wings_client.cli.environment import install_hint
 from wings_core.errors import WingsError
 
 __all__ = ["main"]

@@ -1,11 +1,135 @@
-"""The root of the `wings` command."""
+"""The root of the `wings` command, and how commands are found.
 
-from importlib.metadata import version
-from typing import Annotated
+They are the client's own, and those of the entry-point group `wings.commands`. A command is a plain
+function or a `typer.Typer`. It is imported only when it is called or listed, so `wings fetch` never
+pays for the server's imports. A command of Wings whose extra is not installed is listed with the
+command that installs it. Any other that cannot be imported is reported on standard error; all other
+commands work.
+"""
+
+import sys
+from importlib.metadata import EntryPoint, entry_points, version
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
-from wings_client.cli.plugins import MARKUP, PluginGroup
+from wings_client.cli.access import add_access_options
+from wings_client.cli.environment import install_hint, missing_module
+from wings_core.suggestions import suggested
+
+GROUP = "wings.commands"
+
+OWN = {
+    name: EntryPoint(name, f"wings_client.cli.{place}", GROUP)
+    for name, place in {
+        "backup": "backup:app",
+        "bench": "bench:bench",
+        "consume": "following:consume",
+        "export": "export:export",
+        "fetch": "fetch:fetch",
+        "gather": "gather:gather",
+        "maintain": "maintain:maintain",
+        "push": "push:push",
+        "share": "share:app",
+        "sql": "sql:sql",
+        "tail": "following:tail",
+        "token": "token:app",
+        "topic": "topic:app",
+    }.items()
+}
+"""The client's commands."""
+
+MARKUP: Final = "markdown"
+"""The markup of the help: paragraphs are wrapped, and brackets are literal."""
+
+
+class PluginGroup(TyperGroup):
+    """A command group that adds the commands of the entry-point group to its own."""
+
+    # The types of a context and of a command are private to typer, hence `Any`.
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands, the plugins' among them, in order."""
+        return sorted({*super().list_commands(ctx), *_found()})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; None if there is none or it cannot be loaded."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        # Entry points of all distributions are only read for names other than our own commands.
+        entry_point = OWN.get(cmd_name) or _found().get(cmd_name)
+        if entry_point is None:
+            return None
+        # Checked beforehand: most modules are imported when the command runs, not when it loads.
+        missing = missing_module(entry_point.value.partition(".")[0])
+        try:
+            command = _not_installed(cmd_name, missing) if missing else _load(entry_point)
+        except Exception as error:  # noqa: BLE001 - a plugin may fail in any way
+            sys.stderr.write(f"wings: {_explain(entry_point, error)}\n")
+            return None
+        self.add_command(command, cmd_name)
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command named by the arguments; exits with status 1 if it does not load."""
+        name = args[0]
+        if self.get_command(ctx, name) is None:
+            if name in _found():
+                raise typer.Exit(1)
+            if not name.startswith("-"):
+                hint = suggested(name, self.list_commands(ctx))
+                ctx.fail(f"No such command {name!r}{hint}")
+        return super().resolve_command(ctx, args)
+
+
+def _found() -> dict[str, EntryPoint]:
+    """Return entry points by name; of two with one name, the first found."""
+    found = dict(OWN)
+    for entry_point in entry_points(group=GROUP):
+        found.setdefault(entry_point.name, entry_point)
+    return found
+
+
+def _load(entry_point: EntryPoint) -> Any:
+    target = entry_point.load()
+    if not isinstance(target, typer.Typer):
+        if not callable(target):
+            raise TypeError("it is neither a function nor a typer.Typer")
+        app = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
+        app.command(entry_point.name)(target)
+        target = app
+    command = typer.main.get_command(target)
+    command.name = entry_point.name
+    add_access_options(command)
+    return command
+
+
+def _not_installed(name: str, module: str) -> Any:
+    """Return a command that accepts any arguments, and prints what to install."""
+    hint = install_hint(module)
+    app = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
+
+    @app.command(
+        name,
+        help=f"Not installed; needs: {hint}",
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )
+    def fail() -> None:  # pyright: ignore[reportUnusedFunction] - typer calls it.
+        sys.stderr.write(f"wings: {name!r} needs {module}, of an extra: {hint}\n")
+        raise typer.Exit(1)
+
+    command = typer.main.get_command(app)
+    command.name = name
+    return command
+
+
+def _explain(entry_point: EntryPoint, error: Exception) -> str:
+    cause = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"the command {entry_point.name!r} ({entry_point.value}) cannot be loaded: {cause}"
+
 
 SERVICES = ("holds", "ingest", "metadata", "serve")
 """Long-running commands, which create their own traces, if any."""

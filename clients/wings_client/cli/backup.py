@@ -1,17 +1,16 @@
 """`wings backup`: take backups of a server, list, verify and prune them."""
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from typer.core import TyperGroup
 
 from wings_client._backup import take_backup
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected_transport
-from wings_client.cli.plugins import MARKUP
+from wings_client.cli.app import MARKUP
+from wings_client.cli.endpoint import connected_transport
+from wings_client.cli.options import DEFAULT, EndpointOption
+from wings_client.cli.output import progress_line
+from wings_client.cli.values import count_of
 from wings_core.backup.repository import Manifest, Repository
 from wings_core.times import format_timestamp
 
@@ -60,8 +59,12 @@ def create(
     $ wings backup s3://my-backups/wings --endpoint grpc://log:7777
     """
     repository = Repository.open(dest, create=True)
-    with connected_transport(endpoint) as (_, transport), _progress("copying") as progress:
-        manifest = take_backup(transport, repository, progress)
+    with connected_transport(endpoint) as (_, transport), progress_line("copying") as show:
+        manifest = take_backup(
+            transport,
+            repository,
+            lambda files, size: show(f"copying: {files:,} files, {size:,} bytes new"),
+        )
     typer.echo(_line(manifest))
     if verify:
         _verify(repository, [manifest])
@@ -109,7 +112,7 @@ def _verify(repository: Repository, manifests: list[Manifest]) -> None:
     for problem in repository.problems(manifests):
         typer.echo(f"problem: {problem}")
         found += 1
-    typer.echo("all right" if not found else f"{found:,} problem{'' if found == 1 else 's'} found")
+    typer.echo("all right" if not found else f"{count_of(found, 'problem')} found")
     if found:
         raise typer.Exit(1)
 
@@ -119,19 +122,3 @@ def _line(manifest: Manifest) -> str:
         f"{manifest.backup}  {format_timestamp(manifest.at_us)}  {manifest.size:,} bytes, "
         f"{manifest.copied_bytes:,} of them new, in {len(manifest.files):,} files"
     )
-
-
-@contextmanager
-def _progress(what: str) -> Generator[Callable[[int, int], None]]:
-    """Show progress on standard error, if it is a terminal."""
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task(what)
-
-        def show(files: int, size: int) -> None:
-            progress.update(task, description=f"{what}: {files:,} files, {size:,} bytes new")
-
-        yield show

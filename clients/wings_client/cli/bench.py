@@ -13,7 +13,8 @@ import pyarrow as pa
 import typer
 
 from wings_client import Client, Topic
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected
+from wings_client.cli.endpoint import connected
+from wings_client.cli.options import DEFAULT, EndpointOption
 from wings_client.cli.tables import Column, print_lines, rendered
 from wings_core.errors import Unavailable, WingsError
 

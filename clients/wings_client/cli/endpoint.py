@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 import typer
@@ -17,60 +17,14 @@ from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, Wings
 from wings_core.names import DEFAULT_NAMESPACE, TopicName
 from wings_core.suggestions import suggested
 
-DEFAULT = "grpc://127.0.0.1:7777"
-"""Default address of `wings serve`."""
+RETRY = Retry(reconnect_seconds=24 * 3600.0)
+"""Retry policy of followers: reconnect for a day."""
 
 KEPT = "kept"
 """Fact with the end of an error's message: the rows that stay committed."""
 
 FLIGHT_SCHEMES = ("grpc", "grpc+tcp", "grpc+tls")
 HTTP_SCHEMES = ("http", "https")
-
-_HELP = "Address of the server, or of several nodes, separated by commas."
-
-TopicArgument = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
-]
-
-EndpointOption = Annotated[
-    str,
-    typer.Option("--endpoint", envvar="WINGS_ENDPOINT", metavar="grpc://HOST:PORT", help=_HELP),
-]
-
-AnyEndpointOption = Annotated[
-    str,
-    typer.Option(
-        "--endpoint",
-        envvar="WINGS_ENDPOINT",
-        metavar="URL",
-        help="Address of the server: grpc://HOST:PORT, or http://HOST:PORT.",
-    ),
-]
-
-
-PARTITIONS_SHOWN_MAX = 20
-"""Partitions shown by default."""
-
-AllPartitionsOption = Annotated[
-    bool,
-    typer.Option("--all-partitions", help=f"Show all, not the first {PARTITIONS_SHOWN_MAX} alone."),
-]
-
-
-def _full_namespace(name: str | None) -> str | None:
-    if name is None or "/" in name:
-        return name
-    return f"tenants/{DEFAULT_NAMESPACE.tenant}/namespaces/{name}"
-
-
-NamespaceOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAMESPACE",
-        callback=_full_namespace,
-        help="Full name, or id in the default tenant. Default: all namespaces.",
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,23 +6,20 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
+from itertools import chain
 from pathlib import Path
-from typing import IO, Annotated, Any, cast
+from typing import IO, Annotated, Any, Literal, cast
 
 import pyarrow as pa
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from wings_client import Client, Topic
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, TopicArgument, connected
+from wings_client.cli.endpoint import connected
 from wings_client.cli.fetch import ColumnsOption, FilterOption, SystemColumnsOption
-from wings_client.cli.output import NotFinite, parquet_writer
+from wings_client.cli.options import DEFAULT, EndpointOption, TopicArgument
+from wings_client.cli.output import parquet_writer, progress_line, stream_writer
 from wings_client.cli.values import Offset, chosen_columns, parse_offset, parse_partition
 from wings_core.errors import InvalidArgument
-from wings_core.json_rows import encode_lines
-from wings_core.json_rows.encode import csv_head, csv_rows
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 """Approximate bytes in memory of a Parquet row group, or an Arrow batch."""
@@ -30,22 +27,16 @@ ROW_GROUP_BYTES = 64 * 1024 * 1024
 STANDARD_OUTPUT = "-"
 
 
-class FileFormat(StrEnum):
-    """How an exported file is written."""
+ExportFormat = Literal["parquet", "arrow", "csv", "jsonl"]
+"""How an exported file is written."""
 
-    PARQUET = "parquet"
-    ARROW = "arrow"
-    CSV = "csv"
-    JSONL = "jsonl"
-
-
-_BY_SUFFIX = {
-    ".parquet": FileFormat.PARQUET,
-    ".arrow": FileFormat.ARROW,
-    ".feather": FileFormat.ARROW,
-    ".csv": FileFormat.CSV,
-    ".jsonl": FileFormat.JSONL,
-    ".ndjson": FileFormat.JSONL,
+_BY_SUFFIX: dict[str, ExportFormat] = {
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
 }
 
 
@@ -57,7 +48,7 @@ def export(
     *,
     endpoint: EndpointOption = DEFAULT,
     file_format: Annotated[
-        FileFormat | None,
+        ExportFormat | None,
         typer.Option("--format", help="Default: by FILE's suffix."),
     ] = None,
     partition: Annotated[
@@ -94,7 +85,7 @@ def export(
     """
     wanted = _format(file, file_format)
     begin, finish = parse_offset(offset), None if end is None else parse_offset(end)
-    if file == STANDARD_OUTPUT and wanted is FileFormat.PARQUET and sys.stdout.isatty():
+    if file == STANDARD_OUTPUT and wanted == "parquet" and sys.stdout.isatty():
         raise typer.BadParameter("parquet is binary: give a file", param_hint="FILE")
     with connected(endpoint, topic) as client:
         found = client.topic(topic)
@@ -110,7 +101,7 @@ def export(
         typer.echo(f"{file}: {written:,} messages")
 
 
-def _format(file: str, wanted: FileFormat | None) -> FileFormat:
+def _format(file: str, wanted: ExportFormat | None) -> ExportFormat:
     found = wanted or _BY_SUFFIX.get(Path(file).suffix.lower())
     if found is None:
         known = ", ".join(_BY_SUFFIX)
@@ -147,7 +138,7 @@ def _readers(
 
 def _write(
     sink: IO[bytes],
-    wanted: FileFormat,
+    wanted: ExportFormat,
     readers: Iterator[pa.RecordBatchReader],
     *,
     is_stream: bool,
@@ -155,89 +146,54 @@ def _write(
     """Write the rows of all readers; returns their number."""
     first = next(readers)
     written = 0
-    with _progress() as progress, _writer(sink, wanted, first.schema, is_stream) as write:
+    started = time.monotonic()
+    with (
+        progress_line("exporting") as show,
+        _writer(sink, wanted, first.schema, is_stream) as write,
+    ):
         pending: list[pa.RecordBatch] = []
         size = 0
-        for batch in _batches(first, readers):
+        for batch in chain(first, chain.from_iterable(readers)):
             pending.append(batch)
             size += batch.nbytes
             written += batch.num_rows
             if size >= ROW_GROUP_BYTES:
                 write(pa.Table.from_batches(pending))
                 pending, size = [], 0
-            progress(written)
+            rate = written / max(time.monotonic() - started, 1e-3)
+            show(f"{written:,} messages, {rate:,.0f} a second")
         if pending:
             write(pa.Table.from_batches(pending))
     return written
 
 
-def _batches(
-    first: pa.RecordBatchReader, rest: Iterator[pa.RecordBatchReader]
-) -> Iterator[pa.RecordBatch]:
-    yield from first
-    for reader in rest:
-        yield from reader
-
-
 @contextmanager
 def _writer(
-    sink: IO[bytes], wanted: FileFormat, schema: pa.Schema, is_stream: bool
+    sink: IO[bytes], wanted: ExportFormat, schema: pa.Schema, is_stream: bool
 ) -> Generator[Callable[[pa.Table], None]]:
     """Yield a writer of rows of a schema; leaving the block completes the file."""
-    if wanted is FileFormat.JSONL:
-        not_finite = NotFinite()
-
-        def write(table: pa.Table) -> None:
-            for batch in table.to_batches():
-                not_finite.add(batch)
-                sink.writelines(encode_lines(batch))
-
-        yield write
-        not_finite.tell()
-    elif wanted is FileFormat.CSV:
-        sink.write(csv_head(schema))
-        yield lambda table: sink.writelines(csv_rows(batch) for batch in table.to_batches())
-    elif wanted is FileFormat.ARROW:
-        opened = pa.ipc.new_stream if is_stream else pa.ipc.new_file
-        with opened(cast("Any", sink), schema) as arrow:
-            yield lambda table: arrow.write_table(table.combine_chunks())
-    else:
+    if wanted == "parquet":
         with parquet_writer(sink, schema) as write_table:
             yield write_table
+    elif wanted == "arrow" and not is_stream:
+        with pa.ipc.new_file(cast("Any", sink), schema) as arrow:
+            yield lambda table: arrow.write_table(table.combine_chunks())
+    else:
+        writer = stream_writer(schema, wanted, sink)
 
+        def write(table: pa.Table) -> None:
+            for batch in table.combine_chunks().to_batches():
+                writer.write(batch)
 
-class _Counted:
-    """Standard output as a file with a position, which Parquet's writer needs."""
-
-    closed = False
-
-    def __init__(self, sink: IO[bytes]) -> None:
-        self._sink = sink
-        self._position = 0
-
-    def write(self, data: bytes) -> int:
-        self._position += len(data)
-        return self._sink.write(data)
-
-    def writelines(self, parts: Iterator[bytes]) -> None:
-        for part in parts:
-            self.write(part)
-
-    def tell(self) -> int:
-        return self._position
-
-    def flush(self) -> None:
-        self._sink.flush()
-
-    def close(self) -> None:
-        self.flush()
+        yield write
+        writer.close()
 
 
 @contextmanager
 def _target(file: str, *, force: bool) -> Generator[IO[bytes]]:
     """Yield a sink; a file gets its name, durably, when the block succeeds."""
     if file == STANDARD_OUTPUT:
-        yield cast("IO[bytes]", _Counted(sys.stdout.buffer))
+        yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     path = Path(file)
@@ -252,21 +208,3 @@ def _target(file: str, *, force: bool) -> Generator[IO[bytes]]:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-@contextmanager
-def _progress() -> Generator[Callable[[int], None]]:
-    """Show rows, and rows per second, on standard error, if it is a terminal."""
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task("exporting")
-        started = time.monotonic()
-
-        def show(rows: int) -> None:
-            rate = rows / max(time.monotonic() - started, 1e-3)
-            progress.update(task, description=f"{rows:,} messages, {rate:,.0f} a second")
-
-        yield show

@@ -1,34 +1,41 @@
 """`wings fetch`: shows the messages of one or all partitions from an offset on."""
 
-from collections.abc import Sequence
+import http.client
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
 
-from wings_client import ConsumedBatch, FetchResult, RangesBatch
-from wings_client.cli.endpoint import (
-    DEFAULT,
-    AnyEndpointOption,
-    Endpoint,
-    TopicArgument,
-    connected,
-    explained,
-)
-from wings_client.cli.http import HttpServer
+from wings_client import Connection, ConsumedBatch, FetchResult, RangesBatch, Topic
+from wings_client._errors import unreachable
+from wings_client.cli.access import current_access, refuse_files_of_tls, tls_context
+from wings_client.cli.endpoint import Endpoint, connected, explained
+from wings_client.cli.options import DEFAULT, TopicArgument
 from wings_client.cli.output import Format, check_output, write_all
 from wings_client.cli.values import (
     Offset,
     chosen_columns,
+    one_line,
     parse_offset,
     parse_partition,
     partition_text,
     printable,
+    seconds_of,
 )
-from wings_core.errors import WingsError
+from wings_core.arrow_types import fields_of
+from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError, error_from_json
+from wings_core.json_rows import decode_rows
 from wings_core.names import TopicName
 from wings_core.partitions import JsonScalar, partition_of_value, partition_sort_key
+
+GRACE_SECONDS = 30.0
+"""Timeout of a call apart from its long poll, in seconds."""
+
+ANSWER_BYTES_MAX = 256 * 1024 * 1024
+"""Longest accepted response; a server sends at most 32 MiB by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +55,130 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a fetch from one partition."""
+    """Messages of one partition."""
 
     partition: JsonScalar
     start_offset: int
     end_offset: int | None
-    schema: pa.Schema
     batches: Sequence[pa.RecordBatch]
 
 
-@dataclass(frozen=True, slots=True)
-class FoundMany:
-    """The result of a fetch from all partitions."""
+class HttpServer:
+    """A server's HTTP interface, for an HTTP endpoint; each call has a connection of its own."""
 
-    schema: pa.Schema
-    parts: Sequence[Found]
-    """Results of the partitions with messages, ordered by value."""
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic's description.
+
+        Raises:
+            TopicNotFound: There is no topic of this name.
+        """
+        return Topic.from_json(self._call("GET", f"/v1/{TopicName.parse(name)}"))
+
+    def topic_names(self, namespace: str) -> Iterable[str]:
+        """Return the full names of all topics of a namespace."""
+        return [found["topic"] for found in self._call("GET", f"/v1/{namespace}/topics")]
+
+    def fetch(
+        self, topic: Topic, partition: JsonScalar, offset: int, limits: dict[str, int]
+    ) -> tuple[pa.Schema, list[Found]]:
+        """Return a schema, and messages of one partition from an offset; long-polls for enough.
+
+        Args:
+            topic: The topic.
+            partition: Partition value; None for a topic without a key.
+            offset: The first offset.
+            limits: `timeout_ms`, `min_messages`, `max_messages`, if given.
+
+        Raises:
+            WingsError: The server's error, or `Unavailable`.
+        """
+        name = TopicName.parse(topic.name)
+        asked = {"topic": name.topic, "partition_value": partition, "offset": offset}
+        body = {"namespace": str(name.namespace), "topics": [asked], **limits}
+        wait = limits.get("timeout_ms", 0) / 1000
+        (found,) = self._call("POST", "/v1/fetch", body, wait)["topics"]
+        if found["_tag"] == "error":
+            raise error_from_json({key: found[key] for key in ("code", "message")})
+        batch = _decoded(found["messages"], topic.schema)
+        batches = [batch] if batch.num_rows else []
+        return batch.schema, [Found(partition, found["start_offset"], found["end_offset"], batches)]
+
+    def _call(
+        self, method: str, path: str, body: dict[str, Any] | None = None, wait: float = 0.0
+    ) -> Any:
+        endpoint = self._endpoint
+        kind = http.client.HTTPSConnection
+        if endpoint.scheme == "http":
+            kind = http.client.HTTPConnection
+            refuse_files_of_tls(endpoint.url)
+        access = current_access()
+        options: dict[str, Any] = {"timeout": wait + GRACE_SECONDS}
+        if endpoint.scheme != "http":
+            options["context"] = tls_context()
+        connection = kind(endpoint.host, endpoint.port, **options)
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        headers |= {name.decode(): value.decode() for name, value in access.headers}
+        try:
+            connection.connect()
+        except (OSError, http.client.HTTPException) as error:
+            raise unreachable(endpoint.url, str(error)) from None
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            data = answer.read(ANSWER_BYTES_MAX + 1)
+        except TimeoutError:
+            raise self._unavailable("no answer in time", Connection.TIMEOUT) from None
+        except OSError as error:
+            raise self._unavailable(str(error), Connection.LOST) from None
+        except http.client.IncompleteRead:
+            raise self._unavailable("the response was truncated", Connection.LOST) from None
+        except http.client.HTTPException:
+            raise InvalidArgument(
+                f"{endpoint.url} is not an HTTP server: for Arrow Flight, give grpc://HOST:PORT"
+            ) from None
+        finally:
+            connection.close()
+        return self._read(answer.status, data)
+
+    def _read(self, status: int, data: bytes) -> Any:
+        if len(data) > ANSWER_BYTES_MAX:
+            raise Internal(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
+        try:
+            found = json.loads(data)
+        except ValueError:
+            raise Internal(
+                f"{self._endpoint.url} answers {status} without JSON: is it a Wings server?"
+            ) from None
+        if status == 200:
+            return found
+        if isinstance(found, dict) and "code" in found:
+            raise error_from_json(found)
+        raise Internal(f"{self._endpoint.url} answers {status}: is it a Wings server?")
+
+    def _unavailable(self, problem: str, how: Connection) -> Unavailable:
+        url = self._endpoint.url
+        return Unavailable(f"{url}: {problem}", endpoint=url, connection=how.value)
 
 
+def _decoded(messages: list[Any], schema: pa.Schema) -> pa.RecordBatch:
+    """Return decoded messages in the topic's types."""
+    # JSON has no NaN: it is sent as null, even if the column is not nullable.
+    nullable = pa.schema([field.with_nullable(True) for field in fields_of(schema)])
+    return decode_rows(json.dumps(messages, ensure_ascii=False).encode(), nullable)
+
+
+AnyEndpointOption = Annotated[
+    str,
+    typer.Option(
+        "--endpoint",
+        envvar="WINGS_ENDPOINT",
+        metavar="URL",
+        help="Address of the server: grpc://HOST:PORT, or http://HOST:PORT.",
+    ),
+]
 OffsetOption = Annotated[
     str,
     typer.Option(
@@ -122,7 +235,7 @@ def fetch(
     columns: ColumnsOption = None,
     predicate: FilterOption = None,
     system_columns: SystemColumnsOption = False,
-    wanted_format: FormatOption = Format.TABLE,
+    wanted_format: FormatOption = "table",
     endpoint: AnyEndpointOption = DEFAULT,
 ) -> None:
     """Fetch messages of one or all partitions, waiting if there are too few.
@@ -159,47 +272,40 @@ def fetch(
     )
     server = Endpoint.parse(endpoint)
     try:
-        found = _over_http(server, wanted) if server.is_http else _over_flight(endpoint, wanted)
+        schema, parts = (_over_http if server.is_http else _over_flight)(server, wanted)
     except WingsError as error:
-        typer.echo(_failure(wanted, error), err=wanted_format is not Format.TABLE)
+        typer.echo(_failure(wanted, error), err=wanted_format != "table")
         raise typer.Exit(1) from None
-    if isinstance(found, FoundMany):
-        _write_many(wanted, found, wanted_format)
+    if wanted_format != "table":
+        write_all([batch for part in parts for batch in part.batches], schema, wanted_format)
         return
-    if wanted_format is Format.TABLE:
-        typer.echo(f"{_success(wanted, found)}\n")
-    write_all(found.batches, found.schema, wanted_format)
-
-
-def _write_many(wanted: Wanted, found: FoundMany, wanted_format: Format) -> None:
-    if wanted_format is not Format.TABLE:
-        batches = [batch for part in found.parts for batch in part.batches]
-        write_all(batches, found.schema, wanted_format)
-        return
-    if not found.parts:
-        typer.echo(f"Topic: {printable(wanted.topic)}, Partition: all, Start: null, End: null")
-    for number, part in enumerate(found.parts):
+    if not parts:
+        typer.echo(f"Topic: {printable(topic)}, Partition: all, Start: null, End: null")
+    for number, part in enumerate(parts):
         between = "\n" if number else ""
-        typer.echo(f"{between}{_success(wanted, part)}\n")
-        write_all(part.batches, part.schema, wanted_format)
+        typer.echo(f"{between}{_success(topic, part)}\n")
+        write_all(part.batches, schema, wanted_format)
 
 
-def _success(wanted: Wanted, found: Found) -> str:
+def _success(topic: str, found: Found) -> str:
     end = "null" if found.end_offset is None else found.end_offset
     return (
-        f"Topic: {printable(wanted.topic)}, Partition: {partition_text(found.partition)}, "
+        f"Topic: {printable(topic)}, Partition: {partition_text(found.partition)}, "
         f"Start: {found.start_offset}, End: {end}"
     )
 
 
 def _failure(wanted: Wanted, error: WingsError) -> str:
     given = "null" if wanted.partition is None else printable(wanted.partition)
-    message = " ".join(printable(error.message.replace("\n", " ")).split())
-    return f"Topic: {printable(wanted.topic)}, Partition: {given}, Error: {message}"
+    return f"Topic: {printable(wanted.topic)}, Partition: {given}, Error: {one_line(error.message)}"
 
 
-def _over_flight(endpoint: str, wanted: Wanted) -> Found | FoundMany:
-    with connected(endpoint, wanted.topic) as client:
+def _over_flight(server: Endpoint, wanted: Wanted) -> tuple[pa.Schema, list[Found]]:
+    """Return the schema of the messages, and those of each partition that has some, by value.
+
+    Of one partition that was asked for, they may be none.
+    """
+    with connected(server.url, wanted.topic) as client:
         topic = client.topic(wanted.topic)
         many = wanted.partition is None and topic.partition_key is not None
         partition = None if many else parse_partition(wanted.partition, topic)
@@ -207,7 +313,7 @@ def _over_flight(endpoint: str, wanted: Wanted) -> Found | FoundMany:
             topic,
             partition,
             offset=wanted.offset,
-            timeout=None if wanted.timeout_ms is None else wanted.timeout_ms / 1000,
+            timeout=seconds_of(wanted.timeout_ms),
             min_messages=wanted.min_messages,
             max_messages=wanted.max_messages,
             columns=chosen_columns(wanted.columns, topic.schema),
@@ -215,8 +321,9 @@ def _over_flight(endpoint: str, wanted: Wanted) -> Found | FoundMany:
             system_columns=wanted.system_columns,
         )
     if many:
-        return FoundMany(result.schema, _by_partition(result))
-    return Found(partition, result.start_offset, result.end_offset, result.schema, result.batches)
+        return result.schema, _by_partition(result)
+    found = Found(partition, result.start_offset, result.end_offset, result.batches)
+    return result.schema, [found]
 
 
 def _by_partition(result: FetchResult) -> list[Found]:
@@ -231,14 +338,13 @@ def _by_partition(result: FetchResult) -> list[Found]:
             value,
             parts[value][0].start_offset,
             parts[value][-1].end_offset,
-            result.schema,
             [part.batch for part in parts[value]],
         )
         for value in sorted(parts, key=lambda value: partition_sort_key(partition_of_value(value)))
     ]
 
 
-def _over_http(endpoint: Endpoint, wanted: Wanted) -> Found:
+def _over_http(endpoint: Endpoint, wanted: Wanted) -> tuple[pa.Schema, list[Found]]:
     if wanted.columns or wanted.filter is not None or wanted.system_columns:
         raise typer.BadParameter(
             "--columns, --filter and --system-columns need Arrow Flight: give grpc://HOST:PORT",
@@ -256,16 +362,9 @@ def _over_http(endpoint: Endpoint, wanted: Wanted) -> Found:
         topic = server.topic(wanted.topic)
         partition = parse_partition(wanted.partition, topic)
         given = {name: value for name, value in limits.items() if value is not None}
-        result = server.fetch(topic, partition, wanted.offset, given)
+        return server.fetch(topic, partition, wanted.offset, given)
     except WingsError as error:
         namespace = str(TopicName.parse(wanted.topic).namespace)
         raise explained(
             error, endpoint.url, wanted.topic, lambda: server.topic_names(namespace)
         ) from error
-    return Found(
-        partition,
-        result.start_offset,
-        result.end_offset,
-        result.table.schema,
-        result.table.to_batches(),
-    )

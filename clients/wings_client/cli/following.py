@@ -1,52 +1,46 @@
-"""Display of messages as they arrive, until Ctrl-C, for `wings tail` and `wings consume`."""
+"""`wings tail` and `wings consume`: show messages as they arrive, until Ctrl-C."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, NoReturn
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Annotated
 
 import pyarrow as pa
 import typer
 
-from wings_client import Retry
-from wings_client.cli.output import Format, Writer, stream_writer
-
-RETRY = Retry(reconnect_seconds=24 * 3600.0)
-"""Retry policy of followers: reconnect for a day."""
+from wings_client import Client, Consumer, Topic
+from wings_client._chunks import OnDataLoss
+from wings_client._consumer_reads import ConsumerReads
+from wings_client._transport import Transport
+from wings_client.cli.endpoint import RETRY, connected, connected_transport, short_name
+from wings_client.cli.options import (
+    DEFAULT,
+    ColumnsOption,
+    EndpointOption,
+    FilterOption,
+    FormatOption,
+    IdleOption,
+    SystemColumnsOption,
+    TopicArgument,
+)
+from wings_client.cli.output import Format, Writer, check_output, stream_writer
+from wings_client.cli.values import (
+    Offset,
+    chosen_columns,
+    count_of,
+    parse_offset,
+    parse_partition,
+    partition_text,
+    seconds_of,
+)
+from wings_core.contracts.sql import LiveBody
+from wings_core.partitions import JsonScalar
 
 PARTITION, OFFSET, TIMESTAMP = "__partition", "__offset", "__timestamp"
 
-ColumnsOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAMES", help="Columns to show, comma-separated; repeatable."),
-]
 FollowedOption = Annotated[
     str | None,
     typer.Option(
         metavar="V", help="Partition value, by the key's type. Default: all, new ones included."
-    ),
-]
-FilterOption = Annotated[
-    str | None, typer.Option("--filter", metavar="SQL", help="Show only matching messages.")
-]
-SystemColumnsOption = Annotated[
-    bool,
-    typer.Option(
-        "--system-columns",
-        help="Show __offset and __timestamp in every format, and __partition for all partitions.",
-    ),
-]
-FormatOption = Annotated[
-    Format,
-    typer.Option(
-        "--format", help="table for people; json (an object per line), csv, arrow for pipes."
-    ),
-]
-IdleOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="MS",
-        min=1,
-        help="End after this many milliseconds without a message. Default: never.",
     ),
 ]
 
@@ -68,7 +62,7 @@ class Display:
     ) -> None:
         self.messages = 0
         self._names = names
-        self._format = wanted
+        self._format: Format = wanted
         self._system_columns = system_columns
         self._writer: Writer | None = None
 
@@ -78,7 +72,7 @@ class Display:
         names = [name for name in batch.schema.names if name not in system]
         if self._system_columns:
             names += system
-        elif self._format is Format.TABLE:
+        elif self._format == "table":
             names.insert(0, OFFSET)
         shown = batch.select(list(self._names or names))
         if self._writer is None:
@@ -86,7 +80,7 @@ class Display:
         self.messages += batch.num_rows
         self._writer.write(shown)
 
-    def run(self, batches: Iterator[pa.RecordBatch], done: Callable[[], str]) -> None:
+    def run(self, batches: Iterator[pa.RecordBatch], done: Callable[[], str] = str) -> None:
         """Write all batches, until they end or on Ctrl-C.
 
         Args:
@@ -96,25 +90,232 @@ class Display:
         Raises:
             typer.Exit: Interrupted by Ctrl-C, with its exit status.
         """
+        interrupted = False
         try:
             for batch in batches:
                 self.show(batch)
         except KeyboardInterrupt:
-            self._close()
-            self._interrupted(done)
-        self._close()
-
-    def _close(self) -> None:
+            interrupted = True
         if self._writer is not None:
             self._writer.close()
-
-    def _interrupted(self, done: Callable[[], str]) -> NoReturn:
-        plural = "" if self.messages == 1 else "s"
-        typer.echo(f"stopped after {self.messages:,} message{plural}{done()}", err=True)
-        raise typer.Exit(130)
+        if interrupted:
+            typer.echo(f"stopped after {count_of(self.messages, 'message')}{done()}", err=True)
+            raise typer.Exit(130)
 
 
 def say(text: str) -> None:
     """Print a line on standard error, if it is a terminal."""
     if sys.stderr.isatty():
         typer.echo(text, err=True)
+
+
+def tail(
+    topic: TopicArgument,
+    *,
+    partition: FollowedOption = None,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="earliest, latest, an offset, or a time like 2026-11-20T12:00:00Z. Later "
+            "partitions are shown from their start.",
+        ),
+    ] = "latest",
+    columns: ColumnsOption = None,
+    predicate: FilterOption = None,
+    system_columns: SystemColumnsOption = False,
+    wanted_format: FormatOption = "table",
+    timeout: IdleOption = None,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Show the messages of all partitions of a topic as they arrive.
+
+    As a table for people, or as data for another program:
+
+        $ wings tail flights --filter 'delay > 60' --columns origin,destination,delay
+
+        $ wings tail flights --partition JFK --from earliest --format json | jq .delay
+
+    Within a partition messages are shown in order, each once, even if the server restarts
+    meanwhile. Ctrl-C ends it, with exit status 130.
+    """
+    check_output(wanted_format)
+    offset = parse_offset(start)
+    display = Display(wanted_format, system_columns=system_columns)
+    with connected_transport(endpoint, topic, RETRY) as (client, transport):
+        described = client.topic(topic)
+        reads = _reads(
+            client,
+            transport,
+            described,
+            _fixed(described, partition),
+            offset,
+            chosen_columns(columns, described.schema),
+            predicate,
+        )
+        say(f"following {short_name(described.name)} from {start}; Ctrl-C ends it")
+        display.run(_batches(reads, seconds_of(timeout)))
+
+
+def show_live(
+    statement: str,
+    namespace: str | None,
+    start: str,
+    idle_seconds: float | None,
+    wanted: Format,
+    endpoint: str,
+) -> None:
+    """Show the rows of a statement's live view as they arrive, until Ctrl-C.
+
+    Also ends after `idle_seconds` without a row.
+    """
+    offset = parse_offset(start)
+    with connected_transport(endpoint, retry=RETRY) as (client, transport):
+        body = LiveBody(sql=statement, namespace=namespace)
+        view = transport.act("sql-live", body, repeatable=True)
+        topic = client.topic(view["topic"])
+        names: list[str] | None = view["columns"]
+        own = [name for name in names or () if name in topic.schema.names]
+        reads = _reads(client, transport, topic, _all(topic), offset, own or None, view["filter"])
+        say(f"following {short_name(topic.name)} from {start}; Ctrl-C ends it")
+        display = Display(wanted, system_columns=True, names=names)
+        display.run(_batches(reads, idle_seconds))
+
+
+def _reads(
+    client: Client,
+    transport: Transport,
+    topic: Topic,
+    fixed: list[JsonScalar] | None,
+    offset: Offset,
+    columns: Sequence[str] | None,
+    predicate: str | None,
+) -> ConsumerReads:
+    return ConsumerReads(
+        transport,
+        topic,
+        fixed,
+        _starts(client, topic, fixed, offset),
+        {"columns": columns, "filter": predicate, "system_columns": True},
+        on_data_loss="skip",
+    )
+
+
+def _all(topic: Topic) -> list[JsonScalar] | None:
+    """Return the partitions for a read of the whole topic."""
+    return None if topic.partition_key is not None else [None]
+
+
+def _fixed(topic: Topic, given: str | None) -> list[JsonScalar] | None:
+    """Return the given partition; None for all."""
+    return _all(topic) if given is None else [parse_partition(given, topic)]
+
+
+def _starts(
+    client: Client, topic: Topic, fixed: Sequence[JsonScalar] | None, offset: Offset
+) -> dict[JsonScalar, int]:
+    """Return the start offset of each partition, where it is not the log's start."""
+    if offset == "earliest":
+        return {}
+    if fixed is not None:
+        return {value: client.resolve_offset(topic, offset, value) for value in fixed}
+    states = {state.partition: state for state in client.partitions(topic)}
+    if isinstance(offset, int):
+        return {value: max(offset, state.log_start_offset) for value, state in states.items()}
+    return client.resolve_offsets(topic, offset)
+
+
+def _batches(reads: ConsumerReads, idle_seconds: float | None) -> Generator[pa.RecordBatch]:
+    """Yield the batches read; ends after `idle_seconds` without one."""
+    try:
+        reads.start()
+        while True:
+            taken = reads.handover.take(idle_seconds)
+            if taken is not None:
+                yield taken.batch
+            elif reads.handover.ended or not reads.lags():
+                return
+    finally:
+        reads.close()
+
+
+PARTITIONS_SHOWN_MAX = 5
+"""Partitions whose offsets are printed when a consumer resumes."""
+
+
+def consume(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the consumer.")],
+    topic: TopicArgument,
+    *,
+    partition: FollowedOption = None,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="Start of a consumer without offsets: earliest, latest, or a time.",
+        ),
+    ] = "earliest",
+    on_data_loss: Annotated[
+        OnDataLoss,
+        typer.Option(
+            help="If retention has deleted unread messages: end with an error, or skip them with a "
+            "notice."
+        ),
+    ] = "error",
+    columns: ColumnsOption = None,
+    predicate: FilterOption = None,
+    system_columns: SystemColumnsOption = False,
+    wanted_format: FormatOption = "table",
+    timeout: IdleOption = None,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Show the messages of a topic as they arrive, resuming where the last run ended.
+
+        $ wings consume alerts flights --filter 'delay > 60'
+
+    The server stores the consumer's offset in each partition. A batch is committed after it is
+    written, so an interrupted one is repeated. Standard error shows the offsets at which it
+    resumes. Ctrl-C ends it, with exit status 130.
+    """
+    check_output(wanted_format)
+    offset = parse_offset(start)
+    if isinstance(offset, int):
+        raise typer.BadParameter("expected earliest, latest, or a time", param_hint="--from")
+    display = Display(wanted_format, system_columns=system_columns)
+    with connected(endpoint, topic, RETRY) as client:
+        described = client.topic(topic)
+        _say_where(client, name, described, start)
+        only = None if partition is None else [parse_partition(partition, described)]
+        with client.consumer(
+            name,
+            described,
+            partitions=only,
+            start=offset,
+            on_data_loss=on_data_loss,
+            timeout=seconds_of(timeout),
+            columns=chosen_columns(columns, described.schema),
+            filter=predicate,
+            system_columns=True,
+        ) as consumer:
+            display.run((taken.batch for taken in consumer), done=lambda: f"; {_where(consumer)}")
+
+
+def _say_where(client: Client, name: str, topic: Topic, start: str) -> None:
+    offsets = client.committed_offsets(name, topic)
+    if not offsets:
+        typer.echo(f"{name} has read nothing of it yet, and begins at {start}", err=True)
+        return
+    shown = [
+        f"{partition_text(each.partition)} at {each.offset}"
+        for each in offsets[:PARTITIONS_SHOWN_MAX]
+    ]
+    if len(offsets) > len(shown):
+        shown.append(f"and {len(offsets) - len(shown):,} more")
+    typer.echo(f"{name} resumes: {', '.join(shown)}", err=True)
+
+
+def _where(consumer: Consumer) -> str:
+    moved = "goes on after them" if consumer.positions else "stays where it was"
+    return f"{consumer.name} {moved}"

@@ -1,51 +1,168 @@
 """`wings gather`: one request to many partitions, topics and servers; shows replies on arrival."""
 
+import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
 from wings_client import Topic
-from wings_client.cli.endpoint import DEFAULT, connected, short_name
-from wings_client.cli.following import (
+from wings_client.cli.endpoint import connected, is_absent, short_name
+from wings_client.cli.options import (
+    DEFAULT,
     ColumnsOption,
     FilterOption,
     FormatOption,
     SystemColumnsOption,
 )
-from wings_client.cli.gathered import Display, report_end
-from wings_client.cli.output import Format, check_output
+from wings_client.cli.output import Format, Writer, check_output, stream_writer
 from wings_client.cli.values import (
     chosen_columns,
+    count_of,
+    one_line,
     parse_offset,
     parse_partition,
+    partition_text,
     printable,
+    seconds_of,
 )
-from wings_client.gather import EMPTY, Gather, GatherEnd, Reply, Request, Sentinel
+from wings_client.gather import EMPTY, Gather, GatherEnd, GatherReason, Reply, Request, Sentinel
 from wings_core.contracts.reads import ALL
-
-Kind = Literal["fetch", "scan", "follow"]
-
-
-class KindOption(StrEnum):
-    """Kind of request to each source."""
-
-    FETCH = "fetch"
-    SCAN = "scan"
-    FOLLOW = "follow"
-
-
-class OnError(StrEnum):
-    """Effect of a failing source on the others."""
-
-    END = "end"
-    CONTINUE = "continue"
-
+from wings_core.errors import WingsError
+from wings_core.partitions import JsonScalar
 
 EMPTY_NAME = "empty"
 """Sentinel for an empty reply instead of a column."""
+
+SHOWN_MAX = 20
+"""Most sources with a line of their own in the live count; the others share one."""
+
+FAILURES_SHOWN_MAX = 10
+"""Most failed sources that are printed with their errors."""
+
+FAILED = {GatherReason.NO_RESPONDERS, GatherReason.SERVER_ERROR, GatherReason.DISCONNECTED}
+"""Reasons with exit status 1."""
+
+
+class GatherDisplay:
+    """Writes replies to standard output, and counts them on a terminal.
+
+    Args:
+        requests: The sources.
+        wanted: The format.
+        server: Address for requests without one.
+    """
+
+    def __init__(self, requests: Sequence[Request], wanted: Format, server: str) -> None:
+        self._wanted: Format = wanted
+        self._several = len({request.endpoint for request in requests}) > 1
+        self._server = server
+        self._counts = {id(request): [0, 0] for request in requests}
+        self._requests = requests
+        self._writers: dict[str, Writer] = {}
+        console = Console(stderr=True)
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._is_live = console.is_terminal
+        self._shares_terminal = self._is_live and sys.stdout.isatty()
+
+    def show(self, reply: Reply) -> None:
+        """Write a reply and count it."""
+        if self._shares_terminal:
+            self._live.stop()  # Removes the count, so that messages appear above it.
+        self._writer(reply.request.topic, reply.batch.schema).write(reply.batch)
+        if self._shares_terminal:
+            self._live.start()
+        counts = self._counts[id(reply.request)]
+        counts[0] += 1
+        counts[1] += reply.batch.num_rows
+        self._refresh()
+
+    def __enter__(self) -> None:
+        """Start showing the count."""
+        if self._is_live:
+            self._live.start()
+            self._refresh()
+
+    def __exit__(self, *error: object) -> None:
+        """Remove the count, and complete the output."""
+        if self._is_live:
+            self._live.stop()
+        for writer in self._writers.values():
+            writer.close()
+
+    def _refresh(self) -> None:
+        if self._is_live:
+            self._live.update(self._table(), refresh=True)
+
+    def _table(self) -> Table:
+        table = Table("source", box=None, padding=(0, 2, 0, 0))
+        table.add_column("replies", justify="right")
+        table.add_column("messages", justify="right")
+        for request in self._requests[:SHOWN_MAX]:
+            replies, messages = self._counts[id(request)]
+            name = source_name(request, self._server if self._several else None)
+            table.add_row(name, f"{replies:,}", f"{messages:,}")
+        others = self._requests[SHOWN_MAX:]
+        if others:
+            sums = [sum(self._counts[id(each)][index] for each in others) for index in (0, 1)]
+            table.add_row(f"{len(others):,} others", f"{sums[0]:,}", f"{sums[1]:,}")
+        return table
+
+    def _writer(self, topic: str, schema: pa.Schema) -> Writer:
+        # All topics share one Arrow stream.
+        key = "" if self._wanted == "arrow" else topic
+        writer = self._writers.get(key)
+        if writer is None:
+            writer = self._writers[key] = stream_writer(schema, self._wanted)
+        return writer
+
+
+def source_name(request: Request, server: str | None) -> str:
+    """Return a source's name for display, with its server if there are several."""
+    name = short_name(request.topic)
+    if request.partitions is None:
+        name += f"/{partition_text(_text(request.partition))}"
+    elif request.partitions != ALL:
+        name += "/" + ",".join(partition_text(_text(value)) for value in request.partitions)
+    where = request.endpoint or server
+    return name if where is None else f"{name} at {where}"
+
+
+def _text(value: object) -> JsonScalar:
+    assert not isinstance(value, bytes)
+    return value  # pyright: ignore[reportReturnType] - what is left of a partition value.
+
+
+def report_end(end: GatherEnd, server: str, *, interrupted: bool) -> int:
+    """Print how the gather ended on standard error; returns the exit status."""
+    reason = "cancelled" if interrupted else end.reason
+    sources = count_of(len(end.sources), "source")
+    said = (
+        f"{reason}: {count_of(end.replies, 'reply', 'replies')}, "
+        f"{count_of(end.rows, 'message')} of {sources} in {end.elapsed:.2f} s"
+    )
+    if end.reason in FAILED and isinstance(end.error, WingsError):
+        said += f": {_problem(end.error)}"
+    failed = [(each.request, each.error) for each in end.sources if each.error is not None]
+    if end.reason is not GatherReason.NO_RESPONDERS and not interrupted:
+        for request, error in failed[:FAILURES_SHOWN_MAX]:
+            typer.echo(f"{source_name(request, server)} failed: {_problem(error)}", err=True)
+        if len(failed) > FAILURES_SHOWN_MAX:
+            typer.echo(f"{len(failed) - FAILURES_SHOWN_MAX:,} more sources failed", err=True)
+    typer.echo(said, err=True)
+    if interrupted:
+        return 130
+    return 1 if end.reason in FAILED or failed else 0
+
+
+def _problem(error: WingsError) -> str:
+    if is_absent(error):
+        return f"no server answers at {error.facts.get('endpoint')}"
+    return one_line(error.message)
 
 
 TopicsArgument = Annotated[
@@ -67,7 +184,7 @@ OffsetOption = Annotated[
     ),
 ]
 KindChoice = Annotated[
-    KindOption,
+    Literal["fetch", "scan", "follow"],
     typer.Option(help="fetch waits for messages, scan does not, follow never ends."),
 ]
 TimeoutOption = Annotated[
@@ -93,7 +210,9 @@ SentinelOption = Annotated[
         "the first reply with a message in which it is true is the last.",
     ),
 ]
-OnErrorOption = Annotated[OnError, typer.Option(help="Whether a failing source ends it.")]
+OnErrorOption = Annotated[
+    Literal["end", "continue"], typer.Option(help="Whether a failing source ends it.")
+]
 EndpointsOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -110,16 +229,16 @@ def gather(
     *,
     partition: PartitionsOption = None,
     offset: OffsetOption = "earliest",
-    kind: KindChoice = KindOption.FETCH,
+    kind: KindChoice = "fetch",
     timeout: TimeoutOption = None,
     stall_timeout: StallOption = None,
     max_replies: RepliesOption = None,
     sentinel: SentinelOption = None,
-    on_error: OnErrorOption = OnError.END,
+    on_error: OnErrorOption = "end",
     columns: ColumnsOption = None,
     predicate: FilterOption = None,
     system_columns: SystemColumnsOption = False,
-    wanted_format: FormatOption = Format.TABLE,
+    wanted_format: FormatOption = "table",
     endpoint: EndpointsOption = None,
 ) -> None:
     """Send one request to many partitions, topics or servers, and show replies as they arrive.
@@ -147,7 +266,7 @@ def gather(
             Request(
                 topic.name,
                 offset=where,
-                kind=_kind(kind),
+                kind=kind,
                 columns=_columns(columns, sentinel, topic),
                 filter=predicate,
                 system_columns=system_columns,
@@ -159,18 +278,18 @@ def gather(
         ]
         gathered = client.gather(
             requests,
-            timeout=None if timeout is None else timeout / 1000,
-            stall_timeout=None if stall_timeout is None else stall_timeout / 1000,
+            timeout=seconds_of(timeout),
+            stall_timeout=seconds_of(stall_timeout),
             max_messages=max_replies,
             sentinel=_sentinel(sentinel, described),
-            on_error="end" if on_error is OnError.END else "continue",
+            on_error=on_error,
         )
-        end, interrupted = _shown(gathered, Display(requests, wanted_format, servers[0]))
+        end, interrupted = _shown(gathered, GatherDisplay(requests, wanted_format, servers[0]))
     raise typer.Exit(report_end(end, servers[0], interrupted=interrupted))
 
 
 def _check_one_schema(topics: Sequence[Topic], wanted: Format) -> None:
-    if wanted is Format.ARROW and len({str(topic.schema) for topic in topics}) > 1:
+    if wanted == "arrow" and len({str(topic.schema) for topic in topics}) > 1:
         raise typer.BadParameter(
             "an Arrow stream has one schema, but the topics have several", param_hint="--format"
         )
@@ -219,7 +338,7 @@ def _columns(given: list[str] | None, sentinel: str | None, topic: Topic) -> tup
     return tuple(columns)
 
 
-def _shown(gathered: Gather, shown: Display) -> tuple[GatherEnd, bool]:
+def _shown(gathered: Gather, shown: GatherDisplay) -> tuple[GatherEnd, bool]:
     """Show the replies; returns the end, and whether it was Ctrl-C."""
     interrupted = False
     try:
@@ -241,9 +360,3 @@ def _which(topic: Topic, given: list[str] | None) -> dict[str, Any]:
         return {"partitions": ALL}
     values = list(dict.fromkeys(parse_partition(text, topic) for text in given))
     return {"partition": values[0]} if len(values) == 1 else {"partitions": tuple(values)}
-
-
-def _kind(kind: KindOption) -> Kind:
-    if kind is KindOption.SCAN:
-        return "scan"
-    return "follow" if kind is KindOption.FOLLOW else "fetch"

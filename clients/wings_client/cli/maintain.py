@@ -1,23 +1,24 @@
 """`wings maintain`: runs due maintenance now, topic by topic."""
 
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected_transport, short_name
+from wings_client.cli.endpoint import connected_transport, short_name
+from wings_client.cli.options import DEFAULT, EndpointOption
+from wings_client.cli.output import progress_line
 from wings_core.contracts.actions import Maintain
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.security.tokens import without_password
 
 if TYPE_CHECKING:
     from wings_core.maintain import MaintenanceReport
+    from wings_core.model import Topic
+    from wings_core.offline import OfflineLog
 
 PASS_SECONDS_MAX = 3_600.0
 """Longest maintenance of one topic on a server."""
@@ -79,10 +80,8 @@ def _maintain_stopped(data_dir: Path, metadata_url: str | None, names: Sequence[
     try:
         with open_offline(data_dir, metadata_url) as stopped:
             for topic in stopped.topics(names):
-                name = str(topic.name)
-                with _progress(short_name(name)) as progress:
-                    done = stopped.maintain(topic, progress)
-                _report(name, asdict(done), "the reasons are above")
+                done = _maintained(stopped, topic)
+                _report(str(topic.name), asdict(done), "the reasons are above")
             typer.echo(f"{stopped.reclaim():,} files not in use deleted")
     except Unavailable as error:
         if "pid" not in error.facts:
@@ -90,6 +89,18 @@ def _maintain_stopped(data_dir: Path, metadata_url: str | None, names: Sequence[
         raise Unavailable(
             f"{error.message}: maintain it through that server, without --data-dir", **error.facts
         ) from None
+
+
+def _maintained(stopped: "OfflineLog", topic: "Topic") -> "MaintenanceReport":
+    doing = f"maintaining {short_name(str(topic.name))}"
+    with progress_line(doing) as show:
+        return stopped.maintain(
+            topic,
+            lambda report: show(
+                f"{doing}: {report.partitions:,} partitions had something due, "
+                f"{report.pages_expired:,} pages dropped, {report.pages_merged:,} merged"
+            ),
+        )
 
 
 def _report(name: str, done: Mapping[str, Any], where: str) -> None:
@@ -109,23 +120,3 @@ def _report(name: str, done: Mapping[str, Any], where: str) -> None:
     typer.echo(line)
     if done["failures"]:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _progress(name: str) -> Generator[Callable[["MaintenanceReport"], None]]:
-    """Show progress on standard error, if it is a terminal."""
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task(f"maintaining {name}")
-
-        def show(report: "MaintenanceReport") -> None:
-            progress.update(
-                task,
-                description=f"maintaining {name}: {report.partitions:,} partitions had something "
-                f"due, {report.pages_expired:,} pages dropped, {report.pages_merged:,} merged",
-            )
-
-        yield show

@@ -1,30 +1,37 @@
 """Messages on standard output: tables for people; JSON, CSV and Arrow for pipes."""
 
 import sys
+import threading
+import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from enum import StrEnum
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import pyarrow as pa
 import typer
 
 from wings_client.cli.tables import TableWriter, render_table, terminal_width
+from wings_client.cli.values import count_of
 from wings_core.errors import InvalidArgument
 from wings_core.json_rows import count_not_finite, encode_lines, encode_rows_within
 from wings_core.json_rows.encode import csv_head, csv_rows
 
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
-class Format(StrEnum):
-    """Format of written messages."""
 
-    TABLE = "table"
-    JSON = "json"
-    """One array for a finite result; `JSONL` for messages as they arrive."""
-    JSONL = "jsonl"
-    """One object per line."""
-    CSV = "csv"
-    ARROW = "arrow"
+Format = Literal["table", "json", "jsonl", "csv", "arrow"]
+"""Format of written messages; `json` is one array for a finite result, else `jsonl`."""
+
+
+SqlFormat = Literal["table", "json", "jsonl", "csv", "arrow", "parquet"]
+"""Format of a statement's written rows."""
+
+QUIET_SECONDS = 1.0
+"""Time after which a statement's progress is shown."""
+
+_SHOW_SECONDS = 0.2
+_CLEAR = "\r\x1b[K"
 
 
 class Writer(Protocol):
@@ -39,67 +46,44 @@ class Writer(Protocol):
         ...
 
 
-def check_output(wanted: Format) -> None:
+def check_output(wanted: str) -> None:
     """Check that standard output accepts a format.
 
     Raises:
         typer.BadParameter: The format is binary, and standard output a terminal.
     """
-    if wanted is Format.ARROW and sys.stdout.isatty():
+    if wanted in {"arrow", "parquet"} and sys.stdout.isatty():
         raise typer.BadParameter(
-            "arrow is binary: send it to a file or a pipe", param_hint="--format"
+            f"{wanted} is binary: send it to a file or a pipe", param_hint="--format"
         )
 
 
 def write_all(batches: Iterable[pa.RecordBatch], schema: pa.Schema, wanted: Format) -> None:
     """Write a finite result: JSON as one array, a table with one header."""
-    if wanted is Format.TABLE:
+    if wanted == "table":
         for line in render_table(pa.Table.from_batches(batches, schema), terminal_width()):
             sys.stdout.write(line + "\n")
         return
-    writer: Writer = _JsonArray() if wanted is Format.JSON else stream_writer(schema, wanted)
+    writer = _JsonArray() if wanted == "json" else stream_writer(schema, wanted)
     for batch in batches:
         writer.write(batch)
     writer.close()
 
 
-def stream_writer(schema: pa.Schema, wanted: Format) -> Writer:
-    """Return a writer for messages as they arrive; JSON is one object per line."""
-    if wanted is Format.TABLE:
+def stream_writer(schema: pa.Schema, wanted: Format, sink: IO[bytes] | None = None) -> Writer:
+    """Return a writer for messages as they arrive; JSON is one object per line.
+
+    Args:
+        schema: The schema of the messages.
+        wanted: The format.
+        sink: The file to write to; None: standard output.
+    """
+    if wanted == "table":
         return _Table()
-    if wanted in (Format.JSON, Format.JSONL):
-        return _JsonLines()
-    return _Csv(schema) if wanted is Format.CSV else _Arrow(schema)
-
-
-class _Table:
-    def __init__(self) -> None:
-        self._table = TableWriter(terminal_width())
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        for line in self._table.lines(pa.Table.from_batches([batch])):
-            sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-
-    def close(self) -> None:
-        return
-
-
-class NotFinite:
-    """A count of values without a JSON form, NaN and infinities, which become null."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Count the values of a batch."""
-        self._count += count_not_finite(batch)
-
-    def tell(self) -> None:
-        """Print the count on standard error, unless it is 0."""
-        if self._count:
-            values = "1 value is" if self._count == 1 else f"{self._count:,} values are"
-            typer.echo(f"{values} NaN or infinite: null, as JSON has no such number", err=True)
+    file: IO[bytes] = sys.stdout.buffer if sink is None else sink
+    if wanted in {"json", "jsonl"}:
+        return _JsonLines(file)
+    return _Csv(file, schema) if wanted == "csv" else _Arrow(file, schema)
 
 
 @contextmanager
@@ -120,39 +104,155 @@ def parquet_writer(sink: Any, schema: pa.Schema) -> Generator[Callable[[pa.Table
         ) from None
 
 
-class _JsonArray:
+@contextmanager
+def terminal_progress(*columns: "ProgressColumn") -> "Generator[Progress]":
+    """Show progress on standard error, where that is a terminal, during the block."""
+    from rich.console import Console  # Most commands show no progress.
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        yield progress
+
+
+@contextmanager
+def progress_line(text: str) -> Generator[Callable[[str], None]]:
+    """Show a line as `terminal_progress`; yields a function that sets its text."""
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with terminal_progress(*columns) as progress:
+        task = progress.add_task(text)
+        yield lambda text: progress.update(task, description=text)
+
+
+class StatementProgress:
+    """Display of a statement's elapsed time on standard error, if it is a terminal."""
+
     def __init__(self) -> None:
-        self._before = b"["
-        self._not_finite = NotFinite()
+        self.rows = 0
+        self._began = time.monotonic()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Elapsed seconds."""
+        return time.monotonic() - self._began
+
+    def __enter__(self) -> Self:
+        """Start showing the progress."""
+        if sys.stderr.isatty():
+            self._thread = threading.Thread(target=self._show, name="wings-progress", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove it."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Remove the progress. Idempotent."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def counted(
+        self, batches: Iterable[pa.RecordBatch], *, is_shown: bool
+    ) -> Generator[pa.RecordBatch]:
+        """Yield batches, counting rows; `is_shown` if rows are written to the same terminal."""
+        for batch in batches:
+            self.rows += batch.num_rows
+            if is_shown:
+                self.stop()
+            yield batch
+        self.stop()
+
+    def _show(self) -> None:
+        pause = QUIET_SECONDS
+        is_clear = True
+        while not self._ended.wait(pause):
+            pause, is_clear = _SHOW_SECONDS, False
+            sys.stderr.write(f"{_CLEAR}{self.seconds:.0f} s, {count_of(self.rows, 'row')} so far")
+            sys.stderr.flush()
+        if not is_clear:
+            sys.stderr.write(_CLEAR)
+            sys.stderr.flush()
+
+
+def write_rows(reader: pa.RecordBatchReader, wanted: SqlFormat, shown: StatementProgress) -> None:
+    """Write the rows of a statement to standard output.
+
+    Args:
+        reader: Reads the rows.
+        wanted: The format.
+        shown: Counts them.
+    """
+    # A table is written at the end, when its widths are known.
+    is_shown = wanted != "table" and sys.stdout.isatty()
+    batches = shown.counted(reader, is_shown=is_shown)
+    if wanted != "parquet":
+        write_all(batches, reader.schema, wanted)
+        return
+    with parquet_writer(sys.stdout.buffer, reader.schema) as write_table:
+        for batch in batches:
+            write_table(pa.Table.from_batches([batch]))
+
+
+class _Table:
+    def __init__(self) -> None:
+        self._table = TableWriter(terminal_width())
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._not_finite.add(batch)
-        if batch.num_rows:
-            _binary().write(self._before + encode_rows_within(batch, None).text)
-            self._before = b",\n"
+        for line in self._table.lines(pa.Table.from_batches([batch])):
+            sys.stdout.write(line + "\n")
+        sys.stdout.flush()
 
     def close(self) -> None:
-        _binary().write(b"]\n" if self._before != b"[" else b"[]\n")
-        _binary().flush()
-        self._not_finite.tell()
+        return
 
 
 class _JsonLines:
-    def __init__(self) -> None:
-        self._not_finite = NotFinite()
+    def __init__(self, sink: IO[bytes]) -> None:
+        self._sink = sink
+        self._not_finite = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._not_finite.add(batch)
-        for part in encode_lines(batch):
-            _binary().write(part)
-        _binary().flush()
+        self._not_finite += count_not_finite(batch)
+        self._write(batch)
+        self._sink.flush()
 
     def close(self) -> None:
-        self._not_finite.tell()
+        """Say how many values JSON has no form for: NaN and infinities, which became null."""
+        if self._not_finite:
+            values = "1 value is" if self._not_finite == 1 else f"{self._not_finite:,} values are"
+            typer.echo(f"{values} NaN or infinite: null, as JSON has no such number", err=True)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        self._sink.writelines(encode_lines(batch))
+
+
+class _JsonArray(_JsonLines):
+    def __init__(self) -> None:
+        super().__init__(sys.stdout.buffer)
+        self._before = b"["
+
+    def close(self) -> None:
+        self._sink.write(b"]\n" if self._before != b"[" else b"[]\n")
+        self._sink.flush()
+        super().close()
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._sink.write(self._before + encode_rows_within(batch, None).text)
+            self._before = b",\n"
 
 
 class _Csv:
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, sink: IO[bytes], schema: pa.Schema) -> None:
+        self._sink = sink
         self._write(csv_head(schema))
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -162,23 +262,19 @@ class _Csv:
         return
 
     def _write(self, text: bytes) -> None:
-        _binary().write(text)
-        _binary().flush()
+        self._sink.write(text)
+        self._sink.flush()
 
 
 class _Arrow:
-    def __init__(self, schema: pa.Schema) -> None:
-        sink: Any = _binary()
-        self._writer = pa.ipc.new_stream(sink, schema)
+    def __init__(self, sink: IO[bytes], schema: pa.Schema) -> None:
+        self._sink: Any = sink
+        self._writer = pa.ipc.new_stream(self._sink, schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)
-        _binary().flush()
+        self._sink.flush()
 
     def close(self) -> None:
         self._writer.close()
-        _binary().flush()
-
-
-def _binary() -> IO[bytes]:
-    return sys.stdout.buffer
+        self._sink.flush()

@@ -4,7 +4,7 @@ import codecs
 import shlex
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,16 +14,17 @@ import pyarrow as pa
 import typer
 
 from wings_client import Client, Topic
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, TopicArgument, connected, short_name
-from wings_client.cli.push_evolve import Reopen, evolved, inferred
+from wings_client.cli.endpoint import connected, short_name
+from wings_client.cli.options import DEFAULT, EndpointOption, TopicArgument
 from wings_client.cli.push_inputs import Input, inputs_of
-from wings_client.cli.push_stream import Aside, StreamPush
-from wings_client.cli.push_whole import WholePush
-from wings_client.cli.values import columns_text, comma_names, file_options, parse_fields
+from wings_client.cli.push_rows import Aside, StreamPush, WholePush
+from wings_client.cli.values import columns_text, comma_names, count_of, file_options, parse_fields
 from wings_client.files import FileFormat, OpenFile, open_file
 from wings_client.files.opened import NULLS, RECOGNISED, texts_of
-from wings_client.files.parts import Chosen
+from wings_client.files.parts import Chosen, PartCheck
+from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, TopicNotFound, WingsError
+from wings_core.schema_changes import is_wider
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
@@ -106,6 +107,10 @@ EvolveOption = Annotated[
         "Parquet, Arrow and ORC files. Needs the right `admin` on the topic.",
     ),
 ]
+
+
+Reopen = Callable[[], AbstractContextManager[OpenFile]]
+"""Opens a file again, from its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,12 +306,9 @@ def _pushed(client: Client, topic: str, given: Input, options: _Options, stream:
             else:
                 rows = whole.run(opened)
     seconds = time.monotonic() - started
-    counted = "1 row" if rows == 1 else f"{rows:,} rows"
     source = f" from {given.name}" if given.is_one_of_many else ""
-    return (
-        f"{counted} pushed to {short_name(described.name)}{source} in {seconds:,.1f} s "
-        f"({rows / max(seconds, 1e-3):,.0f} rows/s)"
-    )
+    pushed = f"{count_of(rows, 'row')} pushed to {short_name(described.name)}{source}"
+    return f"{pushed} in {seconds:,.1f} s ({rows / max(seconds, 1e-3):,.0f} rows/s)"
 
 
 def _found(client: Client, topic: str, options: _Options) -> Topic | None:
@@ -326,8 +328,9 @@ def _topic(
     """Return the topic for a file, and whether it was created."""
     described = _found(client, topic, options)
     if described is None:
-        schema = inferred(opened, options.fields)
-        described = _create(client, topic, schema, options.partition_key)
+        schema = _inferred(opened, options.fields)
+        described = client.create_topic(topic, schema, options.partition_key, if_not_exists=True)
+        typer.echo(f"created {short_name(described.name)}: {columns_text(described)}", err=True)
         options.guessed.update(schema.names)
         options.guessed.difference_update(options.fields)
         return described, True
@@ -337,7 +340,7 @@ def _topic(
             f"by {options.partition_key!r:.80}"
         )
     if options.evolve:
-        described, added = evolved(client, described, opened, options.fields, reopen)
+        described, added = _evolved(client, described, opened, options.fields, reopen)
         options.guessed.update(added)
     return described, False
 
@@ -345,15 +348,10 @@ def _topic(
 def _check_text(delimiter: str | None, encoding: str | None) -> None:
     if delimiter is not None and len(delimiter) != 1:
         raise typer.BadParameter("one character", param_hint="--delimiter")
-    if encoding is not None:
-        _check_encoding(encoding)
-
-
-def _check_encoding(name: str) -> None:
     try:
-        codecs.getincrementaldecoder(name)
+        codecs.getincrementaldecoder(encoding or "utf-8")
         with suppress(UnicodeError):  # One letter may be an incomplete text.
-            b"a".decode(name)
+            b"a".decode(encoding or "utf-8")
     except (LookupError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="--encoding") from None
 
@@ -369,12 +367,6 @@ def _hint(column: object, guessed: set[str]) -> str:
             f"--field {option}"
         )
     return f"; --exclude {shlex.quote(column)} leaves it out" if column.startswith("__") else ""
-
-
-def _create(client: Client, topic: str, schema: pa.Schema, partition_key: str | None) -> Topic:
-    created = client.create_topic(topic, schema, partition_key, if_not_exists=True)
-    typer.echo(f"created {short_name(created.name)}: {columns_text(created)}", err=True)
-    return created
 
 
 @contextmanager
@@ -395,3 +387,81 @@ def _deleted_if_empty(client: Client, created: Topic, whole: WholePush | None) -
                 client.delete_topic(created)
                 typer.echo(f"deleted {short_name(created.name)}, which is empty", err=True)
         raise
+
+
+def _evolved(
+    client: Client,
+    topic: Topic,
+    file: OpenFile,
+    fields: "Mapping[str, ArrowField]",
+    reopen: Reopen | None,
+) -> tuple[Topic, set[str]]:
+    """Extend a topic's schema by a file's new columns and wider types.
+
+    A file that can be read twice is checked as a whole before the topic is altered, so that a bad
+    row leaves the topic unchanged.
+
+    Returns:
+        The altered topic, and its new columns with inferred types.
+
+    Args:
+        client: Client of the server.
+        topic: The current topic.
+        file: The open file, of which only the first bytes were read.
+        fields: Columns with given types, by name.
+        reopen: Opens the file again for the check; None for no check, if rows are pushed as they
+            are read.
+
+    Raises:
+        SchemaMismatch: A row does not fit the new schema.
+        WingsError: The file cannot be read, or the topic cannot be altered.
+    """
+    known = {field.name: field.type for field in fields_of(topic.schema)}
+    found = fields_of(_inferred(file, fields))
+    add = [field.with_nullable(True) for field in found if field.name not in known]
+    # Types inferred from text are as wide as possible.
+    has_types = file.format in {FileFormat.PARQUET, FileFormat.ARROW, FileFormat.ORC}
+    widen = [
+        field
+        for field in found
+        if has_types and field.name in known and field.name != topic.partition_key
+        if is_wider(known[field.name], field.type)
+    ]
+    if not add and not widen:
+        return topic, set()
+    guessed = set() if has_types else {field.name for field in add}.difference(fields)
+    if reopen is not None:
+        wider = {field.name: field.type for field in widen}
+        kept = [
+            field.with_type(wider.get(field.name, field.type)) for field in fields_of(topic.schema)
+        ]
+        with reopen() as again:
+            _check(again, pa.schema([*kept, *add]), topic.partition_key, guessed)
+    altered = client.alter_schema(topic, add=pa.schema(add), widen=pa.schema(widen))
+    typer.echo(
+        f"{short_name(altered.name)} has version {altered.schema_version} of its schema: "
+        f"{columns_text(altered)}",
+        err=True,
+    )
+    return altered, guessed
+
+
+def _inferred(file: OpenFile, fields: "Mapping[str, ArrowField]") -> pa.Schema:
+    with _nothing_pushed():
+        return file.schema(fields)
+
+
+def _check(file: OpenFile, schema: pa.Schema, partition_key: str | None, exact: Set[str]) -> None:
+    check = PartCheck(schema, partition_key)
+    with _nothing_pushed():
+        for part in file.parts(schema, exact):
+            check.check(part)
+
+
+@contextmanager
+def _nothing_pushed() -> Generator[None]:
+    """Let errors of the block say that nothing was pushed."""
+    try:
+        yield
+    except WingsError as error:
+        raise type(error)(f"{error.message}; nothing was pushed", **error.facts) from None

@@ -1,61 +1,199 @@
-"""`wings share`: share groups and their deliveries."""
+"""Arguments and options of `wings share`, and their conversion to a group's configuration."""
 
-import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import typer
 
-from wings_client import ShareConsumer
-from wings_client.cli.endpoint import (
+from wings_client import ShareConsumer, ShareGroup, ShareMembers
+from wings_client._messages import wire_time
+from wings_client.cli.app import MARKUP
+from wings_client.cli.endpoint import RETRY, connected, short_name
+from wings_client.cli.following import Display
+from wings_client.cli.options import (
     DEFAULT,
+    PARTITIONS_SHOWN_MAX,
     AllPartitionsOption,
-    EndpointOption,
-    NamespaceOption,
-    TopicArgument,
-    connected,
-    short_name,
-)
-from wings_client.cli.following import (
-    RETRY,
-    ColumnsOption,
-    Display,
-    FormatOption,
-    IdleOption,
-    SystemColumnsOption,
-)
-from wings_client.cli.output import Format, check_output
-from wings_client.cli.plugins import MARKUP
-from wings_client.cli.share_dead_letters import dlq
-from wings_client.cli.share_options import (
     AnyPartitionOption,
-    DeliverAtOption,
-    DlqOption,
+    ColumnsOption,
+    EndpointOption,
+    FormatOption,
     GroupArgument,
-    InFlightOption,
-    LimitOption,
-    LockOption,
+    IdleOption,
     MemberOption,
-    ModeOption,
-    OrderingOption,
-    PartitionOption,
-    PayloadOption,
+    NamespaceOption,
+    SystemColumnsOption,
+    TopicArgument,
     YesOption,
-    config_of,
-    start_of,
+    require_terminal,
 )
-from wings_client.cli.share_text import (
-    description,
-    dlq_text,
-    lock_text,
-    members_text,
-    summary,
-    text_of,
-)
+from wings_client.cli.output import check_output
+from wings_client.cli.share_dead_letters import dlq, dlq_text
 from wings_client.cli.share_work import work
 from wings_client.cli.tables import Column, print_lines, rendered
-from wings_client.cli.values import chosen_columns, parse_offset, parse_partition
+from wings_client.cli.values import (
+    chosen_columns,
+    count_of,
+    one_partition,
+    parse_offset,
+    partition_text,
+    partitions_text,
+    seconds_of,
+)
+
+LockOption = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="Lock duration: 1 to 43200. Default: 30."),
+]
+LimitOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Most deliveries of a message: 1 to 100. Default: 5."),
+]
+InFlightOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Most messages of a partition held at once. Default: 2000."),
+]
+DlqOption = Annotated[
+    str | None,
+    typer.Option("--dlq", metavar="TOPIC", help="Topic of dead letters, created if missing."),
+]
+PayloadOption = Annotated[
+    bool | None,
+    typer.Option("--payload/--no-payload", help="Whether dead letters contain the message."),
+]
+PartitionOption = Annotated[
+    str | None,
+    typer.Option(metavar="V", help="Partition value, by the key's type. Default: all."),
+]
+ModeOption = Annotated[
+    Literal["record_limit", "batch_optimized"] | None,
+    typer.Option(help="The requested number, or whole batches. Default: record_limit."),
+]
+OrderingOption = Annotated[
+    Literal["none", "partition"] | None,
+    typer.Option(help="Concurrently, or in order within a partition. Default: none."),
+]
+DeliverAtOption = Annotated[
+    str | None,
+    typer.Option(
+        "--deliver-at", metavar="COLUMN", help="Timestamp column with the earliest delivery time."
+    ),
+]
+
+
+def config_of(
+    lock: float | None,
+    limit: int | None,
+    in_flight: int | None,
+    dlq_topic: str | None,
+    payload: bool | None,
+    mode: str | None,
+    ordering: str | None,
+    deliver_at: str | None,
+) -> dict[str, Any]:
+    """Return the configuration keys of the given options."""
+    given = {
+        "lock_duration_ms": None if lock is None else round(lock * 1000),
+        "delivery_limit": limit,
+        "in_flight_max": in_flight,
+        "dlq_topic": dlq_topic,
+        "dlq_copy_payload": payload,
+        "acquire_mode": mode,
+        "ordering": ordering,
+        "deliver_at_column": deliver_at,
+    }
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def start_of(text: str) -> object:
+    """Parse the start of a group, as in its configuration.
+
+    Raises:
+        typer.BadParameter: The text is an offset, or malformed.
+    """
+    start = parse_offset(text)
+    if isinstance(start, int):
+        raise typer.BadParameter("expected earliest, latest, or a time", param_hint="--from")
+    if isinstance(start, str):
+        return start
+    return {"timestamp": wire_time(start)}
+
+
+HOLDS_SHOWN_MAX = 50
+"""Most held ranges that `members` shows."""
+
+
+def summary(group: ShareGroup) -> str:
+    """Return a group in one line: its lock, limit, dead letters and lag."""
+    lag = sum(partition.lag for partition in group.partitions)
+    dead = f", dead letters to {dlq_text(group)}" if group.config["dlq_topic"] else ""
+    return (
+        f"{lock_text(group)} lock, {text_of(group, 'delivery_limit')} deliveries{dead}, "
+        f"{count_of(lag, 'message')} behind"
+    )
+
+
+def lock_text(group: ShareGroup) -> str:
+    """Return a group's lock duration, in seconds."""
+    milliseconds = group.config["lock_duration_ms"]
+    assert isinstance(milliseconds, int)
+    return f"{milliseconds / 1000:g} s"
+
+
+def text_of(group: ShareGroup, key: str) -> str:
+    """Return one value of a group's configuration."""
+    value = group.config[key]
+    return f"from {value['timestamp']}" if isinstance(value, dict) else f"{value}"
+
+
+def description(group: ShareGroup, *, all_partitions: bool) -> Iterator[str]:
+    """Yield the lines of `describe`."""
+    yield f"Group: {group.name}"
+    yield f"Topic: {group.topic}"
+    for key in group.config:
+        yield f"{key}: {text_of(group, key)}"
+    yield ""
+    if not group.partitions:
+        yield "no partitions yet: each comes into being with its first message"
+        return
+    shown = group.partitions if all_partitions else group.partitions[:PARTITIONS_SHOWN_MAX]
+    yield from rendered(
+        Column("partition", [partition_text(each.partition) for each in shown]),
+        Column("start", [f"{each.start_offset}" for each in shown], is_number=True),
+        Column("in flight", [f"{each.in_flight}" for each in shown], is_number=True),
+        Column("lag", [f"{each.lag}" for each in shown], is_number=True),
+    )
+    lag = sum(each.lag for each in group.partitions)
+    held = sum(each.in_flight for each in group.partitions)
+    yield (
+        f"{lag:,} messages behind, {held:,} of them in flight, "
+        f"{partitions_text(len(group.partitions), len(shown))}"
+    )
+
+
+def members_text(found: ShareMembers) -> Iterator[str]:
+    """Yield the lines of `members`."""
+    shown = found.holds[:HOLDS_SHOWN_MAX]
+    if shown:
+        yield from rendered(
+            Column("member", [each.member for each in shown]),
+            Column("partition", [partition_text(each.partition) for each in shown]),
+            Column("first", [f"{each.first}" for each in shown], is_number=True),
+            Column("last", [f"{each.last}" for each in shown], is_number=True),
+            Column("delivery", [f"{each.delivery_count}" for each in shown], is_number=True),
+            Column("since", [wire_time(each.since) for each in shown]),
+            Column("until", [wire_time(each.until) for each in shown]),
+        )
+    hidden = len(found.holds) - len(shown) + found.holds_left_out
+    rest = f", {hidden:,} more ranges not shown" if hidden else ""
+    oldest = "" if found.oldest is None else f", the oldest {found.oldest.age_seconds:,.0f} s old"
+    count = len(found.members)
+    yield (
+        f"{found.lag:,} messages behind{oldest}, {found.in_flight:,} of them held by "
+        f"{count_of(count, 'member')}{rest}"
+    )
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -151,7 +289,7 @@ def seek(
     """
     with connected(endpoint, topic) as client:
         described = client.topic(topic)
-        only = None if partition is None else parse_partition(partition, described)
+        only = one_partition(partition, described)
         moved = client.seek_share_group(group, described, parse_offset(to), partition=only)
     typer.echo(f"{moved.name} of {short_name(moved.topic)}: {summary(moved)}")
 
@@ -171,14 +309,10 @@ def purge(
 
         $ wings share purge billing orders --yes
     """
-    if not yes and not sys.stdin.isatty():
-        raise typer.BadParameter(
-            "no terminal to ask for confirmation: give --yes to drop the messages",
-            param_hint="--yes",
-        )
+    require_terminal(yes, "drop the messages")
     with connected(endpoint, topic) as client:
         described = client.topic(topic)
-        only = None if partition is None else parse_partition(partition, described)
+        only = one_partition(partition, described)
         if not yes:
             typer.confirm(f"Drop what {group} of {described.name} has not finished?", abort=True)
         purged = client.purge_share_group(group, described, partition=only)
@@ -261,11 +395,7 @@ def delete(
 
         $ wings share delete billing orders --yes
     """
-    if not yes and not sys.stdin.isatty():
-        raise typer.BadParameter(
-            "no terminal to ask for confirmation: give --yes to delete the group and its progress",
-            param_hint="--yes",
-        )
+    require_terminal(yes, "delete the group and its progress")
     with connected(endpoint, topic) as client:
         found = client.share_group(group, topic)
         if not yes:
@@ -287,7 +417,7 @@ def consume(
     ] = 500,
     columns: ColumnsOption = None,
     system_columns: SystemColumnsOption = False,
-    wanted_format: FormatOption = Format.TABLE,
+    wanted_format: FormatOption = "table",
     timeout: IdleOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
@@ -304,14 +434,14 @@ def consume(
     with connected(endpoint, topic, RETRY) as client:
         described = client.topic(topic)
         shown = chosen_columns(columns, described.schema) or list(described.schema.names)
-        only = None if partition is None else parse_partition(partition, described)
+        only = one_partition(partition, described)
         with client.share_consumer(
             group,
             described,
             member=member,
             partition=only,
             max_messages=max_messages,
-            timeout=None if timeout is None else timeout / 1000,
+            timeout=seconds_of(timeout),
         ) as consumer:
             display.run(_accepted(consumer, shown), done=lambda: "; the others are released")
 

@@ -8,16 +8,23 @@ import pyarrow as pa
 import typer
 
 from wings_client import Client, ShareGroup
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected, short_name
-from wings_client.cli.following import ColumnsOption, FilterOption, FormatOption
-from wings_client.cli.output import Format, check_output, write_all
-from wings_client.cli.plugins import MARKUP
-from wings_client.cli.share_options import DlqArgument
-from wings_client.cli.share_text import dlq_text
+from wings_client.cli.app import MARKUP
+from wings_client.cli.endpoint import connected, short_name
+from wings_client.cli.options import (
+    DEFAULT,
+    ColumnsOption,
+    EndpointOption,
+    FilterOption,
+    FormatOption,
+)
+from wings_client.cli.output import check_output, write_all
 from wings_client.cli.tables import Column, print_lines, rendered
-from wings_client.cli.values import chosen_columns
+from wings_client.cli.values import chosen_columns, counts_text
 from wings_core.errors import InvalidArgument, TopicNotFound
 
+DlqArgument = Annotated[
+    str, typer.Argument(metavar="DLQ_TOPIC", help="The topic of dead letters: full name, or id.")
+]
 LETTERS_MAX = 100
 """Dead letters that `dlq show` shows by default."""
 
@@ -51,7 +58,7 @@ def list_dead_letters(*, endpoint: EndpointOption = DEFAULT) -> None:
         groups.sort(key=dlq_text)
         rows = [
             (name, ", ".join(f"{each.name} of {short_name(each.topic)}" for each in found), count)
-            for name, found in _by_dlq(groups)
+            for name, found in groupby(groups, dlq_text)
             if (count := _letters(client, name)) is not None
         ]
     if not rows:
@@ -79,7 +86,7 @@ def show_dead_letters(
     max_messages: Annotated[
         int, typer.Option(metavar="N", min=1, help="Most letters to show.")
     ] = LETTERS_MAX,
-    wanted_format: FormatOption = Format.TABLE,
+    wanted_format: FormatOption = "table",
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Show dead letters, the oldest first.
@@ -134,25 +141,17 @@ def redrive(
         done = client.redrive(
             dlq_topic, filter=predicate, max_messages=max_messages, to=to, rate=rate
         )
-    rest = [
-        f"{count:,} {what}"
-        for count, what in (
-            (done.already_redriven, "were sent back before"),
-            (done.without_payload, "hold no message"),
-            (done.failed, "failed"),
-        )
-        if count
-    ]
-    typer.echo(", ".join([f"{done.redriven:,} dead letters sent back", *rest]))
+    counts = counts_text(
+        (done.redriven, "dead letters sent back"),
+        (done.already_redriven, "were sent back before"),
+        (done.without_payload, "hold no message"),
+        (done.failed, "failed"),
+    )
+    typer.echo(counts)
     for failure in done.failures:
         typer.echo(failure, err=True)
     if done.failed:
         raise typer.Exit(1)
-
-
-def _by_dlq(groups: list[ShareGroup]) -> Iterator[tuple[str, list[ShareGroup]]]:
-    for name, found in groupby(groups, dlq_text):
-        yield name, list(found)
 
 
 def _letters(client: Client, name: str) -> int | None:
@@ -192,3 +191,9 @@ def _messages(client: Client, letters: pa.Table) -> Iterator[tuple[str, pa.Table
         schema = client.topic(name).schema
         batches = [pa.ipc.read_record_batch(pa.py_buffer(each), schema) for each in found]
         yield name, pa.Table.from_batches(batches, schema)
+
+
+def dlq_text(group: ShareGroup) -> str:
+    """Return the topic of a group's dead letters; a dash if there is none."""
+    name = group.config["dlq_topic"]
+    return short_name(name) if isinstance(name, str) else "-"

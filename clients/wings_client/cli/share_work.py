@@ -8,17 +8,23 @@ import tempfile
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from enum import StrEnum
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from wings_client import Delivery, Message, Reject, Release, Worker, WorkerStats
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, TopicArgument, connected
-from wings_client.cli.following import RETRY, IdleOption
-from wings_client.cli.share_options import AnyPartitionOption, GroupArgument, MemberOption
-from wings_client.cli.values import parse_partition, partition_text
+from wings_client import Delivery, Message, Reject, Release, Worker
+from wings_client.cli.endpoint import RETRY, connected
+from wings_client.cli.options import (
+    DEFAULT,
+    AnyPartitionOption,
+    EndpointOption,
+    GroupArgument,
+    IdleOption,
+    MemberOption,
+    TopicArgument,
+)
+from wings_client.cli.values import counts_text, one_partition, partition_text, seconds_of
 from wings_core.json_rows import encode_lines
 from wings_core.partitions import JsonScalar
 
@@ -27,13 +33,6 @@ REJECT_STATUS = 65
 
 TAIL_BYTES = 4_096
 """Bytes of a command's last standard error output kept to find its last line."""
-
-
-class Each(StrEnum):
-    """Unit of work of a command."""
-
-    ROW = "row"
-    BATCH = "batch"
 
 
 class Commands:
@@ -130,8 +129,9 @@ def work(
         float, typer.Option(metavar="SECONDS", min=0, max=43_200, help="Greatest such delay.")
     ] = 300.0,
     each: Annotated[
-        Each, typer.Option(help="Run a command for each message, or for each delivery.")
-    ] = Each.ROW,
+        Literal["row", "batch"],
+        typer.Option(help="Run a command for each message, or for each delivery."),
+    ] = "row",
     max_messages: Annotated[
         int | None,
         typer.Option(
@@ -188,18 +188,24 @@ def work(
             concurrency=concurrency,
             backoff=backoff,
             backoff_max=backoff_max,
-            each=each.value,
+            each=each,
             max_messages=max_messages,
             prefetch=prefetch,
             limit=limit,
             member=member,
-            partition=None if partition is None else parse_partition(partition, described),
-            timeout=None if timeout is None else timeout / 1000,
+            partition=one_partition(partition, described),
+            timeout=seconds_of(timeout),
             auto_renew=True if renew is None else renew,
         )
         with _ended_by_signals(worker, commands) as received:
             stats = worker.run()
-    typer.echo(_summary(stats), err=True)
+    counts = counts_text(
+        (stats.accepted, "accepted"),
+        (stats.released, "released"),
+        (stats.rejected, "rejected"),
+        (stats.lost, "lost"),
+    )
+    typer.echo(counts, err=True)
     if signal.SIGINT in received:
         raise typer.Exit(130)
 
@@ -262,16 +268,3 @@ def _offsets(taken: Message | Delivery) -> tuple[int, int]:
 
 def _of(taken: Message | Delivery) -> str:
     return "" if taken.partition is None else f" of {partition_text(taken.partition)}"
-
-
-def _summary(stats: WorkerStats) -> str:
-    rest = [
-        f"{count:,} {what}"
-        for count, what in (
-            (stats.released, "released"),
-            (stats.rejected, "rejected"),
-            (stats.lost, "lost"),
-        )
-        if count
-    ]
-    return ", ".join([f"{stats.accepted:,} accepted", *rest])

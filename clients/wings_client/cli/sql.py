@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected
-from wings_client.cli.output import Format, check_output
-from wings_client.cli.sql_run import SqlFormat, progress, write_rows
+from wings_client.cli.endpoint import connected
+from wings_client.cli.options import DEFAULT, EndpointOption
+from wings_client.cli.output import SqlFormat, StatementProgress, check_output, write_rows
+from wings_client.cli.values import seconds_of
 
 
 def sql(
@@ -43,7 +44,7 @@ def sql(
     wanted_format: Annotated[
         SqlFormat,
         typer.Option("--format", help="table for people; the others write only data."),
-    ] = SqlFormat.TABLE,
+    ] = "table",
     follow: Annotated[
         bool,
         typer.Option("--follow", "-f", help="Show rows as they arrive, until Ctrl-C."),
@@ -77,59 +78,28 @@ def sql(
 
         $ wings sql
     """
-    _check(wanted_format)
-    seconds = None if timeout is None else timeout / 1000
-    if statement is None and sys.stdin.isatty() and sys.stdout.isatty():
-        _shell(endpoint, parameters, namespace, seconds, wanted_format)
+    check_output(wanted_format)
+    seconds = seconds_of(timeout)
+    is_shell = statement is None and sys.stdin.isatty() and sys.stdout.isatty()
+    if parameters and (is_shell or follow):
+        who = "the shell" if is_shell else "--follow"
+        raise typer.BadParameter(f"{who} takes no parameters", param_hint="--parameter")
+    if is_shell:
+        from wings_client.cli.sql_shell import Shell  # Imports prompt_toolkit, which is slow.
+
+        with connected(endpoint) as client:
+            Shell(client, namespace, seconds, wanted_format).run()
         return
     text = sys.stdin.read() if statement is None else statement
     if follow:
-        _follow(text, parameters, namespace, seconds, start, wanted_format, endpoint)
+        if wanted_format == "parquet":
+            raise typer.BadParameter(
+                "--follow cannot write Parquet, as it never ends", param_hint="--format"
+            )
+        from wings_client.cli.following import show_live  # Its imports are not needed otherwise.
+
+        show_live(text, namespace, start, seconds, wanted_format, endpoint)
         return
-    with connected(endpoint) as client, progress() as shown:
+    with connected(endpoint) as client, StatementProgress() as shown:
         reader = client.sql(text, parameters or (), namespace=namespace, timeout=seconds)
         write_rows(reader, wanted_format, shown)
-
-
-def _shell(
-    endpoint: str,
-    parameters: list[str] | None,
-    namespace: str | None,
-    seconds: float | None,
-    wanted: SqlFormat,
-) -> None:
-    if parameters:
-        raise typer.BadParameter("the shell takes no parameters", param_hint="--parameter")
-    from wings_client.cli.sql_shell import Shell  # Imports prompt_toolkit, which is slow.
-
-    with connected(endpoint) as client:
-        Shell(client, namespace, seconds, wanted).run()
-
-
-def _follow(
-    text: str,
-    parameters: list[str] | None,
-    namespace: str | None,
-    seconds: float | None,
-    start: str,
-    wanted: SqlFormat,
-    endpoint: str,
-) -> None:
-    if parameters:
-        raise typer.BadParameter("--follow takes no parameters", param_hint="--parameter")
-    if wanted is SqlFormat.PARQUET:
-        raise typer.BadParameter(
-            "--follow cannot write Parquet, as it never ends", param_hint="--format"
-        )
-    from wings_client.cli.tail import show_live  # Its imports are not needed otherwise.
-
-    show_live(text, namespace, start, seconds, Format(wanted.value), endpoint)
-
-
-def _check(wanted: SqlFormat) -> None:
-    if wanted is SqlFormat.PARQUET and sys.stdout.isatty():
-        raise typer.BadParameter(
-            "parquet is binary: send it to a file or a pipe", param_hint="--format"
-        )
-    if wanted is not SqlFormat.PARQUET:
-        check_output(Format(wanted.value))

@@ -5,27 +5,184 @@ a
 new line. Ctrl-C discards the input at the prompt, and cancels a running statement.
 """
 
+import re
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.shortcuts import CompleteStyle
 
 from wings_client import Client
-from wings_client.cli.sql_names import SqlCompleter, Tables
-from wings_client.cli.sql_run import SqlFormat, count_of, progress, write_rows
-from wings_client.cli.sql_text import is_open, split_statements
-from wings_client.cli.state import state_directory
+from wings_client.cli.environment import state_directory
+from wings_client.cli.output import SqlFormat, StatementProgress, write_rows
+from wings_client.cli.values import count_of
+from wings_core.contracts.sql import SYSTEM, SYSTEM_TABLES, schema_of
 from wings_core.errors import WingsError
+from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
+
+_PARTS = re.compile(
+    r"""
+    '(?:[^']|'')*(?:'|\Z) | "(?:[^"]|"")*(?:"|\Z)   # a text, a name
+    | --[^\n]*(?:\n|\Z) | /\*.*?(?:\*/|\Z)          # comments
+    | \$(?P<tag>\w*)\$.*?(?:\$(?P=tag)\$|\Z)        # a text between dollars
+    | (?P<end>;) | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+_COMMENTS = ("--", "/*")
+
+_BARE = re.compile(r"[a-z_][a-z0-9_]*")
+
+KEYWORDS = (
+    "all", "and", "any", "as", "asc", "between", "by", "case", "cast", "count", "desc",
+    "describe", "distinct", "else", "end", "except", "exists", "false", "from", "full", "group",
+    "having", "in", "inner", "intersect", "is", "join", "left", "like", "limit", "max", "min",
+    "not", "null", "offset", "on", "or", "order", "over", "partition", "qualify", "right",
+    "select", "sum", "summarize", "then", "true", "union", "using", "values", "when", "where",
+    "window", "with",
+)  # fmt: skip
+"""Keywords, which are completed, and quoted as names."""
+
+
+def split_statements(text: str) -> tuple[list[str], str]:
+    """Return the statements terminated by `;`, without it, and the rest of the text.
+
+    A `;` in a text, a quoted name or a comment does not terminate. Blank statements, and those with
+    only comments, are skipped.
+    """
+    statements: list[str] = []
+    start, says = 0, False
+    for part in _PARTS.finditer(text):
+        if part["end"]:
+            if says:
+                statements.append(text[start : part.start()].strip())
+            start, says = part.end(), False
+        elif part[0].strip() and not part[0].startswith(_COMMENTS):
+            says = True
+    return statements, text[start:] if says else ""
+
+
+def is_open(text: str) -> bool:
+    """Return whether a text, a quoted name, a comment or a statement is unterminated."""
+    return bool(split_statements(text + "\n")[1]) or split_statements(text + "\n;x")[1] != "x"
+
+
+def name_in_sql(name: str) -> str:
+    """Return a name for a statement, quoted if needed."""
+    if _BARE.fullmatch(name) and name not in {*KEYWORDS, "default"}:
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+OWN_COLUMNS = ("__partition", "__offset", "__timestamp")
+"""System columns of every topic's table."""
+
+LOOK_SECONDS = 30.0
+"""Time for which names are cached."""
+
+_WORDS = re.compile(r"""'[^']*(?:'|\Z)|(?:"[^"]*(?:"|\Z)|[\w./-])+|.""", re.DOTALL)
+"""Pattern of tokens: texts, words (with quoted, maybe unfinished names), other characters."""
+
+_NAMES_MAX = 1_000
+"""Most completions shown."""
+
+
+class Tables:
+    """The tables of a server, read on first use.
+
+    Args:
+        client: Client of the server.
+        namespace: Full name of the namespace of unqualified tables; None for the default one.
+    """
+
+    def __init__(self, client: Client, namespace: str | None) -> None:
+        self._client = client
+        self._bare = DEFAULT_NAMESPACE if namespace is None else NamespaceName.parse(namespace)
+        self._columns: Mapping[str, Sequence[str]] = {}
+        self._looked_at: float | None = None
+
+    def look(self) -> None:
+        """Read the tables and their columns.
+
+        Raises:
+            WingsError: The server cannot be reached, or rejects the query.
+        """
+        found: dict[str, Sequence[str]] = {}
+        for topic in self._client.topics():
+            name = TopicName.parse(topic.name)
+            table = name_in_sql(name.topic)
+            if name.namespace != self._bare:
+                table = f"{name_in_sql(schema_of(name.namespace))}.{table}"
+            found[table] = topic.schema.names
+        for name in SYSTEM_TABLES:
+            found[f"{SYSTEM}.{name}"] = ()
+        self._columns, self._looked_at = found, time.monotonic()
+
+    def columns(self) -> Mapping[str, Sequence[str]]:
+        """Return the columns of each table by its name in SQL; cached ones if the server fails."""
+        if self._looked_at is None or time.monotonic() > self._looked_at + LOOK_SECONDS:
+            with suppress(WingsError):
+                self.look()
+        return self._columns
+
+
+class SqlCompleter(Completer):
+    """Completion of tables, of columns of the statement's tables, and of SQL's keywords.
+
+    Args:
+        columns: Returns the columns of each table.
+        commands: The shell's commands, such as `.tables`.
+    """
+
+    def __init__(
+        self, columns: Callable[[], Mapping[str, Sequence[str]]], commands: Sequence[str]
+    ) -> None:
+        self._columns = columns
+        self._commands = commands
+
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
+        """Yield completions of the word before the cursor; may block for the server."""
+        before = document.text_before_cursor
+        if before.startswith(".") and not before.startswith(".schema "):
+            yield from _completions(self._commands, before)
+            return
+        typed = (_WORDS.findall(before) or [""])[-1]
+        if not typed.startswith("'"):
+            yield from _completions(self._names(document.text), typed.lstrip())
+
+    def _names(self, text: str) -> Iterator[str]:
+        tables = self._columns()
+        if not text.startswith("."):
+            for table, columns in tables.items():
+                if table in text:
+                    yield from map(name_in_sql, columns)
+            yield from OWN_COLUMNS
+        yield from tables
+        yield from KEYWORDS
+
+
+def _completions(names: Iterable[str], typed: str) -> Iterator[Completion]:
+    wanted = typed.replace('"', "").lower()
+    near = (name for name in names if name.replace('"', "").lower().startswith(wanted))
+    for name in list(dict.fromkeys(near))[:_NAMES_MAX]:
+        yield Completion(name, start_position=-len(typed))
+
 
 PROMPT, CONTINUED = "wings> ", "   ...> "
 
-SHOWN_FORMATS = (SqlFormat.TABLE, SqlFormat.JSON, SqlFormat.CSV)
+SHOWN_FORMATS: tuple[SqlFormat, ...] = ("table", "json", "csv")
 """Formats for a terminal."""
 
 HELP = """\
@@ -52,8 +209,8 @@ class Shell:
     Args:
         client: Client of the server.
         namespace: Full name of the namespace of unqualified tables; None for the default one.
-        timeout: Timeout of a statement in seconds; None for the server's.
-        wanted: Initial format of rows.
+        timeout: Seconds that a statement may take; None: as many as the server lets any.
+        wanted: How rows are written at first.
     """
 
     def __init__(
@@ -62,7 +219,7 @@ class Shell:
         self._client = client
         self._namespace = namespace
         self._timeout = timeout
-        self._format = wanted
+        self._format: SqlFormat = wanted
         self._tables = Tables(client, namespace)
         self._commands: Mapping[str, Callable[[str], None]] = {
             ".format": self._set_format,
@@ -118,16 +275,16 @@ class Shell:
         return False
 
     def _execute(self, text: str) -> None:
-        with progress() as shown:
+        with StatementProgress() as shown:
             options: dict[str, Any] = {"namespace": self._namespace, "timeout": self._timeout}
             with self._client.sql(text, **options) as reader:
                 write_rows(reader, self._format, shown)
         sys.stdout.flush()
-        _say(f"{count_of(shown.rows)} in {shown.seconds:.2f} s")
+        _say(f"{count_of(shown.rows, 'row')} in {shown.seconds:.2f} s")
 
     def _set_format(self, name: str) -> None:
         if name in SHOWN_FORMATS:
-            self._format = SqlFormat(name)
+            self._format = name
         elif name:
             _say(f"formats are {', '.join(SHOWN_FORMATS)}; for others, use wings sql --format")
         else:
@@ -147,8 +304,8 @@ class Shell:
             f"select column_name as column, column_type as type from (describe {name})",
             namespace=self._namespace,
         )
-        with progress() as shown, described as reader:
-            write_rows(reader, SqlFormat.TABLE, shown)
+        with StatementProgress() as shown, described as reader:
+            write_rows(reader, "table", shown)
 
     def _help(self, _: str) -> None:
         sys.stdout.write(f"{HELP}\n")

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from wings_client._messages import build
-from wings_client.cli.endpoint import DEFAULT, EndpointOption, connected_transport
-from wings_client.cli.plugins import MARKUP
+from wings_client.cli.app import MARKUP
+from wings_client.cli.endpoint import connected_transport
+from wings_client.cli.options import DEFAULT, EndpointOption
 from wings_client.cli.tables import Column, print_lines, rendered
 from wings_core.contracts.actions import ActionBody
 from wings_core.contracts.tokens import QuotasBody, TokenAlter, TokenCreate, TokenList, TokenRevoke

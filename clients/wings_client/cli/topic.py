@@ -1,7 +1,6 @@
 """`wings topic`: create, list, describe, alter and delete topics."""
 
 import json
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -11,17 +10,16 @@ import pyarrow as pa
 import typer
 
 from wings_client import PartitionState, Topic
-from wings_client.cli.endpoint import (
+from wings_client.cli.app import MARKUP
+from wings_client.cli.endpoint import connected, connected_transport, short_name
+from wings_client.cli.options import (
     DEFAULT,
     PARTITIONS_SHOWN_MAX,
     AllPartitionsOption,
     EndpointOption,
     NamespaceOption,
-    connected,
-    connected_transport,
-    short_name,
+    require_terminal,
 )
-from wings_client.cli.plugins import MARKUP
 from wings_client.cli.tables import Column, print_lines, rendered
 from wings_client.cli.values import (
     columns_text,
@@ -30,6 +28,7 @@ from wings_client.cli.values import (
     parse_fields,
     parse_settings,
     partition_text,
+    partitions_text,
     printable,
 )
 from wings_core.arrow_types import fields_of
@@ -248,11 +247,7 @@ def delete(
 
         $ wings topic delete flights --yes
     """
-    if not yes and not sys.stdin.isatty():
-        raise typer.BadParameter(
-            "no terminal to ask for confirmation: give --yes to delete the topic and its messages",
-            param_hint="--yes",
-        )
+    require_terminal(yes, "delete the topic and its messages")
     with connected(endpoint, name) as client:
         topic = client.topic(name)
         if not yes:
@@ -299,10 +294,8 @@ def _partition_lines(states: list[PartitionState], *, all_partitions: bool) -> I
         Column("last message", [_time_text(state.last_timestamp) for state in shown]),
     )
     total = sum(state.bytes for state in states)
-    hidden = f", {len(states) - len(shown):,} of them not shown" if len(states) > len(shown) else ""
     yield (
-        f"{sum(messages):,} messages, {total:,} bytes, "
-        f"{len(states):,} partition{'' if len(states) == 1 else 's'}{hidden}"
+        f"{sum(messages):,} messages, {total:,} bytes, {partitions_text(len(states), len(shown))}"
     )
 
 

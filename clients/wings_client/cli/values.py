@@ -69,6 +69,16 @@ def parse_partition(text: str | None, topic: Topic) -> JsonScalar:
     return value
 
 
+def one_partition(text: str | None, topic: Topic) -> JsonScalar:
+    """Return the partition that an option limits a command to; None: it is not given."""
+    return None if text is None else parse_partition(text, topic)
+
+
+def seconds_of(milliseconds: int | None) -> float | None:
+    """Return an option's milliseconds in seconds; None where it is not given."""
+    return None if milliseconds is None else milliseconds / 1000
+
+
 def partition_text(value: JsonScalar) -> str:
     """Format a partition value, the inverse of `parse_partition`; None is `null`."""
     if value is None:
@@ -199,6 +209,28 @@ def columns_text(topic: Topic) -> str:
     )
     key = topic.partition_key
     return fields if key is None else f"{fields}; partitioned by {printable(key)}"
+
+
+def count_of(number: int, one: str, many: str | None = None) -> str:
+    """Return a number of things, like `1 row` and `2,000 rows`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def counts_text(*counts: tuple[int, str]) -> str:
+    """Return counts with what they are of: the first one, and of the others those above 0."""
+    shown = [each for index, each in enumerate(counts) if index == 0 or each[0]]
+    return ", ".join(f"{count:,} {what}" for count, what in shown)
+
+
+def partitions_text(count: int, shown: int) -> str:
+    """Return how many partitions there are, and how many of them a table leaves out."""
+    hidden = f", {count - shown:,} of them not shown" if count > shown else ""
+    return f"{count_of(count, 'partition')}{hidden}"
+
+
+def one_line(text: str) -> str:
+    """Return a text on one line, with runs of white space as one space."""
+    return " ".join(printable(text.replace("\n", " ")).split())
 
 
 def printable(text: str) -> str:

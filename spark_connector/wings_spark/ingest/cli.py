@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from wings_client.cli.plugins import MARKUP
+from wings_client.cli.app import MARKUP
 from wings_core.contracts.shards import describe_shard
 from wings_spark.ingest import status as calls
 from wings_spark.ingest.settings import SourceSettings

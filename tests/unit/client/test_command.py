@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from wings_client.cli.plugins import PluginGroup
+from wings_client.cli.app import PluginGroup
 
 pytestmark = pytest.mark.programs
 
@@ -330,7 +330,7 @@ def test_a_command_of_the_client_reads_no_entry_points(monkeypatch: pytest.Monke
     def fail(**_: str) -> NoReturn:
         raise AssertionError("they were read")
 
-    monkeypatch.setattr("wings_client.cli.plugins.entry_points", fail)
+    monkeypatch.setattr("wings_client.cli.app.entry_points", fail)
     assert PluginGroup().get_command(None, "topic").name == "topic"
 
 

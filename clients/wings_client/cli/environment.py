@@ -1,6 +1,8 @@
-"""The distribution's extras: the extra of each module, and the modules that each layer needs."""
+"""Environment of the command: extras that are installed, and the directory of its state."""
 
+import os
 from importlib.util import find_spec
+from pathlib import Path
 
 _EXTRAS = {
     "boto3": "objects",
@@ -53,3 +55,9 @@ def install_hint(module: str) -> str:
     """Return the command that installs a missing module, with the others of its extra."""
     extra = _EXTRAS.get(module.partition(".")[0], "server")
     return f"pip install 'wings-flight[{extra}]'"
+
+
+def state_directory() -> Path:
+    """Return `$XDG_STATE_HOME/wings`, by default below `~/.local/state`; it may not exist."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "wings"
