@@ -160,7 +160,7 @@ def _expressions(
     nested = target.message_type is not None
     assert repeated == target.is_repeated, name
     assert optional == target.has_presence or (nested and not optional), name
-    found = converter or _converter(hint, target)
+    found = converter or converter_of(hint, target)
 
     def apply(function: Callable[[Any], Any] | None, operand: str) -> str:
         if function is None:
@@ -184,7 +184,12 @@ def _expressions(
     return encode, decode
 
 
-def _converter(hint: Any, target: FieldDescriptor) -> Convert:
+def codec_of(kind: object) -> "Codec[Any, Any] | None":
+    """Return the codec of a dataclass."""
+    return _by_dataclass.get(kind) if isinstance(kind, type) else None
+
+
+def converter_of(hint: Any, target: FieldDescriptor) -> Convert:
     """Return the converter of a type for a field."""
     if hint in _by_type:
         return _by_type[hint]

@@ -12,12 +12,14 @@ import pyarrow as pa
 
 from wings_core.errors import InvalidArgument, WingsError, error_from_json
 from wings_core.metadata.maintenance import TableSegment
+from wings_core.metadata.shards import cut_error
 from wings_core.model import (
     Aborted,
     Accepted,
     CommitBatch,
     CommitResult,
     CommittedRange,
+    ConsumerCommit,
     ConsumerOffset,
     ExpectedOffset,
     Expired,
@@ -60,8 +62,8 @@ from wings_core.model import (
 )
 from wings_core.model import Sequence as ProducerSequence
 from wings_core.names import NamespaceName, TopicName
-from wings_core.partitions import canonical_partition
-from wings_core.protocol.codec import Codec, Convert, convert
+from wings_core.partitions import Partition, canonical_partition
+from wings_core.protocol.codec import Codec, Convert, convert, text_of
 from wings_core.protocol.v1 import admin_pb2 as admin
 from wings_core.protocol.v1 import groups_pb2 as groups
 from wings_core.protocol.v1 import maintenance_pb2 as maintenance
@@ -75,6 +77,8 @@ from wings_core.security.rights import Grant
 from wings_core.security.tokens import Token
 
 _INT64_MAX = (1 << 63) - 1
+
+_NO_SCHEMA = pa.schema([])
 
 
 def int64(number: int) -> int:
@@ -215,7 +219,11 @@ PUBLISHED = Codec(Published, registry.PublishStagesResponse)
 ABORTED = Codec(Aborted, registry.AbortStagesResponse)
 
 SHARD = Codec(Shard, shards.Shard)
-SHARD_PROGRESS = Codec(ShardProgress, shards.ShardProgress)
+SHARD_PROGRESS = Codec(
+    ShardProgress,
+    shards.ShardProgress,
+    error=Convert(lambda error: cut_error(error).encode(), text_of),
+)
 SHARD_CLAIM = Codec(ShardClaim, shards.AcquireShardsRequest.Claim)
 SHARD_COUNTS = Codec(ShardCounts, shards.CountShardsResponse)
 SHARDS_PRUNED = Codec(ShardsPruned, shards.PruneShardsResponse)
@@ -311,6 +319,56 @@ def results_of(
     return results
 
 
+def named_topic(name: str, uuid: str) -> Topic:
+    """Return a topic by name and UUID, as far as what belongs to it is stored by."""
+    return Topic(TopicName.parse(name), uuid, _NO_SCHEMA, None, TopicConfig(), 0)
+
+
+def consumer_commit_message(commit: ConsumerCommit) -> registry.CommitOffsetsRequest:
+    """Encode the offsets that a consumer commits.
+
+    Raises:
+        ValueError: An offset has more than 64 bits, or a name is invalid Unicode.
+    """
+    return registry.CommitOffsetsRequest(
+        consumer=commit.consumer, offsets=consumer_entries(commit.offsets)
+    )
+
+
+def consumer_commit_of(message: registry.CommitOffsetsRequest) -> ConsumerCommit:
+    """Decode the offsets that a consumer commits."""
+    return ConsumerCommit(message.consumer, tuple(consumer_offsets(message)))
+
+
+def consumer_entries(
+    offsets: Iterable[tuple[Topic, Partition, int]],
+) -> list[registry.CommitOffsetsRequest.Entry]:
+    """Encode offsets of partitions; raises as `consumer_commit_message`."""
+    entry = registry.CommitOffsetsRequest.Entry
+    return [
+        entry(topic=str(topic.name), topic_uuid=topic.uuid, partition=partition, offset=offset)
+        for topic, partition, offset in offsets
+    ]
+
+
+def consumer_offsets(
+    message: registry.CommitOffsetsRequest,
+) -> list[tuple[Topic, Partition, int]]:
+    """Decode the offsets of a commit."""
+    topics = {
+        key: named_topic(*key)
+        for key in dict.fromkeys((entry.topic, entry.topic_uuid) for entry in message.offsets)
+    }
+    return [
+        (
+            topics[entry.topic, entry.topic_uuid],
+            canonical_partition(entry.partition),
+            entry.offset,
+        )
+        for entry in message.offsets
+    ]
+
+
 def group_message(group: ShareGroup) -> groups.Group:
     """Encode a share group, without its topic."""
     return groups.Group(name=group.name, uuid=group.uuid, config=group.config.model_dump_json())
@@ -324,8 +382,3 @@ def group_of(topic: Topic, message: groups.Group) -> ShareGroup:
     """
     config = ShareConfig.from_json(message.config)
     return ShareGroup(message.name, message.uuid, topic, config)
-
-
-def shards_message(found: Iterable[Shard]) -> shards.ShardsResponse:
-    """Encode shards as the response of all look-ups."""
-    return shards.ShardsResponse(shards=[SHARD.fields(shard) for shard in found])

@@ -4,19 +4,25 @@ Methods bear the names of the RPCs in snake case, and run on threads of the serv
 means is said in its `.proto` file.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
 
 from wings_core.errors import InvalidArgument, NamespaceNotFound
 from wings_core.metadata.interfaces import MANY_LOCATIONS_MAX, POSITIONS_MAX, Metadata
+from wings_core.metadata.remote.maintenance import RemoteMaintenance, RemoteTables
 from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_OFFSET, BY_PARTITION, BY_TEXT
-from wings_core.model import ConsumerCommit, ShareConfig, ShareGroup, Topic, TopicConfig
+from wings_core.metadata.remote.rpc import RemotePart, Rpc, declared_rpcs
+from wings_core.metadata.remote.stages import RemoteShards, RemoteStages
+from wings_core.metadata.remote.store import RemoteNodes, RemoteTokens
+from wings_core.model import ShareConfig, ShareGroup
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition, canonical_partition
 from wings_core.protocol import messages
-from wings_core.protocol.codec import text_of
 from wings_core.protocol.v1 import admin_pb2 as admin_pb
 from wings_core.protocol.v1 import copies_pb2 as copies_pb
 from wings_core.protocol.v1 import groups_pb2 as groups_pb
@@ -26,19 +32,11 @@ from wings_core.protocol.v1 import shards_pb2 as shards_pb
 from wings_core.protocol.v1 import tables_pb2 as tables_pb
 from wings_core.protocol.v1 import tokens_pb2 as tokens_pb
 from wings_core.schemas import check_topic_schema
-from wings_server.metadata.maintenance import (
-    CopyHandlers,
-    MaintenanceHandlers,
-    TableHandlers,
-    TokenHandlers,
-)
-from wings_server.metadata.requests import (
-    TOPICS_BYTES_MAX,
-    TOPICS_PAGE_SIZE_MAX,
-    page,
-    page_size_of,
-    step,
-)
+from wings_server.metadata.copies import CopyHandlers
+from wings_server.metadata.requests import TOPICS_BYTES_MAX, page, page_size_of, snake_case
+
+TOPICS_PAGE_SIZE_MAX = 100
+"""Topics in one answer: each comes with its schema."""
 
 _NO_SCHEMA = pa.schema([])
 
@@ -63,13 +61,53 @@ def services(
         (admin["NodeService"], _Nodes(metadata, refusal)),
         (registry["OffsetRegistryService"], _Registry(metadata)),
         (registry["StageService"], _Stages(metadata)),
-        (maintenance["MaintenanceService"], MaintenanceHandlers(metadata)),
+        (
+            maintenance["MaintenanceService"],
+            _Declared(RemoteMaintenance, metadata.maintenance),
+        ),
         (groups["GroupService"], _Groups(metadata)),
-        (shards["ShardService"], _Shards(metadata)),
-        (tables_pb.DESCRIPTOR.services_by_name["TableService"], TableHandlers(metadata)),
+        (shards["ShardService"], _Declared(RemoteShards, metadata.shards)),
+        (
+            tables_pb.DESCRIPTOR.services_by_name["TableService"],
+            _Declared(RemoteTables, metadata.tables),
+        ),
         (copies_pb.DESCRIPTOR.services_by_name["CopyService"], CopyHandlers(metadata)),
-        (tokens_pb.DESCRIPTOR.services_by_name["TokenService"], TokenHandlers(metadata)),
+        (
+            tokens_pb.DESCRIPTOR.services_by_name["TokenService"],
+            _Declared(RemoteTokens, metadata.tokens),
+        ),
     ]
+
+
+class _Declared:
+    """The handlers of a service's RPCs that the client's class declares.
+
+    Args:
+        remote: The client's class.
+        part: What is served, with the methods of the same interface.
+    """
+
+    def __init__(self, remote: type[RemotePart], part: object) -> None:
+        for declared in declared_rpcs(remote):
+            handled = partial(_answered, declared, getattr(part, declared.function.__name__))
+            setattr(self, snake_case(declared.method.name), handled)
+
+
+def _answered(declared: Rpc, function: Callable[..., Any], request: Any) -> Message:
+    """Answer a request of a declared RPC, by the method that it calls."""
+    arguments = declared.arguments_of(request)
+    paged = declared.paged
+    if paged is None:
+        return declared.response(function(**arguments))
+
+    def find(after: object, items_max: int) -> list[Any]:
+        found = function(**arguments, **declared.page_arguments(after, items_max))
+        return sorted(found) if isinstance(found, set) else found
+
+    found, token = page(request, paged.kind, find, paged.key, paged.size_max)
+    response: Any = declared.response(found)
+    response.next_page_token = token
+    return response
 
 
 class _Admin:
@@ -169,8 +207,9 @@ class _Admin:
         return messages.TOPIC.encode(self._admin.delete_topic(name, request.uuid or None))
 
 
-class _Nodes:
+class _Nodes(_Declared):
     def __init__(self, metadata: Metadata, refusal: Callable[[], str | None]) -> None:
+        super().__init__(RemoteNodes, metadata.nodes)
         self._nodes = metadata.nodes
         self._refusal = refusal
 
@@ -179,13 +218,6 @@ class _Nodes:
         return admin_pb.RenewNodeResponse(
             nodes=map(messages.NODE.fields, live), refusal=self._refusal() or ""
         )
-
-    def delete_node(self, request: admin_pb.DeleteNodeRequest) -> admin_pb.DeleteNodeResponse:
-        self._nodes.leave(request.id)
-        return admin_pb.DeleteNodeResponse()
-
-    def list_nodes(self, _: admin_pb.ListNodesRequest) -> admin_pb.ListNodesResponse:
-        return admin_pb.ListNodesResponse(nodes=map(messages.NODE.fields, self._nodes.live()))
 
 
 class _Registry:
@@ -252,7 +284,7 @@ class _Registry:
         return pb.OffsetsForTimestampsResponse(offsets=offsets)
 
     def commit_offsets(self, request: pb.CommitOffsetsRequest) -> pb.CommitOffsetsResponse:
-        self._registry.commit_offsets(request.consumer, _offsets(request))
+        self._registry.commit_offsets(request.consumer, messages.consumer_offsets(request))
         return (
             pb.CommitOffsetsResponse()
         )  # A node of an earlier version makes nothing of it either.
@@ -283,7 +315,7 @@ class _Registry:
         return pb.ListConsumersResponse(consumers=found, next_page_token=token)
 
     def purge(self, request: pb.PurgeRequest) -> pb.PurgeResponse:
-        more = self._registry.purge(step("pages_max", request.pages_max))
+        more = self._registry.purge(max(1, request.pages_max))
         return pb.PurgeResponse(more=more)
 
     def list_live_folios(self, request: pb.ListLiveFoliosRequest) -> pb.ListLiveFoliosResponse:
@@ -305,57 +337,10 @@ class _Registry:
         return pb.RetireFoliosResponse(folios=self._registry.retire(list(request.folios)))
 
 
-class _Stages:
+class _Stages(_Declared):
     def __init__(self, metadata: Metadata) -> None:
+        super().__init__(RemoteStages, metadata.stages)
         self._stages = metadata.stages
-
-    def publish_stages(self, request: pb.PublishStagesRequest) -> pb.PublishStagesResponse:
-        shards = [messages.SHARD_PROGRESS.decode(progress) for progress in request.shards]
-        offsets = None
-        if request.HasField("offsets"):
-            offsets = ConsumerCommit(request.offsets.consumer, tuple(_offsets(request.offsets)))
-        published = self._stages.publish(
-            request.writer,
-            request.batch,
-            list(request.stages),
-            shards,
-            epoch=request.epoch if request.HasField("epoch") else None,
-            offsets=offsets,
-        )
-        return messages.PUBLISHED.encode(published)
-
-    def begin_epoch(self, request: pb.BeginEpochRequest) -> pb.BeginEpochResponse:
-        return pb.BeginEpochResponse(epoch=self._stages.begin(request.writer))
-
-    def abort_stages(self, request: pb.AbortStagesRequest) -> pb.AbortStagesResponse:
-        batch = request.batch if request.HasField("batch") else None
-        prefix = request.prefix if request.HasField("prefix") else None
-        aborted = self._stages.abort(request.writer, list(request.stages), batch, prefix)
-        return messages.ABORTED.encode(aborted)
-
-    def sweep_stages(self, request: pb.SweepStagesRequest) -> pb.SweepStagesResponse:
-        stages_max = step("stages_max", request.stages_max)
-        return pb.SweepStagesResponse(swept=self._stages.sweep(request.seconds, stages_max))
-
-    def list_stages(self, request: pb.ListStagesRequest) -> pb.ListStagesResponse:
-        found, token = page(
-            request,
-            BY_TEXT,
-            lambda after, most: self._stages.of_topic(
-                request.topic_uuid, after=after, items_max=most
-            ),
-            lambda stage: stage.stage,
-        )
-        return pb.ListStagesResponse(
-            stages=map(messages.STAGE.fields, found), next_page_token=token
-        )
-
-    def list_topics_of_stages(
-        self, request: pb.ListTopicsOfStagesRequest
-    ) -> pb.ListTopicsOfStagesResponse:
-        prefix = request.prefix if request.HasField("prefix") else None
-        found = self._stages.topics(list(request.stages), prefix)
-        return pb.ListTopicsOfStagesResponse(topics=sorted(map(str, found)))
 
     def list_stage_pages(self, request: pb.ListStagePagesRequest) -> pb.ListStagePagesResponse:
         size = page_size_of(request.page_size)
@@ -370,35 +355,23 @@ class _Stages:
         )
 
 
-def _offsets(request: pb.CommitOffsetsRequest) -> list[tuple[Topic, Partition, int]]:
-    topics: dict[tuple[str, str], Topic] = {}
-    for key in dict.fromkeys((entry.topic, entry.topic_uuid) for entry in request.offsets):
-        topics[key] = _named(*key)
-    return [
-        (
-            topics[entry.topic, entry.topic_uuid],
-            canonical_partition(entry.partition),
-            entry.offset,
-        )
-        for entry in request.offsets
-    ]
-
-
 class _Groups:
     def __init__(self, metadata: Metadata) -> None:
         self._groups = metadata.groups
 
     def create_group(self, request: groups_pb.CreateGroupRequest) -> groups_pb.Group:
-        group = messages.group_of(_named(request.topic, request.topic_uuid), request.group)
+        group = messages.group_of(
+            messages.named_topic(request.topic, request.topic_uuid), request.group
+        )
         created = self._groups.create(group, if_not_exists=request.if_not_exists)
         return messages.group_message(created)
 
     def get_group(self, request: groups_pb.GetGroupRequest) -> groups_pb.Group:
-        topic = _named(request.topic, request.topic_uuid)
+        topic = messages.named_topic(request.topic, request.topic_uuid)
         return messages.group_message(self._groups.get(topic, request.name))
 
     def list_groups(self, request: groups_pb.ListGroupsRequest) -> groups_pb.ListGroupsResponse:
-        topic = _named(request.topic, request.topic_uuid)
+        topic = messages.named_topic(request.topic, request.topic_uuid)
         found, token = page(
             request,
             BY_TEXT,
@@ -410,74 +383,19 @@ class _Groups:
         )
 
     def update_group(self, request: groups_pb.UpdateGroupRequest) -> groups_pb.Group:
-        topic = _named(request.topic, request.topic_uuid)
+        topic = messages.named_topic(request.topic, request.topic_uuid)
         changes = ShareConfig.from_json(request.config)
         return messages.group_message(self._groups.alter(topic, request.name, changes))
 
     def restart_group(self, request: groups_pb.RestartGroupRequest) -> groups_pb.Group:
-        topic = _named(request.topic, request.topic_uuid)
+        topic = messages.named_topic(request.topic, request.topic_uuid)
         group = ShareGroup(request.name, request.uuid, topic, ShareConfig())
         return messages.group_message(self._groups.restart(group, request.new_uuid))
 
     def delete_group(self, request: groups_pb.DeleteGroupRequest) -> groups_pb.Group:
-        topic = _named(request.topic, request.topic_uuid)
+        topic = messages.named_topic(request.topic, request.topic_uuid)
         deleted = self._groups.delete(topic, request.name, request.uuid or None)
         return messages.group_message(deleted)
-
-
-class _Shards:
-    def __init__(self, metadata: Metadata) -> None:
-        self._shards = metadata.shards
-
-    def open_shards(self, request: shards_pb.OpenShardsRequest) -> shards_pb.ShardsResponse:
-        source, token = text_of(request.source), text_of(request.token)
-        return messages.shards_message(self._shards.open(source, token, _texts(request.shards)))
-
-    def acquire_shards(self, request: shards_pb.AcquireShardsRequest) -> shards_pb.ShardsResponse:
-        source, token = text_of(request.source), text_of(request.token)
-        claims = [messages.SHARD_CLAIM.decode(claim) for claim in request.claims]
-        acquired = self._shards.acquire(source, token, claims, request.stale_seconds)
-        return messages.shards_message(acquired)
-
-    def reset_shards(self, request: shards_pb.ResetShardsRequest) -> shards_pb.ShardsResponse:
-        reset = self._shards.reset(text_of(request.source), _texts(request.shards))
-        return messages.shards_message(reset)
-
-    def get_shards(self, request: shards_pb.GetShardsRequest) -> shards_pb.ShardsResponse:
-        found = self._shards.get(text_of(request.source), _texts(request.shards))
-        return messages.shards_message(found)
-
-    def list_shards(self, request: shards_pb.ListShardsRequest) -> shards_pb.ShardsResponse:
-        state = messages.shard_state_of(request.state) if request.HasField("state") else None
-        found = self._shards.of_source(
-            text_of(request.source), state, text_of(request.after), request.shards_max
-        )
-        return messages.shards_message(found)
-
-    def list_sources(self, request: shards_pb.ListSourcesRequest) -> shards_pb.ListSourcesResponse:
-        found, token = page(
-            request,
-            BY_TEXT,
-            lambda after, most: self._shards.sources(most, after=after),
-            str,
-        )
-        return shards_pb.ListSourcesResponse(sources=found, next_page_token=token)
-
-    def count_shards(self, request: shards_pb.CountShardsRequest) -> shards_pb.CountShardsResponse:
-        return messages.SHARD_COUNTS.encode(self._shards.count(text_of(request.source)))
-
-    def prune_shards(self, request: shards_pb.PruneShardsRequest) -> shards_pb.PruneShardsResponse:
-        pruned = self._shards.prune(
-            text_of(request.source),
-            request.age_seconds,
-            request.count_max if request.HasField("count_max") else None,
-            request.interval_seconds,
-        )
-        return messages.SHARDS_PRUNED.encode(pruned)
-
-
-def _texts(data: Iterable[bytes]) -> list[str]:
-    return [text_of(each) for each in data]
 
 
 def _positions(
@@ -493,8 +411,3 @@ def _positions(
     if len(partitions) > POSITIONS_MAX:
         raise InvalidArgument(f"at most {POSITIONS_MAX} partitions are located at once")
     return list(zip(map(canonical_partition, partitions), places, strict=True))
-
-
-def _named(name: str, topic_uuid: str) -> Topic:
-    """Return as much of a topic as what belongs to it is kept by."""
-    return Topic(TopicName.parse(name), topic_uuid, _NO_SCHEMA, None, TopicConfig(), 0)

@@ -4,6 +4,7 @@ Each field has the rule of its name, or else that of its type. Names of topics a
 partitions, are checked by what parses them.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -142,14 +143,8 @@ def _rule(message: Descriptor, field: FieldDescriptor) -> tuple[Check, str]:
     return _ANY
 
 
-TOPICS_PAGE_SIZE_MAX = 100
-"""Topics in one answer: each comes with its schema."""
-
 TOPICS_BYTES_MAX = 16 << 20
 """Bytes of the topics in one answer, but for a single one: each comes with all its schemas."""
-
-STEP_MAX = 10_000
-"""Pages purged, and stages swept, by one call: in one transaction, which others wait for."""
 
 T = TypeVar("T")
 KeyT = TypeVar("KeyT")
@@ -201,12 +196,6 @@ def page(
     return found, kind.token(keys[kept[-1]])
 
 
-def step(name: str, number: int) -> int:
-    """Return how much one call does, at most `STEP_MAX`.
-
-    Raises:
-        InvalidArgument: Less than one was asked for.
-    """
-    if number < 1:
-        raise InvalidArgument(f"{name} is {number}, expected 1 or more")
-    return min(number, STEP_MAX)
+def snake_case(name: str) -> str:
+    """Return the name of the method that handles an RPC."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

@@ -6,7 +6,6 @@ asynchronous server has one poller for a process, so all services of a process s
 
 import asyncio
 import functools
-import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +39,7 @@ from wings_server.http.listener import bind
 from wings_server.metadata.handlers import services
 from wings_server.metadata.locations import Locations
 from wings_server.metadata.peers import CallSpans, ClusterToken, PeerSecurity
-from wings_server.metadata.requests import check_request
+from wings_server.metadata.requests import check_request, snake_case
 from wings_server.settings import Address
 
 CALLS_RUNNING_MAX = 16_384
@@ -277,11 +276,6 @@ class MetadataService(GrpcService):
 
     def _open_locations(self) -> Locations:
         return Locations(self._metadata.registry, self._executor, self._waiting_max)
-
-
-def snake_case(name: str) -> str:
-    """Return the name of the method that handles an RPC."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 async def _session(

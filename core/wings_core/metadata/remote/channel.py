@@ -6,9 +6,11 @@ An error is a gRPC status code for the class, and the error's JSON in the traili
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import grpc
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message_factory import GetMessageClass
 
 from wings_core.errors import (
     AlreadyExists,
@@ -145,6 +147,7 @@ class ServiceChannel:
     def __init__(self, target: str, access: PeerAccess | None = None) -> None:
         self.target = target
         self._closing = threading.Event()
+        self._unary: dict[str, grpc.UnaryUnaryMultiCallable[Any, Any]] = {}
         self.channel = (access or PeerAccess()).channel(
             target,
             [
@@ -168,6 +171,17 @@ class ServiceChannel:
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._closing.is_set()
+
+    def unary(self, method: MethodDescriptor) -> "grpc.UnaryUnaryMultiCallable[Any, Any]":
+        """Return the callable of an RPC."""
+        found = self._unary.get(method.full_name)
+        if found is None:
+            found = self._unary[method.full_name] = self.channel.unary_unary(
+                f"/{method.containing_service.full_name}/{method.name}",
+                GetMessageClass(method.input_type).SerializeToString,
+                GetMessageClass(method.output_type).FromString,
+            )
+        return found
 
     def call(
         self,

@@ -106,7 +106,7 @@ def listed(
     kind: KeyKind[KeyT],
     after: KeyT | None,
     items_max: int | None,
-    count: Callable[[list[T]], int] = len,
+    key: Callable[[T], object] | None = None,
 ) -> list[T]:
     """Ask for the pages of a list, one after the other; blocks for as many calls.
 
@@ -118,9 +118,13 @@ def listed(
         kind: What the items are told apart by.
         after: Only those whose key is greater; None: all.
         items_max: The first so many of them; None: all.
-        count: How many keys some items have.
+        key: The key of an item, where several may have the same.
     """
     found: list[T] = []
+
+    def count(items: list[T]) -> int:
+        return len(items) if key is None else len({key(item) for item in items})
+
     request.page_token = kind.token(after)
     while items_max is None or count(found) < items_max:
         request.page_size = 0 if items_max is None else min(items_max - count(found), PAGE_SIZE_MAX)

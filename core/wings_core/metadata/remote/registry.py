@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.errors import Unavailable
 from wings_core.metadata.checks import check_id, check_retired
 from wings_core.metadata.interfaces import LOCATIONS_MAX, MANY_LOCATIONS_MAX, OffsetRegistry
 from wings_core.metadata.located import ManyLocated, many_located
@@ -28,6 +28,7 @@ from wings_core.metadata.remote.watches import Retries, TopicWatches, Watches
 from wings_core.model import (
     CommitBatch,
     CommitResult,
+    ConsumerCommit,
     ConsumerOffset,
     FlushId,
     InlineFolio,
@@ -413,7 +414,9 @@ class RemoteRegistry(OffsetRegistry):
         self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
     ) -> None:
         """Store where a consumer reads on; see `OffsetRegistry.commit_offsets`."""
-        self._channel.call(self._stub.CommitOffsets, offsets_request(consumer, offsets))
+        check_id("the consumer's name", consumer)
+        request = messages.consumer_commit_message(ConsumerCommit(consumer, tuple(offsets)))
+        self._channel.call(self._stub.CommitOffsets, request)
 
     def get_offsets(
         self,
@@ -524,30 +527,3 @@ class RemoteRegistry(OffsetRegistry):
         if getattr(error, "code", None) == "TOPIC_NOT_FOUND":
             self._topics.forget_uuid(topic_uuid)
             self._known.forget(topic_uuid)
-
-
-def offsets_request(
-    consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
-) -> pb.CommitOffsetsRequest:
-    """Return the request that commits a consumer's offsets.
-
-    Raises:
-        InvalidArgument: The consumer's name or an offset cannot be stored.
-    """
-    check_id("the consumer's name", consumer)
-    for _, _, offset in offsets:
-        if offset != messages.int64(offset):
-            raise InvalidArgument(f"{offset} is not an offset: it has more than 64 bits")
-    names = {topic.uuid: str(topic.name) for topic, _, _ in offsets}
-    return pb.CommitOffsetsRequest(
-        consumer=consumer,
-        offsets=[
-            pb.CommitOffsetsRequest.Entry(
-                topic=names[topic.uuid],
-                topic_uuid=topic.uuid,
-                partition=partition,
-                offset=offset,
-            )
-            for topic, partition, offset in offsets
-        ],
-    )

@@ -1,14 +1,10 @@
-"""Metadata that a service keeps: its interfaces over one connection.
-
-Nodes, tokens and copies, of which each method is a call, stand here too.
-"""
+"""Metadata at a service: its interfaces over one connection; nodes, tokens and copies."""
 
 import os
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from wings_core.errors import WingsError
 from wings_core.metadata.checks import check_node
@@ -16,16 +12,15 @@ from wings_core.metadata.interfaces import Nodes, Tokens
 from wings_core.metadata.remote.admin import RemoteAdmin, RemoteGroups, RemoteTopicCache
 from wings_core.metadata.remote.channel import ServiceChannel
 from wings_core.metadata.remote.maintenance import RemoteMaintenance, RemoteTables
-from wings_core.metadata.remote.paging import BY_TEXT, listed
+from wings_core.metadata.remote.paging import BY_TEXT
 from wings_core.metadata.remote.registry import RemoteRegistry
+from wings_core.metadata.remote.rpc import Calls, Field, Fields, Paged, RemotePart, Rpc, rpc
 from wings_core.metadata.remote.stages import RemoteShards, RemoteStages
 from wings_core.metadata.remote.watches import Retries
 from wings_core.model import Node
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import admin_pb2 as admin_pb
 from wings_core.protocol.v1 import copies_pb2 as copies_pb
-from wings_core.protocol.v1 import tokens_pb2 as tokens_pb
-from wings_core.protocol.v1.stubs import CopyServiceStub, NodeServiceStub, TokenServiceStub
 from wings_core.security.peers import PeerAccess
 from wings_core.security.quotas import Quotas
 from wings_core.security.tokens import Token, check_token, no_token
@@ -35,103 +30,88 @@ RENEW_SECONDS_MAX = 5.0
 """How long the renewal of a lease may take: one that comes late is of no use."""
 
 
-class RemoteNodes(Nodes):
-    """See `Nodes`.
+_RENEW_NODE = admin_pb.DESCRIPTOR.services_by_name["NodeService"].methods_by_name["RenewNode"]
 
-    Args:
-        channel: To the service.
-    """
 
-    def __init__(self, channel: ServiceChannel) -> None:
-        self._channel = channel
-        self._stub = NodeServiceStub(channel.channel)
-        self.refusal: str | None = None
-        """Why the service wants no pushes, as of the last renewal; None: it takes them."""
+class RemoteNodes(RemotePart, Nodes):
+    """See `Nodes`."""
+
+    refusal: str | None = None
+    """Why the service wants no pushes, as of the last renewal; None: it takes them."""
 
     def renew(self, node: Node, seconds: float) -> list[Node]:
         """Register a node, or renew its lease; see `Nodes.renew`."""
         check_node(node, seconds)
         request = admin_pb.RenewNodeRequest(node=messages.NODE.fields(node), seconds=seconds)
-        answer = self._channel.call(self._stub.RenewNode, request, RENEW_SECONDS_MAX)
+        answer = self._channel.call(self._channel.unary(_RENEW_NODE), request, RENEW_SECONDS_MAX)
         self.refusal = f"at the metadata service: {answer.refusal}" if answer.refusal else None
-        return _nodes(answer.nodes)
+        return [messages.NODE.decode(each) for each in answer.nodes]
 
-    def leave(self, node_id: str) -> None:
-        """Take a node out; see `Nodes.leave`."""
-        request = admin_pb.DeleteNodeRequest(id=messages.text("the node's id", node_id))
-        self._channel.call(self._stub.DeleteNode, request, RENEW_SECONDS_MAX)
-
-    def live(self) -> list[Node]:
-        """Return the nodes that are there; see `Nodes.live`."""
-        return _nodes(self._channel.look(self._stub.ListNodes, admin_pb.ListNodesRequest()).nodes)
-
-
-def _nodes(found: Iterable[admin_pb.Node]) -> list[Node]:
-    return [messages.NODE.decode(node) for node in found]
+    leave = rpc(
+        "NodeService.DeleteNode",
+        Nodes.leave,
+        Calls.ONCE,
+        call_seconds=RENEW_SECONDS_MAX,
+        node_id=Field("id"),
+    )
+    live = rpc("NodeService.ListNodes", Nodes.live, Calls.LOOK)
 
 
 CHANGES_SECONDS_MAX = 2.0
-"""How long the question whether tokens changed may take: it is asked again soon."""
+"""Longest time of the look whether tokens changed: it is repeated soon."""
 
 
-class RemoteTokens(Tokens):
-    """See `Tokens`.
+def _checked(quotas: Quotas) -> object:
+    quotas.check()
+    return messages.QUOTAS.fields(quotas)
 
-    Args:
-        channel: To the service.
-    """
 
-    def __init__(self, channel: ServiceChannel) -> None:
-        self._channel = channel
-        self._stub = TokenServiceStub(channel.channel)
+_TOKEN_FIELDS = tuple(messages.TOKEN.message.DESCRIPTOR.fields_by_name)
 
-    def create(self, token: Token) -> Token:
-        """Store a token; see `Tokens.create`. Repeated where the response was lost."""
-        check_token(token)
-        request = messages.TOKEN.encode(token)
-        created = self._channel.call_repeatedly(self._stub.CreateToken, request)
-        return messages.TOKEN.decode(created)
+
+def _checked_token(token: Token) -> Mapping[str, Any]:
+    check_token(token)
+    return messages.TOKEN.fields(token)
+
+
+def _token_name(token: Token) -> str:
+    return token.name
+
+
+class RemoteTokens(RemotePart, Tokens):
+    """See `Tokens`. Changes are repeated where their response is lost."""
+
+    create = rpc(
+        "TokenService.CreateToken",
+        Tokens.create,
+        Calls.REPEAT,
+        token=Fields(_TOKEN_FIELDS, _checked_token, messages.TOKEN.decode),
+    )
+    alter = rpc(
+        "TokenService.AlterToken",
+        Tokens.alter,
+        Calls.REPEAT,
+        token_id=Field("id"),
+        quotas=Field(None, _checked, messages.QUOTAS.decode),
+    )
+    all = rpc("TokenService.ListTokens", Tokens.all, Calls.LOOK, paged=Paged(BY_TEXT, _token_name))
+    changes = rpc(
+        "TokenService.CountTokenChanges",
+        Tokens.changes,
+        Calls.LOOK,
+        call_seconds=CHANGES_SECONDS_MAX,
+    )
+    _revoke = Rpc(
+        "TokenService.DeleteToken", Tokens.revoke, Calls.REPEAT, arguments={"token_id": Field("id")}
+    )
 
     def revoke(self, name: str, token_id: str | None = None) -> Token:
-        """Delete a token; see `Tokens.revoke`. Repeated where the response was lost."""
+        """Delete a token; see `Tokens.revoke`."""
         messages.text("the token's name", name)
         found = next((token for token in self.all() if token.name == name), None)
         if found is None or token_id not in {None, found.id}:
             raise no_token(name)
-        request = tokens_pb.DeleteTokenRequest(name=name, id=found.id)
-        gone = messages.TOKEN.encode(found)
-        deleted = self._channel.call_repeatedly(self._stub.DeleteToken, request, gone)
-        return messages.TOKEN.decode(deleted)
-
-    def alter(self, name: str, quotas: Quotas, token_id: str | None = None) -> Token:
-        """Replace a token's quotas; see `Tokens.alter`. Repeated where the response was lost."""
-        messages.text("the token's name", name)
-        quotas.check()
-        request = tokens_pb.AlterTokenRequest(
-            name=name, id=token_id or "", quotas=messages.QUOTAS.fields(quotas)
-        )
-        altered = self._channel.call_repeatedly(self._stub.AlterToken, request)
-        return messages.TOKEN.decode(altered)
-
-    def all(self, *, after: str | None = None, items_max: int | None = None) -> list[Token]:
-        """Return the tokens by name; see `Tokens.all`."""
-        return listed(
-            self._channel,
-            self._stub.ListTokens,
-            tokens_pb.ListTokensRequest(),
-            lambda page: [messages.TOKEN.decode(token) for token in page.tokens],
-            BY_TEXT,
-            after,
-            items_max,
-        )
-
-    def changes(self) -> int:
-        """Return how often tokens changed; see `Tokens.changes`."""
-        request = tokens_pb.CountTokenChangesRequest()
-        answer = self._channel.call(
-            self._stub.CountTokenChanges, request, CHANGES_SECONDS_MAX, changes=False
-        )
-        return answer.changes
+        return self._revoke.call(self._channel, [name, found.id], {}, gone=found)
 
 
 BEGIN_SECONDS_MAX = 3_600.0
@@ -141,28 +121,31 @@ BEGIN_SECONDS_MAX = 3_600.0
 @contextmanager
 def copying(channel: ServiceChannel) -> Generator[Callable[[Path], None]]:
     """Have the service fix its state; see `Metadata.copying`. Blocks while it writes it down."""
-    stub = CopyServiceStub(channel.channel)
+    begin, read, end = (
+        channel.unary(copies_pb.DESCRIPTOR.services_by_name["CopyService"].methods_by_name[name])
+        for name in ("BeginCopy", "ReadCopy", "EndCopy")
+    )
     copy_id = channel.call(
-        stub.BeginCopy, copies_pb.BeginCopyRequest(), BEGIN_SECONDS_MAX, changes=False
+        begin, copies_pb.BeginCopyRequest(), BEGIN_SECONDS_MAX, changes=False
     ).copy_id
+
+    def write(into: Path) -> None:
+        at = 0
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(into, flags, 0o600), "wb") as file:
+            while True:
+                request = copies_pb.ReadCopyRequest(copy_id=copy_id, start=at)
+                data = channel.look(read, request).data
+                if not data:
+                    return
+                file.write(data)
+                at += len(data)
+
     try:
-        yield partial(_read, channel, stub, copy_id)
+        yield write
     finally:
         with suppress(WingsError):  # The service ends it by itself, later.
-            channel.look(stub.EndCopy, copies_pb.EndCopyRequest(copy_id=copy_id))
-
-
-def _read(channel: ServiceChannel, stub: CopyServiceStub, copy_id: str, into: Path) -> None:
-    at = 0
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with os.fdopen(os.open(into, flags, 0o600), "wb") as file:
-        while True:
-            request = copies_pb.ReadCopyRequest(copy_id=copy_id, start=at)
-            data = channel.look(stub.ReadCopy, request).data
-            if not data:
-                return
-            file.write(data)
-            at += len(data)
+            channel.look(end, copies_pb.EndCopyRequest(copy_id=copy_id))
 
 
 class RemoteMetadata:
