@@ -4,7 +4,7 @@ Methods bear the names of the RPCs in snake case, and run on threads of the serv
 means is said in its `.proto` file.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,15 +13,15 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
 from wings_core.errors import InvalidArgument, NamespaceNotFound
-from wings_core.metadata.interfaces import MANY_LOCATIONS_MAX, POSITIONS_MAX, Metadata
+from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.remote.maintenance import RemoteMaintenance, RemoteTables
-from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_OFFSET, BY_PARTITION, BY_TEXT
+from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_TEXT
+from wings_core.metadata.remote.registry import RemoteRegistry
 from wings_core.metadata.remote.rpc import RemotePart, Rpc, declared_rpcs
 from wings_core.metadata.remote.stages import RemoteShards, RemoteStages
 from wings_core.metadata.remote.store import RemoteNodes, RemoteTokens
 from wings_core.model import ShareConfig, ShareGroup
 from wings_core.names import NamespaceName, TopicName
-from wings_core.partitions import Partition, canonical_partition
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import admin_pb2 as admin_pb
 from wings_core.protocol.v1 import copies_pb2 as copies_pb
@@ -220,10 +220,11 @@ class _Nodes(_Declared):
         )
 
 
-class _Registry:
+class _Registry(_Declared):
     """All but `OffsetLocation` and `WatchTopic`, which `Locations` answers."""
 
     def __init__(self, metadata: Metadata) -> None:
+        super().__init__(RemoteRegistry, metadata.registry)
         self._registry = metadata.registry
 
     def commit(self, request: pb.CommitRequest) -> pb.CommitResponse:
@@ -239,102 +240,11 @@ class _Registry:
         results = self._registry.commit(batches, flush_id, inline)
         return pb.CommitResponse(results=map(messages.result_message, results))
 
-    def locate_many(self, request: pb.LocateManyRequest) -> pb.LocateManyResponse:
-        found = self._registry.locate_many(
-            request.topic_uuid,
-            _positions("an offset", request.partitions, request.offsets),
-            max(0, request.messages_max),
-            min(request.locations_max or MANY_LOCATIONS_MAX, MANY_LOCATIONS_MAX),
-        )
-        return pb.LocateManyResponse(partitions=map(messages.LOCATED_PARTITION.fields, found))
-
-    def get_partition_state(self, request: pb.GetPartitionStateRequest) -> pb.PartitionState:
-        partition = canonical_partition(request.partition)
-        state = self._registry.partition_state(request.topic_uuid, partition)
-        return messages.PARTITION_STATE.encode(state)
-
-    def list_partition_states(
-        self, request: pb.ListPartitionStatesRequest
-    ) -> pb.ListPartitionStatesResponse:
-        found, token = page(
-            request,
-            BY_PARTITION,
-            lambda after, most: self._registry.partition_states(
-                request.topic_uuid, after=after, items_max=most
-            ),
-            lambda state: state.partition,
-        )
-        return pb.ListPartitionStatesResponse(
-            partition_states=map(messages.PARTITION_STATE.fields, found), next_page_token=token
-        )
-
-    def offset_for_timestamp(
-        self, request: pb.OffsetForTimestampRequest
-    ) -> pb.OffsetForTimestampResponse:
-        offset = self._registry.offset_for_timestamp(
-            request.topic_uuid, canonical_partition(request.partition), request.timestamp_us
-        )
-        return pb.OffsetForTimestampResponse(offset=offset)
-
-    def offsets_for_timestamps(
-        self, request: pb.OffsetsForTimestampsRequest
-    ) -> pb.OffsetsForTimestampsResponse:
-        positions = _positions("a time", request.partitions, request.timestamps_us)
-        offsets = self._registry.offsets_for_timestamps(request.topic_uuid, positions)
-        return pb.OffsetsForTimestampsResponse(offsets=offsets)
-
-    def commit_offsets(self, request: pb.CommitOffsetsRequest) -> pb.CommitOffsetsResponse:
-        self._registry.commit_offsets(request.consumer, messages.consumer_offsets(request))
-        return (
-            pb.CommitOffsetsResponse()
-        )  # A node of an earlier version makes nothing of it either.
-
-    def list_consumer_offsets(
-        self, request: pb.ListConsumerOffsetsRequest
-    ) -> pb.ListConsumerOffsetsResponse:
-        topic_uuid = request.topic_uuid if request.HasField("topic_uuid") else None
-        found, token = page(
-            request,
-            BY_OFFSET,
-            lambda after, most: self._registry.get_offsets(
-                request.consumer, topic_uuid, after=after, items_max=most
-            ),
-            lambda entry: (entry.topic, entry.partition),
-        )
-        return pb.ListConsumerOffsetsResponse(
-            offsets=map(messages.CONSUMER_OFFSET.fields, found), next_page_token=token
-        )
-
-    def list_consumers(self, request: pb.ListConsumersRequest) -> pb.ListConsumersResponse:
-        found, token = page(
-            request,
-            BY_TEXT,
-            lambda after, most: self._registry.list_consumers(most, after=after),
-            str,
-        )
-        return pb.ListConsumersResponse(consumers=found, next_page_token=token)
-
-    def purge(self, request: pb.PurgeRequest) -> pb.PurgeResponse:
-        more = self._registry.purge(max(1, request.pages_max))
-        return pb.PurgeResponse(more=more)
-
-    def list_live_folios(self, request: pb.ListLiveFoliosRequest) -> pb.ListLiveFoliosResponse:
-        found, token = page(
-            request,
-            BY_TEXT,
-            lambda after, most: sorted(self._registry.live_folios(after=after, items_max=most)),
-            str,
-        )
-        return pb.ListLiveFoliosResponse(folios=found, next_page_token=token)
-
     def read_inline_folio(self, request: pb.ReadInlineFolioRequest) -> pb.ReadInlineFolioResponse:
         found = self._registry.read_inline([request.folio, *request.others])
         first = found.pop(request.folio, None)
         others = [pb.InlineFolio(name=name, data=data) for name, data in found.items()]
         return pb.ReadInlineFolioResponse(data=first, others=others)
-
-    def retire_folios(self, request: pb.RetireFoliosRequest) -> pb.RetireFoliosResponse:
-        return pb.RetireFoliosResponse(folios=self._registry.retire(list(request.folios)))
 
 
 class _Stages(_Declared):
@@ -396,18 +306,3 @@ class _Groups:
         topic = messages.named_topic(request.topic, request.topic_uuid)
         deleted = self._groups.delete(topic, request.name, request.uuid or None)
         return messages.group_message(deleted)
-
-
-def _positions(
-    what: str, partitions: Sequence[str], places: Sequence[int]
-) -> list[tuple[Partition, int]]:
-    """Return partitions with a place in each.
-
-    Raises:
-        InvalidArgument: There are too many, or not as many of one as of the other.
-    """
-    if len(partitions) != len(places):
-        raise InvalidArgument(f"there is {what} for each partition")
-    if len(partitions) > POSITIONS_MAX:
-        raise InvalidArgument(f"at most {POSITIONS_MAX} partitions are located at once")
-    return list(zip(map(canonical_partition, partitions), places, strict=True))

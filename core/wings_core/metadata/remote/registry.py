@@ -1,4 +1,4 @@
-"""The log's index at a metadata service: each method is a call; looks and waits share theirs.
+"""The log's index at a metadata service; looks and waits share their calls.
 
 A fallback cache has locations of pages, for when the service cannot be reached. They change only by
 maintenance, which leaves the old place for a while, so a node that knows them reads on without the
@@ -17,18 +17,27 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from wings_core.errors import Unavailable
-from wings_core.metadata.checks import check_id, check_retired
 from wings_core.metadata.interfaces import LOCATIONS_MAX, MANY_LOCATIONS_MAX, OffsetRegistry
 from wings_core.metadata.located import ManyLocated, many_located
 from wings_core.metadata.remote.admin import RemoteTopicCache
 from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
 from wings_core.metadata.remote.deduplicate import CallOutcome, Deduplicate
-from wings_core.metadata.remote.paging import BY_OFFSET, BY_PARTITION, BY_TEXT, listed
+from wings_core.metadata.remote.paging import BY_OFFSET, BY_PARTITION, BY_TEXT
+from wings_core.metadata.remote.rpc import (
+    Calls,
+    Field,
+    Fields,
+    Paged,
+    RemotePart,
+    Rpc,
+    Step,
+    positions,
+    rpc,
+)
 from wings_core.metadata.remote.watches import Retries, TopicWatches, Watches
 from wings_core.model import (
     CommitBatch,
     CommitResult,
-    ConsumerCommit,
     ConsumerOffset,
     FlushId,
     InlineFolio,
@@ -39,7 +48,6 @@ from wings_core.model import (
     Position,
     Rejected,
     SeriesResults,
-    Topic,
 )
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_sort_key, sorted_by_partition
@@ -173,7 +181,27 @@ class _Look:
     messages_max: int
 
 
-class RemoteRegistry(OffsetRegistry):
+def _locations_max(given: int) -> int:
+    return min(given or MANY_LOCATIONS_MAX, MANY_LOCATIONS_MAX)
+
+
+def _partition(state: PartitionState) -> Partition:
+    return state.partition
+
+
+def _by_partition(states: list[PartitionState]) -> list[PartitionState]:
+    return sorted_by_partition(states, map(_partition, states))
+
+
+def _offset_key(entry: ConsumerOffset) -> tuple[TopicName, Partition]:
+    return entry.topic, entry.partition
+
+
+def _in_order(entries: list[ConsumerOffset]) -> list[ConsumerOffset]:
+    return sorted(entries, key=lambda entry: (entry.topic, partition_sort_key(entry.partition)))
+
+
+class RemoteRegistry(RemotePart, OffsetRegistry):
     """See `OffsetRegistry`.
 
     Where the service cannot be reached, `locate` and `partition_state` answer from this node's
@@ -193,7 +221,7 @@ class RemoteRegistry(OffsetRegistry):
         retries: Retries,
         clock: Callable[[], int] = now_us,
     ) -> None:
-        self._channel = channel
+        super().__init__(channel)
         self._stub = OffsetRegistryServiceStub(channel.channel)
         self._topics = topics
         self._clock = clock
@@ -299,19 +327,12 @@ class RemoteRegistry(OffsetRegistry):
         locations_max: int = MANY_LOCATIONS_MAX,
     ) -> list[LocatedPartition]:
         """Find pages of many partitions; see `OffsetRegistry.locate_many`."""
-        request = pb.LocateManyRequest(
-            topic_uuid=topic_uuid,
-            partitions=[partition for partition, _ in positions],
-            offsets=[messages.int64(offset) for _, offset in positions],
-            messages_max=messages.int64(messages_max),
-            locations_max=locations_max,
-        )
+        given = (topic_uuid, positions, messages_max, locations_max)
         try:
-            response = self._channel.look(self._stub.LocateMany, request)
+            return self._locate_many.call(self._channel, given, {})
         except Exception as error:
             self._note_gone(topic_uuid, error)
             raise
-        return [messages.LOCATED_PARTITION.decode(found) for found in response.partitions]
 
     def locate_slices(
         self,
@@ -361,33 +382,11 @@ class RemoteRegistry(OffsetRegistry):
         """Call back with what is committed to a topic; see `OffsetRegistry.watch_topic`."""
         return self._topic_watches.watch(topic_uuid, callback)
 
-    def partition_states(
-        self,
-        topic_uuid: str,
-        *,
-        after: Partition | None = None,
-        items_max: int | None = None,
-    ) -> list[PartitionState]:
-        """Return where a topic's partitions stand; see `OffsetRegistry.partition_states`."""
-        states = listed(
-            self._channel,
-            self._stub.ListPartitionStates,
-            pb.ListPartitionStatesRequest(topic_uuid=topic_uuid),
-            lambda page: map(messages.PARTITION_STATE.decode, page.partition_states),
-            BY_PARTITION,
-            after,
-            items_max,
-        )
-        return sorted_by_partition(states, (state.partition for state in states))
-
     def partition_state(self, topic_uuid: str, partition: Partition) -> PartitionState:
         """Return where a partition stands; see `OffsetRegistry.partition_state`."""
         key = (topic_uuid, partition)
-        request = pb.GetPartitionStateRequest(topic_uuid=topic_uuid, partition=partition)
         try:
-            state = messages.PARTITION_STATE.decode(
-                self._channel.look(self._stub.GetPartitionState, request)
-            )
+            state = self._partition_state.call(self._channel, key, {})
         except Unavailable:
             known = self._states.get(key)
             if known is None or self._channel.closed:
@@ -399,61 +398,67 @@ class RemoteRegistry(OffsetRegistry):
         self._states.put(key, state)
         return state
 
-    def offsets_for_timestamps(
-        self, topic_uuid: str, positions: Sequence[tuple[Partition, int]]
-    ) -> list[int]:
-        """Return the first offsets at or after times; see `OffsetRegistry`."""
-        request = pb.OffsetsForTimestampsRequest(
-            topic_uuid=topic_uuid,
-            partitions=[partition for partition, _ in positions],
-            timestamps_us=[messages.int64(timestamp) for _, timestamp in positions],
-        )
-        return list(self._channel.look(self._stub.OffsetsForTimestamps, request).offsets)
-
-    def commit_offsets(
-        self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
-    ) -> None:
-        """Store where a consumer reads on; see `OffsetRegistry.commit_offsets`."""
-        check_id("the consumer's name", consumer)
-        request = messages.consumer_commit_message(ConsumerCommit(consumer, tuple(offsets)))
-        self._channel.call(self._stub.CommitOffsets, request)
-
-    def get_offsets(
-        self,
-        consumer: str,
-        topic_uuid: str | None = None,
-        *,
-        after: tuple[TopicName, Partition] | None = None,
-        items_max: int | None = None,
-    ) -> list[ConsumerOffset]:
-        """Return where a consumer reads on; see `OffsetRegistry.get_offsets`."""
-        messages.text("the consumer's name", consumer)
-        offsets = listed(
-            self._channel,
-            self._stub.ListConsumerOffsets,
-            pb.ListConsumerOffsetsRequest(consumer=consumer, topic_uuid=topic_uuid),
-            lambda page: map(messages.CONSUMER_OFFSET.decode, page.offsets),
-            BY_OFFSET,
-            after,
-            items_max,
-        )
-        return sorted(offsets, key=lambda entry: (entry.topic, partition_sort_key(entry.partition)))
-
-    def list_consumers(self, consumers_max: int, *, after: str | None = None) -> list[str]:
-        """Return the named consumers; see `OffsetRegistry.list_consumers`."""
-        return listed(
-            self._channel,
-            self._stub.ListConsumers,
-            pb.ListConsumersRequest(),
-            lambda page: page.consumers,
-            BY_TEXT,
-            after,
-            consumers_max,
-        )
-
-    def purge(self, pages_max: int) -> bool:
-        """Forget deleted topics step by step; see `OffsetRegistry.purge`."""
-        return self._channel.call(self._stub.Purge, pb.PurgeRequest(pages_max=pages_max)).more
+    partition_states = rpc(
+        "OffsetRegistryService.ListPartitionStates",
+        OffsetRegistry.partition_states,
+        Calls.LOOK,
+        paged=Paged(BY_PARTITION, _partition, arrange=_by_partition),
+    )
+    _partition_state = Rpc(
+        "OffsetRegistryService.GetPartitionState", OffsetRegistry.partition_state, Calls.LOOK
+    )
+    _locate_many = Rpc(
+        "OffsetRegistryService.LocateMany",
+        OffsetRegistry.locate_many,
+        Calls.LOOK,
+        arguments={
+            "positions": positions("offsets"),
+            "messages_max": Field(encode=messages.int64),
+            "locations_max": Field(decode=_locations_max),
+        },
+    )
+    offset_for_timestamp = rpc(
+        "OffsetRegistryService.OffsetForTimestamp",
+        OffsetRegistry.offset_for_timestamp,
+        Calls.LOOK,
+        timestamp=Field("timestamp_us", messages.int64),
+    )
+    offsets_for_timestamps = rpc(
+        "OffsetRegistryService.OffsetsForTimestamps",
+        OffsetRegistry.offsets_for_timestamps,
+        Calls.LOOK,
+        positions=positions("timestamps_us"),
+    )
+    commit_offsets = rpc(
+        "OffsetRegistryService.CommitOffsets",
+        OffsetRegistry.commit_offsets,
+        Calls.ONCE,
+        offsets=Fields(
+            ("offsets",),
+            lambda offsets: {"offsets": messages.consumer_entries(offsets)},
+            messages.consumer_offsets,
+        ),
+    )
+    get_offsets = rpc(
+        "OffsetRegistryService.ListConsumerOffsets",
+        OffsetRegistry.get_offsets,
+        Calls.LOOK,
+        paged=Paged(BY_OFFSET, _offset_key, arrange=_in_order),
+    )
+    list_consumers = rpc(
+        "OffsetRegistryService.ListConsumers",
+        OffsetRegistry.list_consumers,
+        Calls.LOOK,
+        paged=Paged(BY_TEXT, str),
+    )
+    purge = rpc("OffsetRegistryService.Purge", OffsetRegistry.purge, Calls.ONCE, pages_max=Step())
+    live_folios = rpc(
+        "OffsetRegistryService.ListLiveFolios",
+        OffsetRegistry.live_folios,
+        Calls.LOOK,
+        paged=Paged(BY_TEXT, str, arrange=set),
+    )
+    retire = rpc("OffsetRegistryService.RetireFolios", OffsetRegistry.retire, Calls.ONCE)
 
     def read_inline(self, folios: Sequence[str]) -> dict[str, bytes]:
         """Return the bytes of inline folios; see `OffsetRegistry.read_inline`."""
@@ -461,25 +466,6 @@ class RemoteRegistry(OffsetRegistry):
         response = self._channel.look(self._stub.ReadInlineFolio, request)
         found = {each.name: each.data for each in response.others}
         return {folios[0]: response.data, **found} if response.HasField("data") else found
-
-    def live_folios(self, *, after: str | None = None, items_max: int | None = None) -> set[str]:
-        """Return the folios that a page refers to; see `OffsetRegistry.live_folios`."""
-        found = listed(
-            self._channel,
-            self._stub.ListLiveFolios,
-            pb.ListLiveFoliosRequest(),
-            lambda page: page.folios,
-            BY_TEXT,
-            after,
-            items_max,
-        )
-        return set(found)
-
-    def retire(self, folios: Sequence[str]) -> list[str]:
-        """Fence folios: later commits that name them are rejected; see `OffsetRegistry.retire`."""
-        check_retired(folios)
-        request = pb.RetireFoliosRequest(folios=folios)
-        return list(self._channel.call(self._stub.RetireFolios, request).folios)
 
     def _begin_look(
         self, key: _Look, deadline: Deadline, done: Callable[[CallOutcome[Located]], None]
