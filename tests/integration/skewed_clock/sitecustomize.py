@@ -6,8 +6,8 @@ goes on by the right clock: it reckons deadlines by Python's clock and then comp
 which stays as it is.
 """
 
+import inspect
 import os
-import sys
 import time
 
 _OFF_SECONDS = float(os.environ["TESTS_CLOCK_OFF_SECONDS"])
@@ -16,8 +16,10 @@ _time, _time_ns = time.time, time.time_ns
 
 
 def _off_time() -> float:
-    caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - nothing else tells.
-    if caller.f_globals.get("__name__", "").startswith("grpc"):
+    here = inspect.currentframe()
+    assert here is not None
+    assert here.f_back is not None
+    if here.f_back.f_globals.get("__name__", "").startswith("grpc"):
         return _time()
     return _time() + _OFF_SECONDS
 

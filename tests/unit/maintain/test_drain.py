@@ -1,8 +1,9 @@
 """What small pushes leave in metadata is drained into storage, and stays the same log."""
 
+import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -259,24 +260,27 @@ def test_a_reader_that_located_pages_before_a_drain_reads_on(log: Log) -> None:
     assert gone.value.facts["missing"] is True  # At which a reader looks again.
 
 
-def test_a_damaged_page_is_corrupt_for_its_rows_alone_and_holds_up_no_other(log: Log) -> None:
+def damage(log: Log, tmp_path: Path, folio: str, statement: str, *values: bytes) -> None:
+    """Change an inline folio in the database, and have it read again."""
+    where = " WHERE folio_id = (SELECT id FROM folios WHERE name = ?)"
+    with closing(sqlite3.connect(tmp_path / "data" / "metadata.sqlite")) as database, database:
+        assert database.execute(statement + where, (*values, folio)).rowcount == 1
+    assert log.storage.inline is not None
+    log.storage.inline.forget(folio)
+
+
+def test_a_damaged_page_is_corrupt_for_its_rows_alone_and_holds_up_no_other(
+    log: Log, tmp_path: Path
+) -> None:
     topics = [topic_of(log, name) for name in ("one", "two")]
     for number in range(3):
         for topic in topics:
             push(log, topic, number)
     bad = locations(log, topics[0])[1]
     data = log.registry.read_inline([bad.address.folio])[bad.address.folio]
-    assert log.storage.inline is not None
     spoilt = bytearray(data)
     spoilt[bad.address.position + bad.address.length // 2] ^= 0xFF
-    folio = bad.address.folio
-
-    def read(names: Sequence[str]) -> dict[str, bytes]:
-        found = log.registry.read_inline(names)
-        return {**found, folio: bytes(spoilt)} if folio in found else found
-
-    log.storage.inline._read_inline = read  # pyright: ignore[reportPrivateUsage]
-    log.storage.inline.forget(folio)
+    damage(log, tmp_path, bad.address.folio, "UPDATE inline_folios SET data = ?", bytes(spoilt))
     before = rows_of(log, topics[1])
     assert drained(log)
     assert formats(log, topics[0]) == [
@@ -288,19 +292,13 @@ def test_a_damaged_page_is_corrupt_for_its_rows_alone_and_holds_up_no_other(log:
     assert rows_of(log, topics[1]) == before
     with pytest.raises(StorageCorrupt) as told:
         list(read_pages(log.store, topics[0], [bad], Wanted()))
-    assert told.value.facts == {"folio": folio, "position": bad.address.position}
+    assert told.value.facts == {"folio": bad.address.folio, "position": bad.address.position}
 
 
-def test_a_folio_that_is_gone_without_its_pages_ends_the_drain(log: Log) -> None:
+def test_a_folio_that_is_gone_without_its_pages_ends_the_drain(log: Log, tmp_path: Path) -> None:
     topic = topic_of(log)
     push(log, topic, 0)
-    assert log.storage.inline is not None
-
-    def gone(_: Sequence[str]) -> dict[str, bytes]:
-        return {}
-
-    log.storage.inline._read_inline = gone  # pyright: ignore[reportPrivateUsage]
-    log.storage.inline.forget(locations(log, topic)[0].address.folio)
+    damage(log, tmp_path, locations(log, topic)[0].address.folio, "DELETE FROM inline_folios")
     assert not drained(log)  # It is tried again after a pause.
     assert formats(log, topic) == [PageFormat.INLINE]
 
