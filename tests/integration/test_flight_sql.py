@@ -443,7 +443,7 @@ def test_ingested_columns_become_the_topics_where_no_value_changes(
     assert wings.partitions(topic)[0].next_offset == 1
 
 
-ROWS_UNFOLDED = 200_000
+ROWS_UNFOLDED = 5_000
 UNFOLDING: dict[str, Any] = {
     "dictionary": pa.DictionaryArray.from_arrays(
         pa.array([0] * ROWS_UNFOLDED, pa.int8()), pa.array(["x" * 1_000_000])
@@ -469,7 +469,7 @@ UNFOLDING: dict[str, Any] = {
         children=[pa.array(["x" * 1_000_000])],
     ),
 }
-"""Each of a few megabytes, and of 200 GB once it is plain."""
+"""Each of a megabyte, and of 5 GB once it is plain."""
 
 
 @pytest.mark.parametrize("name", UNFOLDING)

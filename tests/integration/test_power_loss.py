@@ -90,9 +90,7 @@ ALWAYS = 1_000
 
 FAULTS = {
     "a commit, and the stop is clean": Life(2, LOG, at="last", end="stop"),
-    "a commit and its fence": Life(2, LOG, at="last", count=2),
     "a commit and all fences": Life(2, LOG, at="last", count=ALWAYS),
-    "a commit, all fences and the stop": Life(2, LOG, at="last", count=ALWAYS, end="stop"),
     "a commit without a sequence": Life(2, LOG, at="last", last="plain", count=ALWAYS),
     "a checkpoint": Life(16, DATABASE, count=2),
     "the log at a stop": Life(2, LOG, at="stop", end="stop"),
@@ -107,6 +105,8 @@ FAULTS = {
 
 OTHERS = {
     "a commit": Life(2, LOG, at="last"),
+    "a commit and its fence": Life(2, LOG, at="last", count=2),
+    "a commit, all fences and the stop": Life(2, LOG, at="last", count=ALWAYS, end="stop"),
     "a commit and its fences, and the stop is clean": Life(2, LOG, at="last", count=4, end="stop"),
     "the log, all the time": Life(3, LOG, count=ALWAYS),
     "everything, all the time": Life(3, "*", count=ALWAYS, end="stop"),

@@ -31,6 +31,9 @@ SECONDS = 120.0
 BETWEEN = 10
 """Rounds of each producer between two restarts, at the least."""
 
+PAUSE_SECONDS = 0.02
+"""Of a producer after each round: more rounds would take time, and show no more."""
+
 Start = Callable[[ExitStack], ServerProcess | MetadataProcess]
 
 
@@ -77,6 +80,7 @@ class Load:
         self._endpoints = endpoints
         self._lock = threading.Lock()
         self._is_stopping = False
+        self._pause = threading.Event()
         self.rounds = Counter[str]()
         """Of each client: so many batches were sent or read."""
         self.sent: dict[str, int] = {}
@@ -106,6 +110,7 @@ class Load:
             rows = [number, number + 1]
             keys = [f"key-{each % KEYS}" for each in rows]
             yield {"k": keys, "who": [name, name], "n": rows}
+            self._pause.wait(PAUSE_SECONDS)
             number += 2
             self.rounds[name] += 1
 

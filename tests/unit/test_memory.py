@@ -37,10 +37,15 @@ def begin(room: ReadRoom) -> threading.Thread:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No stream is idle, however busy the machine is, and none is refused for its time."""
+    """No stream is idle, however busy the machine is, and none is refused for its time.
+
+    Waiting streams look often, so tests end soon.
+    """
     monkeypatch.setattr(memory, "IDLE_SECONDS", 3600.0)
     monkeypatch.setattr(memory, "IDLE_SECONDS_MAX", 3600.0)
     monkeypatch.setattr(memory, "WAIT_SECONDS_MAX", 3600.0)
+    for name in ("LOOK_SECONDS", "CROWD_LOOK_SECONDS"):
+        monkeypatch.setattr(memory, name, 0.01)
 
 
 def test_a_stream_holds_room_from_its_first_read_to_its_end() -> None:
@@ -117,8 +122,6 @@ def test_more_streams_wait_only_while_the_process_is_small(
 ) -> None:
     own = [0]
     monkeypatch.setattr(memory, "own_bytes", lambda: own[0])
-    monkeypatch.setattr(memory, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(memory, "CROWD_LOOK_SECONDS", 0.01)
     budget = MemoryBudget(2 * FIRST, 64 * MIB)
     holder = budget.room()
     budget.add(holder, 2 * FIRST)
@@ -153,7 +156,6 @@ def test_a_crowd_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_stream_is_refused_when_no_room_came_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "WAIT_SECONDS_MAX", 0.05)
-    monkeypatch.setattr(memory, "LOOK_SECONDS", 0.01)
     budget = MemoryBudget(2 * FIRST, 64 * MIB)
     budget.add(budget.room(), 2 * FIRST)
     with pytest.raises(ResourceExhausted, match="no room became free"):
@@ -163,7 +165,6 @@ def test_a_stream_is_refused_when_no_room_came_free(monkeypatch: pytest.MonkeyPa
 
 def test_the_room_of_idle_streams_is_lent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "IDLE_SECONDS", 0.05)
-    monkeypatch.setattr(memory, "LOOK_SECONDS", 0.01)
     budget = MemoryBudget(2 * FIRST, 64 * MIB)
     idle = [budget.room(), budget.room()]
     for room in idle:
@@ -177,8 +178,7 @@ def test_the_room_of_idle_streams_is_lent(monkeypatch: pytest.MonkeyPatch) -> No
     assert idle[0].held == 1000
 
 
-def test_a_stop_ends_the_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "LOOK_SECONDS", 0.01)
+def test_a_stop_ends_the_waits() -> None:
     budget = MemoryBudget(2 * FIRST, 64 * MIB)
     budget.add(budget.room(), 2 * FIRST)
     refused: list[Exception] = []

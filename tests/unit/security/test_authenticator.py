@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from fix_calls import Calls
 from fix_metadata import DAY, NOON, Clock
 
 from wings_core.errors import InvalidArgument, ResourceExhausted, Unauthenticated, Unavailable
@@ -122,16 +123,12 @@ def test_a_token_created_elsewhere_is_found_when_it_is_first_presented(
 
 
 def test_unknown_tokens_do_not_flood_metadata(
-    metadata: SqliteMetadata,
-    monotonic: Callable[[float], None],
-    monkeypatch: pytest.MonkeyPatch,
+    metadata: SqliteMetadata, monotonic: Callable[[float], None], calls: Calls
 ) -> None:
     create(metadata, "a")
     with closing(Authenticator(metadata.tokens)) as authenticator:
         monotonic(module.UNKNOWN_SECONDS + 0.01)
-        asked: list[int] = []
-        changes = metadata.tokens.changes
-        monkeypatch.setattr(metadata.tokens, "changes", lambda: asked.append(1) or changes())
+        asked = calls.heard(metadata.tokens, "changes")
         for _ in range(10):
             with pytest.raises(Unauthenticated):
                 authenticator.principal("bad")
@@ -175,15 +172,12 @@ def test_unknown_tokens_that_come_at_once_share_a_question(
 
 
 def test_unknown_tokens_do_not_wait_for_metadata_that_is_silent(
-    metadata: SqliteMetadata,
-    monotonic: Callable[[float], None],
-    monkeypatch: pytest.MonkeyPatch,
+    metadata: SqliteMetadata, monotonic: Callable[[float], None], calls: Calls
 ) -> None:
     create(metadata, "a")
     with closing(Authenticator(metadata.tokens)) as authenticator:
         monotonic(module.STALE_SECONDS + 0.1)
-        asked: list[int] = []
-        monkeypatch.setattr(metadata.tokens, "changes", lambda: asked.append(1))
+        asked = calls.heard(metadata.tokens, "changes")
         with pytest.raises(Unavailable, match="cannot be verified"):
             authenticator.principal("bad")
         assert not asked
