@@ -170,9 +170,15 @@ class ChunkReader:
         self, topic: Topic, parts: Sequence[PagePart], wanted: Wanted
     ) -> Iterator[tuple[int, PageRows]]:
         """Yield for each part the rows that were read, and the index of its first one in them."""
-        for is_cut, group in groupby(parts, lambda part: _is_cut(part, topic)):
+        version = topic.schema_version
+        # Other rows of a page are not read with a part of it, where the schema, an earlier version,
+        # may be unable to hold them.
+        for is_whole, group in groupby(
+            parts,
+            lambda part: part.location.schema_version <= version or part.rows == part.location.rows,
+        ):
             together = list(group)
-            if not is_cut:
+            if is_whole:
                 pages = read_pages(self._store, topic, [each.location for each in together], wanted)
                 yield from zip([each.first for each in together], pages, strict=True)
                 continue
@@ -203,7 +209,11 @@ class ChunkReader:
         try:
             for part in parts:
                 count = part.rows.num_rows
-                small = _is_small(count, part.bytes, selection, limits)
+                # A filter costs more for each batch than a copy does.
+                small = selection.row_filter is not None or (
+                    count <= limits.wire_rows_max // 3
+                    and part.bytes * selection.stored_share < SMALL_PAGE_BYTES
+                )
                 fits = (
                     rows + count <= limits.wire_rows_max
                     and size + part.bytes <= limits.wire_bytes_max
@@ -226,15 +236,6 @@ class ChunkReader:
             yield run
 
 
-def _is_cut(part: PagePart, topic: Topic) -> bool:
-    """Tell whether other rows of a page must not be read with a part of it.
-
-    An earlier version of the schema may be unable to hold them.
-    """
-    location = part.location
-    return location.schema_version > topic.schema_version and part.rows < location.rows
-
-
 def _bad_row(part: PagePart, error: SchemaMismatch) -> int:
     """Return the index in a part of the row that the schema cannot hold."""
     offset: int = error.facts["offset"]
@@ -255,13 +256,6 @@ def _mismatch(
     offset = starts[span] + row - (plan.ends[span] - rows[span])
     named = SchemaMismatch(error.message, **{**error.facts, "offset": offset})
     return PageFailed([cursors[owners[span]]], part.location.address, named)
-
-
-def _is_small(rows: int, size: int, selection: Selection, limits: Limits) -> bool:
-    """Tell whether so many rows and stored bytes are worth a copy to be merged with others."""
-    if selection.row_filter is not None:
-        return True  # A filter costs more for each batch than a copy does.
-    return rows <= limits.wire_rows_max // 3 and size * selection.stored_share < SMALL_PAGE_BYTES
 
 
 def _wire_rows(rows: int, size: int, limits: Limits) -> int:

@@ -75,33 +75,21 @@ class Rotation:
     """
 
     def __init__(self, cursors: Iterable[PartitionCursor] = ()) -> None:
-        self._cursors: dict[Partition, PartitionCursor] = {}
+        self.cursors: dict[Partition, PartitionCursor] = {}
+        """All partitions, in the order in which they came; changed by `add_all` only."""
         self._ready: deque[PartitionCursor] = deque()
         self.add_all(cursors)
-
-    @property
-    def cursors(self) -> Iterable[PartitionCursor]:
-        """All partitions, in the order in which they came."""
-        return self._cursors.values()
 
     @property
     def ready(self) -> int:
         """How many partitions have rows, or may have some."""
         return len(self._ready)
 
-    def find(self, partition: Partition) -> PartitionCursor | None:
-        """Return a partition's cursor, None where it is not read."""
-        return self._cursors.get(partition)
-
-    def add(self, cursor: PartitionCursor) -> None:
-        """Add a partition, see `add_all`."""
-        self.add_all((cursor,))
-
     def add_all(self, cursors: Iterable[PartitionCursor]) -> None:
         """Add partitions that are not read yet; one with messages has its turn after all others."""
         for cursor in cursors:
-            assert cursor.partition not in self._cursors
-            self._cursors[cursor.partition] = cursor
+            assert cursor.partition not in self.cursors
+            self.cursors[cursor.partition] = cursor
             self._queue(cursor)
 
     def extend(self, cursor: PartitionCursor, log_end: int) -> None:
@@ -118,7 +106,7 @@ class Rotation:
 
     def look_again(self) -> None:
         """Have all partitions looked at, as anything may have been committed to them."""
-        for cursor in self._cursors.values():
+        for cursor in self.cursors.values():
             if not cursor.is_over:
                 cursor.stop = UNKNOWN
                 self._queue(cursor)

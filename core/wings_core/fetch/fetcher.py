@@ -39,7 +39,6 @@ from wings_core.fetch.kept import (
     SharedReads,
     copied,
 )
-from wings_core.fetch.plan import Plan
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState, Waits
 from wings_core.limits import Limits
@@ -49,6 +48,7 @@ from wings_core.model import LocatedPartition, PartitionState, Position, Topic
 from wings_core.partitions import Partition, partition_value
 from wings_core.schema_versions import SchemaVersions
 from wings_core.storage.interfaces import FolioStore
+from wings_core.times import Deadline
 
 TURN_ROWS_MAX = 1 << 20
 """Rows of all partitions of a turn, looked up in metadata at a time."""
@@ -122,11 +122,6 @@ class Read:
         """Return a read of named partitions, each from its cursor's offset up to its stop."""
         chosen = Chosen([cursor.partition for cursor in cursors])
         return cls(topic, selection or Selection.of(topic), chosen, Rotation(cursors))
-
-    @property
-    def is_filtered(self) -> bool:
-        """Whether it has a filter."""
-        return self.selection.row_filter is not None
 
     def note(self) -> None:
         """Note that something was committed; from any thread."""
@@ -259,8 +254,9 @@ class Fetcher(TimeOffsets):
         Raises: as `read`.
         """
         read.allowance = Allowance(cancel=cancel)
+        state = FetchState(Deadline.never(), UNLIMITED, UNLIMITED)
         while read.rotation.ready:
-            for chunk in self._turn(read, UNLIMITED, None):
+            for chunk in self.turn(read, state):
                 if chunk.batch.num_rows:
                     yield chunk
                 cancel.check()
@@ -278,7 +274,7 @@ class Fetcher(TimeOffsets):
             yield from self._shared_turn(read)
         while read.rotation.ready and not state.full:
             yield from self.turn(read, state)
-            if read.is_filtered and read.filtered_rows and state.deadline.passed:
+            if read.filtered_rows and state.deadline.passed:
                 return
             if follows:
                 self.hear(read)  # So that no new rows wait for old ones to end.
@@ -288,20 +284,54 @@ class Fetcher(TimeOffsets):
         """Yield a slice of the budget of the partitions whose turn it is.
 
         A caller that reads several topics in turn exhausts one slice before it begins the next, or
-        closes it: the cursors stand behind what was yielded.
+        closes it: the cursors stand behind what was yielded. A slice ends before a page that is to
+        be looked for again.
 
         Raises: as `read`.
         """
+        rotation = read.rotation
+        filters = read.selection.row_filter is not None
+        # A filter that passed few rows so far looks at ever more of them at a time: one that took
+        # as many as are still wanted would be called for each small page.
+        wanted = max(1, state.max_messages - state.delivered)
+        rows = min(wanted + read.filtered_rows, TURN_ROWS_MAX)
+        each = max(1, rows // rotation.ready)
+        if rows == TURN_ROWS_MAX:
+            each = min(rows, max(each, TURN_ROWS_MIN))
+        cursors = rotation.turn(each, rows, POSITIONS_MAX)
+        before = [cursor.offset for cursor in cursors]
+        lookup = self._look(read, cursors, each)
+        reserved = 0
         try:
-            # A filter that passed few rows so far looks at ever more of them at a time: one that
-            # took as many as are still wanted would be called for each small page.
-            wanted = max(1, state.max_messages - state.delivered)
-            yield from self._turn(read, wanted + read.filtered_rows, state)
+            _settle(read, cursors, lookup)
+            # A filter is given whole pages: what it drops of them is not looked at again.
+            plan = lookup.plan(cursors, UNLIMITED if filters else each)
+            if plan.rows:
+                self._count(read, state)
+                # A turn takes for the whole read: the rotation divides it.
+                reserved = state.reserve(plan.rows, max(1, read.counted))
+            if reserved == 0:
+                return
+            for chunk in self._chunks.read(
+                read.topic, cursors, plan, reserved, read.selection, read.allowance
+            ):
+                delivered = chunk.batch.num_rows
+                state.release(delivered, delivered)
+                reserved -= delivered
+                read.filtered_rows += chunk.looked_at if filters else 0
+                yield chunk
+                if filters and state.deadline.passed:
+                    return
+        except PageFailed as failed:
+            self._fail_page(read, failed)
         except FilterTimedOut:
             # A read that has looked at some rows goes on where it stands; one that has not would
             # stand there for ever.
             if not (read.filtered_rows and state.deadline.passed):
                 raise
+        finally:
+            state.release(reserved, 0)
+            rotation.rotate(len(lookup.bounds), before)
 
     def watch(
         self, reads: Iterable[Read], callback: Callable[[], None]
@@ -349,11 +379,12 @@ class Fetcher(TimeOffsets):
             states = self.states(read.topic, read.chosen)
             ends = {state.partition: state.next_offset for state in states}
         for partition, log_end in ends.items():
-            cursor = read.rotation.find(partition)
+            cursor = read.rotation.cursors.get(partition)
             if cursor is not None:
                 read.rotation.extend(cursor, log_end)
             elif log_end > 0:
-                read.rotation.add(PartitionCursor(partition, 0, log_end, log_end, clamps=True))
+                cursor = PartitionCursor(partition, 0, log_end, log_end, clamps=True)
+                read.rotation.add_all([cursor])
 
     @contextmanager
     def _heard(self, read: Read, wake: Callable[[], None]) -> Generator[None]:
@@ -370,67 +401,6 @@ class Fetcher(TimeOffsets):
         with self._registry.watch_topic(read.topic.uuid, changes.hear):
             yield
 
-    def _turn(
-        self, read: Read, looked_at_max: int, state: FetchState | None
-    ) -> Iterator[FetchedChunk]:
-        """Read the partitions whose turn it is; at most so many rows of all together."""
-        rotation = read.rotation
-        rows = min(looked_at_max, TURN_ROWS_MAX)
-        each = max(1, rows // rotation.ready)
-        if rows == TURN_ROWS_MAX:
-            each = min(rows, max(each, TURN_ROWS_MIN))
-        cursors = rotation.turn(each, rows, POSITIONS_MAX)
-        before = [cursor.offset for cursor in cursors]
-        lookup = self._look(read, cursors, each)
-        try:
-            _settle(read, cursors, lookup)
-            # A filter is given whole pages: what it drops of them is not looked at again.
-            plan = lookup.plan(cursors, UNLIMITED if read.is_filtered else each)
-            if state is None:
-                yield from self._read(read, cursors, plan, UNLIMITED)
-            elif plan.rows:
-                yield from self._reserved(read, cursors, plan, state)
-        finally:
-            rotation.rotate(len(lookup.bounds), before)
-
-    def _reserved(
-        self, read: Read, cursors: Sequence[PartitionCursor], plan: Plan, state: FetchState
-    ) -> Iterator[FetchedChunk]:
-        """Yield the chunks of a plan, as far as the budget has room for them."""
-        self._count(read, state)
-        # A turn takes for the whole read: the rotation divides it.
-        reserved = state.reserve(plan.rows, max(1, read.counted))
-        if reserved == 0:
-            return
-        try:
-            for chunk in self._read(read, cursors, plan, reserved):
-                rows = chunk.batch.num_rows
-                if read.is_filtered:
-                    read.filtered_rows += chunk.looked_at
-                state.release(rows, rows)
-                reserved -= rows
-                yield chunk
-                if read.is_filtered and state.deadline.passed:
-                    return
-        finally:
-            state.release(reserved, 0)
-
-    def _read(
-        self, read: Read, cursors: Sequence[PartitionCursor], plan: Plan, rows_max: int
-    ) -> Iterator[FetchedChunk]:
-        """Yield the chunks of a plan; ends before a page that is to be looked for again."""
-        try:
-            yield from self._chunks.read(
-                read.topic, cursors, plan, rows_max, read.selection, read.allowance
-            )
-        except PageFailed as failed:
-            self._lookups.discard(read.topic)
-            for cursor in failed.cursors:
-                if isinstance(failed.error, SchemaMismatch) or not self._is_elsewhere(
-                    read, cursor, failed
-                ):
-                    _fail(read, cursor, _named(failed.error, cursor.partition))
-
     def _look(self, read: Read, cursors: Sequence[PartitionCursor], rows_each: int) -> Lookup:
         """Find the pages of the next rows of partitions, so many rows of each at most."""
         topic, registry = read.topic.uuid, self._registry
@@ -441,24 +411,19 @@ class Fetcher(TimeOffsets):
             return registry.locate_slices(topic, at, rows_each)
 
         with tracing.span("metadata.locate"):
-            if len(cursors) == 1:
-                return self._look_at_one(read, cursors[0], rows_each)
-            return self._lookups.find(read.topic, cursors, rows_each, locate)
-
-    def _look_at_one(self, read: Read, cursor: PartitionCursor, rows: int) -> Lookup:
-        partition, looked_at = cursor.partition, time.monotonic()
-        try:
-            found = self._registry.locate(
-                read.topic.uuid, partition, cursor.offset, rows, read.since
-            )
-        except OffsetOutOfRange as error:
-            # `_settle` judges whether that is an error.
-            start = error.log_start_offset
-            state = PartitionState(partition, start, max(start, cursor.log_end), 0, None)
-            return Lookup([LocatedPartition(state, ())], looked_at)
-        state = PartitionState(partition, found.log_start_offset, found.log_end_offset, 0, None)
-        asked_at = looked_at if found.asked_at is None else found.asked_at
-        return Lookup([LocatedPartition(state, found.locations)], asked_at)
+            if len(cursors) > 1:
+                return self._lookups.find(read.topic, cursors, rows_each, locate)
+            (cursor,), looked_at = cursors, time.monotonic()
+            partition, pages = cursor.partition, ()
+            try:
+                found = registry.locate(topic, partition, cursor.offset, rows_each, read.since)
+                start, end, pages = found.log_start_offset, found.log_end_offset, found.locations
+                looked_at = looked_at if found.asked_at is None else found.asked_at
+            except OffsetOutOfRange as error:  # `_settle` judges whether that is an error.
+                start = error.log_start_offset
+                end = max(start, cursor.log_end)
+            state = PartitionState(partition, start, end, 0, None)
+            return Lookup([LocatedPartition(state, pages)], looked_at)
 
     def _shared_turn(self, read: Read) -> Iterator[FetchedChunk]:
         """Yield what followers at the same place share: little, of few partitions."""
@@ -512,6 +477,15 @@ class Fetcher(TimeOffsets):
         batches = copied(chunk.batch for chunk in chunks)
         shared = [chunk._replace(batch=batch) for chunk, batch in zip(chunks, batches, strict=True)]
         return _SharedTurn(shared, [cursor.stop for cursor in known], lookup.looked_at)
+
+    def _fail_page(self, read: Read, failed: PageFailed) -> None:
+        """Have a page looked for again, or end the read of the partitions that stand at it."""
+        self._lookups.discard(read.topic)
+        for cursor in failed.cursors:
+            if isinstance(failed.error, SchemaMismatch) or not self._is_elsewhere(
+                read, cursor, failed
+            ):
+                _fail(read, cursor, _named(failed.error, cursor.partition))
 
     def _is_elsewhere(self, read: Read, cursor: PartitionCursor, failed: PageFailed) -> bool:
         """Tell whether a page could not be read because it is gone or somewhere else by now.
@@ -567,7 +541,7 @@ def _fail(read: Read, cursor: PartitionCursor, error: WingsError) -> None:
 def _positions(read: Read) -> list[Position]:
     """Return where a read waits."""
     uuid = read.topic.uuid
-    cursors = [cursor for cursor in read.rotation.cursors if not cursor.is_over]
+    cursors = [cursor for cursor in read.rotation.cursors.values() if not cursor.is_over]
     return [Position(uuid, cursor.partition, cursor.offset) for cursor in cursors]
 
 

@@ -36,24 +36,20 @@ class FetchState:
         self.max_messages = max_messages
         self._lock = threading.Condition()
         self._reserved = 0
-        self._delivered = 0
+        self.delivered = 0
+        """Messages delivered so far, over all partitions; changed by `release` only."""
         self._with_rows = partitions
         self._wakes: list[Wake] = []
 
     @property
-    def delivered(self) -> int:
-        """Messages delivered so far, over all partitions."""
-        return self._delivered
-
-    @property
     def enough(self) -> bool:
         """Whether `min_messages` are delivered."""
-        return self._delivered >= self.min_messages
+        return self.delivered >= self.min_messages
 
     @property
     def full(self) -> bool:
         """Whether `max_messages` are delivered."""
-        return self._delivered >= self.max_messages
+        return self.delivered >= self.max_messages
 
     def wake_when_enough(self, wake: Wake) -> None:
         """Set this event as soon as the request has enough; at once if it has."""
@@ -78,7 +74,7 @@ class FetchState:
         assert rows >= 1
         with self._lock:
             while True:
-                remaining = self.max_messages - self._delivered - self._reserved
+                remaining = self.max_messages - self.delivered - self._reserved
                 if remaining > 0:
                     share = max(1, remaining * partitions // max(partitions, self._with_rows))
                     granted = min(rows, share)
@@ -93,7 +89,7 @@ class FetchState:
         assert 0 <= delivered <= reserved
         with self._lock:
             self._reserved -= reserved
-            self._delivered += delivered
+            self.delivered += delivered
             self._lock.notify_all()
             if self.enough:
                 for wake in self._wakes:

@@ -23,7 +23,8 @@ from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 from wings_core.share.delivery.delivery import delivery_schema
 from wings_core.share.model import AcquireRequest
 from wings_core.times import Deadline
-from wings_server.flight.client_watch import ClientGone, ClientWatch
+from wings_server.flight.boundary import ClientGone
+from wings_server.flight.client_watch import ClientWatch
 from wings_server.metrics import Metrics
 
 

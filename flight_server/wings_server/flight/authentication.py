@@ -20,7 +20,6 @@ import pyarrow.flight as flight
 
 from wings_core import tracing
 from wings_core.contracts.put import TOPIC_HEADER
-from wings_core.errors import WingsError
 from wings_core.memory import MemoryBudget, ReadRoom
 from wings_core.security.principal import Principal
 from wings_core.security.tokens import is_presentable
@@ -110,15 +109,11 @@ class Authentication(flight.ServerMiddlewareFactory):
         answered = secret if method is flight.FlightMethod.HANDSHAKE else None
         received = _trace_headers(headers) if tracing.is_on() else None
         room = None
-        with flight_errors("authentication"):
-            try:
-                principal = self._gate.principal(secret, called)
-                if method in _SENDS_STREAM:
-                    room = self._memory.room()
-                    room.begin()
-            except WingsError as error:
-                self._failed(error.code)
-                raise
+        with flight_errors("authentication", self._failed):
+            principal = self._gate.principal(secret, called)
+            if method in _SENDS_STREAM:
+                room = self._memory.room()
+                room.begin()
         schema_name = str(named[0]) if named else None
         topic_uuid = str(meant[0]) if meant else None
         return Caller(principal, answered, schema_name, topic_uuid, call, received, room)

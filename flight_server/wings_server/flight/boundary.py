@@ -6,7 +6,7 @@ may change the class of the error (both measured). Other errors would reach the 
 server's traceback, so none may leave a handler.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import pyarrow.flight as flight
@@ -38,25 +38,34 @@ _CLASSES: dict[type[WingsError], type[flight.FlightError]] = {
 }
 
 
+class ClientGone(Unavailable):
+    """The client of a call has disconnected; this error is never sent."""
+
+
 @contextmanager
-def flight_errors(call: str) -> Generator[None]:
+def flight_errors(call: str, failed: Callable[[str], None]) -> Generator[None]:
     """Translate all errors of a handler to Flight errors.
 
     Args:
         call: Name of the handler, for the log of internal errors.
+        failed: Called with the code of each error, to count it; not where the client is gone.
     """
     try:
         yield
     except flight.FlightError:
         raise
     except WingsError as error:
+        if not isinstance(error, ClientGone):
+            failed(error.code)
         if isinstance(error, (Internal, StorageCorrupt)):
             _logger.error("call failed", call=call, **error.to_json())
         raise flight_error(error) from None
     except MemoryError as error:
+        failed(Internal.code)
         _logger.warning("call failed for want of memory", call=call, reason=str(error)[:200])
         raise flight_error(ResourceExhausted(f"no memory for it: {error!s:.200}")) from None
     except Exception as error:
+        failed(Internal.code)
         _logger.exception("call failed by a fault of the server", call=call)
         summary = f"internal error in {call}: {type(error).__name__}"
         raise flight_error(Internal(summary)) from None

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 
 import pyarrow.flight as flight
 
-from wings_core.errors import Unavailable, WingsError
+from wings_core.errors import WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_server.flight.authentication import principal_of
+from wings_server.flight.boundary import ClientGone
 
 SWEEP_SECONDS = 0.04
 """Pause between two sweeps."""
@@ -25,10 +26,6 @@ SWEEP_CALLS_MAX = 100
 
 _Watched = tuple[flight.ServerCallContext, Cancel, Callable[[], WingsError | None]]
 """A call, its cancellation, and a function that returns the error ending its principal's calls."""
-
-
-class ClientGone(Unavailable):
-    """The client of a call has disconnected; this error is never sent."""
 
 
 class ClientWatch:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -89,6 +89,9 @@ class Get:
     def begin(self) -> Iterator[PartitionCursor]:
         """Look where the partitions stand, and yield where to begin and end in each."""
         fetcher, topic, ticket = self.log.fetcher, self.read.topic, self.ticket
+        if ticket.partitions is None and self.state is not None and isinstance(ticket.offset, int):
+            (partition,) = self.read.chosen.named or ()
+            return iter([PartitionCursor(partition, ticket.offset)])  # The first look tells.
         end_offset = ticket.end_offset if isinstance(ticket, ScanTicket) else None
         states = fetcher.states(topic, self.read.chosen)
         if ticket.partitions is None and end_offset is not None:
@@ -130,7 +133,7 @@ class Get:
     def end_metadata(self) -> bytes:
         """Return the app_metadata of the last chunk."""
         end = self._end_reason()
-        cursors = self.read.rotation.cursors
+        cursors = self.read.rotation.cursors.values()
         if self.ticket.partitions is not None:
             return many_end_metadata(
                 end, [(each.partition, each.offset, each.log_end) for each in cursors]
@@ -166,21 +169,21 @@ def open_get(log: Log, ticket: AnyRead) -> Get:
             limits = ticket.min_messages, ticket.max_messages
         state = FetchState(ticket.deadline_from_now(), *limits)
 
-    def open_topic(topic: Topic) -> Get:
-        return _open(log, topic, ticket, state)
-
-    return with_topic(log, TopicName.parse(ticket.topic), open_topic, ticket.schema_version)
+    opened = partial(_open, log, ticket, state)
+    return with_topic(log, TopicName.parse(ticket.topic), opened, ticket.schema_version)
 
 
-def _open(log: Log, topic: Topic, ticket: AnyRead, state: FetchState | None) -> Get:
+def _open(log: Log, ticket: AnyRead, state: FetchState | None, topic: Topic) -> Get:
     many = ticket.partitions is not None
     allowance = None if state is None else Allowance(state.deadline)
     selection = Selection.of(topic, ticket, many=many, allowance=allowance)
     read = Read(topic, selection, chosen_of(topic, ticket), Rotation(), hears_topic=many)
     if state is not None:
         read.since = state.arrived_at
-    at = partitions_of([value for value, _ in ticket.positions], topic.key_type)
-    positions = dict(zip(at, [offset for _, offset in ticket.positions], strict=True))
+    positions: dict[Partition, int] = {}
+    if ticket.positions:
+        values, offsets = zip(*ticket.positions, strict=True)
+        positions = dict(zip(partitions_of(values, topic.key_type), offsets, strict=True))
     get = Get(log, ticket, read, state, positions, _begins_at_once(ticket))
     if get.has_begun:
         read.rotation.add_all(get.begin())

@@ -37,12 +37,14 @@ class Running:
         with self._lock:
             if self._calls >= self._calls_max:
                 raise ResourceExhausted(f"{self._calls_max} calls run already")
-            self._count(1)
+            self._calls += 1
+            self._changed_at = time.monotonic()
         try:
             yield
         finally:
             with self._lock:
-                self._count(-1)
+                self._calls -= 1
+                self._changed_at = time.monotonic()
 
     def drain(self, seconds: float, all_committed: Callable[[], bool]) -> None:
         """Wait at most `seconds` until no call is running, or all that remain are idle.
@@ -59,7 +61,3 @@ class Running:
             if idle and all_committed():
                 return
             pause.wait(LOOK_SECONDS)
-
-    def _count(self, change: int) -> None:
-        self._calls += change
-        self._changed_at = time.monotonic()

@@ -18,7 +18,7 @@ from wings_core.contracts.backup import BackupFiles, BackupRead
 from wings_core.contracts.put import PutCommand
 from wings_core.contracts.sql import SqlTicket
 from wings_core.contracts.tickets import AcquireTicket, parse_ticket
-from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
+from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.security.principal import Principal
 from wings_core.security.quotas import CallUsage
@@ -40,7 +40,7 @@ from wings_server.flight.authentication import (
     topic_uuid_of,
 )
 from wings_server.flight.boundary import flight_errors
-from wings_server.flight.client_watch import ClientGone, ClientWatch
+from wings_server.flight.client_watch import ClientWatch
 from wings_server.flight.connections import FlightConnections
 from wings_server.flight.do_get import open_get, open_sql, stream, stream_sql
 from wings_server.flight.do_put import Put, parse_descriptor, read
@@ -97,13 +97,13 @@ class FlightService(flight.FlightServerBase):
         self._lookout = Lookout()
         self._share_streams = ShareStreams()
         self._running = Running(log.limits.calls_running_max)
-        failed = partial(self._metrics.failed, "flight")
+        self._failed = partial(self._metrics.failed, "flight")
         shown = f"[{host}]" if ":" in host else host
         super().__init__(
             f"{self._scheme}://{shown}:{port}",
             **({} if tls is None else tls.flight_options()),
             auth_handler=OpenHandshake(),
-            middleware={MIDDLEWARE: Authentication(gate, log.memory, failed)},
+            middleware={MIDDLEWARE: Authentication(gate, log.memory, self._failed)},
         )
         self._connections = FlightConnections(
             self.port, connections_max(log.limits.flight_connections_max, RPC_SHARE)
@@ -113,7 +113,7 @@ class FlightService(flight.FlightServerBase):
         self, context: flight.ServerCallContext, ticket: flight.Ticket
     ) -> flight.FlightDataStream:
         """Stream the messages that a ticket reads or acquires."""
-        with flight_errors("do_get"), self._call(context) as (principal, _):
+        with self._call("do_get", context) as (principal, _):
             if is_flight_sql(ticket.ticket):
                 return self._run_flight_sql(ticket, context, principal)
             match parse_ticket(ticket.ticket):
@@ -129,13 +129,15 @@ class FlightService(flight.FlightServerBase):
                     schema = acquire.schema
                     opened = stream_acquired(acquire, context, self._watch, self._metrics)
                     # What was leased is sent, or its holder would wait for its lock to expire.
-                    chunks = self._spread(opened, principal, refuses=False)
+                    chunks = tracing.spread(
+                        "stream", self._stream(opened, principal, refuses=False)
+                    )
                 case asked:
                     self._gate.allow(principal, "read", asked.topic)
                     get = open_get(self._log, asked)
                     schema = get.read.selection.schema
                     opened = stream(get, context, self._watch, self._metrics)
-                    chunks = self._spread(opened, principal, refuses=True)
+                    chunks = tracing.spread("stream", self._stream(opened, principal, refuses=True))
             return flight.GeneratorStream(schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
 
     def do_put(
@@ -146,7 +148,7 @@ class FlightService(flight.FlightServerBase):
         writer: flight.FlightMetadataWriter,
     ) -> None:
         """Commit a stream of batches, and answer each with a PutResult."""
-        with flight_errors("do_put"), self._call(context) as (principal, usage):
+        with self._call("do_put", context) as (principal, usage):
             if is_flight_sql(descriptor.command):
                 named = schema_name_of(context)
                 quotas = self._gate.push_quotas(principal, usage)
@@ -176,7 +178,7 @@ class FlightService(flight.FlightServerBase):
         writer: flight.MetadataRecordBatchWriter,
     ) -> None:
         """Deliver messages to a member of a share group, and take its acknowledgements."""
-        with flight_errors("do_exchange"), self._call(context) as (principal, usage):
+        with self._call("do_exchange", context) as (principal, usage):
             room_of(context).close()  # What comes after the first message is small.
             admission = Admission(
                 lambda topic: self._gate.allow(principal, "acquire", topic), principal, usage
@@ -189,7 +191,7 @@ class FlightService(flight.FlightServerBase):
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         """Return the tickets that read a topic."""
-        with flight_errors("get_flight_info"), self._call(context) as (principal, _):
+        with self._call("get_flight_info", context) as (principal, _):
             if is_flight_sql(descriptor.command):
                 return self._sql_info(descriptor, context, principal)
             topic = parse_info_descriptor(descriptor).topic
@@ -200,7 +202,7 @@ class FlightService(flight.FlightServerBase):
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.SchemaResult:
         """Return a topic's schema."""
-        with flight_errors("get_schema"), self._call(context) as (principal, _):
+        with self._call("get_schema", context) as (principal, _):
             if is_flight_sql(descriptor.command):
                 return flight.SchemaResult(self._sql_info(descriptor, context, principal).schema)
             topic = parse_info_descriptor(descriptor).topic
@@ -211,7 +213,7 @@ class FlightService(flight.FlightServerBase):
         self, context: flight.ServerCallContext, criteria: bytes
     ) -> Iterator[flight.FlightInfo]:
         """Yield the topics that match the criteria, in order of name."""
-        with flight_errors("list_flights"), self._call(context) as (principal, _):
+        with self._call("list_flights", context) as (principal, _):
             found = list_flights(self._log, criteria, self._locations(), principal)
             return iter(list(found))
 
@@ -226,7 +228,7 @@ class FlightService(flight.FlightServerBase):
         self, context: flight.ServerCallContext, action: flight.Action
     ) -> Iterator[bytes]:
         """Run an action, and yield its answer as JSON."""
-        with flight_errors("do_action"), self._call(context) as (principal, _):
+        with self._call("do_action", context) as (principal, _):
             if action.type in flight_sql.ACTIONS:
                 raw, named = action.body.to_pybytes(), schema_name_of(context)
                 with self._planning(context) as cancel:
@@ -270,26 +272,15 @@ class FlightService(flight.FlightServerBase):
 
     @contextmanager
     def _call(
-        self, context: flight.ServerCallContext
+        self, name: str, context: flight.ServerCallContext
     ) -> Generator[tuple[Principal, CallUsage | None]]:
-        """Count a call; yields who makes it, and what it uses of that one's quotas, if any."""
-        with span_of(context), self._errors_counted():
+        """Count a call and translate its errors; yields its principal, and the usage of quotas."""
+        with flight_errors(name, self._failed), span_of(context):
             if self._stopping.is_set():
                 raise Unavailable("the server is stopping")
             principal = principal_of(context)
             with self._running.one(), using(principal) as usage:
                 yield principal, usage
-
-    @contextmanager
-    def _errors_counted(self) -> Generator[None]:
-        try:
-            yield
-        except (flight.FlightError, ClientGone):
-            raise
-        except Exception as error:
-            code = error.code if isinstance(error, WingsError) else Internal.code
-            self._metrics.failed("flight", code)
-            raise
 
     @contextmanager
     def _planning(self, context: flight.ServerCallContext) -> Generator[Cancel]:
@@ -315,7 +306,7 @@ class FlightService(flight.FlightServerBase):
         with self._planning(context) as cancel:
             query = open_sql(self._log, asked, allow, principal, cancel)
         opened = stream_sql(query, cancel, context, self._watch, self._metrics)
-        chunks = self._spread(opened, principal, refuses=True)
+        chunks = tracing.spread("stream", self._stream(opened, principal, refuses=True))
         return flight.GeneratorStream(query.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
 
     def _run_flight_sql(
@@ -329,15 +320,6 @@ class FlightService(flight.FlightServerBase):
         chunks = self._stream(rows, principal, refuses=True)
         return flight.GeneratorStream(opened.schema, chunks)  # pyright: ignore[reportArgumentType] - the stubs know no metadata
 
-    def _spread(
-        self,
-        opened: Generator[tuple[pa.RecordBatch, bytes]],
-        principal: Principal,
-        *,
-        refuses: bool,
-    ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        return tracing.spread("stream", self._stream(opened, principal, refuses=refuses))
-
     def _stream(
         self,
         opened: Generator[tuple[pa.RecordBatch, bytes]],
@@ -347,8 +329,7 @@ class FlightService(flight.FlightServerBase):
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         # Counted here, as the stream outlives the handler.
         with (
-            flight_errors("do_get"),
-            self._errors_counted(),
+            flight_errors("do_get", self._failed),
             self._running.one(),
             using(principal) as usage,
         ):

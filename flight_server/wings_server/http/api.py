@@ -32,7 +32,7 @@ from wings_core.security.principal import Principal
 from wings_core.times import Deadline
 from wings_server.action import encoded
 from wings_server.actions import ACTIONS
-from wings_server.flight.client_watch import ClientGone
+from wings_server.flight.boundary import ClientGone
 from wings_server.http.answers import (
     AcknowledgeAnswer,
     AcquireAnswer,

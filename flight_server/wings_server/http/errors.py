@@ -24,7 +24,7 @@ from wings_core.errors import (
     Unavailable,
     WingsError,
 )
-from wings_server.flight.client_watch import ClientGone
+from wings_server.flight.boundary import ClientGone
 
 _logger = structlog.get_logger("wings.http")
 

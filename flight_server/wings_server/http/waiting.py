@@ -16,7 +16,7 @@ from wings_core.errors import WingsError
 from wings_core.fetch.state import Waits
 from wings_core.security.principal import ANYONE, Principal
 from wings_core.times import Deadline
-from wings_server.flight.client_watch import ClientGone
+from wings_server.flight.boundary import ClientGone
 
 CHECK_SECONDS = 0.5
 """Interval of checking the tokens of waiting calls."""

@@ -59,7 +59,7 @@ def carry_out(
     Args:
         settings: Settings of the source.
         works: The works to do.
-        server: The target, with files read by the driver; None to read them here.
+        server: Server of the target, with files read by the driver; None to read them here.
 
     Raises:
         WingsError: The server failed: the task must be retried.

@@ -29,10 +29,10 @@ class RotationMachine(RuleBasedStateMachine):
     @rule(partition=st.sampled_from(PARTITIONS), rows=st.integers(0, 5))
     def commit(self, partition: Partition, rows: int) -> None:
         self.stops[partition] = self.stops.get(partition, 0) + rows
-        known = self.rotation.find(partition)
+        known = self.rotation.cursors.get(partition)
         if known is None:
             self.offsets[partition] = 0
-            self.rotation.add(cursor(partition, 0, self.stops[partition]))
+            self.rotation.add_all([cursor(partition, 0, self.stops[partition])])
         else:
             self.rotation.extend(known, self.stops[partition])
 
@@ -74,7 +74,9 @@ class RotationMachine(RuleBasedStateMachine):
         ready = self.rotation.turn(1, 1 << 62, 1_000)
         assert {found.partition for found in ready} == behind
         assert self.rotation.ready == len(ready) == len(behind)
-        assert {found.partition: found.offset for found in self.rotation.cursors} == self.offsets
+        assert {
+            found.partition: found.offset for found in self.rotation.cursors.values()
+        } == self.offsets
 
 
 TestRotation: Any = RotationMachine.TestCase
