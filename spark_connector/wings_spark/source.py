@@ -4,11 +4,13 @@ Spark imports this module in every application that uses any Python data source,
 class itself is imported on use.
 """
 
+import warnings
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import (
         DataSourceReader,
         DataSourceStreamReader,
@@ -16,11 +18,6 @@ if TYPE_CHECKING:
         DataSourceWriter,
     )
     from pyspark.sql.types import StructType
-import warnings
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 NAME = "wings"
 
@@ -28,7 +25,7 @@ NAME = "wings"
 class WingsDataSource(DataSource):
     """Topics of Wings as DataFrames.
 
-    For options see `wings_spark.options` and `wings_spark.options`.
+    For options see `wings_spark.options`.
     """
 
     @classmethod

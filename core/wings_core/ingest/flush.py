@@ -6,7 +6,7 @@ until
 they are drained.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from wings_core import tracing
@@ -76,24 +76,24 @@ class FlushWriter:
         """
         if not live:
             return []
-        if len(live) == 1 and (page := self._packer.only_page(live[0].batch)) is not None:
-            return [self._commit_only(live[0], page)]
-        packed = self._packer.pack([pending.batch for pending in live])
-        inline, addresses = self._place(packed.pages)
+        first = live[0].batch
+        stored: Iterable[tuple[StoredPage, ...]]
+        if len(live) == 1 and (page := self._packer.only_page(first)) is not None:
+            # One page of one partition, the usual case.
+            inline, (address,) = self._place((page,))
+            ((partition, rows),) = first.runs
+            version = first.topic.schema_version
+            stored = [(StoredPage(partition, rows, address, None, None, version),)]
+        else:
+            packed = self._packer.pack([pending.batch for pending in live])
+            inline, addresses = self._place(packed.pages)
+            stored = packed.stored(addresses)
         batches = [
             pending.batch.to_commit(pending.stream.number, pages)
-            for pending, pages in zip(live, packed.stored(addresses), strict=True)
+            for pending, pages in zip(live, stored, strict=True)
         ]
-        return list(map(_of_each, self._commit(batches, inline)))
-
-    def _commit_only(self, pending: Pending, page: EncodedPage) -> tuple[CommitResult, ...]:
-        """Commit a flush of one page of one partition, the usual case."""
-        batch = pending.batch
-        inline, (address,) = self._place((page,))
-        ((partition, rows),) = batch.runs
-        stored = StoredPage(partition, rows, address, None, None, batch.topic.schema_version)
-        committed = batch.to_commit(pending.stream.number, (stored,))
-        return _of_each(*self._commit([committed], inline))
+        results = self._commit(batches, inline)
+        return [each.each if isinstance(each, SeriesResults) else (each,) for each in results]
 
     def _place(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio | None, list[PageAddress]]:
         """Place pages inline or in storage; returns the inline folio, if any, and the addresses."""
@@ -122,7 +122,3 @@ class FlushWriter:
     ) -> list[CommitResult]:
         with tracing.span("metadata.commit", {"messaging.batch.message_count": len(batches)}):
             return self._registry.commit(batches, inline=inline)
-
-
-def _of_each(result: CommitResult) -> tuple[CommitResult, ...]:
-    return result.each if isinstance(result, SeriesResults) else (result,)

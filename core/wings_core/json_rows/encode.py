@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute
 import pyarrow.csv
 
 from wings_core.arrow_types import leaves

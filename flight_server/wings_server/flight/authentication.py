@@ -133,7 +133,7 @@ class OpenHandshake(flight.ServerAuthHandler):
 
 def span_of(context: flight.ServerCallContext) -> AbstractContextManager[Any]:
     """Return the span of a call, for its handler to enter; does nothing while traces are off."""
-    caller = cast("Caller", context.get_middleware(MIDDLEWARE))
+    caller = caller_of(context)
     if caller.received is None:
         return nullcontext()
     about = {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": caller.call}
@@ -150,26 +150,16 @@ def _trace_headers(headers: Mapping[str, Sequence[Any]]) -> dict[str, str]:
     }
 
 
-def principal_of(context: flight.ServerCallContext) -> Principal:
-    """Return the principal of a call."""
-    return cast("Caller", context.get_middleware(MIDDLEWARE)).principal
+def caller_of(context: flight.ServerCallContext) -> Caller:
+    """Return what the middleware found of a call: its principal, and its headers."""
+    return cast("Caller", context.get_middleware(MIDDLEWARE))
 
 
 def room_of(context: flight.ServerCallContext) -> ReadRoom:
     """Return the room for a call's stream."""
-    room = cast("Caller", context.get_middleware(MIDDLEWARE)).room
+    room = caller_of(context).room
     assert room is not None, "the call sends no stream"
     return room
-
-
-def schema_name_of(context: flight.ServerCallContext) -> str | None:
-    """Return the connection's default schema for SQL, if any."""
-    return cast("Caller", context.get_middleware(MIDDLEWARE)).schema_name
-
-
-def topic_uuid_of(context: flight.ServerCallContext) -> str | None:
-    """Return the UUID of the topic that a DoPut must write to, if given."""
-    return cast("Caller", context.get_middleware(MIDDLEWARE)).topic_uuid
 
 
 def secret_of(headers: Sequence[Any]) -> str | None:

@@ -14,7 +14,7 @@ import pyarrow.flight as flight
 
 from wings_core.errors import WingsError
 from wings_core.fetch.fetcher import Cancel
-from wings_server.flight.authentication import principal_of
+from wings_server.flight.authentication import caller_of
 from wings_server.flight.boundary import ClientGone
 
 SWEEP_SECONDS = 0.04
@@ -44,7 +44,7 @@ class ClientWatch:
     @contextmanager
     def watched(self, context: flight.ServerCallContext, cancel: Cancel) -> Generator[None]:
         """Watch a call; entered and left inside the generator that serves it."""
-        ended = principal_of(context).ended
+        ended = caller_of(context).principal.ended
         with self._lock:
             if self._stopping is not None:
                 cancel.cancel(self._stopping)

@@ -90,7 +90,8 @@ class Get:
         """Look where the partitions stand, and yield where to begin and end in each."""
         fetcher, topic, ticket = self.log.fetcher, self.read.topic, self.ticket
         if ticket.partitions is None and self.state is not None and isinstance(ticket.offset, int):
-            (partition,) = self.read.chosen.named or ()
+            assert self.read.chosen.named is not None
+            (partition,) = self.read.chosen.named
             return iter([PartitionCursor(partition, ticket.offset)])  # The first look tells.
         end_offset = ticket.end_offset if isinstance(ticket, ScanTicket) else None
         states = fetcher.states(topic, self.read.chosen)

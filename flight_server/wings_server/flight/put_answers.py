@@ -15,7 +15,6 @@ import structlog
 from wings_core.contracts.put import results_to_json
 from wings_core.errors import Internal
 from wings_core.ingest.pending import Pending, PushStream
-from wings_core.ingest.prepare import PreparedBatch
 from wings_core.memory import ReadRoom
 from wings_core.model import Accepted, CommitResult, Rejected
 from wings_server.metrics import Metrics
@@ -98,7 +97,7 @@ class Answers:
         while self._added - self._answered >= ANSWERS_WAITING_MAX:
             self._room.close()
             if self._turn.acquire(timeout=UNREAD_SECONDS):
-                self._write_due()  # No thread does: the one that did has failed.
+                self.write_due()  # No thread does: the one that did has failed.
         self._added += 1
         if outcome is not self._last:
             self._last = outcome
@@ -150,9 +149,30 @@ class Answers:
             let_read: Function called before anything that may take longer than a flush by this
                 thread.
         """
-        self._write_due(let_read)
-        while self._due and self.take_turn():  # One was added before the turn was over.
-            self._write_due(let_read)
+        has_turn = True
+        while has_turn:
+            try:
+                while self._due:
+                    outcome = self._due.popleft()
+                    waits = isinstance(outcome, Pending)
+                    if not waits or not outcome.results:
+                        if self._is_writing:
+                            self._stop_writing()
+                        if waits and self._answered != self._before:
+                            self._gather(let_read)
+                    self._answer(outcome, self._outcomes(outcome, let_read))
+                    if not self._due:
+                        self._stop_writing()
+                        self._gather(let_read)
+            except BaseException:
+                # The thread that answers next would number its answers wrongly.
+                self._silent = True
+                raise
+            finally:
+                if self._is_writing:
+                    self._stop_writing()
+                self._turn.release()
+            has_turn = self.take_turn()  # One may have been added before the turn was over.
 
     def finish(self) -> None:
         """Wait until all batches are answered; for the reading thread. Can be called again.
@@ -172,29 +192,6 @@ class Answers:
         with suppress(BaseException):
             self.finish()
 
-    def _write_due(self, let_read: Callable[[], None] = lambda: None) -> None:
-        try:
-            while self._due:
-                outcome = self._due.popleft()
-                waits = isinstance(outcome, Pending)
-                if not waits or not outcome.results:
-                    if self._is_writing:
-                        self._stop_writing()
-                    if waits and self._answered != self._before:
-                        self._gather(let_read)
-                results = self._outcomes(outcome, let_read)
-                self._answer(outcome, results)
-                if not self._due:
-                    self._stop_writing()
-                    self._gather(let_read)
-        except BaseException:
-            self._silent = True  # The thread that answers next would number its answers wrongly.
-            raise
-        finally:
-            if self._is_writing:
-                self._stop_writing()
-            self._turn.release()
-
     def _answer(self, outcome: Pending | Rejected, results: tuple[CommitResult, ...]) -> None:
         if not self._is_writing:
             self._is_writing = self._writing.acquire()
@@ -204,25 +201,17 @@ class Answers:
             if self._quotas is not None:
                 self._quotas.release(batch)
             rows = list(map(_rows_of, batch.parts))
-            # Counted before they are answered: a client that has its answer finds it counted.
-            self._count(batch, results, rows)
+            committed = [result for result in results if isinstance(result, Accepted)]
+            if committed:
+                # Counted before they are answered: a client that has its answer finds it counted.
+                # One result may stand for all; after a refused batch, all later ones are refused.
+                counted = rows if isinstance(results[-1], Accepted) else rows[: len(committed)]
+                size = batch.bytes * sum(counted) // max(1, sum(rows))
+                topic = batch.topic.name
+                self._metrics.pushed("flight", topic, sum(counted), size, len(counted))
         for answer in results_to_json(self._answered, results, rows):
             self._write(answer)
             self._answered += 1
-
-    def _count(
-        self, batch: PreparedBatch, results: tuple[CommitResult, ...], rows: list[int]
-    ) -> None:
-        """Count the committed ones of some joined batches."""
-        size = batch.bytes
-        if not isinstance(results[-1], Accepted):
-            # All of them were refused, or staged, or the last.
-            before = len([result for result in results if isinstance(result, Accepted)])
-            if not before:
-                return
-            size = size * sum(rows[:before]) // sum(rows)
-            rows = rows[:before]
-        self._metrics.pushed("flight", batch.topic.name, sum(rows), size, len(rows))
 
     def _gather(self, let_read: Callable[[], None]) -> None:
         """After several answers at once, wait a moment for the batches that they will bring.

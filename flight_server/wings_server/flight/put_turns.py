@@ -84,7 +84,7 @@ class Turns:
             if self._reading.acquire(blocking=False):
                 self._read()
             elif self._answers.take_turn():
-                self._answer(self._write_due)
+                self._answer(lambda: self._answers.write_due(self._let_read))
             else:
                 self._calls.get()
 
@@ -95,7 +95,7 @@ class Turns:
                 if alone and self._answers.take_turn():
                     self._since = time.monotonic()
                     self._kept.append(None)
-                    self._answer(self._write_due)
+                    self._answer(lambda: self._answers.write_due(self._let_read))
                     if not self._take_back():
                         return
                 elif self._answers.is_due and not self._call() and self._answers.take_turn():
@@ -105,9 +105,6 @@ class Turns:
         self._ended = True
         self._answer(self._answers.finish)
         self._release()
-
-    def _write_due(self) -> None:
-        self._answers.write_due(self._let_read)
 
     def _answer(self, write: Callable[[], None]) -> None:
         """Run a function that answers; its failure ends the stream."""

@@ -33,11 +33,9 @@ from wings_server.flight.authentication import (
     MIDDLEWARE,
     Authentication,
     OpenHandshake,
-    principal_of,
+    caller_of,
     room_of,
-    schema_name_of,
     span_of,
-    topic_uuid_of,
 )
 from wings_server.flight.boundary import flight_errors
 from wings_server.flight.client_watch import ClientWatch
@@ -150,7 +148,7 @@ class FlightService(flight.FlightServerBase):
         """Commit a stream of batches, and answer each with a PutResult."""
         with self._call("do_put", context) as (principal, usage):
             if is_flight_sql(descriptor.command):
-                named = schema_name_of(context)
+                named = caller_of(context).schema_name
                 quotas = self._gate.push_quotas(principal, usage)
 
                 def pushed(command: PutCommand, rows: PlainRows, answers: Any) -> None:
@@ -166,7 +164,7 @@ class FlightService(flight.FlightServerBase):
             command = parse_descriptor(descriptor)
             self._gate.allow(principal, "push", command.topic)
             quotas = self._gate.push_quotas(principal, usage)
-            uuid = topic_uuid_of(context)
+            uuid = caller_of(context).topic_uuid
             put = Put(self._log, command, self._metrics, principal.ended, quotas, uuid)
             put.run(reader, writer, self._stopping, room_of(context), self._lookout)
 
@@ -230,7 +228,7 @@ class FlightService(flight.FlightServerBase):
         """Run an action, and yield its answer as JSON."""
         with self._call("do_action", context) as (principal, _):
             if action.type in flight_sql.ACTIONS:
-                raw, named = action.body.to_pybytes(), schema_name_of(context)
+                raw, named = action.body.to_pybytes(), caller_of(context).schema_name
                 with self._planning(context) as cancel:
                     result = self._flight_sql.act(action.type, raw, principal, named, cancel)
                 return iter([result] if result else [])
@@ -278,7 +276,7 @@ class FlightService(flight.FlightServerBase):
         with flight_errors(name, self._failed), span_of(context):
             if self._stopping.is_set():
                 raise Unavailable("the server is stopping")
-            principal = principal_of(context)
+            principal = caller_of(context).principal
             with self._running.one(), using(principal) as usage:
                 yield principal, usage
 
@@ -295,7 +293,7 @@ class FlightService(flight.FlightServerBase):
         context: flight.ServerCallContext,
         principal: Principal,
     ) -> flight.FlightInfo:
-        named = schema_name_of(context)
+        named = caller_of(context).schema_name
         with self._planning(context) as cancel:
             return self._flight_sql.info(descriptor, principal, named, cancel)
 
