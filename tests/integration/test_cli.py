@@ -21,6 +21,7 @@ import pyarrow.parquet
 import pytest
 from breakable_proxy import breakable
 from fix_commands import Command, Result
+from fix_files import ReadSizes
 from fix_server import Trim
 from held_address import held_address
 from tables import each
@@ -97,7 +98,7 @@ def topic(server: RunningServer, new_topic_id: str) -> str:
 # The command as a whole.
 
 
-@pytest.mark.parametrize("wanted", ["table", "json", "csv", "arrow"])
+@pytest.mark.parametrize("wanted", ["table", "arrow"])
 def test_output_that_cannot_be_written_is_one_line(
     server: RunningServer, topic: str, wanted: str
 ) -> None:
@@ -444,15 +445,20 @@ def test_a_file_of_another_encoding_is_pushed_and_its_lines_are_named(
 
 
 def test_a_bad_row_keeps_what_came_before_only_where_that_is_asked_for(
-    wings: Wings, server: RunningServer, new_topic_id: str, tmp_path: Path
+    wings: Wings,
+    server: RunningServer,
+    new_topic_id: str,
+    tmp_path: Path,
+    read_sizes: ReadSizes,
 ) -> None:
+    read_sizes(block=16_000)
     path = tmp_path / "rows.csv"
-    values = [str(index) for index in range(1_000_000)]
-    values[900_000] = "many"
+    values = [str(index) for index in range(10_000)]
+    values[9_000] = "many"
     path.write_text("a\n" + "\n".join(values) + "\n")
     wings("topic", "create", new_topic_id, "--field", "a:int64")
     whole = wings("push", new_topic_id, path)
-    problem = ":900002: column 'a': 'many' is not a value of type int64"
+    problem = ":9002: column 'a': 'many' is not a value of type int64"
     assert (whole.status, whole.out) == (1, "")
     assert f"{problem}; nothing was pushed" in whole.err
     result = wings("push", new_topic_id, path, "--partial")
@@ -460,7 +466,7 @@ def test_a_bad_row_keeps_what_came_before_only_where_that_is_asked_for(
     assert f"{problem}; the first " in result.err
     with wings_client.connect(server.flight) as client:
         (state,) = client.partitions(new_topic_id)
-    assert 0 < state.next_offset < 900_000
+    assert 0 < state.next_offset < 9_000
     assert f"the first {state.next_offset:,} rows are committed" in result.err
 
 
@@ -486,17 +492,18 @@ def test_a_row_that_a_server_would_refuse_is_named(
 
 
 def test_types_that_the_first_rows_gave_are_told_from_those_that_were_set(
-    wings: Wings, new_topic_id: str, tmp_path: Path
+    wings: Wings, new_topic_id: str, tmp_path: Path, read_sizes: ReadSizes
 ) -> None:
+    read_sizes(head=1_000)
     path = tmp_path / "rows.csv.gz"  # It is not sampled but in its first rows.
-    path.write_bytes(gzip.compress(b"zip\n" + b"100010001000100\n" * 1_200_000 + b"SW1A\n", 1))
+    path.write_bytes(gzip.compress(b"zip\n" + b"100010001000100\n" * 1_200 + b"SW1A\n", 1))
     inferred = wings("push", new_topic_id, path, "--create")
     assert inferred.status == 1
-    assert ":1200002: column 'zip': 'SW1A'" in inferred.err
+    assert ":1202: column 'zip': 'SW1A'" in inferred.err
     assert "--field zip:TYPE" in inferred.err
     wings("topic", "delete", new_topic_id, "--yes")
     pushed = wings("push", new_topic_id, path, "--create", "--field", "zip:string")
-    assert pushed.out.startswith("1,200,001 rows pushed")
+    assert pushed.out.startswith("1,201 rows pushed")
 
 
 def test_push_refuses_what_it_cannot_read(wings: Wings, topic: str, tmp_path: Path) -> None:

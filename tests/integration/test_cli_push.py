@@ -254,15 +254,14 @@ def test_an_unknown_topic_is_told_before_anything_is_read(
 
 
 @pytest.mark.parametrize(
-    ("ending", "given"),
+    ("ending", "given", "is_named"),
     [
-        ("jsonl", b'{"n": 1}\n'),
-        ("jsonl", b'{"n": 1}\n{"n": '),
-        ("csv", b"n\n1\n"),
-        ("csv", b'n\n1\n"2'),
+        ("jsonl", b'{"n": 1}\n', True),
+        ("jsonl", b'{"n": 1}\n{"n": ', False),
+        ("csv", b"n\n1\n", False),
+        ("csv", b'n\n1\n"2', True),
     ],
 )
-@pytest.mark.parametrize("is_named", [False, True])
 def test_ctrl_c_ends_a_push_whose_input_stands_still(
     server: RunningServer,
     client: Client,
