@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, cast
@@ -15,10 +16,15 @@ import typer
 
 from wings_client import Client, Topic
 from wings_client.cli.endpoint import connected
-from wings_client.cli.fetch import ColumnsOption, FilterOption, SystemColumnsOption
-from wings_client.cli.options import DEFAULT, EndpointOption, TopicArgument
+from wings_client.cli.options import (
+    DEFAULT,
+    EndpointOption,
+    ReadingOptions,
+    TopicArgument,
+    grouped,
+)
 from wings_client.cli.output import parquet_writer, progress_line, stream_writer
-from wings_client.cli.values import Offset, chosen_columns, parse_offset, parse_partition
+from wings_client.cli.values import Offset, parse_offset, parse_partition
 from wings_core.errors import InvalidArgument
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
@@ -40,6 +46,31 @@ _BY_SUFFIX: dict[str, ExportFormat] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeOptions:
+    """Options of the range of offsets to read."""
+
+    partition: Annotated[
+        str | None,
+        typer.Option(metavar="V", help="Only this partition. Default: all."),
+    ] = None
+    offset: Annotated[
+        str,
+        typer.Option(
+            metavar="N",
+            help="Start in each partition: a number, earliest, or a time like "
+            "2026-11-20T12:00:00Z.",
+        ),
+    ] = "earliest"
+    end: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="End, exclusive: a number or a time. Default: the log's end."
+        ),
+    ] = None
+
+
+@grouped
 def export(
     topic: TopicArgument,
     file: Annotated[
@@ -51,27 +82,8 @@ def export(
         ExportFormat | None,
         typer.Option("--format", help="Default: by FILE's suffix."),
     ] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option(metavar="V", help="Only this partition. Default: all."),
-    ] = None,
-    offset: Annotated[
-        str,
-        typer.Option(
-            metavar="N",
-            help="Start in each partition: a number, earliest, or a time like "
-            "2026-11-20T12:00:00Z.",
-        ),
-    ] = "earliest",
-    end: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N", help="End, exclusive: a number or a time. Default: the log's end."
-        ),
-    ] = None,
-    columns: ColumnsOption = None,
-    filter_: FilterOption = None,
-    system_columns: SystemColumnsOption = False,
+    wanted_range: RangeOptions,
+    reading: ReadingOptions,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing FILE.")] = False,
 ) -> None:
     """Write a topic's messages to a file of Parquet, Arrow, CSV or JSON lines.
@@ -84,17 +96,14 @@ def export(
     $ wings export orders - --format jsonl --offset 2026-11-20T00:00:00Z --end 2026-11-21T00:00:00Z
     """
     wanted = _format(file, file_format)
-    begin, finish = parse_offset(offset), None if end is None else parse_offset(end)
+    begin = parse_offset(wanted_range.offset)
+    finish = None if wanted_range.end is None else parse_offset(wanted_range.end)
     if file == STANDARD_OUTPUT and wanted == "parquet" and sys.stdout.isatty():
         raise typer.BadParameter("parquet is binary: give a file", param_hint="FILE")
     with connected(endpoint, topic) as client:
         found = client.topic(topic)
-        options: dict[str, Any] = {
-            "columns": chosen_columns(columns, found.schema),
-            "filter": filter_,
-            "system_columns": system_columns,
-        }
-        readers = _readers(client, found, partition, begin, finish, options)
+        options = {**reading.arguments(found.schema), "offset": begin}
+        readers = _readers(client, found, wanted_range.partition, finish, options)
         with _target(file, force=force) as sink:
             written = _write(sink, wanted, readers, is_stream=file == STANDARD_OUTPUT)
     if file != STANDARD_OUTPUT:
@@ -115,7 +124,6 @@ def _readers(
     client: Client,
     topic: Topic,
     partition: str | None,
-    begin: Offset,
     finish: Offset | None,
     options: dict[str, Any],
 ) -> Iterator[pa.RecordBatchReader]:
@@ -123,17 +131,17 @@ def _readers(
     one = partition is not None or topic.partition_key is None
     value = parse_partition(partition, topic) if one else None
     if finish is None or isinstance(finish, int):
-        yield client.scan(topic, value, offset=begin, end_offset=finish, **options)
+        yield client.scan(topic, value, end_offset=finish, **options)
         return
     if one:
         at = client.resolve_offset(topic, finish, value)
-        yield client.scan(topic, value, offset=begin, end_offset=at, **options)
+        yield client.scan(topic, value, end_offset=at, **options)
         return
     ends = client.resolve_offsets(topic, finish)
     if not ends:
         yield client.scan(topic, **options)  # For the schema.
     for each, at in ends.items():
-        yield client.scan(topic, partitions=[each], offset=begin, end_offset=at, **options)
+        yield client.scan(topic, partitions=[each], end_offset=at, **options)
 
 
 def _write(

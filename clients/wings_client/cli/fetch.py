@@ -13,11 +13,10 @@ from wings_client import Connection, ConsumedBatch, FetchResult, RangesBatch, To
 from wings_client._errors import unreachable
 from wings_client.cli.access import current_access, refuse_files_of_tls, tls_context
 from wings_client.cli.endpoint import Endpoint, connected, explained
-from wings_client.cli.options import DEFAULT, TopicArgument
+from wings_client.cli.options import DEFAULT, ReadingOptions, TopicArgument, grouped
 from wings_client.cli.output import Format, check_output, write_all
 from wings_client.cli.values import (
     Offset,
-    chosen_columns,
     one_line,
     parse_offset,
     parse_partition,
@@ -36,21 +35,6 @@ GRACE_SECONDS = 30.0
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """Longest accepted response; a server sends at most 32 MiB by default."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The arguments of a fetch."""
-
-    topic: str
-    partition: str | None
-    offset: Offset
-    timeout_ms: int | None
-    min_messages: int | None
-    max_messages: int | None
-    columns: list[str] | None
-    filter: str | None
-    system_columns: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,62 +163,62 @@ AnyEndpointOption = Annotated[
         help="Address of the server: grpc://HOST:PORT, or http://HOST:PORT.",
     ),
 ]
-OffsetOption = Annotated[
-    str,
-    typer.Option(
-        metavar="N",
-        help="Start: a number; over Flight also earliest, latest, or a time like "
-        "2026-11-20T12:00:00Z.",
-    ),
-]
-PartitionOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="V",
-        help="Partition value, by the key's type: 7, JFK, true; base64 for binary. "
-        "Default: all, over Flight.",
-    ),
-]
-TimeoutOption = Annotated[
-    int | None,
-    typer.Option(metavar="MS", min=0, help="Longest wait in milliseconds. Default: 500."),
-]
-MinMessagesOption = Annotated[
-    int | None, typer.Option(metavar="N", help="Messages to wait for. Default: 1.")
-]
-MaxMessagesOption = Annotated[
-    int | None, typer.Option(metavar="N", help="Most messages. Default: 10000.")
-]
-ColumnsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAMES", help="Columns to show, comma-separated; repeatable. Flight only."
-    ),
-]
-FilterOption = Annotated[
-    str | None,
-    typer.Option("--filter", metavar="SQL", help="Show only matching messages. Flight only."),
-]
-SystemColumnsOption = Annotated[
-    bool,
-    typer.Option("--system-columns", help="Append __offset and __timestamp. Flight only."),
-]
 FormatOption = Annotated[
     Format, typer.Option("--format", help="table for people; the others write only data.")
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOptions(ReadingOptions):
+    """Options of a fetch."""
+
+    offset: Annotated[
+        str,
+        typer.Option(
+            metavar="N",
+            help="Start: a number; over Flight also earliest, latest, or a time like "
+            "2026-11-20T12:00:00Z.",
+        ),
+    ]
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            metavar="V",
+            help="Partition value, by the key's type: 7, JFK, true; base64 for binary. "
+            "Default: all, over Flight.",
+        ),
+    ] = None
+    timeout: Annotated[
+        int | None,
+        typer.Option(metavar="MS", min=0, help="Longest wait in milliseconds. Default: 500."),
+    ] = None
+    min_messages: Annotated[
+        int | None, typer.Option(metavar="N", help="Messages to wait for. Default: 1.")
+    ] = None
+    max_messages: Annotated[
+        int | None, typer.Option(metavar="N", help="Most messages. Default: 10000.")
+    ] = None
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMES", help="Columns to show, comma-separated; repeatable. Flight only."
+        ),
+    ] = None
+    predicate: Annotated[
+        str | None,
+        typer.Option("--filter", metavar="SQL", help="Show only matching messages. Flight only."),
+    ] = None
+    system_columns: Annotated[
+        bool,
+        typer.Option("--system-columns", help="Append __offset and __timestamp. Flight only."),
+    ] = False
+
+
+@grouped
 def fetch(
     topic: TopicArgument,
     *,
-    offset: OffsetOption,
-    partition: PartitionOption = None,
-    timeout: TimeoutOption = None,
-    min_messages: MinMessagesOption = None,
-    max_messages: MaxMessagesOption = None,
-    columns: ColumnsOption = None,
-    predicate: FilterOption = None,
-    system_columns: SystemColumnsOption = False,
+    options: FetchOptions,
     wanted_format: FormatOption = "table",
     endpoint: AnyEndpointOption = DEFAULT,
 ) -> None:
@@ -259,22 +243,13 @@ def fetch(
         $ wings fetch flights --partition JFK --offset 0 --format json | jq '.[0]'
     """
     check_output(wanted_format)
-    wanted = Wanted(
-        topic=topic,
-        partition=partition,
-        offset=parse_offset(offset),
-        timeout_ms=timeout,
-        min_messages=min_messages,
-        max_messages=max_messages,
-        columns=columns or None,
-        filter=predicate,
-        system_columns=system_columns,
-    )
+    offset = parse_offset(options.offset)
     server = Endpoint.parse(endpoint)
     try:
-        schema, parts = (_over_http if server.is_http else _over_flight)(server, wanted)
+        read = _over_http if server.is_http else _over_flight
+        schema, parts = read(server, topic, offset, options)
     except WingsError as error:
-        typer.echo(_failure(wanted, error), err=wanted_format != "table")
+        typer.echo(_failure(topic, options.partition, error), err=wanted_format != "table")
         raise typer.Exit(1) from None
     if wanted_format != "table":
         write_all([batch for part in parts for batch in part.batches], schema, wanted_format)
@@ -295,30 +270,30 @@ def _success(topic: str, found: Found) -> str:
     )
 
 
-def _failure(wanted: Wanted, error: WingsError) -> str:
-    given = "null" if wanted.partition is None else printable(wanted.partition)
-    return f"Topic: {printable(wanted.topic)}, Partition: {given}, Error: {one_line(error.message)}"
+def _failure(topic: str, partition: str | None, error: WingsError) -> str:
+    given = "null" if partition is None else printable(partition)
+    return f"Topic: {printable(topic)}, Partition: {given}, Error: {one_line(error.message)}"
 
 
-def _over_flight(server: Endpoint, wanted: Wanted) -> tuple[pa.Schema, list[Found]]:
+def _over_flight(
+    server: Endpoint, name: str, offset: Offset, options: FetchOptions
+) -> tuple[pa.Schema, list[Found]]:
     """Return the schema of the messages, and those of each partition that has some, by value.
 
     Of one partition that was asked for, they may be none.
     """
-    with connected(server.url, wanted.topic) as client:
-        topic = client.topic(wanted.topic)
-        many = wanted.partition is None and topic.partition_key is not None
-        partition = None if many else parse_partition(wanted.partition, topic)
+    with connected(server.url, name) as client:
+        topic = client.topic(name)
+        many = options.partition is None and topic.partition_key is not None
+        partition = None if many else parse_partition(options.partition, topic)
         result = client.fetch(
             topic,
             partition,
-            offset=wanted.offset,
-            timeout=seconds_of(wanted.timeout_ms),
-            min_messages=wanted.min_messages,
-            max_messages=wanted.max_messages,
-            columns=chosen_columns(wanted.columns, topic.schema),
-            filter=wanted.filter,
-            system_columns=wanted.system_columns,
+            offset=offset,
+            timeout=seconds_of(options.timeout),
+            min_messages=options.min_messages,
+            max_messages=options.max_messages,
+            **options.arguments(topic.schema),
         )
     if many:
         return result.schema, _by_partition(result)
@@ -344,27 +319,27 @@ def _by_partition(result: FetchResult) -> list[Found]:
     ]
 
 
-def _over_http(endpoint: Endpoint, wanted: Wanted) -> tuple[pa.Schema, list[Found]]:
-    if wanted.columns or wanted.filter is not None or wanted.system_columns:
+def _over_http(
+    endpoint: Endpoint, name: str, offset: Offset, options: FetchOptions
+) -> tuple[pa.Schema, list[Found]]:
+    if options.columns or options.predicate is not None or options.system_columns:
         raise typer.BadParameter(
             "--columns, --filter and --system-columns need Arrow Flight: give grpc://HOST:PORT",
             param_hint="--endpoint",
         )
-    if not isinstance(wanted.offset, int):
+    if not isinstance(offset, int):
         raise typer.BadParameter("over HTTP an offset must be a number", param_hint="--offset")
     limits = {
-        "timeout_ms": None if wanted.timeout_ms is None else max(2, wanted.timeout_ms),
-        "min_messages": wanted.min_messages,
-        "max_messages": wanted.max_messages,
+        "timeout_ms": None if options.timeout is None else max(2, options.timeout),
+        "min_messages": options.min_messages,
+        "max_messages": options.max_messages,
     }
     server = HttpServer(endpoint)
     try:
-        topic = server.topic(wanted.topic)
-        partition = parse_partition(wanted.partition, topic)
-        given = {name: value for name, value in limits.items() if value is not None}
-        return server.fetch(topic, partition, wanted.offset, given)
+        topic = server.topic(name)
+        partition = parse_partition(options.partition, topic)
+        given = {key: value for key, value in limits.items() if value is not None}
+        return server.fetch(topic, partition, offset, given)
     except WingsError as error:
-        namespace = str(TopicName.parse(wanted.topic).namespace)
-        raise explained(
-            error, endpoint.url, wanted.topic, lambda: server.topic_names(namespace)
-        ) from error
+        namespace = str(TopicName.parse(name).namespace)
+        raise explained(error, endpoint.url, name, lambda: server.topic_names(namespace)) from error

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
@@ -14,18 +14,14 @@ from wings_client._transport import Transport
 from wings_client.cli.endpoint import RETRY, connected, connected_transport, short_name
 from wings_client.cli.options import (
     DEFAULT,
-    ColumnsOption,
     EndpointOption,
-    FilterOption,
-    FormatOption,
-    IdleOption,
-    SystemColumnsOption,
+    FollowingOptions,
     TopicArgument,
+    grouped,
 )
 from wings_client.cli.output import Format, Writer, check_output, stream_writer
 from wings_client.cli.values import (
     Offset,
-    chosen_columns,
     count_of,
     parse_offset,
     parse_partition,
@@ -109,6 +105,7 @@ def say(text: str) -> None:
         typer.echo(text, err=True)
 
 
+@grouped
 def tail(
     topic: TopicArgument,
     *,
@@ -122,11 +119,7 @@ def tail(
             "partitions are shown from their start.",
         ),
     ] = "latest",
-    columns: ColumnsOption = None,
-    predicate: FilterOption = None,
-    system_columns: SystemColumnsOption = False,
-    wanted_format: FormatOption = "table",
-    timeout: IdleOption = None,
+    shown: FollowingOptions,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Show the messages of all partitions of a topic as they arrive.
@@ -140,22 +133,16 @@ def tail(
     Within a partition messages are shown in order, each once, even if the server restarts
     meanwhile. Ctrl-C ends it, with exit status 130.
     """
-    check_output(wanted_format)
+    check_output(shown.wanted_format)
     offset = parse_offset(start)
-    display = Display(wanted_format, system_columns=system_columns)
+    display = Display(shown.wanted_format, system_columns=shown.system_columns)
     with connected_transport(endpoint, topic, RETRY) as (client, transport):
         described = client.topic(topic)
-        reads = _reads(
-            client,
-            transport,
-            described,
-            _fixed(described, partition),
-            offset,
-            chosen_columns(columns, described.schema),
-            predicate,
-        )
+        arguments = shown.arguments(described.schema)
+        fixed = _fixed(described, partition)
+        reads = _reads(client, transport, described, fixed, offset, arguments)
         say(f"following {short_name(described.name)} from {start}; Ctrl-C ends it")
-        display.run(_batches(reads, seconds_of(timeout)))
+        display.run(_batches(reads, seconds_of(shown.timeout)))
 
 
 def show_live(
@@ -177,7 +164,8 @@ def show_live(
         topic = client.topic(view["topic"])
         names: list[str] | None = view["columns"]
         own = [name for name in names or () if name in topic.schema.names]
-        reads = _reads(client, transport, topic, _all(topic), offset, own or None, view["filter"])
+        arguments = {"columns": own or None, "filter": view["filter"], "system_columns": True}
+        reads = _reads(client, transport, topic, _all(topic), offset, arguments)
         say(f"following {short_name(topic.name)} from {start}; Ctrl-C ends it")
         display = Display(wanted, system_columns=True, names=names)
         display.run(_batches(reads, idle_seconds))
@@ -189,17 +177,10 @@ def _reads(
     topic: Topic,
     fixed: list[JsonScalar] | None,
     offset: Offset,
-    columns: Sequence[str] | None,
-    predicate: str | None,
+    arguments: dict[str, Any],
 ) -> ConsumerReads:
-    return ConsumerReads(
-        transport,
-        topic,
-        fixed,
-        _starts(client, topic, fixed, offset),
-        {"columns": columns, "filter": predicate, "system_columns": True},
-        on_data_loss="skip",
-    )
+    starts = _starts(client, topic, fixed, offset)
+    return ConsumerReads(transport, topic, fixed, starts, arguments, on_data_loss="skip")
 
 
 def _all(topic: Topic) -> list[JsonScalar] | None:
@@ -244,6 +225,7 @@ PARTITIONS_SHOWN_MAX = 5
 """Partitions whose offsets are printed when a consumer resumes."""
 
 
+@grouped
 def consume(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the consumer.")],
     topic: TopicArgument,
@@ -264,11 +246,7 @@ def consume(
             "notice."
         ),
     ] = "error",
-    columns: ColumnsOption = None,
-    predicate: FilterOption = None,
-    system_columns: SystemColumnsOption = False,
-    wanted_format: FormatOption = "table",
-    timeout: IdleOption = None,
+    shown: FollowingOptions,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Show the messages of a topic as they arrive, resuming where the last run ended.
@@ -279,11 +257,11 @@ def consume(
     written, so an interrupted one is repeated. Standard error shows the offsets at which it
     resumes. Ctrl-C ends it, with exit status 130.
     """
-    check_output(wanted_format)
+    check_output(shown.wanted_format)
     offset = parse_offset(start)
     if isinstance(offset, int):
         raise typer.BadParameter("expected earliest, latest, or a time", param_hint="--from")
-    display = Display(wanted_format, system_columns=system_columns)
+    display = Display(shown.wanted_format, system_columns=shown.system_columns)
     with connected(endpoint, topic, RETRY) as client:
         described = client.topic(topic)
         _say_where(client, name, described, start)
@@ -294,10 +272,8 @@ def consume(
             partitions=only,
             start=offset,
             on_data_loss=on_data_loss,
-            timeout=seconds_of(timeout),
-            columns=chosen_columns(columns, described.schema),
-            filter=predicate,
-            system_columns=True,
+            timeout=seconds_of(shown.timeout),
+            **shown.arguments(described.schema),
         ) as consumer:
             display.run((taken.batch for taken in consumer), done=lambda: f"; {_where(consumer)}")
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
@@ -14,14 +15,13 @@ from wings_client import Topic
 from wings_client.cli.endpoint import connected, is_absent, short_name
 from wings_client.cli.options import (
     DEFAULT,
-    ColumnsOption,
-    FilterOption,
     FormatOption,
-    SystemColumnsOption,
+    ReadingOptions,
+    grouped,
 )
 from wings_client.cli.output import Format, Writer, check_output, stream_writer
 from wings_client.cli.values import (
-    chosen_columns,
+    Offset,
     count_of,
     one_line,
     parse_offset,
@@ -169,50 +169,91 @@ TopicsArgument = Annotated[
     list[str],
     typer.Argument(metavar="TOPIC...", help="Name, or id in the default namespace."),
 ]
-PartitionsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--partition",
-        metavar="V",
-        help="A partition of each topic; repeatable. Default: all.",
-    ),
-]
-OffsetOption = Annotated[
-    str,
-    typer.Option(
-        metavar="WHERE", help="earliest, latest, a number, or a time like 2026-11-20T12:00:00Z."
-    ),
-]
-KindChoice = Annotated[
-    Literal["fetch", "scan", "follow"],
-    typer.Option(help="fetch waits for messages, scan does not, follow never ends."),
-]
-TimeoutOption = Annotated[
-    int | None,
-    typer.Option(metavar="MS", min=1, help="Total milliseconds to wait. Default: 30000."),
-]
-StallOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="MS",
-        min=1,
-        help="End when no reply arrives for this many milliseconds, after the first.",
-    ),
-]
-RepliesOption = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="End after this many replies.")
-]
-SentinelOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="empty|COLUMN",
-        help="empty: a reply without messages ends the command, and is not shown. A bool column: "
-        "the first reply with a message in which it is true is the last.",
-    ),
-]
-OnErrorOption = Annotated[
-    Literal["end", "continue"], typer.Option(help="Whether a failing source ends it.")
-]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatherOptions(ReadingOptions):
+    """Options of the requests, and of the end of the gather."""
+
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(metavar="V", help="A partition of each topic; repeatable. Default: all."),
+    ] = None
+    offset: Annotated[
+        str,
+        typer.Option(
+            metavar="WHERE", help="earliest, latest, a number, or a time like 2026-11-20T12:00:00Z."
+        ),
+    ] = "earliest"
+    kind: Annotated[
+        Literal["fetch", "scan", "follow"],
+        typer.Option(help="fetch waits for messages, scan does not, follow never ends."),
+    ] = "fetch"
+    timeout: Annotated[
+        int | None,
+        typer.Option(metavar="MS", min=1, help="Total milliseconds to wait. Default: 30000."),
+    ] = None
+    stall_timeout: Annotated[
+        int | None,
+        typer.Option(
+            metavar="MS",
+            min=1,
+            help="End when no reply arrives for this many milliseconds, after the first.",
+        ),
+    ] = None
+    max_replies: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="End after this many replies.")
+    ] = None
+    sentinel: Annotated[
+        str | None,
+        typer.Option(
+            metavar="empty|COLUMN",
+            help="empty: a reply without messages ends the command, and is not shown. A bool "
+            "column: the first reply with a message in which it is true is the last.",
+        ),
+    ] = None
+    on_error: Annotated[
+        Literal["end", "continue"], typer.Option(help="Whether a failing source ends it.")
+    ] = "end"
+
+    def request(self, topic: Topic, server: str | None, offset: Offset) -> Request:
+        """Return the request to a topic.
+
+        Args:
+            topic: The topic.
+            server: Its server; None for the client's.
+            offset: The parsed offset.
+
+        Raises:
+            typer.BadParameter: The sentinel's column is not among the given ones.
+        """
+        arguments = self.arguments(topic.schema)
+        columns = arguments["columns"]
+        if columns is not None:
+            if self.sentinel not in {None, EMPTY_NAME, *columns}:
+                raise typer.BadParameter(
+                    f"must include the sentinel {self.sentinel}", param_hint="--columns"
+                )
+            arguments["columns"] = tuple(columns)
+        return Request(
+            topic.name,
+            offset=offset,
+            kind=self.kind,
+            endpoint=server,
+            **arguments,
+            **self._partitions(topic),
+        )
+
+    def _partitions(self, topic: Topic) -> dict[str, Any]:
+        """Return the keys of a request for its partitions, which share one stream."""
+        if topic.partition_key is None:
+            return {"partition": None}
+        if self.partition is None:
+            return {"partitions": ALL}
+        values = list(dict.fromkeys(parse_partition(text, topic) for text in self.partition))
+        return {"partition": values[0]} if len(values) == 1 else {"partitions": tuple(values)}
+
+
 EndpointsOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -224,20 +265,11 @@ EndpointsOption = Annotated[
 ]
 
 
+@grouped
 def gather(
     topics: TopicsArgument,
     *,
-    partition: PartitionsOption = None,
-    offset: OffsetOption = "earliest",
-    kind: KindChoice = "fetch",
-    timeout: TimeoutOption = None,
-    stall_timeout: StallOption = None,
-    max_replies: RepliesOption = None,
-    sentinel: SentinelOption = None,
-    on_error: OnErrorOption = "end",
-    columns: ColumnsOption = None,
-    predicate: FilterOption = None,
-    system_columns: SystemColumnsOption = False,
+    options: GatherOptions,
     wanted_format: FormatOption = "table",
     endpoint: EndpointsOption = None,
 ) -> None:
@@ -248,41 +280,31 @@ def gather(
         $ wings gather flights weather --partition JFK --max-replies 10 --format json
 
     A source is a topic on a server; its partitions arrive in one stream, so a reply may have
-    messages
-    of several. On a terminal, a count for each source is shown meanwhile. The last line, on
-    standard error, shows why it ended:
+    messages of several. On a terminal, a count for each source is shown meanwhile. The last line,
+    on standard error, shows why it ended:
 
         complete: 3 replies, 120 messages of 1 source in 0.08 s
 
     Exit status: 0 it ended as requested, 1 a source failed, 130 after Ctrl-C.
     """
     check_output(wanted_format)
-    where = parse_offset(offset)
+    where = parse_offset(options.offset)
     servers = endpoint or [DEFAULT]
     with connected(servers[0], topics[0]) as client:
         described = [client.topic(name) for name in topics]
         _check_one_schema(described, wanted_format)
         requests = [
-            Request(
-                topic.name,
-                offset=where,
-                kind=kind,
-                columns=_columns(columns, sentinel, topic),
-                filter=predicate,
-                system_columns=system_columns,
-                endpoint=None if server == servers[0] else server,
-                **_which(topic, partition),
-            )
+            options.request(topic, None if server == servers[0] else server, where)
             for server in servers
             for topic in described
         ]
         gathered = client.gather(
             requests,
-            timeout=seconds_of(timeout),
-            stall_timeout=seconds_of(stall_timeout),
-            max_messages=max_replies,
-            sentinel=_sentinel(sentinel, described),
-            on_error=on_error,
+            timeout=seconds_of(options.timeout),
+            stall_timeout=seconds_of(options.stall_timeout),
+            max_messages=options.max_replies,
+            sentinel=_sentinel(options.sentinel, described),
+            on_error=options.on_error,
         )
         end, interrupted = _shown(gathered, GatherDisplay(requests, wanted_format, servers[0]))
     raise typer.Exit(report_end(end, servers[0], interrupted=interrupted))
@@ -324,20 +346,6 @@ def _sentinel(given: str | None, topics: Sequence[Topic]) -> Sentinel | None:
     return goes_on
 
 
-def _columns(given: list[str] | None, sentinel: str | None, topic: Topic) -> tuple[str, ...] | None:
-    """Return the columns to request.
-
-    Raises:
-        typer.BadParameter: The sentinel's column is not among the given ones.
-    """
-    columns = chosen_columns(given, topic.schema)
-    if columns is None:
-        return None
-    if sentinel not in {None, EMPTY_NAME, *columns}:
-        raise typer.BadParameter(f"must include the sentinel {sentinel}", param_hint="--columns")
-    return tuple(columns)
-
-
 def _shown(gathered: Gather, shown: GatherDisplay) -> tuple[GatherEnd, bool]:
     """Show the replies; returns the end, and whether it was Ctrl-C."""
     interrupted = False
@@ -350,13 +358,3 @@ def _shown(gathered: Gather, shown: GatherDisplay) -> tuple[GatherEnd, bool]:
     gathered.cancel()
     assert gathered.end is not None
     return gathered.end, interrupted
-
-
-def _which(topic: Topic, given: list[str] | None) -> dict[str, Any]:
-    """Return the keys of a request for its partitions, which share one stream."""
-    if topic.partition_key is None:
-        return {"partition": None}
-    if given is None:
-        return {"partitions": ALL}
-    values = list(dict.fromkeys(parse_partition(text, topic) for text in given))
-    return {"partition": values[0]} if len(values) == 1 else {"partitions": tuple(values)}

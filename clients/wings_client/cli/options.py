@@ -1,11 +1,22 @@
-"""Arguments and options that several commands have, and the question before a deletion."""
+"""Arguments and options of several commands, and the question before a deletion.
 
+Options that travel together are fields of a frozen dataclass, which `grouped` makes options of the
+command that takes it.
+"""
+
+import functools
+import inspect
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Annotated, Any
 
+import pyarrow as pa
 import typer
 
+from wings_client import Topic
 from wings_client.cli.output import Format
+from wings_client.cli.values import chosen_columns, one_partition, seconds_of
 from wings_core.names import DEFAULT_NAMESPACE
 
 DEFAULT = "grpc://127.0.0.1:7777"
@@ -76,14 +87,84 @@ IdleOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the share group.")]
-MemberOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Name of this member. Default: a random name."),
-]
-AnyPartitionOption = Annotated[
-    str | None,
-    typer.Option(metavar="V", help="Partition value, by the key's type. Default: any."),
-]
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with an option for each field of its dataclass parameters."""
+    signature = inspect.signature(command, eval_str=True)
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        group: Any = parameter.annotation
+        if is_dataclass(group):
+            groups[name] = group
+            found = inspect.signature(groups[name], eval_str=True).parameters
+            # Those of the class itself come first in the help.
+            parameters += [found[each] for each in {**groups[name].__annotations__, **found}]
+        else:
+            parameters.append(parameter)
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
+        command(**given)
+
+    typed: Any = called
+    typed.__signature__ = signature.replace(parameters=parameters)
+    return called
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingOptions:
+    """Options of the columns and rows to read."""
+
+    columns: ColumnsOption = None
+    predicate: FilterOption = None
+    system_columns: SystemColumnsOption = False
+
+    def arguments(self, schema: pa.Schema) -> dict[str, Any]:
+        """Return the keyword arguments of a read of a topic of a schema."""
+        return {
+            "columns": chosen_columns(self.columns, schema),
+            "filter": self.predicate,
+            "system_columns": self.system_columns,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowingOptions(ReadingOptions):
+    """Options of a display of messages as they arrive."""
+
+    wanted_format: FormatOption = "table"
+    timeout: IdleOption = None
+
+    def arguments(self, schema: pa.Schema) -> dict[str, Any]:
+        """Return the keyword arguments, always with system columns, which `Display` selects."""
+        return {**ReadingOptions.arguments(self, schema), "system_columns": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberOptions:
+    """Options of a member of a share group."""
+
+    member: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name of this member. Default: a random name."),
+    ] = None
+    partition: Annotated[
+        str | None,
+        typer.Option(metavar="V", help="Partition value, by the key's type. Default: any."),
+    ] = None
+    timeout: IdleOption = None
+
+    def arguments(self, topic: Topic) -> dict[str, Any]:
+        """Return the keyword arguments of a share consumer or worker."""
+        return {
+            "member": self.member,
+            "partition": one_partition(self.partition, topic),
+            "timeout": seconds_of(self.timeout),
+        }
 
 
 def require_terminal(yes: bool, done: str) -> None:

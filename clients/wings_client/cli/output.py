@@ -79,7 +79,7 @@ def stream_writer(schema: pa.Schema, wanted: Format, sink: IO[bytes] | None = No
         sink: The file to write to; None: standard output.
     """
     if wanted == "table":
-        return _Table()
+        return _TableText()
     file: IO[bytes] = sys.stdout.buffer if sink is None else sink
     if wanted in {"json", "jsonl"}:
         return _JsonLines(file)
@@ -201,7 +201,7 @@ def write_rows(reader: pa.RecordBatchReader, wanted: SqlFormat, shown: Statement
             write_table(pa.Table.from_batches([batch]))
 
 
-class _Table:
+class _TableText:
     def __init__(self) -> None:
         self._table = TableWriter(terminal_width())
 

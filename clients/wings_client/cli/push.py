@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated
 
 import pyarrow as pa
@@ -15,13 +15,13 @@ import typer
 
 from wings_client import Client, Topic
 from wings_client.cli.endpoint import connected, short_name
-from wings_client.cli.options import DEFAULT, EndpointOption, TopicArgument
+from wings_client.cli.options import DEFAULT, EndpointOption, TopicArgument, grouped
 from wings_client.cli.push_inputs import Input, inputs_of
 from wings_client.cli.push_rows import Aside, StreamPush, WholePush
 from wings_client.cli.values import columns_text, comma_names, count_of, file_options, parse_fields
 from wings_client.files import FileFormat, OpenFile, open_file
 from wings_client.files.opened import NULLS, RECOGNISED, texts_of
-from wings_client.files.parts import Chosen, PartCheck
+from wings_client.files.parts import ChosenColumns, PartCheck
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, TopicNotFound, WingsError
 from wings_core.schema_changes import is_wider
@@ -38,99 +38,121 @@ FilesOption = Annotated[
         "input.",
     ),
 ]
-FormatOption = Annotated[
-    FileFormat | None,
-    typer.Option("--format", help="Format of the files. Default: by name, or first bytes."),
-]
-DelimiterOption = Annotated[
-    str | None,
-    typer.Option(metavar="CHAR", help="Delimiter of CSV. Default: detected from the first lines."),
-]
-EncodingOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Encoding of CSV, like latin1 or utf-16. Default: UTF-8."),
-]
-NullOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--null", metavar="TEXT", help="Another unquoted text that is null in CSV, like NA."
-    ),
-]
-CreateOption = Annotated[
-    bool, typer.Option("--create", help="Create the topic, if it is missing, from the first rows.")
-]
-PartitionKeyOption = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", help="With --create: the column of the partition key."),
-]
-FieldOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME:TYPE",
-        help="Type of a column, instead of the inferred one. In JSON, string keeps any value as "
-        "text.",
-    ),
-]
-
-
-ColumnsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAMES", help="Columns of the files to push, comma-separated; repeatable."
-    ),
-]
-ExcludeOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAMES", help="Columns of the files to leave out, like __typename."),
-]
-PartialOption = Annotated[
-    bool,
-    typer.Option(
-        "--partial",
-        help="Push rows as they are read: those before a bad row stay. Always used for standard "
-        "input.",
-    ),
-]
-ResumeOption = Annotated[
-    bool,
-    typer.Option(
-        "--resume",
-        help="Continue interrupted pushes of the same files from the last day, and skip files "
-        "pushed already, so that each row is pushed once.",
-    ),
-]
-EvolveOption = Annotated[
-    bool,
-    typer.Option(
-        "--evolve",
-        help="Add the file's columns that the topic lacks, and widen columns to the types of "
-        "Parquet, Arrow and ORC files. Needs the right `admin` on the topic.",
-    ),
-]
-
 
 Reopen = Callable[[], AbstractContextManager[OpenFile]]
 """Opens a file again, from its start."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
+@dataclass(frozen=True, kw_only=True)
+class FilePushOptions:
     """Options of reading and pushing files."""
 
-    file_format: FileFormat | None
-    delimiter: str | None
-    encoding: str | None
-    nulls: tuple[str, ...]
-    """Texts that are null, in addition to the empty one."""
-    chosen: Chosen
-    create: bool
-    evolve: bool
-    partial: bool
-    resume: bool
-    partition_key: str | None
-    fields: "Mapping[str, ArrowField]"
-    guessed: set[str]
-    """Columns with inferred types, which apply to all rows of all files."""
+    file_format: Annotated[
+        FileFormat | None,
+        typer.Option("--format", help="Format of the files. Default: by name, or first bytes."),
+    ] = None
+    delimiter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHAR", help="Delimiter of CSV. Default: detected from the first lines."
+        ),
+    ] = None
+    encoding: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Encoding of CSV, like latin1 or utf-16. Default: UTF-8."
+        ),
+    ] = None
+    null: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Another unquoted text that is null in CSV, like NA."),
+    ] = None
+    create: Annotated[
+        bool,
+        typer.Option("--create", help="Create the topic, if it is missing, from the first rows."),
+    ] = False
+    evolve: Annotated[
+        bool,
+        typer.Option(
+            "--evolve",
+            help="Add the file's columns that the topic lacks, and widen columns to the types of "
+            "Parquet, Arrow and ORC files. Needs the right `admin` on the topic.",
+        ),
+    ] = False
+    partial: Annotated[
+        bool,
+        typer.Option(
+            "--partial",
+            help="Push rows as they are read: those before a bad row stay. Always used for "
+            "standard input.",
+        ),
+    ] = False
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue interrupted pushes of the same files from the last day, and skip files "
+            "pushed already, so that each row is pushed once.",
+        ),
+    ] = False
+    partition_key: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="With --create: the column of the partition key."),
+    ] = None
+    field: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:TYPE",
+            help="Type of a column, instead of the inferred one. In JSON, string keeps any value "
+            "as text.",
+        ),
+    ] = None
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMES", help="Columns of the files to push, comma-separated; repeatable."
+        ),
+    ] = None
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAMES", help="Columns of the files to leave out, like __typename."),
+    ] = None
+
+    def check(self) -> None:
+        """Check the options.
+
+        Raises:
+            typer.BadParameter: An option is malformed, or contradicts another.
+        """
+        if self.partition_key is not None and not self.create:
+            raise typer.BadParameter("--partition-key needs --create")
+        if self.partial and self.resume:
+            raise typer.BadParameter("--resume is for files pushed as a whole, not with --partial")
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            raise typer.BadParameter("one character", param_hint="--delimiter")
+        encoding = self.encoding or "utf-8"
+        try:
+            codecs.getincrementaldecoder(encoding)
+            with suppress(UnicodeError):  # One letter may be an incomplete text.
+                b"a".decode(encoding)
+        except (LookupError, ValueError) as error:
+            raise typer.BadParameter(str(error), param_hint="--encoding") from None
+        _ = self.fields
+
+    @cached_property
+    def fields(self) -> "Mapping[str, ArrowField]":
+        """Columns with given types."""
+        return parse_fields(self.field or [])
+
+    @cached_property
+    def guessed(self) -> set[str]:
+        """Columns with inferred types, which apply to all rows of all files."""
+        return set()
+
+    @cached_property
+    def chosen(self) -> ChosenColumns:
+        """The columns to read."""
+        return ChosenColumns(comma_names(self.columns) or None, comma_names(self.exclude))
 
     @property
     def texts(self) -> frozenset[str]:
@@ -140,7 +162,7 @@ class _Options:
     @property
     def of_rows(self) -> tuple[str | None, ...]:
         """Options that affect the rows read from a file."""
-        nulls = [f"null {text}" for text in sorted(self.nulls)]
+        nulls = [f"null {text}" for text in sorted(self.null or ())]
         only = [f"only {name}" for name in sorted(self.chosen.only or ())]
         without = [f"without {name}" for name in sorted(self.chosen.without)]
         texts = sorted(self.texts)
@@ -155,28 +177,18 @@ class _Options:
             self.encoding,
             name=given.name,
             texts=self.texts,
-            nulls=(*NULLS, *self.nulls),
+            nulls=(*NULLS, *(self.null or ())),
             chosen=self.chosen,
             folders=given.folders,
         )
 
 
+@grouped
 def push(
     topic: TopicArgument,
     files: FilesOption,
     *,
-    file_format: FormatOption = None,
-    delimiter: DelimiterOption = None,
-    encoding: EncodingOption = None,
-    null: NullOption = None,
-    create: CreateOption = False,
-    evolve: EvolveOption = False,
-    partial: PartialOption = False,
-    resume: ResumeOption = False,
-    partition_key: PartitionKeyOption = None,
-    field: FieldOption = None,
-    columns: ColumnsOption = None,
-    exclude: ExcludeOption = None,
+    options: FilePushOptions,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Push the rows of files to a topic, each file whole or not at all.
@@ -216,27 +228,9 @@ def push(
 
         $ wings push flights flights-with-gates.parquet --evolve
     """
-    if partition_key is not None and not create:
-        raise typer.BadParameter("--partition-key needs --create")
-    if partial and resume:
-        raise typer.BadParameter("--resume is for files pushed as a whole, not with --partial")
-    _check_text(delimiter, encoding)
-    options = _Options(
-        file_format,
-        delimiter,
-        encoding,
-        tuple(null or ()),
-        Chosen(comma_names(columns) or None, comma_names(exclude)),
-        create,
-        evolve,
-        partial,
-        resume,
-        partition_key,
-        parse_fields(field or []),
-        set(),
-    )
+    options.check()
     with connected(endpoint, topic) as client, inputs_of(files) as inputs:
-        if not create:
+        if not options.create:
             _found(client, topic, options)  # An unknown topic is reported before any file is read.
         problems = 0
         for each in inputs:
@@ -255,7 +249,7 @@ def push(
             raise InvalidArgument(f"{problems} of {len(inputs)} files were not pushed")
 
 
-def _push_one(client: Client, topic: str, given: Input, options: _Options) -> None:
+def _push_one(client: Client, topic: str, given: Input, options: FilePushOptions) -> None:
     """Push one file, and print its number of rows.
 
     Raises:
@@ -275,7 +269,9 @@ def _push_one(client: Client, topic: str, given: Input, options: _Options) -> No
     typer.echo(told)
 
 
-def _pushed(client: Client, topic: str, given: Input, options: _Options, stream: StreamPush) -> str:
+def _pushed(
+    client: Client, topic: str, given: Input, options: FilePushOptions, stream: StreamPush
+) -> str:
     """Push one file; returns the text to print."""
     started = time.monotonic()
     if given.is_empty and (found := _found(client, topic, options)) is not None:
@@ -311,7 +307,7 @@ def _pushed(client: Client, topic: str, given: Input, options: _Options, stream:
     return f"{pushed} in {seconds:,.1f} s ({rows / max(seconds, 1e-3):,.0f} rows/s)"
 
 
-def _found(client: Client, topic: str, options: _Options) -> Topic | None:
+def _found(client: Client, topic: str, options: FilePushOptions) -> Topic | None:
     """Return the topic; None if it is missing and to be created."""
     try:
         return client.topic(topic)
@@ -323,7 +319,7 @@ def _found(client: Client, topic: str, options: _Options) -> Topic | None:
 
 
 def _topic(
-    client: Client, topic: str, opened: OpenFile, options: _Options, reopen: Reopen | None
+    client: Client, topic: str, opened: OpenFile, options: FilePushOptions, reopen: Reopen | None
 ) -> tuple[Topic, bool]:
     """Return the topic for a file, and whether it was created."""
     described = _found(client, topic, options)
@@ -343,17 +339,6 @@ def _topic(
         described, added = _evolved(client, described, opened, options.fields, reopen)
         options.guessed.update(added)
     return described, False
-
-
-def _check_text(delimiter: str | None, encoding: str | None) -> None:
-    if delimiter is not None and len(delimiter) != 1:
-        raise typer.BadParameter("one character", param_hint="--delimiter")
-    try:
-        codecs.getincrementaldecoder(encoding or "utf-8")
-        with suppress(UnicodeError):  # One letter may be an incomplete text.
-            b"a".decode(encoding or "utf-8")
-    except (LookupError, ValueError) as error:
-        raise typer.BadParameter(str(error), param_hint="--encoding") from None
 
 
 def _hint(column: object, guessed: set[str]) -> str:

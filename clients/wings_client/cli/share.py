@@ -1,6 +1,7 @@
-"""Arguments and options of `wings share`, and their conversion to a group's configuration."""
+"""`wings share`: share groups of topics, and their members."""
 
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
@@ -15,17 +16,16 @@ from wings_client.cli.options import (
     DEFAULT,
     PARTITIONS_SHOWN_MAX,
     AllPartitionsOption,
-    AnyPartitionOption,
     ColumnsOption,
     EndpointOption,
     FormatOption,
     GroupArgument,
-    IdleOption,
-    MemberOption,
+    MemberOptions,
     NamespaceOption,
     SystemColumnsOption,
     TopicArgument,
     YesOption,
+    grouped,
     require_terminal,
 )
 from wings_client.cli.output import check_output
@@ -39,71 +39,70 @@ from wings_client.cli.values import (
     parse_offset,
     partition_text,
     partitions_text,
-    seconds_of,
 )
 
-LockOption = Annotated[
-    float | None,
-    typer.Option(metavar="SECONDS", help="Lock duration: 1 to 43200. Default: 30."),
-]
-LimitOption = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Most deliveries of a message: 1 to 100. Default: 5."),
-]
-InFlightOption = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Most messages of a partition held at once. Default: 2000."),
-]
-DlqOption = Annotated[
-    str | None,
-    typer.Option("--dlq", metavar="TOPIC", help="Topic of dead letters, created if missing."),
-]
-PayloadOption = Annotated[
-    bool | None,
-    typer.Option("--payload/--no-payload", help="Whether dead letters contain the message."),
-]
 PartitionOption = Annotated[
     str | None,
     typer.Option(metavar="V", help="Partition value, by the key's type. Default: all."),
 ]
-ModeOption = Annotated[
-    Literal["record_limit", "batch_optimized"] | None,
-    typer.Option(help="The requested number, or whole batches. Default: record_limit."),
-]
-OrderingOption = Annotated[
-    Literal["none", "partition"] | None,
-    typer.Option(help="Concurrently, or in order within a partition. Default: none."),
-]
-DeliverAtOption = Annotated[
-    str | None,
-    typer.Option(
-        "--deliver-at", metavar="COLUMN", help="Timestamp column with the earliest delivery time."
-    ),
-]
 
 
-def config_of(
-    lock: float | None,
-    limit: int | None,
-    in_flight: int | None,
-    dlq_topic: str | None,
-    payload: bool | None,
-    mode: str | None,
-    ordering: str | None,
-    deliver_at: str | None,
-) -> dict[str, Any]:
-    """Return the configuration keys of the given options."""
-    given = {
-        "lock_duration_ms": None if lock is None else round(lock * 1000),
-        "delivery_limit": limit,
-        "in_flight_max": in_flight,
-        "dlq_topic": dlq_topic,
-        "dlq_copy_payload": payload,
-        "acquire_mode": mode,
-        "ordering": ordering,
-        "deliver_at_column": deliver_at,
-    }
-    return {key: value for key, value in given.items() if value is not None}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions:
+    """Options of a group's configuration, named by its keys."""
+
+    lock_duration_ms: Annotated[
+        float | None,
+        typer.Option("--lock", metavar="SECONDS", help="Lock duration: 1 to 43200. Default: 30."),
+    ] = None
+    delivery_limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", metavar="N", help="Most deliveries of a message: 1 to 100. Default: 5."
+        ),
+    ] = None
+    in_flight_max: Annotated[
+        int | None,
+        typer.Option(
+            "--in-flight",
+            metavar="N",
+            help="Most messages of a partition held at once. Default: 2000.",
+        ),
+    ] = None
+    dlq_topic: Annotated[
+        str | None,
+        typer.Option("--dlq", metavar="TOPIC", help="Topic of dead letters, created if missing."),
+    ] = None
+    dlq_copy_payload: Annotated[
+        bool | None,
+        typer.Option("--payload/--no-payload", help="Whether dead letters contain the message."),
+    ] = None
+    acquire_mode: Annotated[
+        Literal["record_limit", "batch_optimized"] | None,
+        typer.Option(
+            "--mode", help="The requested number, or whole batches. Default: record_limit."
+        ),
+    ] = None
+    ordering: Annotated[
+        Literal["none", "partition"] | None,
+        typer.Option(help="Concurrently, or in order within a partition. Default: none."),
+    ] = None
+    deliver_at_column: Annotated[
+        str | None,
+        typer.Option(
+            "--deliver-at",
+            metavar="COLUMN",
+            help="Timestamp column with the earliest delivery time.",
+        ),
+    ] = None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The given configuration keys."""
+        given = {key: value for key, value in asdict(self).items() if value is not None}
+        if self.lock_duration_ms is not None:
+            given["lock_duration_ms"] = round(self.lock_duration_ms * 1000)
+        return given
 
 
 def start_of(text: str) -> object:
@@ -209,6 +208,7 @@ app.command()(work)
 
 
 @app.command()
+@grouped
 def create(
     group: GroupArgument,
     topic: TopicArgument,
@@ -219,14 +219,7 @@ def create(
             "--from", metavar="WHERE", help="Start of the group: earliest, latest, or a time."
         ),
     ] = "latest",
-    lock: LockOption = None,
-    limit: LimitOption = None,
-    in_flight: InFlightOption = None,
-    dlq_topic: DlqOption = None,
-    payload: PayloadOption = None,
-    mode: ModeOption = None,
-    ordering: OrderingOption = None,
-    deliver_at: DeliverAtOption = None,
+    options: GroupOptions,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Accept an existing group, unchanged.")
     ] = False,
@@ -236,38 +229,29 @@ def create(
 
     $ wings share create billing orders --from earliest --limit 3 --dlq orders-dead
     """
-    config = config_of(lock, limit, in_flight, dlq_topic, payload, mode, ordering, deliver_at)
+    config = {**options.config, "start": start_of(start)}
     with connected(endpoint, topic) as client:
-        created = client.create_share_group(
-            group, topic, {**config, "start": start_of(start)}, if_not_exists=if_not_exists
-        )
+        created = client.create_share_group(group, topic, config, if_not_exists=if_not_exists)
     typer.echo(f"{created.name} of {short_name(created.topic)}: {summary(created)}")
 
 
 @app.command()
+@grouped
 def alter(
     group: GroupArgument,
     topic: TopicArgument,
     *,
-    lock: LockOption = None,
-    limit: LimitOption = None,
-    in_flight: InFlightOption = None,
-    dlq_topic: DlqOption = None,
-    payload: PayloadOption = None,
-    mode: ModeOption = None,
-    ordering: OrderingOption = None,
-    deliver_at: DeliverAtOption = None,
+    options: GroupOptions,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Change a share group; other settings do not change.
 
     $ wings share alter billing orders --limit 5
     """
-    config = config_of(lock, limit, in_flight, dlq_topic, payload, mode, ordering, deliver_at)
-    if not config:
+    if not options.config:
         raise typer.BadParameter("give at least one option that changes something")
     with connected(endpoint, topic) as client:
-        altered = client.alter_share_group(group, topic, config)
+        altered = client.alter_share_group(group, topic, options.config)
     typer.echo(f"{altered.name} of {short_name(altered.topic)}: {summary(altered)}")
 
 
@@ -406,19 +390,18 @@ def delete(
 
 
 @app.command()
+@grouped
 def consume(
     group: GroupArgument,
     topic: TopicArgument,
     *,
-    member: MemberOption = None,
-    partition: AnyPartitionOption = None,
+    membership: MemberOptions,
     max_messages: Annotated[
         int, typer.Option(metavar="N", min=1, help="Most messages per delivery.")
     ] = 500,
     columns: ColumnsOption = None,
     system_columns: SystemColumnsOption = False,
     wanted_format: FormatOption = "table",
-    timeout: IdleOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Take messages as a member of a share group, show them, and accept them.
@@ -426,22 +409,16 @@ def consume(
         $ wings share consume billing orders --format json | ./work
 
     Messages are accepted after they are written, so interrupted ones are delivered again. Ctrl-C
-    ends
-    it, with exit status 130, and releases unwritten messages.
+    ends it, with exit status 130, and releases unwritten messages.
     """
     check_output(wanted_format)
     display = Display(wanted_format, system_columns=system_columns)
     with connected(endpoint, topic, RETRY) as client:
         described = client.topic(topic)
         shown = chosen_columns(columns, described.schema) or list(described.schema.names)
-        only = one_partition(partition, described)
+        arguments = membership.arguments(described)
         with client.share_consumer(
-            group,
-            described,
-            member=member,
-            partition=only,
-            max_messages=max_messages,
-            timeout=seconds_of(timeout),
+            group, described, max_messages=max_messages, **arguments
         ) as consumer:
             display.run(_accepted(consumer, shown), done=lambda: "; the others are released")
 

@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Annotated, Literal
 
@@ -17,14 +18,13 @@ from wings_client import Delivery, Message, Reject, Release, Worker
 from wings_client.cli.endpoint import RETRY, connected
 from wings_client.cli.options import (
     DEFAULT,
-    AnyPartitionOption,
     EndpointOption,
     GroupArgument,
-    IdleOption,
-    MemberOption,
+    MemberOptions,
     TopicArgument,
+    grouped,
 )
-from wings_client.cli.values import counts_text, one_partition, partition_text, seconds_of
+from wings_client.cli.values import counts_text, partition_text
 from wings_core.json_rows import encode_lines
 from wings_core.partitions import JsonScalar
 
@@ -106,16 +106,13 @@ class Commands:
         }
 
 
-def work(
-    group: GroupArgument,
-    topic: TopicArgument,
-    *,
-    command: Annotated[
-        str, typer.Option("--exec", metavar="COMMAND", help="Run by the shell for each message.")
-    ],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandOptions:
+    """Options of a worker, named by its keyword arguments."""
+
     concurrency: Annotated[
         int, typer.Option(metavar="N", min=1, max=1_000, help="Number of concurrent commands.")
-    ] = 1,
+    ] = 1
     backoff: Annotated[
         float,
         typer.Option(
@@ -124,14 +121,14 @@ def work(
             max=43_200,
             help="Delay before a failed message is delivered again, doubled each time.",
         ),
-    ] = 1.0,
+    ] = 1.0
     backoff_max: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, max=43_200, help="Greatest such delay.")
-    ] = 300.0,
+    ] = 300.0
     each: Annotated[
         Literal["row", "batch"],
         typer.Option(help="Run a command for each message, or for each delivery."),
-    ] = "row",
+    ] = "row"
     max_messages: Annotated[
         int | None,
         typer.Option(
@@ -140,28 +137,38 @@ def work(
             max=10_000,
             help="Most messages of a delivery. Default: 500 for batches, otherwise --concurrency.",
         ),
-    ] = None,
+    ] = None
     prefetch: Annotated[
         bool, typer.Option("--prefetch/--no-prefetch", help="Acquire ahead while commands run.")
-    ] = False,
-    renew: Annotated[
+    ] = False
+    auto_renew: Annotated[
         float | None,
         typer.Option(
+            "--renew",
             metavar="SECONDS",
             min=0,
             help="Time for which locks are renewed, after which a hanging command loses its "
             "messages. Default: until it ends.",
         ),
-    ] = None,
+    ] = None
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="End after this many messages.")
+    ] = None
+
+
+@grouped
+def work(
+    group: GroupArgument,
+    topic: TopicArgument,
+    *,
+    command: Annotated[
+        str, typer.Option("--exec", metavar="COMMAND", help="Run by the shell for each message.")
+    ],
     reject_status: Annotated[
         int, typer.Option(metavar="STATUS", min=1, max=255, help="Exit status that rejects.")
     ] = REJECT_STATUS,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="End after this many messages.")
-    ] = None,
-    timeout: IdleOption = None,
-    member: MemberOption = None,
-    partition: AnyPartitionOption = None,
+    options: CommandOptions,
+    membership: MemberOptions,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Run a command for each message of a share group, as one of its workers.
@@ -169,34 +176,21 @@ def work(
         $ wings share work billing orders --exec './bill' --concurrency 4
 
     The command receives the row as a line of JSON on standard input (with --each batch, all rows of
-    a
-    delivery), and the variables WINGS_TOPIC, WINGS_PARTITION, WINGS_OFFSET, WINGS_END_OFFSET and
-    WINGS_DELIVERY_COUNT. Exit status 0 accepts the message, 65
-    (--reject-status) makes it a dead letter, any other delivers it again later; the last line on
-    standard error is stored as the reason. A message stays locked while its command runs; bound
-    that with `timeout 60 ./bill` or --renew.
+    a delivery), and the variables WINGS_TOPIC, WINGS_PARTITION, WINGS_OFFSET, WINGS_END_OFFSET and
+    WINGS_DELIVERY_COUNT. Exit status 0 accepts the message, 65 (--reject-status) makes it a dead
+    letter, any other delivers it again later; the last line on standard error is stored as the
+    reason. A message stays locked while its command runs; bound that with `timeout 60 ./bill` or
+    --renew.
 
     Ctrl-C or SIGTERM stops acquiring and waits for running commands; a second one kills them.
     """
     with connected(endpoint, topic, RETRY) as client:
         described = client.topic(topic)
         commands = Commands(command, reject_status, described.name)
-        worker = client.worker(
-            group,
-            described,
-            commands.handle,
-            concurrency=concurrency,
-            backoff=backoff,
-            backoff_max=backoff_max,
-            each=each,
-            max_messages=max_messages,
-            prefetch=prefetch,
-            limit=limit,
-            member=member,
-            partition=one_partition(partition, described),
-            timeout=seconds_of(timeout),
-            auto_renew=True if renew is None else renew,
-        )
+        arguments = {**asdict(options), **membership.arguments(described)}
+        if options.auto_renew is None:
+            arguments["auto_renew"] = True
+        worker = client.worker(group, described, commands.handle, **arguments)
         with _ended_by_signals(worker, commands) as received:
             stats = worker.run()
     counts = counts_text(

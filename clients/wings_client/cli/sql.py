@@ -64,8 +64,7 @@ def sql(
         $ wings sql "select origin, count(*) from flights group by 1 order by 2 desc limit 5"
 
     After the topic's columns, a table has `__partition`, `__offset` and `__timestamp`. Namespaces
-    are
-    schemas; unqualified tables belong to the default namespace.
+    are schemas; unqualified tables belong to the default namespace.
 
         $ wings sql --format parquet "from flights where delay > 60" > late.parquet
 

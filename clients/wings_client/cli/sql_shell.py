@@ -1,8 +1,7 @@
 """The shell of `wings sql`: statements typed at a terminal, each ended by `;`.
 
 Enter runs a command that begins with a dot, or a statement that ends with `;`; otherwise it begins
-a
-new line. Ctrl-C discards the input at the prompt, and cancels a running statement.
+a new line. Ctrl-C discards the input at the prompt, and cancels a running statement.
 """
 
 import re
@@ -97,7 +96,7 @@ _NAMES_MAX = 1_000
 """Most completions shown."""
 
 
-class Tables:
+class KnownTables:
     """The tables of a server, read on first use.
 
     Args:
@@ -220,7 +219,7 @@ class Shell:
         self._namespace = namespace
         self._timeout = timeout
         self._format: SqlFormat = wanted
-        self._tables = Tables(client, namespace)
+        self._tables = KnownTables(client, namespace)
         self._commands: Mapping[str, Callable[[str], None]] = {
             ".format": self._set_format,
             ".help": self._help,

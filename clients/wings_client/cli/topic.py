@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,8 @@ from wings_client.cli.options import (
     AllPartitionsOption,
     EndpointOption,
     NamespaceOption,
+    YesOption,
+    grouped,
     require_terminal,
 )
 from wings_client.cli.tables import Column, print_lines, rendered
@@ -55,17 +58,17 @@ SetOption = Annotated[
 ]
 
 
-@app.command()
-def create(
-    name: NameArgument,
-    *,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaOptions:
+    """Options of the columns of a topic."""
+
     field: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME:TYPE",
             help="A column: its name, Arrow's name of its type, and optionally 'not null'.",
         ),
-    ] = None,
+    ] = None
     like: Annotated[
         Path | None,
         typer.Option(
@@ -74,16 +77,45 @@ def create(
             dir_okay=False,
             help="A file with the columns: Parquet, Arrow, CSV, JSON. --field then sets a type.",
         ),
-    ] = None,
+    ] = None
     columns: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAMES", help="With --like: columns to take, comma-separated; repeatable."
         ),
-    ] = None,
+    ] = None
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="NAMES", help="With --like: columns to leave out.")
-    ] = None,
+    ] = None
+
+    def schema(self) -> pa.Schema:
+        """Return the columns.
+
+        Raises:
+            typer.BadParameter: Options are missing, malformed or contradictory.
+            WingsError: The file cannot be read.
+        """
+        fields = parse_fields(self.field or [])
+        if self.like is None:
+            if self.columns or self.exclude:
+                raise typer.BadParameter("--columns and --exclude go with --like")
+            if not fields:
+                raise typer.BadParameter("give --field for each column, or --like FILE")
+            return pa.schema(list(fields.values()))
+        from wings_client.files import infer_schema
+        from wings_client.files.parts import ChosenColumns
+
+        chosen = ChosenColumns(comma_names(self.columns) or None, comma_names(self.exclude))
+        with file_options():
+            return infer_schema(self.like, fields, chosen)
+
+
+@app.command()
+@grouped
+def create(
+    name: NameArgument,
+    *,
+    columns: SchemaOptions,
     partition_key: Annotated[
         str | None,
         typer.Option(
@@ -108,20 +140,8 @@ def create(
 
         $ wings topic create flights --like flights.parquet --partition-key origin
     """
-    fields, config = parse_fields(field or []), parse_settings(settings or [])
-    if like is None and (columns or exclude):
-        raise typer.BadParameter("--columns and --exclude go with --like")
-    if like is not None:
-        from wings_client.files import infer_schema
-        from wings_client.files.parts import Chosen
-
-        chosen = Chosen(comma_names(columns) or None, comma_names(exclude))
-        with file_options():
-            schema = infer_schema(like, fields, chosen)
-    elif fields:
-        schema = pa.schema(list(fields.values()))
-    else:
-        raise typer.BadParameter("give --field for each column, or --like FILE")
+    config = parse_settings(settings or [])
+    schema = columns.schema()
     with connected(endpoint) as client:
         created = client.create_topic(
             name, schema, partition_key, config, if_not_exists=if_not_exists
@@ -196,8 +216,7 @@ def alter(
     Other configuration keys do not change; null selects a key's default.
 
     Integers and floats widen within their kind, decimals in precision. Producers may continue to
-    push
-    with any schema version. Changes already in effect are ignored.
+    push with any schema version. Changes already in effect are ignored.
 
         $ wings topic alter readings --add humidity:double --widen station:int64
 
@@ -238,7 +257,7 @@ def alter(
 def delete(
     name: NameArgument,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Delete a topic with all its messages.

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from wings_client.files.formats import ARROW_FILE
 from wings_client.files.parquet_columns import BATCH_ROWS, ParquetColumns
-from wings_client.files.parts import ALL, Chosen, Part, cast_part
+from wings_client.files.parts import ALL, ChosenColumns, Part, cast_part
 from wings_client.files.sections import Section
 from wings_client.files.source import BLOCK_BYTES, Source
 from wings_core.cast import Caster
@@ -52,7 +52,7 @@ class ParquetRows:
         source: Source,
         path: Path | None,
         section: Section | None = None,
-        chosen: Chosen = ALL,
+        chosen: ChosenColumns = ALL,
     ) -> None:
         self._source = source
         if path is None or not source.is_plain:
@@ -112,8 +112,7 @@ class ArrowRows:
     """An Arrow IPC file, read by its footer, or consecutive streams.
 
     A local file is mapped, so that a batch may exceed memory. A compressed file, or a pipe, is
-    copied
-    to disk first.
+    copied to disk first.
 
     Args:
         source: The file's bytes.
@@ -131,7 +130,7 @@ class ArrowRows:
         source: Source,
         path: Path | None,
         section: Section | None = None,
-        chosen: Chosen = ALL,
+        chosen: ChosenColumns = ALL,
     ) -> None:
         self.found = 0
         self._rows_before = 0
@@ -240,7 +239,7 @@ class SourceFile(io.RawIOBase):
         return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
 
-def columns_of(schema: pa.Schema, chosen: Chosen) -> pa.Schema:
+def columns_of(schema: pa.Schema, chosen: ChosenColumns) -> pa.Schema:
     """Return the chosen columns, without an unnamed pandas index."""
     unnamed: set[str] = set()
     with suppress(ValueError, TypeError, LookupError):  # The metadata is not trusted.

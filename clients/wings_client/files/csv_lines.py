@@ -1,8 +1,7 @@
 r"""Splitting CSV text into rows like Arrow's reader, and the names of columns.
 
 A quote begins a quoted part only at the beginning of a value, and is an ordinary character
-elsewhere;
-two quotes in a quoted part are one. Outside of quotes, `\n`, `\r\n` and `\r` end a row.
+elsewhere; two quotes in a quoted part are one. Outside of quotes, `\n`, `\r\n` and `\r` end a row.
 """
 
 import codecs

@@ -1,9 +1,8 @@
 """The reader of CSV: values are parsed as the topic's types, or as inferred types.
 
 An empty value is null; `""` is an empty string. Columns with numbers that do not round-trip
-(leading
-zeros, more digits than a double has) are inferred as strings; later such numbers in a column with
-an inferred number type are rejected. Arrow parses blocks of whole rows in memory.
+(leading zeros, more digits than a double has) are inferred as strings; later such numbers in a
+column with an inferred number type are rejected. Arrow parses blocks of whole rows in memory.
 """
 
 import re
@@ -27,7 +26,15 @@ from wings_client.files.csv_values import (
     is_text,
     not_of_type,
 )
-from wings_client.files.parts import ALL, Cast, Chosen, Part, bad_row, cast_part, resolved_type
+from wings_client.files.parts import (
+    ALL,
+    Cast,
+    ChosenColumns,
+    Part,
+    bad_row,
+    cast_part,
+    resolved_type,
+)
 from wings_client.files.sections import Blank, line_ends, names_start
 from wings_client.files.source import Source
 from wings_core.arrow_types import fields_of
@@ -80,7 +87,7 @@ class CsvRows:
         delimiter: str,
         nulls: Sequence[str] = ("",),
         quote: str = '"',
-        chosen: Chosen = ALL,
+        chosen: ChosenColumns = ALL,
     ) -> None:
         if len(delimiter.encode()) != 1 or delimiter in {"\r", "\n", quote}:
             raise InvalidArgument(f"{delimiter!r} cannot separate values", argument="delimiter")
@@ -248,8 +255,7 @@ class CsvRows:
 
         Raises:
             SchemaMismatch: A row has a different number of values, or a value is not of its
-                column's
-                type.
+                column's type.
         """
         unnamed = [name for name in self._header[0] if name in UNNAMED]
         text = block.text

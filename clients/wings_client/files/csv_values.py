@@ -1,8 +1,7 @@
 """Conversion of CSV texts to a topic's types where Arrow's reader silently changes values.
 
 Arrow's CSV reader lets decimals overflow, reads 1e400 as infinity, and 0xFF as -1 for types of
-eight
-bits. So columns of such types are read as texts, and converted here.
+eight bits. So columns of such types are read as texts, and converted here.
 """
 
 from collections.abc import Mapping, Set
@@ -77,8 +76,7 @@ class CsvCaster:
 
         Raises:
             SchemaMismatch: A value is not of its column's type; fact `column`. The message shows
-                the
-                first such value.
+                the first such value.
         """
         columns: list[Any] = list(batch.columns)
         for index, data_type in self._texts.items():

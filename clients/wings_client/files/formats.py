@@ -134,8 +134,7 @@ def delimiter_of(head: bytes) -> str | None:
     """Return the delimiter of CSV, given by the first line or detected from the first lines.
 
     A detected one is in `DELIMITERS`; the first lines have as many values as names, and no name has
-    a
-    comma. None if there is none.
+    a comma. None if there is none.
     """
     told = told_delimiter(head)
     if told is not None:

@@ -16,7 +16,7 @@ import pyarrow.json
 
 from wings_client.files.blocks import ROW_BYTES_MAX, row_blocks
 from wings_client.files.json_integers import first_changed, has_large, with_uint64
-from wings_client.files.parts import ALL, Chosen, Part, bad_row, resolved_type
+from wings_client.files.parts import ALL, ChosenColumns, Part, bad_row, resolved_type
 from wings_client.files.sections import Blank
 from wings_client.files.source import HEAD_BYTES, Source
 from wings_core.arrow_types import children, fields_of, with_children
@@ -132,7 +132,7 @@ class LineBlock:
 AnyBlock = Block | LineBlock
 
 
-def rewritten(block: AnyBlock, texts: frozenset[str], chosen: Chosen) -> Block:
+def rewritten(block: AnyBlock, texts: frozenset[str], chosen: ChosenColumns) -> Block:
     """Return a block with rewritten rows at the same positions.
 
     Args:
@@ -144,7 +144,7 @@ def rewritten(block: AnyBlock, texts: frozenset[str], chosen: Chosen) -> Block:
     return Block(rows, block.numbers, block.named)
 
 
-def _rewritten(row: bytes, texts: frozenset[str], chosen: Chosen) -> bytes:
+def _rewritten(row: bytes, texts: frozenset[str], chosen: ChosenColumns) -> bytes:
     """Return an object with the chosen values, some as text; other JSON is unchanged."""
     try:
         text = row.decode()
@@ -203,7 +203,7 @@ class JsonRows:
         *,
         by_line: bool,
         texts: frozenset[str] = frozenset(),
-        chosen: Chosen = ALL,
+        chosen: ChosenColumns = ALL,
     ) -> None:
         if source.head().startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise InvalidArgument("the file is UTF-16: convert it to UTF-8, as JSON must be")
@@ -372,8 +372,7 @@ def infer(blocks: Sequence[AnyBlock]) -> pa.Schema:
     """Infer columns from rows.
 
     A column of strings becomes a time type if all values have its JSON form. A column of nulls
-    becomes
-    string, and one with integers beyond int64 becomes uint64 if all fit.
+    becomes string, and one with integers beyond int64 becomes uint64 if all fit.
 
     Raises:
         SchemaMismatch: The values of a column have different kinds, or are integers that its type

@@ -18,7 +18,7 @@ from wings_client.files.formats import (
     format_by_name,
     told_delimiter,
 )
-from wings_client.files.parts import ALL, Chosen, Part, Rows, named, resolved_type
+from wings_client.files.parts import ALL, ChosenColumns, Part, Rows, named, resolved_type
 from wings_client.files.sections import (
     Range,
     Section,
@@ -162,7 +162,7 @@ def open_file(
     texts: frozenset[str] = frozenset(),
     nulls: Sequence[str] = NULLS,
     quote: str = QUOTE,
-    chosen: Chosen = ALL,
+    chosen: ChosenColumns = ALL,
     folders: Sequence[Folder] = (),
 ) -> Generator[OpenFile]:
     """Open a file to read its rows.
@@ -220,7 +220,9 @@ def texts_of(fields: "Mapping[str, ArrowField]") -> frozenset[str]:
     return frozenset(name for name, field in fields.items() if pa.types.is_string(field.type))
 
 
-def infer_schema(path: Path, fields: "Mapping[str, ArrowField]", chosen: Chosen = ALL) -> pa.Schema:
+def infer_schema(
+    path: Path, fields: "Mapping[str, ArrowField]", chosen: ChosenColumns = ALL
+) -> pa.Schema:
     """Return the columns of a topic for a file; see `OpenFile.schema`."""
     with open_file(path, delimiter=RECOGNISED, texts=texts_of(fields), chosen=chosen) as file:
         return file.schema(fields)
@@ -245,7 +247,7 @@ def _rows(
     wanted: FileFormat,
     section: Section | None,
     texts: frozenset[str],
-    chosen: Chosen,
+    chosen: ChosenColumns,
 ) -> Rows:
     # Imported here, so that a command does not import readers of other formats.
     if wanted is FileFormat.PARQUET:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.orc
 
 from wings_client.files.arrow_batches import cast_parts, columns_of, gathered
-from wings_client.files.parts import ALL, Chosen, Part
+from wings_client.files.parts import ALL, ChosenColumns, Part
 from wings_client.files.source import Source
 from wings_core.errors import InvalidArgument
 from wings_core.plain_types import plain_schema
@@ -31,7 +31,7 @@ class OrcRows:
         InvalidArgument: The file is not ORC.
     """
 
-    def __init__(self, source: Source, path: Path | None, chosen: Chosen = ALL) -> None:
+    def __init__(self, source: Source, path: Path | None, chosen: ChosenColumns = ALL) -> None:
         self._source = source
         if path is None or not source.is_plain:
             raise InvalidArgument(

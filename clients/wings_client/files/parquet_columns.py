@@ -3,8 +3,7 @@
 INT96 holds times with nanoseconds over more years than 64 bits of nanoseconds. Arrow reads them as
 nanoseconds, which overflows, or as microseconds, which truncates, both silently. Most writers, like
 Spark, use microseconds, and `9999-12-31` for no end; others use nanoseconds. So columns of INT96
-are
-first read in both units, and then in the one that preserves all of their times.
+are first read in both units, and then in the one that preserves all of their times.
 """
 
 from collections.abc import Callable, Iterator, Sequence

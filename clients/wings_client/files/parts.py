@@ -62,7 +62,7 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenColumns:
     """The choice of a file's columns to read; others are ignored."""
 
     only: frozenset[str] | None = None
@@ -85,7 +85,7 @@ class Chosen:
         return [name for name in names if self.takes(name)]
 
 
-ALL = Chosen()
+ALL = ChosenColumns()
 """All columns."""
 
 

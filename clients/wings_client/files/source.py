@@ -48,8 +48,7 @@ class Source:
         path: Path of a file; None for standard input.
         encoding: Encoding of text, which is transcoded to UTF-8; None to pass bytes through.
         ranges: Byte ranges of a local file to read, in order, as if they were the whole file; None
-            for
-            the whole file.
+            for the whole file.
         is_alone: Whether the file has no bytes outside of the ranges.
         name: Name in errors; None for the path.
 

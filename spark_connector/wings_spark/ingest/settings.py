@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from wings_client.files.formats import FileFormat
 from wings_client.files.opened import NULLS, QUOTE
-from wings_client.files.parts import Chosen
+from wings_client.files.parts import ChosenColumns
 from wings_core.contracts.messages import problem_of, sentence, shortened
 from wings_core.errors import InvalidArgument
 from wings_core.queue.coordinator import CoordinatorSettings
@@ -107,9 +107,9 @@ class FileSettings(SettingsSection):
         return OnNewColumns.FAIL if self.rescued_column is None else OnNewColumns.RESCUE
 
     @property
-    def chosen(self) -> Chosen:
+    def chosen(self) -> ChosenColumns:
         """Columns of files to read."""
-        return Chosen(frozenset(self.columns) or None, frozenset(self.exclude_columns))
+        return ChosenColumns(frozenset(self.columns) or None, frozenset(self.exclude_columns))
 
     def _check_text(self) -> None:
         if self.encoding is not None:

@@ -30,7 +30,7 @@ from wings_client.files.csv_rows import CsvRows
 from wings_client.files.folders import Folder, folders_of
 from wings_client.files.json_rows import object_blocks
 from wings_client.files.opened import RECOGNISED
-from wings_client.files.parts import Chosen, Part
+from wings_client.files.parts import ChosenColumns, Part
 from wings_client.files.sections import Section
 from wings_client.files.source import HEAD_BYTES, Source, whole_lines
 from wings_core.errors import Internal, InvalidArgument, SchemaMismatch, WingsError
@@ -874,7 +874,7 @@ def test_an_index_of_pandas_without_a_name_is_left_out(tmp_path: Path) -> None:
     odd = frame.set_axis([7, 3])
     path = tmp_path / "a.parquet"
     odd.to_parquet(path)
-    with_index = Chosen(frozenset({"a", "__index_level_0__"}))
+    with_index = ChosenColumns(frozenset({"a", "__index_level_0__"}))
     assert read(path, chosen=with_index).column_names == ["a", "__index_level_0__"]
     for indexed in (odd, frame.set_index("b"), frame.set_index(["a", "b"])):
         indexed.to_parquet(path)
@@ -921,13 +921,13 @@ def test_columns_are_chosen_in_every_format(tmp_path: Path) -> None:
     write(tmp_path / "a.json", f"[{lines.replace(chr(10), ',')[:-1]}]")
     for ending in ("parquet", "orc", "csv", "arrow", "jsonl", "json"):
         path = tmp_path / f"a.{ending}"
-        left = Chosen(without=frozenset({"__v", "other"}))
+        left = ChosenColumns(without=frozenset({"__v", "other"}))
         assert read(path, chosen=left).to_pylist() == table.drop_columns("__v").to_pylist()
-        two = Chosen(frozenset({"d.e", "a"}))
+        two = ChosenColumns(frozenset({"d.e", "a"}))
         assert read(path, chosen=two).to_pylist() == table.select(["a", "d.e"]).to_pylist()
         if not ending.startswith("json"):  # What a row of JSON lacks is null.
             with pytest.raises(InvalidArgument, match=f"{path}: there is no column 'x'"):
-                read(path, chosen=Chosen(frozenset({"x", "a"})))
+                read(path, chosen=ChosenColumns(frozenset({"x", "a"})))
 
 
 @each(
@@ -968,7 +968,7 @@ def test_folders_of_a_path_are_columns(tmp_path: Path) -> None:
     assert read(path, folders=first).to_pylist() == [
         {"k": 9, "n": n, "year": "2026", "day": date(2026, 1, 2)} for n in (1, 2)
     ]
-    found = read(path, folders=second, chosen=Chosen(without=frozenset({"year", "k"})))
+    found = read(path, folders=second, chosen=ChosenColumns(without=frozenset({"year", "k"})))
     assert found.to_pylist() == [{"n": 1, "day": None}, {"n": 2, "day": None}]
     lines = write(tmp_path / "a.jsonl", '{"n": 1}\n')
     assert read(lines, folders=first).to_pylist() == [
@@ -985,6 +985,6 @@ def test_folders_of_a_path_are_columns(tmp_path: Path) -> None:
 @each("text", ['{"a": 1} {"a": 2}', '{"a": 1},', '{"a": 1}}', '{"a": 1, }', '{"a" 1}', "[1]"])
 def test_no_more_of_a_line_is_left_out_than_its_columns(tmp_path: Path, text: str) -> None:
     path = write(tmp_path / "a.jsonl", f'{{"a": 1, "b": 2}}\n{text}\n')
-    for chosen in (Chosen(without=frozenset("b")), Chosen(frozenset("a"))):
+    for chosen in (ChosenColumns(without=frozenset("b")), ChosenColumns(frozenset("a"))):
         with pytest.raises(SchemaMismatch, match=r"a\.jsonl:2: "):
             read(path, pa.schema([("a", pa.int64())]), chosen=chosen)
