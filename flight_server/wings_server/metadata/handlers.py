@@ -14,13 +14,13 @@ from google.protobuf.message import Message
 
 from wings_core.errors import InvalidArgument, NamespaceNotFound
 from wings_core.metadata.interfaces import Metadata
+from wings_core.metadata.remote.admin import TOPICS_PAGE_SIZE_MAX, RemoteAdmin, RemoteGroups
 from wings_core.metadata.remote.maintenance import RemoteMaintenance, RemoteTables
-from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_TEXT
+from wings_core.metadata.remote.paging import BY_TEXT
 from wings_core.metadata.remote.registry import RemoteRegistry
 from wings_core.metadata.remote.rpc import RemotePart, Rpc, declared_rpcs
 from wings_core.metadata.remote.stages import RemoteShards, RemoteStages
 from wings_core.metadata.remote.store import RemoteNodes, RemoteTokens
-from wings_core.model import ShareConfig, ShareGroup
 from wings_core.names import NamespaceName, TopicName
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import admin_pb2 as admin_pb
@@ -34,9 +34,6 @@ from wings_core.protocol.v1 import tokens_pb2 as tokens_pb
 from wings_core.schemas import check_topic_schema
 from wings_server.metadata.copies import CopyHandlers
 from wings_server.metadata.requests import TOPICS_BYTES_MAX, page, page_size_of, snake_case
-
-TOPICS_PAGE_SIZE_MAX = 100
-"""Topics in one answer: each comes with its schema."""
 
 _NO_SCHEMA = pa.schema([])
 
@@ -65,7 +62,7 @@ def services(
             maintenance["MaintenanceService"],
             _Declared(RemoteMaintenance, metadata.maintenance),
         ),
-        (groups["GroupService"], _Groups(metadata)),
+        (groups["GroupService"], _Declared(RemoteGroups, metadata.groups)),
         (shards["ShardService"], _Declared(RemoteShards, metadata.shards)),
         (
             tables_pb.DESCRIPTOR.services_by_name["TableService"],
@@ -89,12 +86,16 @@ class _Declared:
 
     def __init__(self, remote: type[RemotePart], part: object) -> None:
         for declared in declared_rpcs(remote):
-            handled = partial(_answered, declared, getattr(part, declared.function.__name__))
-            setattr(self, snake_case(declared.method.name), handled)
+            name = snake_case(declared.method.name)
+            if hasattr(self, name):
+                continue  # It has a handler of its own.
+            handled = partial(_answered, declared, part)
+            setattr(self, name, handled)
 
 
-def _answered(declared: Rpc, function: Callable[..., Any], request: Any) -> Message:
+def _answered(declared: Rpc, part: object, request: Any) -> Message:
     """Answer a request of a declared RPC, by the method that it calls."""
+    function = getattr(part, declared.function.__name__)
     arguments = declared.arguments_of(request)
     paged = declared.paged
     if paged is None:
@@ -110,8 +111,9 @@ def _answered(declared: Rpc, function: Callable[..., Any], request: Any) -> Mess
     return response
 
 
-class _Admin:
+class _Admin(_Declared):
     def __init__(self, metadata: Metadata, store_id: str) -> None:
+        super().__init__(RemoteAdmin, metadata.admin)
         self._admin = metadata.admin
         self._store_id = store_id
 
@@ -125,33 +127,6 @@ class _Admin:
         if request.name not in tenants:
             raise NamespaceNotFound(f"there is no namespace of {request.name[:80]!r}")
         return admin_pb.Tenant(name=request.name)
-
-    def create_namespace(self, request: admin_pb.CreateNamespaceRequest) -> admin_pb.Namespace:
-        name = NamespaceName.parse(request.name)
-        created = self._admin.create_namespace(name, request.uuid or None)
-        return messages.NAMESPACE.encode(created)
-
-    def get_namespace(self, request: admin_pb.GetNamespaceRequest) -> admin_pb.Namespace:
-        name = NamespaceName.parse(request.name)
-        return messages.NAMESPACE.encode(self._admin.get_namespace(name))
-
-    def delete_namespace(self, request: admin_pb.DeleteNamespaceRequest) -> admin_pb.Namespace:
-        name = NamespaceName.parse(request.name)
-        deleted = self._admin.delete_namespace(name, request.uuid or None)
-        return messages.NAMESPACE.encode(deleted)
-
-    def list_namespaces(
-        self, request: admin_pb.ListNamespacesRequest
-    ) -> admin_pb.ListNamespacesResponse:
-        found, token = page(
-            request,
-            BY_NAMESPACE,
-            lambda after, most: self._admin.list_namespaces(after=after, items_max=most),
-            lambda namespace: namespace.name,
-        )
-        return admin_pb.ListNamespacesResponse(
-            namespaces=map(messages.NAMESPACE.fields, found), next_page_token=token
-        )
 
     def create_topic(self, request: admin_pb.CreateTopicRequest) -> admin_pb.Topic:
         schema = messages.schema_of(request.schema)
@@ -167,10 +142,6 @@ class _Admin:
             uuid=request.uuid or None,
         )
         return messages.TOPIC.encode(topic)
-
-    def get_topic(self, request: admin_pb.GetTopicRequest) -> admin_pb.Topic:
-        name = TopicName.parse(request.name)
-        return messages.TOPIC.encode(self._admin.get_topic(name, fresh=request.fresh))
 
     def list_topics(self, request: admin_pb.ListTopicsRequest) -> admin_pb.ListTopicsResponse:
         namespace = NamespaceName.parse(request.parent)
@@ -191,20 +162,6 @@ class _Admin:
                 break
             response.topics.append(encoded)
         return response
-
-    def update_topic(self, request: admin_pb.UpdateTopicRequest) -> admin_pb.Topic:
-        name = TopicName.parse(request.name)
-        config = messages.config_of(request.config)
-        return messages.TOPIC.encode(self._admin.alter_topic(name, config, request.uuid or None))
-
-    def alter_schema(self, request: admin_pb.AlterSchemaRequest) -> admin_pb.Topic:
-        name = TopicName.parse(request.name)
-        change = messages.SCHEMA_CHANGE.decode(request.change)
-        return messages.TOPIC.encode(self._admin.alter_schema(name, change, request.uuid or None))
-
-    def delete_topic(self, request: admin_pb.DeleteTopicRequest) -> admin_pb.Topic:
-        name = TopicName.parse(request.name)
-        return messages.TOPIC.encode(self._admin.delete_topic(name, request.uuid or None))
 
 
 class _Nodes(_Declared):
@@ -263,46 +220,3 @@ class _Stages(_Declared):
             pages=map(messages.STORED_PAGE.fields, found),
             next_page_token=str(first + size) if len(found) == size else "",
         )
-
-
-class _Groups:
-    def __init__(self, metadata: Metadata) -> None:
-        self._groups = metadata.groups
-
-    def create_group(self, request: groups_pb.CreateGroupRequest) -> groups_pb.Group:
-        group = messages.group_of(
-            messages.named_topic(request.topic, request.topic_uuid), request.group
-        )
-        created = self._groups.create(group, if_not_exists=request.if_not_exists)
-        return messages.group_message(created)
-
-    def get_group(self, request: groups_pb.GetGroupRequest) -> groups_pb.Group:
-        topic = messages.named_topic(request.topic, request.topic_uuid)
-        return messages.group_message(self._groups.get(topic, request.name))
-
-    def list_groups(self, request: groups_pb.ListGroupsRequest) -> groups_pb.ListGroupsResponse:
-        topic = messages.named_topic(request.topic, request.topic_uuid)
-        found, token = page(
-            request,
-            BY_TEXT,
-            lambda after, most: self._groups.of_topic(topic, after=after, items_max=most),
-            lambda group: group.name,
-        )
-        return groups_pb.ListGroupsResponse(
-            groups=map(messages.group_message, found), next_page_token=token
-        )
-
-    def update_group(self, request: groups_pb.UpdateGroupRequest) -> groups_pb.Group:
-        topic = messages.named_topic(request.topic, request.topic_uuid)
-        changes = ShareConfig.from_json(request.config)
-        return messages.group_message(self._groups.alter(topic, request.name, changes))
-
-    def restart_group(self, request: groups_pb.RestartGroupRequest) -> groups_pb.Group:
-        topic = messages.named_topic(request.topic, request.topic_uuid)
-        group = ShareGroup(request.name, request.uuid, topic, ShareConfig())
-        return messages.group_message(self._groups.restart(group, request.new_uuid))
-
-    def delete_group(self, request: groups_pb.DeleteGroupRequest) -> groups_pb.Group:
-        topic = messages.named_topic(request.topic, request.topic_uuid)
-        deleted = self._groups.delete(topic, request.name, request.uuid or None)
-        return messages.group_message(deleted)

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 from breakable_proxy import breakable
 from fix_metadata import Clock, RemoteOverSqlite, batch_of
-from google.protobuf.descriptor import Descriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tables import each
 
@@ -43,11 +42,11 @@ from wings_core.model import Accepted, Position, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
 from wings_core.protocol.v1 import admin_pb2, offset_registry_pb2
-from wings_core.protocol.v1.stubs import AdminServiceStub, OffsetRegistryServiceStub, Stub
+from wings_core.protocol.v1.stubs import AdminServiceStub, OffsetRegistryServiceStub
 from wings_core.times import Deadline, now_us
 from wings_server.metadata import locations, service
 from wings_server.metadata.handlers import services
-from wings_server.metadata.service import snake_case
+from wings_server.metadata.requests import snake_case
 
 LONG = 60.0
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -414,23 +413,6 @@ def test_the_generated_code_is_that_of_the_proto_files(tmp_path: Path) -> None:
     assert len(generated) == 2 * len(protos)
     for file in generated:
         assert (core / file.relative_to(tmp_path)).read_bytes() == file.read_bytes(), file.name
-
-
-STUBS = [stub for stub in Stub.__subclasses__() if stub.__module__ == Stub.__module__]
-
-
-@pytest.mark.parametrize("stub", STUBS, ids=lambda stub: stub.__name__)
-def test_a_stub_has_the_methods_of_its_service(stub: type[Stub]) -> None:
-    def name_of(message: Descriptor) -> str:
-        module = Path(message.file.name).stem.removeprefix("offset_")
-        return f"{module}.{message.name}"
-
-    kinds = {False: "Unary", True: "Streaming"}
-    assert stub.__annotations__ == {
-        method.name: f"{kinds[method.server_streaming]}"
-        f"[{name_of(method.input_type)}, {name_of(method.output_type)}]"
-        for method in stub.service.methods
-    }
 
 
 def test_an_answer_that_is_not_understood_ends_the_call() -> None:

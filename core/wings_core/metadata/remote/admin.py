@@ -1,14 +1,9 @@
-"""Namespaces, topics and share groups at a metadata service.
-
-Look-ups share calls, and topics are cached.
-"""
+"""Namespaces, topics and share groups at a metadata service; topics and groups are cached."""
 
 import threading
 import time
-from collections.abc import Callable, Hashable
-from typing import TypeVar
+from collections.abc import Callable
 
-import grpc
 import pyarrow as pa
 
 from wings_core.errors import Internal, NamespaceNotFound, NotFound, TopicNotFound, Unavailable
@@ -16,13 +11,15 @@ from wings_core.metadata.checks import chosen_uuid, no_group
 from wings_core.metadata.interfaces import Admin, Groups
 from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
 from wings_core.metadata.remote.deduplicate import CallOutcome, Deduplicate
-from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_TEXT, listed
+from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_TEXT
+from wings_core.metadata.remote.rpc import Calls, Field, Fields, Paged, RemotePart, Rpc, rpc
 from wings_core.model import Namespace, ShareConfig, ShareGroup, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.protocol import messages
+from wings_core.protocol.codec import Convert
 from wings_core.protocol.v1 import admin_pb2 as admin_pb
 from wings_core.protocol.v1 import groups_pb2 as groups_pb
-from wings_core.protocol.v1.stubs import AdminServiceStub, GroupServiceStub
+from wings_core.protocol.v1.stubs import AdminServiceStub
 from wings_core.schema_changes import SchemaChange
 from wings_core.times import Deadline
 
@@ -32,11 +29,6 @@ TOPICS_CACHED_MAX = 4_096
 TOPIC_SECONDS = 1.0
 """How long a topic is answered from memory: what another node changes is seen after this at most. A
 topic that was deleted is found out earlier, by its UUID, at the first look into its log."""
-
-KeyT = TypeVar("KeyT", bound=Hashable)
-RequestT = TypeVar("RequestT")
-ResponseT = TypeVar("ResponseT")
-Value = TypeVar("Value")
 
 
 class RemoteTopicCache:
@@ -99,11 +91,35 @@ class RemoteTopicCache:
             del self._names[dropped[0].uuid]
 
 
-class RemoteAdmin(Admin):
-    """See `Admin`. Concurrent look-ups of one name share one call.
+def _config_changes(config: TopicConfig | ShareConfig) -> str:
+    return config.model_dump_json(exclude_unset=True)
 
-    What is created gets its UUID here, and what is changed is named by its own. So a call whose
-    answer was lost is made again, for up to `channel.DOUBT_SECONDS_MAX`; then `Unavailable` is
+
+_UUID = Fields(
+    ("uuid",),
+    lambda uuid: {"uuid": chosen_uuid(uuid)},
+    lambda request: request.uuid or None,
+)
+"""The UUID of something new; the client chooses one, so that a repeated call creates one thing."""
+
+
+def _namespace_name(namespace: Namespace) -> NamespaceName:
+    return namespace.name
+
+
+def _topic_name(topic: Topic) -> str:
+    return topic.name.topic
+
+
+TOPICS_PAGE_SIZE_MAX = 100
+"""Topics in one response: each comes with its schema."""
+
+
+class RemoteAdmin(RemotePart, Admin):
+    """See `Admin`. Concurrent look-ups of one topic share one call.
+
+    The client chooses the UUID of what it creates, and names what it changes by UUID. So a call
+    whose response is lost is repeated, for up to `channel.DOUBT_SECONDS_MAX`; then `Unavailable` is
     raised with the fact `in_doubt`.
 
     Args:
@@ -112,25 +128,44 @@ class RemoteAdmin(Admin):
     """
 
     def __init__(self, channel: ServiceChannel, topics: RemoteTopicCache) -> None:
-        self._channel = channel
+        super().__init__(channel)
         self._stub = AdminServiceStub(channel.channel)
         self._cache = topics
-        self._tenants = self._looking_up(
-            self._stub.GetTenant,
-            lambda tenant: admin_pb.GetTenantRequest(name=f"tenants/{tenant}"),
-            lambda found: found.name,
-        )
-        self._namespaces = self._looking_up(
-            self._stub.GetNamespace,
-            lambda name: admin_pb.GetNamespaceRequest(name=str(name)),
-            messages.NAMESPACE.decode,
-        )
-        self._topics: Deduplicate[tuple[TopicName, int, bool], Topic] = self._looking_up(
-            self._stub.GetTopic,
-            lambda key: admin_pb.GetTopicRequest(name=str(key[0]), fresh=key[2]),
-            messages.TOPIC.decode,
+        self._topics: Deduplicate[tuple[TopicName, int, bool], Topic] = Deduplicate(
+            self._begin_topic
         )
         """By name, the cache's generation, and whether it is to be fresh."""
+
+    create_namespace = rpc(
+        "AdminService.CreateNamespace", Admin.create_namespace, Calls.REPEAT, uuid=_UUID
+    )
+    get_namespace = rpc("AdminService.GetNamespace", Admin.get_namespace, Calls.LOOK)
+    list_namespaces = rpc(
+        "AdminService.ListNamespaces",
+        Admin.list_namespaces,
+        Calls.LOOK,
+        paged=Paged(BY_NAMESPACE, _namespace_name),
+    )
+    list_topics = rpc(
+        "AdminService.ListTopics",
+        Admin.list_topics,
+        Calls.LOOK,
+        paged=Paged(BY_TEXT, _topic_name, TOPICS_PAGE_SIZE_MAX),
+        namespace=Field("parent"),
+    )
+    _delete_namespace = Rpc("AdminService.DeleteNamespace", Admin.delete_namespace, Calls.REPEAT)
+    _create_topic = Rpc(
+        "AdminService.CreateTopic", Admin.create_topic, Calls.REPEAT, arguments={"uuid": _UUID}
+    )
+    _get_topic = Rpc("AdminService.GetTopic", Admin.get_topic, Calls.LOOK)
+    _alter_topic = Rpc(
+        "AdminService.UpdateTopic",
+        Admin.alter_topic,
+        Calls.REPEAT,
+        arguments={"config": Field(None, _config_changes, messages.config_of)},
+    )
+    _alter_schema = Rpc("AdminService.AlterSchema", Admin.alter_schema, Calls.REPEAT)
+    _delete_topic = Rpc("AdminService.DeleteTopic", Admin.delete_topic, Calls.REPEAT)
 
     def get_store(self, seconds_max: float) -> str:
         """Return the store's id; see `RemoteMetadata.store_id`."""
@@ -156,47 +191,16 @@ class RemoteAdmin(Admin):
         Raises:
             NamespaceNotFound: It has none.
         """
-        return self._answer(self._tenants.get(tenant, Deadline.after(CALL_SECONDS)))
-
-    def create_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
-        """Create a namespace; see `Admin.create_namespace`.
-
-        Where the response was lost and another client deleted the namespace meanwhile, it may be
-        there again, empty.
-        """
-        request = admin_pb.CreateNamespaceRequest(name=str(name), uuid=chosen_uuid(uuid))
-        created = self._channel.call_repeatedly(self._stub.CreateNamespace, request)
-        return messages.NAMESPACE.decode(created)
-
-    def get_namespace(self, name: NamespaceName) -> Namespace:
-        """Return a namespace; see `Admin.get_namespace`."""
-        return self._answer(self._namespaces.get(name, Deadline.after(CALL_SECONDS)))
+        request = admin_pb.GetTenantRequest(name=f"tenants/{tenant}")
+        return self._channel.look(self._stub.GetTenant, request).name
 
     def delete_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
         """Delete an empty namespace; see `Admin.delete_namespace`."""
         namespace = self.get_namespace(name)
         if uuid not in {None, namespace.uuid}:
             raise NamespaceNotFound(f"the namespace {name} was deleted")
-        deleted = self._channel.call_repeatedly(
-            self._stub.DeleteNamespace,
-            admin_pb.DeleteNamespaceRequest(name=str(name), uuid=namespace.uuid),
-            gone=messages.NAMESPACE.encode(namespace),
-        )
-        return messages.NAMESPACE.decode(deleted)
-
-    def list_namespaces(
-        self, *, after: NamespaceName | None = None, items_max: int | None = None
-    ) -> list[Namespace]:
-        """Return namespaces, by name; see `Admin.list_namespaces`."""
-        return listed(
-            self._channel,
-            self._stub.ListNamespaces,
-            admin_pb.ListNamespacesRequest(),
-            lambda page: map(messages.NAMESPACE.decode, page.namespaces),
-            BY_NAMESPACE,
-            after,
-            items_max,
-        )
+        given = (name, namespace.uuid)
+        return self._delete_namespace.call(self._channel, given, {}, gone=namespace)
 
     def create_topic(
         self,
@@ -209,17 +213,13 @@ class RemoteAdmin(Admin):
         uuid: str | None = None,
     ) -> Topic:
         """Create a topic; see `Admin.create_topic`."""
-        request = admin_pb.CreateTopicRequest(
-            name=str(name),
-            schema=messages.schema_bytes(schema),
-            partition_key=partition_key,
-            config="" if config is None else config.model_dump_json(),
-            if_not_exists=if_not_exists,
-            uuid=chosen_uuid(uuid),
+        created = self._create_topic.call(
+            self._channel,
+            (name, schema, partition_key, config),
+            {"if_not_exists": if_not_exists, "uuid": uuid},
         )
-        created = self._channel.call_repeatedly(self._stub.CreateTopic, request)
         self._cache.forget(name)
-        return messages.TOPIC.decode(created)
+        return created
 
     def get_topic(self, name: TopicName, *, fresh: bool = False) -> Topic:
         """Return a topic; see `Admin.get_topic`.
@@ -237,7 +237,9 @@ class RemoteAdmin(Admin):
         try:
             # A look-up from before a change that this node knows of is not joined.
             key = (name, generation, fresh)
-            topic = self._answer(self._topics.get(key, Deadline.after(CALL_SECONDS)))
+            topic = self._topics.get(key, Deadline.after(CALL_SECONDS))
+            if topic is None:
+                raise Unavailable(f"metadata did not answer in {CALL_SECONDS:g} s")
         except Unavailable:
             known = self._cache.get(name, stale=True)
             if known is None or self._channel.closed:
@@ -248,60 +250,31 @@ class RemoteAdmin(Admin):
             raise
         return self._cache.remember(topic, generation, asked_at)
 
-    def list_topics(
-        self, namespace: NamespaceName, *, after: str | None = None, items_max: int | None = None
-    ) -> list[Topic]:
-        """Return the topics of a namespace, by name; see `Admin.list_topics`."""
-        return listed(
-            self._channel,
-            self._stub.ListTopics,
-            admin_pb.ListTopicsRequest(parent=str(namespace)),
-            lambda page: map(messages.TOPIC.decode, page.topics),
-            BY_TEXT,
-            after,
-            items_max,
-        )
-
     def alter_topic(self, name: TopicName, config: TopicConfig, uuid: str | None = None) -> Topic:
         """Change keys of a topic's configuration; see `Admin.alter_topic`."""
-        request = admin_pb.UpdateTopicRequest(
-            name=str(name),
-            config=config.model_dump_json(exclude_unset=True),
-            uuid=self._ask(name, uuid).uuid,
-        )
-        try:
-            altered = self._channel.call_repeatedly(self._stub.UpdateTopic, request)
-        finally:
-            self._cache.forget(name)
-        return messages.TOPIC.decode(altered)
+        return self._changed(self._alter_topic, name, config, self._ask(name, uuid).uuid)
 
     def alter_schema(self, name: TopicName, change: SchemaChange, uuid: str | None = None) -> Topic:
         """Change a topic's schema; see `Admin.alter_schema`.
 
-        Where the response was lost and another client widened an added column meanwhile, it may be
-        refused, though it was done.
+        Where the response was lost and another client widened an added column meanwhile, the
+        repeated call may be refused although the first one took effect.
         """
-        request = admin_pb.AlterSchemaRequest(
-            name=str(name),
-            uuid=self._ask(name, uuid).uuid,
-            change=messages.SCHEMA_CHANGE.fields(change),
-        )
-        try:
-            altered = self._channel.call_repeatedly(self._stub.AlterSchema, request)
-        finally:
-            self._cache.forget(name)
-        return messages.TOPIC.decode(altered)
+        return self._changed(self._alter_schema, name, change, self._ask(name, uuid).uuid)
 
     def delete_topic(self, name: TopicName, uuid: str | None = None) -> Topic:
         """Delete a topic; see `Admin.delete_topic`."""
         topic = self._ask(name, uuid)
-        request = admin_pb.DeleteTopicRequest(name=str(name), uuid=topic.uuid)
-        gone = messages.TOPIC.encode(topic)
+        return self._changed(self._delete_topic, name, topic.uuid, gone=topic)
+
+    def _changed(
+        self, call: Rpc, name: TopicName, *arguments: object, gone: Topic | None = None
+    ) -> Topic:
+        """Change a topic; the cache forgets it."""
         try:
-            deleted = self._channel.call_repeatedly(self._stub.DeleteTopic, request, gone)
+            return call.call(self._channel, (name, *arguments), {}, gone)
         finally:
             self._cache.forget(name)
-        return messages.TOPIC.decode(deleted)
 
     def _ask(self, name: TopicName, uuid: str | None) -> Topic:
         """Return a topic as it is now: what is cached may be another one by now."""
@@ -311,26 +284,17 @@ class RemoteAdmin(Admin):
             raise TopicNotFound(f"the topic {name} was deleted")
         return topic
 
-    def _looking_up(
+    def _begin_topic(
         self,
-        method: "grpc.UnaryUnaryMultiCallable[RequestT, ResponseT]",
-        request_of: Callable[[KeyT], RequestT],
-        convert: Callable[[ResponseT], Value],
-    ) -> Deduplicate[KeyT, Value]:
-        """Return what shares calls of a method that looks one thing up by a key."""
-
-        def begin(
-            key: KeyT, deadline: Deadline, done: Callable[[CallOutcome[Value]], None]
-        ) -> Callable[[], None]:
-            seconds = seconds_left(deadline, CALL_SECONDS)
-            return self._channel.begin(method, request_of(key), seconds, convert, done)
-
-        return Deduplicate(begin)
-
-    def _answer(self, value: Value | None) -> Value:
-        if value is None:
-            raise Unavailable(f"metadata did not answer in {CALL_SECONDS:g} s")
-        return value
+        key: tuple[TopicName, int, bool],
+        deadline: Deadline,
+        done: Callable[[CallOutcome[Topic]], None],
+    ) -> Callable[[], None]:
+        request = admin_pb.GetTopicRequest(name=str(key[0]), fresh=key[2])
+        seconds = seconds_left(deadline, CALL_SECONDS)
+        return self._channel.begin(
+            self._stub.GetTopic, request, seconds, messages.TOPIC.decode, done
+        )
 
 
 GROUPS_CACHED_MAX = 4_096
@@ -340,33 +304,96 @@ GROUP_SECONDS = 1.0
 """How long a group is answered from memory: what another node changes is seen after this."""
 
 
-class RemoteGroups(Groups):
-    """See `Groups`.
+_TOPIC = Fields(
+    ("topic", "topic_uuid"),
+    lambda topic: {"topic": str(topic.name), "topic_uuid": topic.uuid},
+    lambda request: messages.named_topic(request.topic, request.topic_uuid),
+)
+_NEW_GROUP = Fields(
+    ("topic", "topic_uuid", "group"),
+    lambda group: {**_TOPIC.encode(group.topic), "group": messages.group_message(group)},
+    lambda request: messages.group_of(_TOPIC.decode(request), request.group),
+)
+_OLD_GROUP = Fields(
+    ("topic", "topic_uuid", "name", "uuid"),
+    lambda group: {**_TOPIC.encode(group.topic), "name": group.name, "uuid": group.uuid},
+    lambda request: ShareGroup(request.name, request.uuid, _TOPIC.decode(request), ShareConfig()),
+)
+_GROUP: Convert = Convert(messages.group_message, lambda message: message)
+"""A group in a response, which does not name its topic; the client adds that."""
+
+
+def _group_name(group: groups_pb.Group) -> str:
+    return group.name
+
+
+class RemoteGroups(RemotePart, Groups):
+    """See `Groups`. Changes are repeated where their response is lost, configurations apart.
 
     Args:
         channel: To the service.
     """
 
+    _create = Rpc(
+        "GroupService.CreateGroup",
+        Groups.create,
+        Calls.REPEAT,
+        answer=_GROUP,
+        arguments={"group": _NEW_GROUP},
+    )
+    _get = Rpc(
+        "GroupService.GetGroup",
+        Groups.get,
+        Calls.LOOK,
+        answer=_GROUP,
+        arguments={"topic": _TOPIC},
+    )
+    _of_topic = Rpc(
+        "GroupService.ListGroups",
+        Groups.of_topic,
+        Calls.LOOK,
+        paged=Paged(BY_TEXT, _group_name),
+        answer=Convert(
+            lambda found: groups_pb.ListGroupsResponse(groups=map(messages.group_message, found)),
+            lambda page: page.groups,
+        ),
+        arguments={"topic": _TOPIC},
+    )
+    _alter = Rpc(
+        "GroupService.UpdateGroup",
+        Groups.alter,
+        Calls.ONCE,
+        answer=_GROUP,
+        arguments={
+            "topic": _TOPIC,
+            "changes": Field("config", _config_changes, ShareConfig.from_json),
+        },
+    )
+    _restart = Rpc(
+        "GroupService.RestartGroup",
+        Groups.restart,
+        Calls.REPEAT,
+        answer=_GROUP,
+        arguments={"group": _OLD_GROUP, "uuid": Field("new_uuid")},
+    )
+    _delete = Rpc(
+        "GroupService.DeleteGroup",
+        Groups.delete,
+        Calls.REPEAT,
+        answer=_GROUP,
+        arguments={"topic": _TOPIC},
+    )
+
     def __init__(self, channel: ServiceChannel) -> None:
-        self._channel = channel
-        self._stub = GroupServiceStub(channel.channel)
+        super().__init__(channel)
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str], tuple[ShareGroup, float]] = {}
         self._generation = 0
 
     def create(self, group: ShareGroup, *, if_not_exists: bool = False) -> ShareGroup:
-        """Make a group known; see `Groups.create`.
-
-        Made again where the answer was lost; see `RemoteAdmin`.
-        """
-        messages.text("the group's name", group.name)
-        request = groups_pb.CreateGroupRequest(
-            topic=str(group.topic.name),
-            topic_uuid=group.topic.uuid,
-            group=messages.group_message(group),
-            if_not_exists=if_not_exists,
-        )
-        created = self._channel.call_repeatedly(self._stub.CreateGroup, request)
+        """Create a group; see `Groups.create`."""
+        named = {"if_not_exists": if_not_exists}
+        created = self._create.call(self._channel, (group,), named)
         return self._changed(group.topic, created)
 
     def get(self, topic: Topic, name: str) -> ShareGroup:
@@ -394,64 +421,29 @@ class RemoteGroups(Groups):
         self, topic: Topic, *, after: str | None = None, items_max: int | None = None
     ) -> list[ShareGroup]:
         """Return a topic's groups, by name; see `Groups.of_topic`."""
-        return listed(
-            self._channel,
-            self._stub.ListGroups,
-            groups_pb.ListGroupsRequest(topic=str(topic.name), topic_uuid=topic.uuid),
-            lambda page: [messages.group_of(topic, each) for each in page.groups],
-            BY_TEXT,
-            after,
-            items_max,
-        )
+        named = {"after": after, "items_max": items_max}
+        found = self._of_topic.call(self._channel, (topic,), named)
+        return [messages.group_of(topic, each) for each in found]
 
     def alter(self, topic: Topic, name: str, changes: ShareConfig) -> ShareGroup:
         """Change a group's configuration; see `Groups.alter`."""
-        request = groups_pb.UpdateGroupRequest(
-            topic=str(topic.name),
-            topic_uuid=topic.uuid,
-            name=messages.text("the group's name", name),
-            config=changes.model_dump_json(exclude_unset=True),
-        )
-        return self._changed(topic, self._channel.call(self._stub.UpdateGroup, request))
+        return self._changed(topic, self._alter.call(self._channel, (topic, name, changes), {}))
 
     def restart(self, group: ShareGroup, uuid: str) -> ShareGroup:
-        """Give a group another UUID; see `Groups.restart`.
-
-        Made again where the answer was lost.
-        """
-        request = groups_pb.RestartGroupRequest(
-            topic=str(group.topic.name),
-            topic_uuid=group.topic.uuid,
-            name=messages.text("the group's name", group.name),
-            uuid=group.uuid,
-            new_uuid=uuid,
-        )
-        restarted = self._channel.call_repeatedly(self._stub.RestartGroup, request)
-        return self._changed(group.topic, restarted)
+        """Give a group another UUID; see `Groups.restart`."""
+        return self._changed(group.topic, self._restart.call(self._channel, (group, uuid), {}))
 
     def delete(self, topic: Topic, name: str, uuid: str | None = None) -> ShareGroup:
-        """Forget a group; see `Groups.delete`.
-
-        Made again where the answer was lost; see `RemoteAdmin`.
-        """
+        """Delete a group; see `Groups.delete`."""
         group = self._ask(topic, name)
         if uuid not in {None, group.uuid}:
             raise no_group(topic, name)
-        request = groups_pb.DeleteGroupRequest(
-            topic=str(topic.name), topic_uuid=topic.uuid, name=name, uuid=group.uuid
-        )
-        gone = messages.group_message(group)
-        deleted = self._channel.call_repeatedly(self._stub.DeleteGroup, request, gone)
+        deleted = self._delete.call(self._channel, (topic, name, group.uuid), {}, gone=group)
         return self._changed(topic, deleted)
 
     def _ask(self, topic: Topic, name: str) -> ShareGroup:
         """Return a group as it is now."""
-        request = groups_pb.GetGroupRequest(
-            topic=str(topic.name),
-            topic_uuid=topic.uuid,
-            name=messages.text("the group's name", name),
-        )
-        return messages.group_of(topic, self._channel.look(self._stub.GetGroup, request))
+        return messages.group_of(topic, self._get.call(self._channel, (topic, name), {}))
 
     def _changed(self, topic: Topic, message: groups_pb.Group) -> ShareGroup:
         self._forget((topic.uuid, message.name))

@@ -223,7 +223,9 @@ class Rpc:
                 fields.update(argument.encode(bound.arguments[parameter]))
             request = GetMessageClass(self.method.input_type)(**fields)
         except UnicodeEncodeError as error:
-            raise InvalidArgument(f"{error.object[:80]!a} is not valid Unicode") from None
+            raise InvalidArgument(
+                f"the name or text {error.object[:80]!a} is not valid Unicode"
+            ) from None
         except (ValueError, TypeError) as error:
             raise InvalidArgument(f"{self.method.name} cannot be sent: {error}") from None
         stub: Any = channel.unary(self.method)
