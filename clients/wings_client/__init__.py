@@ -111,6 +111,11 @@ if TYPE_CHECKING:
         AsyncScan,
         AsyncSnapshot,
     )
+    from wings_client._async._transactions import (
+        AsyncTransaction,
+        AsyncTransactionProducer,
+        AsyncTransactions,
+    )
     from wings_client._async._worker import AsyncWorker
     from wings_client._client import Client, connect
     from wings_client._consumer import Consumer
@@ -148,6 +153,7 @@ if TYPE_CHECKING:
         SharePartition,
     )
     from wings_client._stage import Stage
+    from wings_client._transactions import Transaction, TransactionProducer, Transactions
     from wings_client._worker import Worker
     from wings_client._worker_model import Message, Reject, Release, WorkerStats
     from wings_core.contracts.chunks import EndReason, PartitionEnd, PartitionRange
@@ -169,6 +175,9 @@ __all__ = [
     "AsyncShareConsumer",
     "AsyncSnapshot",
     "AsyncStage",
+    "AsyncTransaction",
+    "AsyncTransactionProducer",
+    "AsyncTransactions",
     "AsyncWorker",
     "BatchTooLarge",
     "Chunk",
@@ -240,6 +249,9 @@ __all__ = [
     "TokenNotFound",
     "Topic",
     "TopicNotFound",
+    "Transaction",
+    "TransactionProducer",
+    "Transactions",
     "Unauthenticated",
     "Unavailable",
     "WingsError",
@@ -262,6 +274,11 @@ _MODULES = {
         "AsyncManyFollow",
         "AsyncScan",
         "AsyncSnapshot",
+    ),
+    "wings_client._async._transactions": (
+        "AsyncTransaction",
+        "AsyncTransactionProducer",
+        "AsyncTransactions",
     ),
     "wings_client._async._worker": ("AsyncWorker",),
     "wings_client._client": ("Client", "connect"),
@@ -300,6 +317,7 @@ _MODULES = {
         "SharePartition",
     ),
     "wings_client._stage": ("Stage",),
+    "wings_client._transactions": ("Transaction", "TransactionProducer", "Transactions"),
     "wings_client._worker": ("Worker",),
     "wings_client._worker_model": ("Message", "Reject", "Release", "WorkerStats"),
     "wings_core.contracts.chunks": ("EndReason", "PartitionEnd", "PartitionRange"),

@@ -23,8 +23,8 @@ from wings_client._shards import ShardCalls
 from wings_client._share import DELIVERY_MESSAGES, ShareCalls
 from wings_client._share_consumer import ShareConsumer
 from wings_client._share_engine import ShareEngine
-from wings_client._stages import StageCalls
 from wings_client._tables import TableCalls
+from wings_client._transactions import TransactionCalls
 from wings_client._transport import Transport
 from wings_client._worker import WorkerCalls
 from wings_client._writes import WriteCalls
@@ -77,7 +77,9 @@ def connect(
 
 
 @checked
-class Client(WriteCalls, ReadCalls, TableCalls, StageCalls, ShardCalls, ShareCalls, WorkerCalls):
+class Client(
+    WriteCalls, ReadCalls, TableCalls, TransactionCalls, ShardCalls, ShareCalls, WorkerCalls
+):
     """A client of one server; made by `connect`, safe to share between threads.
 
     Every call raises errors of the tree under `WingsError`: the server's own, or `Unavailable`

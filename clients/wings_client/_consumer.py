@@ -26,6 +26,7 @@ class ConsumerEngine:
         topic: The topic it reads.
         offsets: Delivered, processed and committed.
         reads: The threads that read.
+        auto_commit: Whether, or each how many seconds, it commits by itself.
         timeout: Seconds without a message after which it ends; None: never.
         transport: To the server.
     """
@@ -58,7 +59,7 @@ class ConsumerEngine:
             selection,
             on_data_loss,
         )
-        self._auto_commit = auto_commit
+        self.auto_commit = auto_commit
         self._lock = threading.RLock()  # A signal handler may close it.
         self._started = False
         self._closed = False
@@ -81,9 +82,9 @@ class ConsumerEngine:
                 self.reads.start()
             self._started = True
         self.offsets.processed()
-        if isinstance(self._auto_commit, bool):
-            return self._auto_commit
-        return self.offsets.seconds_since_commit >= self._auto_commit
+        if isinstance(self.auto_commit, bool):
+            return self.auto_commit
+        return self.offsets.seconds_since_commit >= self.auto_commit
 
     def is_over(self) -> bool:
         """Return whether no batch means that none is there: closed, or read to the end.
@@ -116,7 +117,7 @@ class ConsumerEngine:
                 return
             self._closed = True
         self.reads.close()
-        if self._auto_commit is not False:
+        if self.auto_commit is not False:
             self.offsets.commit()
 
     def leave(self, *, failing: bool) -> None:

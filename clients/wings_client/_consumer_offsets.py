@@ -50,13 +50,18 @@ class ConsumerOffsets:
         calls: The client's.
         name: The consumer's.
         topic: What it reads.
+
+    Attributes:
+        name: The consumer's name.
+        topic: The topic.
+        read_at: The time at which the committed offsets were read, by `time.monotonic`.
     """
 
     def __init__(self, transport: Transport, calls: ConsumerCalls, name: str, topic: Topic) -> None:
         self._transport = transport
         self._calls = calls
-        self._name = name
-        self._topic = topic
+        self.name = name
+        self.topic = topic
         # A signal handler may commit on a thread that holds one of these.
         self._committing = threading.RLock()
         self._lock = threading.RLock()
@@ -64,7 +69,7 @@ class ConsumerOffsets:
         self._last: dict[JsonScalar, int] = {}
         """Of the last batch delivered, until it counts as processed."""
         self._uncommitted: dict[JsonScalar, int] = {}
-        self._committed_at = time.monotonic()
+        self._committed_at = self.read_at = time.monotonic()
 
     @property
     def delivered(self) -> dict[JsonScalar, int]:
@@ -86,12 +91,13 @@ class ConsumerOffsets:
         The first time that a name reads a topic from elsewhere than its start, these offsets are
         committed: a partition without a committed offset is then known to be a later one.
         """
+        self.read_at = time.monotonic()
         committed = {
             each.partition: each.offset
-            for each in self._calls.committed_offsets(self._name, self._topic)
+            for each in self._calls.committed_offsets(self.name, self.topic)
         }
         if not committed and start != "earliest":
-            committed = starts(self._transport, self._topic.name, "all", start)
+            committed = starts(self._transport, self.topic.name, "all", start)
             self._send(committed)
         return committed
 
@@ -120,11 +126,21 @@ class ConsumerOffsets:
             if not offsets:
                 return
             self._send(offsets)
-            self._committed_at = time.monotonic()
-            with self._lock:
-                for partition, offset in offsets.items():
-                    if self._uncommitted.get(partition) == offset:
-                        del self._uncommitted[partition]
+            self.committed(offsets)
+
+    def uncommitted(self) -> dict[JsonScalar, int]:
+        """Count all that was delivered as processed; return what is to be committed of it."""
+        self.processed()
+        with self._lock:
+            return dict(self._uncommitted)
+
+    def committed(self, offsets: Mapping[JsonScalar, int]) -> None:
+        """Record that offsets were committed."""
+        self._committed_at = time.monotonic()
+        with self._lock:
+            for partition, offset in offsets.items():
+                if self._uncommitted.get(partition) == offset:
+                    del self._uncommitted[partition]
 
     def _send(self, offsets: Mapping[JsonScalar, int]) -> None:
         entries = list(offsets.items())
@@ -132,7 +148,7 @@ class ConsumerOffsets:
             part: dict[PartitionValue, int] = dict(entries[first : first + OFFSETS_MAX])
             patiently(
                 self._transport,
-                lambda part=part: self._calls.commit_offsets(self._name, self._topic, part),
+                lambda part=part: self._calls.commit_offsets(self.name, self.topic, part),
             )
 
 

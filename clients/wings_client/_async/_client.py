@@ -21,6 +21,7 @@ from wings_client._async._streams import (
     AsyncSnapshot,
     AsyncSql,
 )
+from wings_client._async._transactions import AsyncTransactions
 from wings_client._async._worker import AsyncWorker
 from wings_client._chunks import OnDataLoss
 from wings_client._client import TIMEOUT_SECONDS, Client
@@ -222,6 +223,10 @@ class AsyncClient:
 
     stage = opening(_made(Client.stage, lambda client, stage: AsyncStage(client._calls, stage)))
     publish = _awaited(Client.publish)
+    transactions = _made(
+        Client.transactions,
+        lambda client, transactions: AsyncTransactions(client._calls, transactions),
+    )
     abort = _awaited(Client.abort)
 
     # Shards.

@@ -27,6 +27,7 @@ class AsyncConsumer(AsyncIterator[Consumed]):
     Attributes:
         name: The name under which the server keeps its offsets.
         topic: The topic it reads.
+        engine: The part that `Consumer` shares.
     """
 
     def __init__(self, pool: WorkerPool, consumer: Consumer) -> None:
@@ -34,14 +35,14 @@ class AsyncConsumer(AsyncIterator[Consumed]):
         self.topic = consumer.topic
         self._pool = pool
         self._consumer = consumer  # A reference: the client holds its consumers weakly.
-        engine = self._engine = consumer.engine
+        engine = self.engine = consumer.engine
         self._taker = Taker(engine.reads.handover)
         self._cancel = finalize(self, engine.transport, engine.reads.cancel)
 
     @property
     def positions(self) -> dict[JsonScalar, int]:
         """The next offset to read, by partition value, after all that was delivered."""
-        return self._engine.positions
+        return self.engine.positions
 
     async def __anext__(self) -> Consumed:
         """Return the next batch; waits until there is one.
@@ -51,7 +52,7 @@ class AsyncConsumer(AsyncIterator[Consumed]):
             WingsError: A read or a commit was refused; `Unavailable` where the server could not be
                 reached again.
         """
-        engine = self._engine
+        engine = self.engine
         try:
             if engine.ask():
                 await self._pool.run(engine.offsets.commit)
@@ -72,7 +73,7 @@ class AsyncConsumer(AsyncIterator[Consumed]):
         Raises:
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
-        await self._pool.run(self._engine.commit)
+        await self._pool.run(self.engine.commit)
 
     async def close(self) -> None:
         """Stop reading; commit what was processed, unless `auto_commit` is False.
@@ -83,7 +84,7 @@ class AsyncConsumer(AsyncIterator[Consumed]):
             WingsError: The commit failed. The consumer is closed all the same.
         """
         self._cancel()
-        await self._pool.run(self._engine.close)
+        await self._pool.run(self.engine.close)
 
     async def __aenter__(self) -> Self:
         """Return the consumer itself."""
@@ -92,4 +93,4 @@ class AsyncConsumer(AsyncIterator[Consumed]):
     async def __aexit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
         """Close the consumer; unless the block raised, commit all that was delivered."""
         self._cancel()
-        await self._pool.run(partial(self._engine.leave, failing=error is not None))
+        await self._pool.run(partial(self.engine.leave, failing=error is not None))

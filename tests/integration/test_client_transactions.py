@@ -1,0 +1,267 @@
+"""Transactions: rows of several topics and a consumer's offsets, published at once, once."""
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from breakable_proxy import BreakableProxy
+from fix_client import NewTopic, async_in_soak
+from forked_servers import ForkedServer, ForkedServers
+
+import wings_client
+from wings_client import Client, Topic, Transaction
+from wings_core.errors import InvalidArgument, PublishFenced, SchemaMismatch, Unavailable
+from wings_server.testing import RunningServer
+
+KEYED = ("key: int64", "n: int64")
+
+
+@pytest.fixture
+def target(wings: Client, new_topic_id: str) -> Topic:
+    return wings.create_topic(f"{new_topic_id}-out", {"n": "int64"})
+
+
+def rows_of(client: Client, topic: Topic) -> list[int]:
+    return client.scan(topic).read_all()["n"].to_pylist()
+
+
+def offsets_of(client: Client, name: str, topic: Topic) -> dict[object, int]:
+    return {found.partition: found.offset for found in client.committed_offsets(name, topic)}
+
+
+def test_rows_of_topics_and_offsets_become_visible_at_once(
+    wings: Client, new_topic: NewTopic, target: Topic
+) -> None:
+    source = new_topic(*KEYED, partition_key="key")
+    wings.push(source, {"key": [1, 2, 1], "n": [1, 2, 3]})
+    transactions = wings.transactions("enrich")
+    with wings.consumer("enrich", source, auto_commit=False) as consumer:
+        with transactions.begin() as transaction:
+            seen = 0
+            while seen < 3:
+                batch = next(consumer).batch
+                seen += batch.num_rows
+                transaction.push(target, {"n": batch["n"]})
+            transaction.push(target, [{"n": 10}])
+            transaction.push(source, {"key": [9], "n": [9]})
+            transaction.commit(consumer)
+            assert rows_of(wings, target) == []
+            assert offsets_of(wings, "enrich", source) == {}
+            assert transaction.is_open
+        assert not transaction.is_open
+    assert transaction.published is not None
+    assert {each.topic for each in transaction.published.committed} == {source.name, target.name}
+    assert sorted(rows_of(wings, target)) == [1, 2, 3, 10]
+    assert offsets_of(wings, "enrich", source) == {1: 2, 2: 1}
+
+
+def test_what_raises_in_the_block_leaves_nothing(
+    wings: Client, new_topic: NewTopic, target: Topic
+) -> None:
+    source = new_topic()
+    wings.push(source, {"n": [1]})
+    transactions = wings.transactions("enrich")
+    with wings.consumer("enrich", source, auto_commit=False) as consumer:
+
+        def fail(row: object) -> None:
+            with transactions.begin() as transaction:
+                transaction.push(target, {"n": [1]})
+                transaction.commit(consumer)
+                transaction.producer(target).append(row)
+                left.append(transaction)
+                if row == {"n": 0}:
+                    raise ZeroDivisionError
+
+        left: list[Transaction] = []
+        next(consumer)
+        with pytest.raises(ZeroDivisionError):
+            fail({"n": 0})
+        with pytest.raises(SchemaMismatch):
+            fail({"n": "no number"})
+        for transaction in left:
+            with pytest.raises(InvalidArgument, match="was ended"):
+                transaction.push(target, {"n": [1]})
+        with transactions.begin() as third:
+            third.push(target, {"n": [3]})
+            third.abort()
+        assert (rows_of(wings, target), offsets_of(wings, "enrich", source)) == ([], {})
+        with transactions.begin() as last:
+            last.push(target, {"n": [4]})
+    assert (rows_of(wings, target), offsets_of(wings, "enrich", source)) == ([4], {})
+
+
+def test_a_producer_of_rows_makes_batches_of_them(wings: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    with wings.transactions("rows").begin() as transaction:
+        producer = transaction.producer(topic)
+        row = {"n": 0}
+        for number in range(25_000):
+            row["n"] = number
+            producer.append(row)
+        producer.extend({"n": number} for number in range(25_000, 25_010))
+    assert rows_of(wings, topic) == list(range(25_010))
+
+
+def test_rows_of_a_topic_keep_their_order_whatever_their_options(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    with wings.transactions("order").begin() as transaction:
+        transaction.push(topic, {"n": [1]})
+        transaction.push(topic, {"n": [2]}, timestamp="2026-01-01T00:00:00Z")
+        transaction.push(topic, {"n": [3]})
+        transaction.push(topic, {"n": [4]})
+    assert rows_of(wings, topic) == [1, 2, 3, 4]
+
+
+def test_a_writer_that_begins_anew_fences_its_earlier_life(
+    wings: Client, server: RunningServer, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    wings.publish("task", 7_000_000_000_000, [])  # Without transactions, by a time for instance.
+    first = wings.transactions("task")
+    late = first.begin()
+    late.push(topic, {"n": [1]})
+    with wings_client.connect(server.flight) as other:
+        second = other.transactions("task")
+        assert second.epoch == first.epoch + 1
+        with second.begin() as transaction:
+            transaction.push(topic, {"n": [2]})
+        with pytest.raises(PublishFenced, match="begun epoch"):
+            late.end()
+        late.abort()
+        with second.begin() as transaction:
+            transaction.push(topic, {"n": [3]})
+    assert rows_of(wings, topic) == [2, 3]
+
+
+def test_a_transaction_that_is_open_for_too_long_is_aborted(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    transactions = wings.transactions("slow")
+    transaction = transactions.begin(timeout=0.2)
+    transaction.push(topic, {"n": [1]})
+    threading.Event().wait(0.3)
+    with pytest.raises(Unavailable, match=r"longer than 0\.2 s"):
+        transaction.end()
+    with transactions.begin() as another:
+        another.push(topic, {"n": [2]})
+    assert rows_of(wings, topic) == [2]
+
+
+def test_a_consumer_that_could_lose_or_repeat_is_refused(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    source = new_topic()
+    with (
+        wings.consumer("early", source, auto_commit=False) as early,
+        wings.consumer("itself", source) as itself,
+    ):
+        transactions = wings.transactions("task")
+        with wings.consumer("late", source, auto_commit=False) as late:
+            transaction = transactions.begin()
+            for consumer, said in ((early, "before the transactions"), (itself, "auto_commit")):
+                with pytest.raises(InvalidArgument, match=said):
+                    transaction.commit(consumer)
+            transaction.commit(late)
+            with (
+                wings.consumer("other", source, auto_commit=False) as other,
+                pytest.raises(InvalidArgument, match="one consumer"),
+            ):
+                transaction.commit(other)
+            with pytest.raises(InvalidArgument, match="a transaction open"):
+                transactions.begin()
+            transaction.abort()
+
+
+@async_in_soak
+def test_an_answer_that_is_lost_is_asked_for_again(
+    shaky: Client, wings: Client, proxy: BreakableProxy, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    published: list[int] = []
+    transactions = shaky.transactions("shaky")
+    for number in range(5):
+        with transactions.begin() as transaction:
+            transaction.push(topic, {"n": [number]})
+            cutting = threading.Timer(0.002 * number, proxy.cut)
+            cutting.start()
+            try:
+                transaction.end()
+                published.append(number)
+            except Unavailable:  # It was cut while the rows were sent.
+                transaction.abort()
+            cutting.join()
+    assert rows_of(wings, topic) == published
+
+
+PROCESSOR = """
+import sys
+
+import wings_client
+
+endpoint, count = sys.argv[1], int(sys.argv[2])
+retry = wings_client.Retry(attempts=100, delay=0.01, delay_max=0.1, reconnect_seconds=60)
+with wings_client.connect(endpoint, retry=retry) as client:
+    transactions = client.transactions("copy")
+    print("begun", flush=True)
+    with client.consumer("copy", "in", auto_commit=False) as consumer:
+        for batch, *_ in consumer:
+            with transactions.begin() as transaction:
+                for number in batch["n"].to_pylist():
+                    transaction.push("out", [{"n": number}])
+                    transaction.push("log", [{"n": -number}])
+                transaction.commit(consumer)
+            if consumer.positions.get(None) == count:
+                break
+"""
+"""Copies a topic to two others, once; is killed as it does."""
+
+
+@pytest.mark.timeout(110)
+def test_whatever_is_killed_each_row_is_there_once(tmp_path: Path) -> None:
+    count, kills = 300, 8
+    out: list[int] = []
+    with ForkedServers() as servers, ExitStack() as running:
+
+        def start() -> ForkedServer:
+            server = running.enter_context(servers.start(tmp_path))
+            server.wait_until_ready()
+            return server
+
+        server = start()
+        with wings_client.connect(server.flight) as client:
+            for topic in ("in", "out", "log"):
+                client.create_topic(topic, {"n": "int64"})
+            for first in range(0, count, 5):
+                client.push("in", {"n": list(range(first, first + 5))})
+        for number in range(kills + 1):
+            processor = subprocess.Popen(
+                [sys.executable, "-c", PROCESSOR, server.flight, str(count)],
+                stdout=subprocess.PIPE,
+            )
+            assert processor.stdout is not None
+            assert processor.stdout.readline() == b"begun\n"
+            if number == kills:
+                assert processor.wait(60) == 0
+            else:
+                threading.Event().wait(0.02 * number)
+                if number % 2:
+                    server.kill()
+                processor.kill()
+            processor.wait()
+            processor.stdout.close()
+            if number % 2:
+                server = start()
+            with wings_client.connect(server.flight) as client:
+                out = client.scan("out").read_all()["n"].to_pylist()
+                log = client.scan("log").read_all()["n"].to_pylist()
+                offsets = client.committed_offsets("copy", "in")
+                assert Counter(out) == Counter(-value for value in log)
+                assert out == list(range(offsets[0].offset if offsets else 0))
+    assert len(out) == count
