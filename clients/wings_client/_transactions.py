@@ -19,7 +19,7 @@ from wings_client._batches import Data
 from wings_client._consumer import ConsumerEngine
 from wings_client._consumer_offsets import ConsumerOffsets, patiently
 from wings_client._messages import TimeValue, build, wire_partition, wire_time
-from wings_client._model import PartitionValue, Published
+from wings_client._model import PartitionValue, Published, parsed
 from wings_client._rows import snapshot
 from wings_client._stage import Stage
 from wings_client._stages import StageCalls
@@ -128,7 +128,7 @@ class Transactions:
             offsets=offsets,
         )
         try:
-            published = Published.from_json(self._act(body))
+            published = parsed(Published, self._act(body))
         except PublishFenced as error:
             last = error.facts.get("last_batch")
             if self._has_published or last is None:
@@ -136,7 +136,7 @@ class Transactions:
             # Batches that the writer published without epochs were numbered higher.
             self._batch = last + 2
             body = body.model_copy(update={"batch": last + 1})
-            published = Published.from_json(self._act(body))
+            published = parsed(Published, self._act(body))
         self._has_published = True
         return published
 

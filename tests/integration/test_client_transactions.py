@@ -223,9 +223,11 @@ with wings_client.connect(endpoint, retry=retry) as client:
 """Copies a topic to two others, once; is killed as it does."""
 
 
-@pytest.mark.timeout(110)
-def test_whatever_is_killed_each_row_is_there_once(tmp_path: Path) -> None:
-    count, kills = 300, 8
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("count", "kills"), [(60, 3), pytest.param(1_000, 30, marks=pytest.mark.soak)]
+)
+def test_whatever_is_killed_each_row_is_there_once(tmp_path: Path, count: int, kills: int) -> None:
     out: list[int] = []
     with ForkedServers() as servers, ExitStack() as running:
 
@@ -250,7 +252,7 @@ def test_whatever_is_killed_each_row_is_there_once(tmp_path: Path) -> None:
             if number == kills:
                 assert processor.wait(60) == 0
             else:
-                threading.Event().wait(0.02 * number)
+                threading.Event().wait(0.02 * (number % 10))
                 if number % 2:
                     server.kill()
                 processor.kill()
