@@ -25,6 +25,7 @@ from wings_client.cli.values import (
     count_of,
     parse_offset,
     parse_partition,
+    parse_start,
     partition_text,
     seconds_of,
 )
@@ -258,9 +259,7 @@ def consume(
     resumes. Ctrl-C ends it, with exit status 130.
     """
     check_output(shown.wanted_format)
-    offset = parse_offset(start)
-    if isinstance(offset, int):
-        raise typer.BadParameter("expected earliest, latest, or a time", param_hint="--from")
+    offset = parse_start(start)
     display = Display(shown.wanted_format, system_columns=shown.system_columns)
     with connected(endpoint, topic, RETRY) as client:
         described = client.topic(topic)

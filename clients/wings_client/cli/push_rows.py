@@ -484,7 +484,7 @@ class WholePush:
         if isinstance(error, _PASSING) and self._is_publishing:
             kept = "it may be pushed already; retry with --resume, which repeats no row"
         elif isinstance(error, _PASSING) and self._record.stages:
-            kept = f"nothing is visible; {self._how_to_go_on()}"
+            kept = self._how_to_go_on()
         else:
             self._drop(self._record)
             kept = "nothing was pushed"
@@ -496,12 +496,13 @@ class WholePush:
         if self._is_publishing:
             kept = "it may be pushed already: --resume repeats no row"
         elif self._record.stages:
-            kept = f"nothing is visible; {self._how_to_go_on()}"
+            kept = self._how_to_go_on()
         typer.echo(f"wings: stopped; {kept}", err=True)
         raise typer.Exit(130)
 
     def _how_to_go_on(self) -> str:
-        return f"within a day, --resume continues after the first {self._record.rows:,} rows"
+        rows = f"the first {self._record.rows:,} rows"
+        return f"nothing is visible; within a day, --resume continues after {rows}"
 
     def _drop(self, record: PushRecord) -> None:
         """Delete the stages of a push, and its record."""

@@ -33,10 +33,12 @@ from wings_client.cli.share_dead_letters import dlq, dlq_text
 from wings_client.cli.share_work import work
 from wings_client.cli.tables import Column, print_lines, rendered
 from wings_client.cli.values import (
+    NO_PARTITIONS,
     chosen_columns,
     count_of,
     one_partition,
     parse_offset,
+    parse_start,
     partition_text,
     partitions_text,
 )
@@ -105,32 +107,23 @@ class GroupOptions:
         return given
 
 
-def start_of(text: str) -> object:
-    """Parse the start of a group, as in its configuration.
-
-    Raises:
-        typer.BadParameter: The text is an offset, or malformed.
-    """
-    start = parse_offset(text)
-    if isinstance(start, int):
-        raise typer.BadParameter("expected earliest, latest, or a time", param_hint="--from")
-    if isinstance(start, str):
-        return start
-    return {"timestamp": wire_time(start)}
-
-
 HOLDS_SHOWN_MAX = 50
 """Most held ranges that `members` shows."""
 
 
 def summary(group: ShareGroup) -> str:
-    """Return a group in one line: its lock, limit, dead letters and lag."""
-    lag = sum(partition.lag for partition in group.partitions)
+    """Return a group in one line: its name, lock, limit, dead letters and lag."""
     dead = f", dead letters to {dlq_text(group)}" if group.config["dlq_topic"] else ""
     return (
-        f"{lock_text(group)} lock, {text_of(group, 'delivery_limit')} deliveries{dead}, "
-        f"{count_of(lag, 'message')} behind"
+        f"{group.name} of {short_name(group.topic)}: {lock_text(group)} lock, "
+        f"{text_of(group, 'delivery_limit')} deliveries{dead}, "
+        f"{count_of(lag_of(group), 'message')} behind"
     )
+
+
+def lag_of(group: ShareGroup) -> int:
+    """Return the number of messages that a group has not finished."""
+    return sum(partition.lag for partition in group.partitions)
 
 
 def lock_text(group: ShareGroup) -> str:
@@ -154,7 +147,7 @@ def description(group: ShareGroup, *, all_partitions: bool) -> Iterator[str]:
         yield f"{key}: {text_of(group, key)}"
     yield ""
     if not group.partitions:
-        yield "no partitions yet: each comes into being with its first message"
+        yield NO_PARTITIONS
         return
     shown = group.partitions if all_partitions else group.partitions[:PARTITIONS_SHOWN_MAX]
     yield from rendered(
@@ -163,10 +156,9 @@ def description(group: ShareGroup, *, all_partitions: bool) -> Iterator[str]:
         Column("in flight", [f"{each.in_flight}" for each in shown], is_number=True),
         Column("lag", [f"{each.lag}" for each in shown], is_number=True),
     )
-    lag = sum(each.lag for each in group.partitions)
     held = sum(each.in_flight for each in group.partitions)
     yield (
-        f"{lag:,} messages behind, {held:,} of them in flight, "
+        f"{lag_of(group):,} messages behind, {held:,} of them in flight, "
         f"{partitions_text(len(group.partitions), len(shown))}"
     )
 
@@ -229,10 +221,12 @@ def create(
 
     $ wings share create billing orders --from earliest --limit 3 --dlq orders-dead
     """
-    config = {**options.config, "start": start_of(start)}
+    parsed = parse_start(start)
+    begin = parsed if isinstance(parsed, str) else {"timestamp": wire_time(parsed)}
+    config = {**options.config, "start": begin}
     with connected(endpoint, topic) as client:
         created = client.create_share_group(group, topic, config, if_not_exists=if_not_exists)
-    typer.echo(f"{created.name} of {short_name(created.topic)}: {summary(created)}")
+    typer.echo(summary(created))
 
 
 @app.command()
@@ -252,7 +246,7 @@ def alter(
         raise typer.BadParameter("give at least one option that changes something")
     with connected(endpoint, topic) as client:
         altered = client.alter_share_group(group, topic, options.config)
-    typer.echo(f"{altered.name} of {short_name(altered.topic)}: {summary(altered)}")
+    typer.echo(summary(altered))
 
 
 @app.command()
@@ -275,7 +269,7 @@ def seek(
         described = client.topic(topic)
         only = one_partition(partition, described)
         moved = client.seek_share_group(group, described, parse_offset(to), partition=only)
-    typer.echo(f"{moved.name} of {short_name(moved.topic)}: {summary(moved)}")
+    typer.echo(summary(moved))
 
 
 @app.command()
@@ -383,8 +377,8 @@ def delete(
     with connected(endpoint, topic) as client:
         found = client.share_group(group, topic)
         if not yes:
-            lag = sum(partition.lag for partition in found.partitions)
-            typer.confirm(f"Delete {group} of {found.topic}, {lag:,} messages behind?", abort=True)
+            lag = f"{lag_of(found):,} messages behind"
+            typer.confirm(f"Delete {group} of {found.topic}, {lag}?", abort=True)
         client.delete_share_group(group, topic)
     typer.echo(f"{group} of {short_name(found.topic)} is deleted")
 

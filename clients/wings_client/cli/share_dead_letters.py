@@ -19,7 +19,7 @@ from wings_client.cli.options import (
 )
 from wings_client.cli.output import check_output, write_all
 from wings_client.cli.tables import Column, print_lines, rendered
-from wings_client.cli.values import chosen_columns, counts_text
+from wings_client.cli.values import chosen_columns, counts_text, messages_in
 from wings_core.errors import InvalidArgument, TopicNotFound
 
 DlqArgument = Annotated[
@@ -157,10 +157,9 @@ def redrive(
 def _letters(client: Client, name: str) -> int | None:
     """Return the number of dead letters in a topic; None if it was deleted."""
     try:
-        states = client.partitions(name)
+        return messages_in(client.partitions(name))
     except TopicNotFound:
         return None
-    return sum(state.next_offset - state.log_start_offset for state in states)
 
 
 def _require_letters(schema: pa.Schema, name: str) -> None:

@@ -25,9 +25,11 @@ from wings_client.cli.options import (
 )
 from wings_client.cli.tables import Column, print_lines, rendered
 from wings_client.cli.values import (
+    NO_PARTITIONS,
     columns_text,
     comma_names,
     file_options,
+    messages_in,
     parse_fields,
     parse_settings,
     partition_text,
@@ -270,8 +272,7 @@ def delete(
     with connected(endpoint, name) as client:
         topic = client.topic(name)
         if not yes:
-            states = client.partitions(topic)
-            rows = sum(state.next_offset - state.log_start_offset for state in states)
+            rows = messages_in(client.partitions(topic))
             typer.confirm(f"Delete {topic.name} with {rows:,} messages?", abort=True)
         client.delete_topic(topic)
     typer.echo(f"{short_name(topic.name)} is deleted")
@@ -301,10 +302,9 @@ def _description(
 
 def _partition_lines(states: list[PartitionState], *, all_partitions: bool) -> Iterator[str]:
     if not states:
-        yield "no partitions yet: each comes into being with its first message"
+        yield NO_PARTITIONS
         return
     shown = states if all_partitions else states[:PARTITIONS_SHOWN_MAX]
-    messages = [state.next_offset - state.log_start_offset for state in states]
     yield from rendered(
         Column("partition", [partition_text(state.partition) for state in shown]),
         Column("start", [f"{state.log_start_offset}" for state in shown], is_number=True),
@@ -314,7 +314,8 @@ def _partition_lines(states: list[PartitionState], *, all_partitions: bool) -> I
     )
     total = sum(state.bytes for state in states)
     yield (
-        f"{sum(messages):,} messages, {total:,} bytes, {partitions_text(len(states), len(shown))}"
+        f"{messages_in(states):,} messages, {total:,} bytes, "
+        f"{partitions_text(len(states), len(shown))}"
     )
 
 

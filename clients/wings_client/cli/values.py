@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 import typer
 
-from wings_client import Topic
+from wings_client import PartitionState, Topic
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, InvalidSchema
 from wings_core.partitions import JsonScalar, partition_of
@@ -105,6 +105,18 @@ def parse_offset(text: str) -> Offset:
             f"{text!r:.80} is not an offset: expected a number, earliest, latest, or a time with a "
             "zone, like 2026-11-20T12:00:00Z"
         ) from None
+
+
+def parse_start(text: str) -> Literal["earliest", "latest"] | datetime:
+    """Parse a start in all partitions: an offset, but no number.
+
+    Raises:
+        typer.BadParameter: The text is none, or a number.
+    """
+    start = parse_offset(text)
+    if isinstance(start, int):
+        raise typer.BadParameter("expected earliest, latest, or a time", param_hint="--from")
+    return start
 
 
 def parse_fields(texts: list[str]) -> "dict[str, ArrowField]":
@@ -220,6 +232,15 @@ def counts_text(*counts: tuple[int, str]) -> str:
     """Return counts with what they are of: the first one, and of the others those above 0."""
     shown = [each for index, each in enumerate(counts) if index == 0 or each[0]]
     return ", ".join(f"{count:,} {what}" for count, what in shown)
+
+
+NO_PARTITIONS = "no partitions yet: each comes into being with its first message"
+"""Text in place of a table of partitions."""
+
+
+def messages_in(states: Iterable[PartitionState]) -> int:
+    """Return the number of messages that partitions hold."""
+    return sum(state.next_offset - state.log_start_offset for state in states)
 
 
 def partitions_text(count: int, shown: int) -> str:
