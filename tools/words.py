@@ -17,11 +17,9 @@ _NOT_YET_HELD = (
     "clients/wings_client/cold.py",
     "clients/wings_client/gather/",
     "core/wings_core/fetch/",
-    "core/wings_core/metadata/",
     "core/wings_core/share/",
     "flight_server/wings_server/flight/acquire.py",
     "flight_server/wings_server/flight/share_",
-    "flight_server/wings_server/metadata/",
     "flight_server/wings_server/share_actions.py",
 )
 

@@ -166,7 +166,7 @@ def existing_group(group: ShareGroup, uuid: str | None, *, if_not_exists: bool) 
 
     Args:
         group: The existing one.
-        uuid: Of the group to be created: the same where the request is a retry.
+        uuid: UUID of the new group: the same where the request is a retry.
         if_not_exists: Whether any group of the name will do.
 
     Raises:

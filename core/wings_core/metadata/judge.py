@@ -37,7 +37,7 @@ from wings_core.model import (
 from wings_core.partitions import VALUE_BYTES_MAX, Partition, partition_value
 
 RESULTS_KEPT_US = 7 * 24 * 3600 * 1_000_000
-"""And not older than this, in microseconds."""
+"""Oldest age of a result that answers a repetition, in microseconds."""
 
 TIMESTAMP_AHEAD_US_MAX = 3600 * 1_000_000
 """A producer's timestamp may be this far ahead of the clock, in microseconds."""
@@ -57,7 +57,7 @@ class PartitionDraft:
     stored_next_offset: int = 0
     pages: int = 0
     last_page: "PageDraft | None" = None
-    """Of this flush."""
+    """Last page that this flush appends."""
     log_start_offset: int = 0
     """Kept for who locates what was committed, where the store knows it."""
 
@@ -99,7 +99,7 @@ class ProducerDraft:
 
     next_sequence: int = 0
     series: list[Series] = field(default_factory=list[Series])
-    """What its batches of this flush got, in order."""
+    """Results of its batches in this flush, in order."""
 
     def add(self, committed: tuple[CommittedRange, ...], rows: tuple[int, ...]) -> None:
         """Note what its next batch got; or those of a series, of so many rows each."""
@@ -124,7 +124,7 @@ class PageDraft:
         """Take in what is the next slice of the same page, at the same time.
 
         Returns:
-            Whether it is that.
+            Whether the page was taken in.
         """
         joined = self.stored.joined(page) if got.timestamp == self.got.timestamp else None
         if joined is None:
@@ -137,7 +137,7 @@ class PageDraft:
 
 
 class StoredState(Protocol):
-    """What is stored, read within the transaction that will change it."""
+    """Stored state, read within the transaction that will change it."""
 
     def topic_id(self, topic_uuid: str) -> int | None:
         """Return the store's id of a topic, None if there is none or it was deleted."""
@@ -166,13 +166,13 @@ class Judge:
     """Judges the batches of one flush, in order.
 
     Attributes:
-        partitions: Those looked at, by topic id and partition.
-        producers: Those looked at, by topic id and producer id.
-        pages: Of the accepted batches that are visible, in order.
-        stages: Those added to, by id.
+        partitions: Partitions looked at, by topic id and partition.
+        producers: Producers looked at, by topic id and producer id.
+        pages: Pages of the accepted batches that are visible, in order.
+        stages: Stages added to, by id.
 
     Args:
-        stored: What is stored.
+        stored: The stored state.
         now: The time of the commit, in microseconds since the epoch.
         partition_bytes_max: The longest partition value that the store takes, as JSON in UTF-8;
             batches with longer ones are rejected, and not asked for.

@@ -31,19 +31,19 @@ SLICES = pa.schema(
         pa.field("schema_version", _INT, nullable=False),
     ]
 )
-"""Of `ManyLocated.slices`: a row is a `Location`, but for `place`, the index of the position that
-it was found for, and `folio`, an index into `folios`."""
+"""Schema of `ManyLocated.slices`: a row is a `Location`, but for `place`, the index of the position
+that it was found for, and `folio`, an index into `folios`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManyLocated:
-    """What `OffsetRegistry.locate_slices` found at one moment."""
+    """Pages that `OffsetRegistry.locate_slices` found at one moment."""
 
     log_start_offsets: Sequence[int]
-    """Of each of the positions looked at."""
+    """Start of the log at each of the positions looked at."""
     log_end_offsets: Sequence[int]
     slices: pa.RecordBatch
-    """Of `SLICES`, by place, then by offset."""
+    """Rows of `SLICES`, by place, then by offset."""
     folios: Sequence[str]
     """Names of folios, in an order in which they are read well."""
 

@@ -30,7 +30,7 @@ class MaintenanceLease:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What the share groups of a topic have finished of a partition, as they were at one time."""
+    """Progress of a topic's share groups in a partition, at one time."""
 
     before: int
     """Every group has finished all offsets that are less."""
@@ -49,7 +49,7 @@ class Maintenance(Protocol):
         """Acquire a lease, or renew the holder's own; by the store's clock.
 
         Args:
-            name: Of the lease.
+            name: Name of the lease.
             holder: Unique for the process, or the task, that acquires it.
             seconds: How long it lasts from now.
 
@@ -85,8 +85,8 @@ class Maintenance(Protocol):
             partition: One that need not have been written to yet.
             age_us: In microseconds, by the store's clock; None: no page is too old.
             bytes_kept: In stored bytes; None: any number is kept.
-            finished: By the topic's groups. Without effect where by now others are there, or one
-                was moved. None: no page goes for being finished.
+            finished: Progress of the topic's groups. Without effect where by now others are there,
+                or one was moved. None: no page goes for being finished.
             outside_tables: Without any effect where a table has rows of a page that would go, or is
                 about to have them: see `TableStates.plan`.
             pages_max: At most so many pages go; if as many did, more may be due.
@@ -114,15 +114,15 @@ class Maintenance(Protocol):
         """Put pages into the place of those whose messages they hold, in one transaction.
 
         Args:
-            replacements: Of any partitions; those in one do not overlap. Of each, the old pages
-                are all of a range of offsets, as `locate` said, over all at most `REPLACED_MAX`;
-                the new ones are of the same range, durable, and of a format with a timestamp for
-                each row, so that they have a first timestamp.
+            replacements: Replacements in any partitions; those in one do not overlap. The old pages
+                of each are all of a range of offsets, as `locate` said, at most `REPLACED_MAX`
+                over all; the new ones are of the same range, durable, and of a format with a
+                timestamp for each row, so that they have a first timestamp.
             lease: The one under which the new pages were written, which must not have ended since.
 
         Returns:
-            Of each, False, and nothing of it is changed, where one of the old pages was changed or
-            deleted meanwhile, or the topic was; of all where the lease was lost.
+            False for a replacement of which nothing is changed, since one of the old pages or the
+            topic was changed or deleted meanwhile; False for all where the lease was lost.
 
         Raises:
             InvalidArgument: The pages are not of one and the same range.
@@ -152,8 +152,7 @@ class Maintenance(Protocol):
         Args:
             topic_uuid: The topic.
             after: Only of partitions whose JSON text is greater; None: of all.
-            partitions_max: Of so many of those that have pages, whose text is the least; None: of
-                all.
+            partitions_max: Most partitions that have pages, those whose text is least; None: all.
 
         Raises:
             TopicNotFound: The topic was deleted.
@@ -239,7 +238,7 @@ def expired_pages(
     Args:
         pages: Timestamp and offset of the last message and length in bytes of each, in order of
             offset.
-        size: Of all pages of the partition, in bytes.
+        size: Bytes of all pages of the partition.
         before: Pages older than this have expired, in microseconds since the epoch; None: none.
         bytes_kept: Pages expire while those after them have so many bytes; None: none.
         finished_before: Pages whose offsets are all less have expired.
@@ -316,7 +315,7 @@ class TableSegment:
     added: int
     """The number of the commit that puts it into the table."""
     removed: int | None = None
-    """Of the one that takes it out; None: it stays."""
+    """The number of the commit that takes it out; None: it stays."""
 
 
 class TableStates(Protocol):
@@ -368,9 +367,9 @@ class TableStates(Protocol):
         """Replace all that is known of a table's files; False where the lease was lost.
 
         Args:
-            topic_uuid: Whose table.
-            number: Of its last commit.
-            segments: What it has.
+            topic_uuid: Topic of the table.
+            number: Number of its last commit.
+            segments: Its files.
             lease: Under which it was looked at.
         """
         ...

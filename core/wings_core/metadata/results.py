@@ -29,14 +29,14 @@ RESULTS_KEPT_MAX = 64
 
 @dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class Series:
-    """What batches of a producer got whose sequences count up: one batch, or several."""
+    """Result of batches of a producer whose sequences count up: one batch, or several."""
 
     sequence: int
-    """Of the last."""
+    """Sequence of the last batch."""
     committed: tuple[CommittedRange, ...]
-    """Of several, the one range that they share, in their order."""
+    """Committed ranges; several batches share one, in their order."""
     rows: tuple[int, ...] = ()
-    """Of each of several; none: it is one batch."""
+    """Rows of each of several batches; empty for one batch."""
 
     @property
     def first(self) -> int:
@@ -117,8 +117,8 @@ def is_repeat(flush_id: FlushId, last_number: int | None) -> bool:
     """Tell whether a flush repeats its writer's last one.
 
     Args:
-        flush_id: Of the flush to be committed.
-        last_number: Of the writer's last flush; None where none is remembered.
+        flush_id: Id of the flush to commit.
+        last_number: Number of the writer's last flush; None where none is remembered.
 
     Raises:
         InvalidArgument: It is older than that one.

@@ -20,7 +20,7 @@ SHARD_BYTES_MAX = 2_048
 """The longest id of a shard, in UTF-8: a file's URI and version."""
 
 ERROR_BYTES_MAX = 1_024
-"""Of an error that is remembered, in UTF-8; what is longer is cut."""
+"""Longest error that is stored, in UTF-8; a longer one is cut."""
 
 PRUNED_MAX = 10_000
 """The most shards that one pruning forgets."""
@@ -34,7 +34,7 @@ def check_shards(source: str, token: str | None, shards: Sequence[str]) -> None:
 
     Args:
         source: The source.
-        token: Of an owner; None where the request names none.
+        token: Token of an owner; None where the request names none.
         shards: Ids.
 
     Raises:
@@ -96,8 +96,8 @@ def moved(stored: Shard | None, progress: ShardProgress, now: int) -> Shard:
     """Return a shard as a publish leaves it.
 
     Args:
-        stored: As it is; None where it is not there.
-        progress: What the publish says.
+        stored: The stored shard; None where it is not there.
+        progress: Progress in the publish.
         now: Microseconds since the epoch.
 
     Raises:

@@ -25,7 +25,7 @@ PUBLISH_RESULTS_KEPT_MAX = 16
 many."""
 
 PUBLISH_RESULTS_KEPT_US = 7 * 24 * 3600 * 1_000_000
-"""And its successor is not older than this, in microseconds."""
+"""Oldest age of the result's successor, in microseconds."""
 
 WRITERS_KEPT_US = 90 * 24 * 3600 * 1_000_000
 """A writer is remembered for so long after its last publish, in microseconds: longer than any pause
@@ -49,7 +49,7 @@ class StageDraft:
     stage_id: int | None = None
     """None until the store gives it one."""
     writing: str = ""
-    """Of the stream that began it; empty where none did."""
+    """Id of the stream that began it; empty where none did."""
     rows: int = 0
     bytes: int = 0
     pages: int = 0

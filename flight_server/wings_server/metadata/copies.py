@@ -38,7 +38,7 @@ class CopyHandlers:
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
         self._lock = threading.Lock()
-        """Of the table; no other lock is taken under it."""
+        """Guards the table; no other lock is taken under it."""
         self._copies: dict[str, _OpenCopy] = {}
 
     def begin_copy(self, _: copies_pb.BeginCopyRequest) -> copies_pb.BeginCopyResponse:

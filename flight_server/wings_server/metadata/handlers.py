@@ -1,4 +1,4 @@
-"""What each RPC does: parse, call one method of the metadata, translate.
+"""Handlers of the RPCs: decode the request, call one method of the metadata, encode the result.
 
 Methods bear the names of the RPCs in snake case, and run on threads of the service. What an RPC
 means is said in its `.proto` file.
@@ -44,8 +44,8 @@ def services(
     """Return the services of metadata, each with what handles its methods.
 
     Args:
-        metadata: What is served.
-        store_id: What tells it from any other metadata.
+        metadata: The metadata served.
+        store_id: Id of this metadata.
         refusal: Tells why nodes refuse pushes for now; None: they take them.
     """
     admin = admin_pb.DESCRIPTOR.services_by_name
@@ -81,7 +81,7 @@ class _Declared:
 
     Args:
         remote: The client's class.
-        part: What is served, with the methods of the same interface.
+        part: The metadata's part with the methods of the same interface.
     """
 
     def __init__(self, remote: type[RemotePart], part: object) -> None:

@@ -33,7 +33,7 @@ class Locations:
     """The long polls of one service; all methods on its event loop.
 
     Args:
-        registry: What is looked at.
+        registry: The registry looked at.
         executor: Runs what may block.
         waiting_max: How many calls may wait at once.
     """

@@ -24,11 +24,11 @@ class MetadataServer:
     """A metadata service, over a data directory or PostgreSQL; `start`, then `stop`, once each.
 
     Args:
-        settings: What it serves.
+        settings: Settings of the service.
         nodes_here: Whether all of its nodes have its data directory open for its pages.
 
     Attributes:
-        settings: What it was built with.
+        settings: The settings given.
         service: The gRPC service, from `start` on.
         address: Where it is served, with the real port, from `start` on.
     """

@@ -19,10 +19,10 @@ from wings_core.metadata.remote.paging import PAGE_SIZE_MAX, KeyKind, ListReques
 INT64_MAX = (1 << 63) - 1
 
 ROWS_MAX = (1 << 31) - 1
-"""Of one page."""
+"""Most rows of one page."""
 
 BYTES_MAX = 1 << 53
-"""Of one folio: its last position, and the length of a page."""
+"""Most bytes of a folio: its last position, and the length of a page."""
 
 OFFSET_MAX = 1 << 62
 """The last offset of a page, or of a range of messages: one more is still a number of 64 bits."""
@@ -90,7 +90,7 @@ _RULES: dict[str, tuple[Check, str]] = {
     ),
     **dict.fromkeys(("holder", "coordinator", "member_tag", "identifier", "remove"), _ID),
 }
-"""By the name of a field, or of a message and its field."""
+"""Rules by the name of a field, or of a message and its field."""
 
 
 def check_request(message: Message) -> None:
@@ -154,7 +154,7 @@ def page_size_of(page_size: int, size_max: int = PAGE_SIZE_MAX) -> int:
     """Return how many items go into an answer.
 
     Args:
-        page_size: As asked for; 0: as many as go into one answer.
+        page_size: Size given in the request; 0: as many as go into one answer.
         size_max: Most items in one answer.
 
     Raises:
@@ -176,10 +176,10 @@ def page(
 
     Args:
         request: Says which page, and how large.
-        kind: What the items are told apart by.
+        kind: Kind of the items' keys.
         find: Returns the items of so many keys after a key (None: from the first), or of all that
             are left, in the order in which they are answered.
-        key: Of an item; several may have the same.
+        key: Returns an item's key; several items may have the same.
         size_max: How many keys go into one answer at most.
 
     Raises:

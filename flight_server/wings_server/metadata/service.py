@@ -85,7 +85,7 @@ class GrpcService:
         address: Where it is served, with the real port, from `start` on.
 
     Args:
-        served: What is served.
+        served: Services and their handlers.
         address: Where to listen.
         security: How it is kept to the nodes of its cluster.
     """
@@ -238,8 +238,8 @@ class MetadataService(GrpcService):
     """Serves metadata.
 
     Args:
-        metadata: What is served; closed by the caller, after `stop`.
-        store_id: What tells it from any other metadata.
+        metadata: Metadata served; closed by the caller, after `stop`.
+        store_id: Id of this metadata.
         address: Where to listen.
         waiting_max: How many long polls may wait at once.
         holds: A replica of share groups' holds to serve as well; closed by the caller too.

@@ -307,8 +307,8 @@ class OffsetRegistry(Protocol):
         Args:
             consumer: Its name.
             topic_uuid: The topic; None: all.
-            after: As of `partition_states`, the topic's name first.
-            items_max: As of `partition_states`.
+            after: Only offsets of a greater topic and partition; None: all.
+            items_max: Most offsets returned; None: all.
         """
         ...
 
@@ -317,7 +317,7 @@ class OffsetRegistry(Protocol):
 
         Args:
             consumers_max: The first so many.
-            after: Of those whose name is greater; None: of all.
+            after: Only consumers whose name is greater; None: all.
         """
         ...
 

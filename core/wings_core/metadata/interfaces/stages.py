@@ -47,7 +47,7 @@ class Stages(Protocol):
         `stages.WRITERS_KEPT_US` after its last publish: its next publish is its first then.
 
         Args:
-            writer: Whose batches are counted.
+            writer: Writer that counts the batches.
             batch: At least 0 and higher than any that the writer published, or one of those.
             stages: Each once; none are allowed too.
             shards: Each once: their progress, stored in the same transaction; see `Shards`.
@@ -96,7 +96,7 @@ class Stages(Protocol):
         All are gone at once; their pages are deleted later, by `OffsetRegistry.purge`.
 
         Args:
-            writer: Whose batch it was to be.
+            writer: Writer of the batch.
             stages: Any ids, without the character NUL.
             batch: Asks whether the writer published this batch; changes nothing else.
             prefix: Names further stages: those whose ids begin with it, by id, at most
@@ -160,8 +160,8 @@ class Shards(Protocol):
         """Create the missing shards, owned by `token`, and return all of them.
 
         Args:
-            source: Whose they are.
-            token: Of the reader; not empty.
+            source: Source of the shards.
+            token: Token of the reader; not empty.
             shards: Each once; up to `SHARDS_MAX`.
 
         Returns:
@@ -181,10 +181,10 @@ class Shards(Protocol):
         that is the token itself, none, or one that has not renewed for `stale_seconds`.
 
         Args:
-            source: Whose they are.
-            token: Of the owner to be; not empty.
+            source: Source of the shards.
+            token: Token of the new owner; not empty.
             claims: For each shard once; up to `SHARDS_MAX`.
-            stale_seconds: By the clock of the metadata.
+            stale_seconds: Age after which an owner is stale, by the clock of the metadata.
 
         Returns:
             The existing ones, in the order given, as they are now: `token` owns those that name it.
@@ -198,7 +198,7 @@ class Shards(Protocol):
         """Open dead shards again, without an owner and without failures.
 
         Returns:
-            Those that were dead, as they are now, in the order given.
+            Shards that were dead, as they are now, in the order given.
 
         Raises:
             InvalidArgument: An id that is empty, too long or not text, or one named twice.
@@ -219,7 +219,7 @@ class Shards(Protocol):
         """Return shards of a source, by id in UTF-8.
 
         Args:
-            source: Whose they are.
+            source: Source of the shards.
             state: Only those in this state; None: all.
             after: The first ones whose id is greater.
             shards_max: At most so many, and at most `SHARDS_MAX`.
@@ -231,7 +231,7 @@ class Shards(Protocol):
 
         Args:
             sources_max: The first so many.
-            after: Of those whose name is greater; None: of all.
+            after: Only sources whose name is greater; None: all.
         """
         ...
 
@@ -249,9 +249,10 @@ class Shards(Protocol):
         at once.
 
         Args:
-            source: Whose they are.
-            age_seconds: Those that have not changed for so long are deleted.
-            count_max: And those older than the newest so many; None: no matter how many.
+            source: Source of the shards.
+            age_seconds: Age since the last change at which a shard is deleted.
+            count_max: Number of the newest ended shards that are kept; older ones are deleted
+                whatever their age. None: no limit.
             interval_seconds: Between two prunings.
         """
         ...

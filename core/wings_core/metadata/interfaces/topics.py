@@ -25,7 +25,7 @@ class Admin(Protocol):
 
         Args:
             name: Its name.
-            uuid: Of the namespace to be; one with this name and UUID is returned as it is. None:
+            uuid: UUID of the new namespace; one with this name and UUID is returned as it is. None:
                 any.
 
         Raises:
@@ -85,8 +85,8 @@ class Admin(Protocol):
             config: None: the default.
             if_not_exists: Return a topic of this name with the same schema and partition key as it
                 is.
-            uuid: Of the topic to be; one with this name and UUID is returned as it is, or was: also
-                where it was deleted since, within `creation.DELETED_KEPT_US`. None: any.
+            uuid: UUID of the new topic; one with this name and UUID is returned as it is, or was:
+                also where it was deleted since, within `checks.DELETED_KEPT_US`. None: any.
 
         Raises:
             NamespaceNotFound: The namespace does not exist.
@@ -115,7 +115,7 @@ class Admin(Protocol):
         """Return the topics of a namespace, by name.
 
         Args:
-            namespace: Whose.
+            namespace: Namespace of the topics.
             after: Only those whose id is greater; None: all.
             items_max: The first so many of them; None: all.
 
@@ -129,7 +129,7 @@ class Admin(Protocol):
 
         Args:
             name: Its name.
-            config: Of which the keys that it was given are changed, also to their defaults.
+            config: The keys that are set in it are changed, also to their defaults.
             uuid: Its UUID; None: whichever has the name.
 
         Raises:
@@ -247,8 +247,8 @@ class Groups(Protocol):
         """Give a group another UUID, in one step: all that is known by the old one is void.
 
         Args:
-            group: As it is now. One that has the new UUID already is returned as it is.
-            uuid: That no other group has.
+            group: The group as it is now. One that has the new UUID already is returned as it is.
+            uuid: New UUID, which no other group has.
 
         Raises:
             TopicNotFound: The topic was deleted.

@@ -42,7 +42,7 @@ _ABSENT: _Stage = (None, None, None, None, None)
 
 
 class KnownState:
-    """What is stored, as the last commits of this process left it; other processes may go on.
+    """Stored state as the last commits of this process left it; other processes may go on.
 
     May be used from several threads: whatever it says is compared with what is stored.
     """
@@ -99,12 +99,12 @@ class _Flush:
     `judge.StoredState`.
 
     Attributes:
-        results: What its batches got, once it was sent.
+        results: Results of its batches, once it was sent.
         ends: The next offsets of partitions that it wrote to, by topic UUID and partition.
 
     Args:
-        known: What is stored; learns from this flush.
-        batches: As of `OffsetRegistry.commit`, and so the others.
+        known: The stored state; learns from this flush.
+        batches: Batches to commit; see `OffsetRegistry.commit` for them and the others.
         flush_id: Names the flush.
         inline: Its folio.
     """
@@ -367,7 +367,7 @@ SELECT sequence, committed FROM producer_results
 WHERE topic_id = %s AND producer_id = %s AND sequence >= %s::bigint AND committed_at > %s::bigint
 ORDER BY sequence LIMIT 1
 """
-"""Of the series that a batch was in, or of a later one, where that is forgotten."""
+"""Result of the series that a batch was in, or of a later one, where that is forgotten."""
 
 
 def _page_rows(judge: Judge, folios: Mapping[str, int]) -> list[_Row]:

@@ -187,7 +187,7 @@ class ExchangeConnection(psycopg.Connection[TupleRow]):
 
 
 class ExchangeCursor(psycopg.Cursor[TupleRow]):
-    """What a statement returns; where that is waited for, the exchange ends."""
+    """Result of a statement; waiting for it ends the exchange."""
 
     @property
     def rowcount(self) -> int:
@@ -229,7 +229,7 @@ class Watchdog:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        """Of what follows."""
+        """Guards the attributes below."""
         self.until: dict[psycopg.Connection, float] = {}
         """When each connection in use is broken off, by `time.monotonic`; its call then fails as if
         cut off. Who uses one puts it in, and takes it out if it is still there."""
@@ -368,7 +368,7 @@ class _Slot:
     def __init__(self) -> None:
         self.connection: Connection | None = None
         self.poller = select.poll()
-        """Of its descriptor."""
+        """Polls the connection's descriptor."""
 
     def check(self, connection: Connection) -> None:
         """Let go of the connection if the server has ended it; does not wait."""

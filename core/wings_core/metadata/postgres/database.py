@@ -121,9 +121,9 @@ class PostgresDatabase:
         Args:
             work: Run within the transaction, in pipeline mode: the result of a statement is waited
                 for when it is fetched. May raise `RunAgain`.
-            notification: What to notify all nodes of, from the result of `work`.
+            notification: Makes the notification of all nodes from the result of `work`.
             committed: Called with the result once it is durable.
-            keeps_cache: Of no meaning here, where other nodes commit too.
+            keeps_cache: Ignored here, where other nodes commit too.
             seconds: How long it may take in all; None: `connections.USE_SECONDS_MAX`.
         """
         del keeps_cache
@@ -145,7 +145,7 @@ class PostgresDatabase:
             send: Calls the function, for the transaction of the id given: as a transaction of its
                 own, and where it returns false within one, until it returns true. The function
                 writes the outcome of the transaction. May be run several times.
-            notification: What to notify all nodes of, once that is durable.
+            notification: Notification of all nodes, sent once the work is durable.
         """
         attempt = self._run(lambda: _Call(self.new_id(), send), None)
         changed = notification()
@@ -336,13 +336,13 @@ class _Call:
 
     Args:
         transaction: Its id.
-        send: As of `PostgresDatabase.call`.
+        send: Sends the statement; see `PostgresDatabase.call`.
     """
 
     def __init__(self, transaction: str, send: Callable[[Connection, str], bool]) -> None:
         self.id = transaction
         self.in_doubt = False
-        """Whether it was sent, and its outcome is not known."""
+        """True where it was sent and its outcome is not known."""
         self._send = send
 
     def run(self, connection: Connection) -> None:

@@ -64,7 +64,7 @@ class Listener:
 
     Args:
         connections: To the database; the channel is named as its schema.
-        node: What this node is called in notifications, so that it knows its own.
+        node: Name of this node in notifications, by which it knows its own.
         heard: Called with what other nodes committed, on the listener's thread.
 
     Raises:
@@ -78,7 +78,7 @@ class Listener:
         self._node = node
         self._heard = heard
         self.outbox = Outbox()
-        """Of what transactions of this node changed."""
+        """Changes by transactions of this node."""
         self._known: dict[str, None] = {}
         """The transactions that were told of, the latest last."""
         self._closing = threading.Event()
@@ -220,7 +220,7 @@ may have changed, and transactions are not named, so that other nodes miss them,
 
 
 class Outbox:
-    """What a node committed and has not told the others of yet. Its lock is a leaf."""
+    """Commits of a node of which the others are not notified yet. Its lock is a leaf."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

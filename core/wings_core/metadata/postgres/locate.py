@@ -77,7 +77,7 @@ WHERE topics.uuid = %(topic)s::text AND topics.deleted_at IS NULL
 ORDER BY wanted.place, page.end_offset
 LIMIT %(locations)s::bigint
 """
-"""As many pages of each partition as make `locations` twice over, so that the server sorts few.
+"""Reads as many pages of each partition as make `locations` twice over, so that few are sorted.
 
 Each partition is looked up by itself, as the limit leaves no other plan: where few were there when
 the statement was planned, a join would walk through all of them for each that is wanted.

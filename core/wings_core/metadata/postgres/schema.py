@@ -407,7 +407,7 @@ def check_tables(connection: Connection, schema: str, versions: Versions | None 
 
     Args:
         connection: To the database.
-        schema: Of the tables.
+        schema: Schema of the tables.
         versions: None: those of metadata.
 
     Raises:
@@ -431,7 +431,7 @@ def step(connection: Connection, schema: str, now: int, versions: Versions) -> b
         connection: In a transaction.
         schema: Created if it is not there.
         now: Bound in statements that name it.
-        versions: What it becomes.
+        versions: Migrations to apply.
 
     Raises:
         Internal: The schema is newer than this code or too old for it, or holds tables of something

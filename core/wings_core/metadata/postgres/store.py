@@ -164,7 +164,7 @@ class PostgresMetadata(DatabaseMetadata):
 
     @property
     def store_id(self) -> str:
-        """What tells this metadata from any other."""
+        """Id of this metadata, unlike any other's."""
         return str(self._database.read(lambda connection: _binding(connection, ""))[0])
 
     def claim(self, directory: UUID, metadata: UUID | None) -> UUID:

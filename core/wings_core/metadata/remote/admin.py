@@ -134,7 +134,7 @@ class RemoteAdmin(RemotePart, Admin):
         self._topics: Deduplicate[tuple[TopicName, int, bool], Topic] = Deduplicate(
             self._begin_topic
         )
-        """By name, the cache's generation, and whether it is to be fresh."""
+        """Look-ups by name, the cache's generation, and whether the topic is to be fresh."""
 
     create_namespace = rpc(
         "AdminService.CreateNamespace", Admin.create_namespace, Calls.REPEAT, uuid=_UUID

@@ -53,7 +53,7 @@ _STATUS: Mapping[type[WingsError], grpc.StatusCode] = {
     StorageCorrupt: grpc.StatusCode.DATA_LOSS,
     Internal: grpc.StatusCode.INTERNAL,
 }
-"""By class, subclasses included."""
+"""Status by class, subclasses included."""
 
 
 def status_of(error: WingsError) -> grpc.StatusCode:
@@ -81,7 +81,7 @@ def error_of(error: grpc.RpcError, target: str, *, changes: bool = True) -> Wing
     Where it is unknown whether the service did what was asked, the fact `in_doubt` is true.
 
     Args:
-        error: Of a call that ended.
+        error: Error of a call that ended.
         target: The service's address, for the message.
         changes: Whether the call may change anything; else there is nothing to be in doubt of.
     """
@@ -141,7 +141,7 @@ class ServiceChannel:
 
     Args:
         target: `HOST:PORT`.
-        access: What is presented to the service.
+        access: Credentials presented to the service.
     """
 
     def __init__(self, target: str, access: PeerAccess | None = None) -> None:
@@ -228,8 +228,8 @@ class ServiceChannel:
         Args:
             method: The method.
             request: Its request; a repetition changes nothing.
-            gone: Of a deletion, the response where a repetition finds nothing: the call whose
-                response was lost deleted it.
+            gone: Response of a deletion whose repetition finds nothing: the call whose response was
+                lost deleted it.
 
         Raises:
             Unavailable: There is no connection; or (the fact `in_doubt`) it did not come back in

@@ -71,7 +71,7 @@ class _SharedCall(Generic[K, V]):
         self.cancel: Callable[[], None] | None = None
         """None until it has been begun."""
         self.over = False
-        """Whether it ended, or its last waiter left."""
+        """True once it ended, or its last waiter left."""
 
 
 class Deduplicate(Generic[K, V]):
@@ -126,7 +126,7 @@ class Deduplicate(Generic[K, V]):
         """Ask for a key without waiting.
 
         Args:
-            key: What is asked for.
+            key: Key of the call.
             deadline: After it the callback is not of interest; the call may end without a value.
             callback: Called once with the outcome, on the thread on which the call ended (maybe
                 this one, before this returns), with no lock held: quick, and never raises.

@@ -34,7 +34,7 @@ OffsetKey = tuple[TopicName, Partition]
 
 @dataclass(frozen=True, slots=True)
 class KeyKind(Generic[KeyT]):
-    """What the items of a list are told apart by, and how a token holds it."""
+    """Kind of key that tells the items of a list apart, and how a token holds it."""
 
     texts: int
     """How many texts a key has."""
@@ -77,7 +77,7 @@ BY_OFFSET: KeyKind[OffsetKey] = KeyKind(
     lambda key: (key[0].namespace.tenant, key[0].namespace.namespace, key[0].topic, key[1]),
     _offset_key,
 )
-"""Of where a named consumer reads on."""
+"""Key of the offset at which a named consumer reads on."""
 
 
 class ListRequest(Protocol):
@@ -86,7 +86,7 @@ class ListRequest(Protocol):
     page_size: int
     """Most items wanted; 0: as many as the service likes."""
     page_token: str
-    """Of the page before; empty: the first page."""
+    """Token from the page before; empty: the first page."""
 
 
 class ListResponse(Protocol):
@@ -115,7 +115,7 @@ def listed(
         method: Answers a page.
         request: For any page; its size and token are set here.
         items_of: Returns the items of a page.
-        kind: What the items are told apart by.
+        kind: Kind of the items' keys.
         after: Only those whose key is greater; None: all.
         items_max: The first so many of them; None: all.
         key: The key of an item, where several may have the same.
@@ -145,7 +145,7 @@ def key_of(token: str, texts: int) -> Key | None:
     """Return the key that a token was made of; None for the empty token of the first page.
 
     Args:
-        token: As a client gave it.
+        token: Token given by a client.
         texts: How many the key has.
 
     Raises:

@@ -173,7 +173,7 @@ STATES_KNOWN_MAX = 4_096
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What `locate` is asked for: the locations of so many messages from an offset on."""
+    """Request of `locate`: the locations of so many messages from an offset on."""
 
     topic_uuid: str
     partition: Partition

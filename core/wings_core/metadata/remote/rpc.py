@@ -166,7 +166,7 @@ class Rpc:
         function: The method of the interface.
         calls: How the client calls.
         call_seconds: Longest time of one call.
-        paged: Of a list, how it is cut into pages.
+        paged: Pages of a list; None: one call answers all.
         answer: The conversion of the result to the response, where the types do not give it.
         arguments: The fields of parameters, by the parameters' names, where the types do not give
             them.

@@ -157,7 +157,7 @@ class RemoteMetadata:
     Args:
         target: The service's `HOST:PORT`.
         clock: Microseconds since the epoch, of this node; the service's may differ.
-        access: What is presented to the service.
+        access: Credentials presented to the service.
     """
 
     def __init__(

@@ -115,7 +115,7 @@ class Watches:
         Args:
             positions: All at once.
             deadline: When the caller stops waiting; never for as long as the block lasts.
-            callback: As of `OffsetRegistry.watch`.
+            callback: Callback; see `OffsetRegistry.watch`.
 
         Raises:
             ResourceExhausted: Too many are watched already.

@@ -182,10 +182,10 @@ class SqliteCommits:
 
 @dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class _Committed:
-    """What a commit did."""
+    """Outcome of a commit."""
 
     results: list[CommitResult]
-    """Of the batches, in order."""
+    """Results of the batches, in order."""
     ends: dict[tuple[str, Partition], int]
     """The next offset of each partition that was written to, by topic UUID and partition."""
 
@@ -250,13 +250,13 @@ def _commit_batches(
 
 
 class _SqliteState:
-    """What is stored, for the judge; see `judge.StoredState`."""
+    """Stored state, for the judge; see `judge.StoredState`."""
 
     def __init__(self, connection: SqliteConnection) -> None:
         self._connection = connection
         self._cache = connection.cache
         self.topic_ids: dict[str, int] = {}
-        """Those asked for that are there."""
+        """Requested ids that are there."""
         self._asked: dict[tuple[int, Partition], _PartitionRow | None] = {}
         """Partitions that were asked for ahead; None: never written to."""
         self._empty: set[int] = set()

@@ -1,4 +1,4 @@
-"""What the last commits read and wrote, so that the next one need not read it again."""
+"""Cache of the rows that the last commits read and wrote; the next one need not read them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ PRODUCERS_CACHED_MAX = 65_536
 """Producers remembered; beyond it the cache starts anew."""
 
 TAIL_PAGES_MAX = 64
-"""Of a commit of more pages none is kept as the log's tail."""
+"""Most pages kept as the log's tail; a larger commit leaves none."""
 
 
 class CommitCache:
@@ -32,7 +32,7 @@ class CommitCache:
         self.producers: dict[tuple[int, str], int] = {}
         """The sequence that each uses next, by topic id and producer id."""
         self.tail: tuple[Mapping[str, int], Sequence[PageDraft]] = ({}, ())
-        """What the last commit appended: its topics' ids by UUID, and its pages. Replaced and never
+        """Pages that the last commit appended, and its topics' ids by UUID. Replaced and never
         changed, so any thread may look: it sees the log as it was after that commit."""
         self.sink: Callable[[Sequence[tuple[str, Sequence[Any]]]], None] | None = None
         """Is given what was noted of a transaction once that is durable; see `notes`."""

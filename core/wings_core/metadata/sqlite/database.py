@@ -60,7 +60,7 @@ class SqliteConnection:
 
     Args:
         raw: SQLite's own, for statements in its SQL that must be quick, or run many times.
-        cache: What the last commits read and wrote.
+        cache: Rows that the last commits read and wrote.
     """
 
     __slots__ = ("cache", "raw")

@@ -31,7 +31,7 @@ _FRAME_HEADER = struct.Struct(">6I")
 _LOG_MAGIC = {0x377F0682: "<", 0x377F0683: ">"}
 """The byte orders of the log's checksums, by its magic number."""
 _ORDER = "<" if sys.byteorder == "little" else ">"
-"""That of the logs of this machine."""
+"""Byte order of logs written on this machine."""
 
 
 class DatabaseFile:
@@ -41,9 +41,9 @@ class DatabaseFile:
         path: The database; its log is beside it, if there is one.
 
     Attributes:
-        problems: What is wrong with the file as a whole, filled as it is read.
+        problems: Damage to the file as a whole, filled as it is read.
         losses: The same, where transactions are lost of which nothing else tells.
-        log_problems: Those of the losses that no crash explains.
+        log_problems: The losses that no crash explains.
 
     Raises:
         OSError: It cannot be read.

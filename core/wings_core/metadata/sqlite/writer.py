@@ -61,7 +61,7 @@ def translated(error: sqlite3.Error, what: str = "metadata") -> WingsError:
 
     Args:
         error: SQLite's.
-        what: What the database holds.
+        what: Content of the database, as errors name it.
     """
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     # The low byte is the kind, the rest says where it happened.
@@ -117,7 +117,7 @@ class SqliteWriter:
     Args:
         path: The database; created at the first use if it is not there.
         connection_type: The class of the connection.
-        what: What the database holds, as errors say it.
+        what: Content of the database, as errors name it.
     """
 
     def __init__(

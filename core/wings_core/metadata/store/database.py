@@ -64,8 +64,8 @@ class Connection(Protocol):
 
         Args:
             query: Reads them as `{given}`, a table of that name.
-            columns: By name and type in PostgreSQL, such as `id bigint`; all of one length. Beside
-                them the table has `place`, the number of each row.
+            columns: Columns by name and type in PostgreSQL, such as `id bigint`; all of one length.
+                Beside them the table has `place`, the number of each row.
             params: Further ones, by name.
         """
         ...
@@ -93,7 +93,7 @@ class Connection(Protocol):
 
 @dataclass(slots=True)  # Not frozen, which would take three times as long to make.
 class Notification:
-    """What a transaction changed, for the waiters to be woken by it."""
+    """Changes by a transaction, which wake the waiters."""
 
     ends: Mapping[tuple[str, Partition], int] = field(
         default_factory=dict[tuple[str, Partition], int]
@@ -152,7 +152,7 @@ class Database(Protocol):
 
         Args:
             work: May be run several times, so it changes nothing but the database.
-            notification: What to notify waiters of, from the result of `work`.
+            notification: Makes the notification of waiters from the result of `work`.
             committed: Called with the result once it is durable, and in a database of one process
                 before another transaction begins.
             keeps_cache: Whether `work` is a commit, or changes nothing that commits read.

@@ -428,7 +428,7 @@ def _has_segments(
     Args:
         connection: In whose transaction they are locked.
         topic_uuid: The topic.
-        partition: Of the offsets.
+        partition: Partition of the offsets.
         first: Inclusive.
         end: Exclusive.
     """

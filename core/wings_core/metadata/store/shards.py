@@ -22,7 +22,7 @@ from wings_core.model import (
 )
 
 COLUMNS = "source, shard, token, position, state, failures, error, opened_at, updated_at"
-"""Of a row that `shard_of` reads."""
+"""Columns of a row that `shard_of` reads."""
 
 
 class DatabaseShards(Shards):

@@ -97,7 +97,7 @@ AND staged_pages.number < %s::bigint ORDER BY staged_pages.number
 
 @dataclass(frozen=True, slots=True)
 class PublishOutcome:
-    """What a publish did."""
+    """Outcome of a publish."""
 
     published: Published
     ends: dict[tuple[str, Partition], int]
@@ -530,7 +530,7 @@ def _delete(connection: Connection, stages: Sequence[str]) -> tuple[str, ...]:
     """Take the names off stages, which makes their pages ready to be purged.
 
     Returns:
-        Those that were there, in the order given.
+        Stages that were there, in the order given.
     """
     found = lock_stages(connection, stages)
     connection.execute_rows(

@@ -312,7 +312,7 @@ class TopicCache:
 
 
 KnownSchemas = Lru[str, tuple[bytes, tuple[pa.Schema, ...]]]
-"""By a topic's UUID: the last schema's bytes, and all schemas. The weight is in bytes as stored."""
+"""Schemas by a topic's UUID: the last one's bytes, and all. Weighed in bytes as stored."""
 
 NamespaceLock = Literal["", " FOR KEY SHARE", " FOR UPDATE"]
 
@@ -375,7 +375,7 @@ def find_topic_again(connection: Connection, name: TopicName, known: KnownSchema
     Args:
         connection: To the database.
         name: The topic's.
-        known: Of topics that were looked up; what is read is added.
+        known: Schemas of topics that were looked up; those read are added.
 
     Raises: as `find_topic`.
     """
