@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
 
-from wings_client.files.blocks import row_blocks
 from wings_client.files.csv_lines import CONVERT, UNNAMED, Dialect
 from wings_client.files.csv_values import (
     DIGIT,
@@ -36,7 +35,7 @@ from wings_client.files.parts import (
     resolved_type,
 )
 from wings_client.files.sections import Blank, line_ends, names_start
-from wings_client.files.source import Source
+from wings_client.files.source import Source, row_blocks
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, SchemaMismatch
 from wings_core.type_names import type_name

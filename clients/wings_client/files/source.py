@@ -1,4 +1,4 @@
-"""Reading a file, a compressed file or standard input, in blocks."""
+"""Reading a file, a compressed file or standard input, in blocks, of bytes or of whole rows."""
 
 import codecs
 import io
@@ -7,7 +7,7 @@ import re
 import select
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Self
@@ -15,13 +15,17 @@ from typing import Any, Self
 import pyarrow as pa
 
 from wings_client.files.formats import compression_of
-from wings_client.files.sections import Blank, Range, lines_in, rows_in
+from wings_client.files.parts import bad_row
+from wings_client.files.sections import Blank, Range, line_ends, lines_in, rows_in
 from wings_core.errors import InvalidArgument
 
 arrow: Any = pa
 
 BLOCK_BYTES = 4 * 1024 * 1024
 """Bytes read at a time; the rows of a block are pushed before the next is read."""
+
+ROW_BYTES_MAX = 64 * 1024 * 1024
+"""Longest row, the server's limit."""
 
 HEAD_BYTES = 16 * 1024 * 1024
 """Bytes from which types are inferred, at the start of a file."""
@@ -280,6 +284,39 @@ class Source:
             return True  # Windows can only wait for sockets, so a read blocks until there is more.
         ready, _, _ = select.select([self._file], [], [], seconds)
         return bool(ready)
+
+
+def row_blocks(
+    source: Source, rows_end: Callable[[bytes], int], first: int = 1
+) -> Iterator[tuple[bytes, int]]:
+    """Yield blocks of whole rows, and the number of the first line of each.
+
+    Complete rows of a pipe are yielded when it pauses. Blocks until there are rows.
+
+    Args:
+        source: The source, read to its end.
+        rows_end: Returns the end of the last complete row of a text; 0 without one.
+        first: Number of the first line.
+
+    Raises:
+        SchemaMismatch: A row is longer than `ROW_BYTES_MAX`.
+        InvalidArgument: The source is damaged.
+    """
+    rest = b""
+    marked = first == 1 and not source.begins_within
+    while not source.ended:
+        text = rest + source.read()
+        if marked and len(text) >= len(codecs.BOM_UTF8):
+            text = text.removeprefix(codecs.BOM_UTF8)
+            marked = False
+        end = len(text) if source.ended else rows_end(text)
+        rest = text[end:]
+        if len(rest) > ROW_BYTES_MAX:
+            line = source.line(first + line_ends(text, end))
+            raise bad_row(line, f"longer than {ROW_BYTES_MAX} bytes, or a quote is never closed")
+        if end:
+            yield text[:end], first
+            first += line_ends(text, end)
 
 
 def sampled_lines(path: Path, size: int, *, in_quotes: bool) -> list[tuple[int, bytes]]:
