@@ -32,7 +32,7 @@ class FetchedChunk(NamedTuple):  # Not a frozen dataclass, which takes three tim
 
     batch: pa.RecordBatch
     ranges: Covered
-    """Whose rows they are, in their order: ranges of the log, dropped rows included."""
+    """Ranges of the log that the chunk covers, in the order of its rows, dropped rows included."""
     looked_at: int
     """The number of rows, those dropped by a filter included."""
     bytes: int
@@ -44,8 +44,8 @@ class PageFailed(Exception):  # noqa: N818 - translated by the fetcher
 
     Attributes:
         cursors: The partitions that stand at the rows that failed.
-        address: Where the page was looked for.
-        error: What failed.
+        address: The page's address, as metadata had it.
+        error: The failure.
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class ChunkReader:
         cut where they exceed them. With a filter, a chunk may be empty.
 
         Args:
-            topic: Whose pages they are.
+            topic: The pages' topic.
             cursors: The partitions of the plan.
-            plan: What is read.
+            plan: The parts of pages to read.
             rows_max: The most rows delivered, over all chunks, at least 1; the last chunk ends with
                 the last row delivered.
             selection: Columns and filter.
@@ -383,11 +383,11 @@ def _system(
     """Return the system columns of the rows of spans.
 
     Args:
-        plan: Whose spans they are.
+        plan: The plan of the spans.
         spans: All rows that were looked at.
-        times: The timestamps of those delivered.
-        mask: Which of the rows are delivered; None: all.
-        selection: Which columns.
+        times: The timestamps of the rows delivered.
+        mask: True for the rows delivered; None: all.
+        selection: The columns wanted.
     """
     counts = list(zip(spans.starts, spans.rows, strict=True))
     offsets: Any

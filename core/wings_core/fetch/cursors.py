@@ -26,7 +26,7 @@ class Chosen:
         named: The partitions, each once; None: all, those born during the read too.
 
     Attributes:
-        named: As given.
+        named: The partitions, or None.
     """
 
     def __init__(self, named: Sequence[Partition] | None) -> None:

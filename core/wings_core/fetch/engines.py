@@ -21,20 +21,21 @@ ENGINES_MAX = 8
 """Filters that DuckDB evaluates at once in one process."""
 
 PATTERN_ENGINES_MAX = ENGINES_MAX // 2
-"""Of these, filters with regular expressions: DuckDB is not interrupted within the match of a text,
-so the others keep engines of their own."""
+"""Most filters with regular expressions among them: DuckDB is not interrupted within the match of a
+text, so the others keep engines of their own."""
 
 WAIT_SECONDS_MAX = 5.0
-"""How long a filter waits for an engine."""
+"""Longest wait of a filter for an engine."""
 
 EVALUATION_SECONDS_MAX = 10.0
-"""How long DuckDB may take for one batch, also where a read has no deadline."""
+"""Longest evaluation of one batch by DuckDB, also where a read has no deadline."""
 
 EVALUATION_SECONDS_MIN = 1.0
-"""How long it may always take: a read looks at one range at least, also past its deadline."""
+"""Time that an evaluation has in any case: a read looks at one range at least, also past its
+deadline."""
 
 MEMORY_LIMIT = "256MiB"
-"""What DuckDB may use for one filter, so far as it counts it."""
+"""Memory of DuckDB for one filter, as far as it counts it."""
 
 _SWEEP_SECONDS = 0.02
 _IDLE_SECONDS = 10.0
@@ -63,13 +64,13 @@ class Cancelling(Protocol):
 
     @property
     def error(self) -> WingsError | None:
-        """What it was cancelled with, None as long as it goes on."""
+        """The error that cancelled it; None while it goes on."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How long a filter may take for its reader."""
+    """Time that a filter has, by its reader's deadline and cancellation."""
 
     deadline: Deadline = field(default_factory=Deadline.never)
     """The request's; the bounds of this module hold besides."""
@@ -82,7 +83,7 @@ class Allowance:
 
     @property
     def error(self) -> WingsError | None:
-        """What the read was cancelled with, if it was."""
+        """The error that cancelled the read, if any."""
         return None if self.cancel is None else self.cancel.error
 
 
@@ -232,7 +233,7 @@ def lent(allowance: Allowance, *, pattern: bool = False) -> Generator[FilterEngi
     Blocks while all engines are lent, at most `WAIT_SECONDS_MAX`.
 
     Args:
-        allowance: Of the reader, for the wait and, anew, for the evaluation.
+        allowance: The reader's time, for the wait and again for the evaluation.
         pattern: Whether the filter matches regular expressions.
 
     Raises:

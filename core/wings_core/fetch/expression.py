@@ -44,7 +44,7 @@ CASTS_NESTED_MAX = 4
 
 
 _SELECT_KEYS = frozenset({"type", "select_list", "from_table", "cte_map", "aggregate_handling"})
-"""What every query has; any other key that is not empty is a clause."""
+"""Keys of every query; any other key that is not empty is a clause."""
 
 _PLAIN_CLASSES = frozenset({"BETWEEN", "CASE", "COMPARISON", "CONJUNCTION"})
 
@@ -67,12 +67,12 @@ _Node = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """What an expression that a filter may be refers to."""
+    """The references of a checked expression."""
 
     columns: tuple[str, ...]
     """The first parts of the names as they are written, in order, repeated where they are."""
     has_pattern: bool
-    """Whether it matches regular expressions."""
+    """True if it matches regular expressions."""
 
 
 def parse(expression: str, connection: duckdb.DuckDBPyConnection) -> Expression:

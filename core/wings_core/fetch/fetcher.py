@@ -95,7 +95,7 @@ class Read:
     rotation: Rotation
     """Where those that are read stand."""
     hears_topic: bool = False
-    """Whether it hears what is committed to each partition of the topic, while it waits; else it is
+    """True: while it waits, it is told of the commits to each partition of the topic; False: it is
     woken at its cursors, and looks."""
     failures: dict[Partition, WingsError] | None = None
     """Gathers the errors of single partitions, of which no more is read; None: the first ends the
@@ -104,7 +104,7 @@ class Read:
     """When it last heard of a commit, or began, by the monotonic clock: a look that began later saw
     all there was."""
     changes: GatheredChanges | None = None
-    """What was committed since the last look, while commits are heard."""
+    """Commits since the last look, while it waits or may wait; None before."""
     filtered_rows: int = 0
     """How many rows its filter has looked at."""
     allowance: Allowance | None = None
@@ -201,7 +201,7 @@ class Fetcher(TimeOffsets):
         yielded. With a filter, reading stops after the deadline once some rows were looked at.
 
         Args:
-            read: What is read.
+            read: The partitions and where they stand.
             state: The budget and deadline.
             cancel: Ends the read.
             begin: Returns its partitions, once commits are heard, so that none in between is

@@ -46,9 +46,9 @@ class RowFilter:
     columns: tuple[int, ...]
     """Indices into the topic's schema of the columns it reads, in the topic's order."""
     has_pattern: bool = False
-    """Whether it matches regular expressions."""
+    """True if it matches regular expressions."""
     kernel: Kernel | None = field(default=None, compare=False, repr=False)
-    """What evaluates it; None: DuckDB does."""
+    """Arrow kernels that evaluate it; None: DuckDB does."""
 
     @classmethod
     def compile(
@@ -81,11 +81,11 @@ class RowFilter:
         Where DuckDB evaluates it, waits for an engine, see `engines.lent`.
 
         Args:
-            batch: Of the columns named by `columns`, in that order.
-            allowance: How long it may take.
+            batch: The columns named by `columns`, in that order.
+            allowance: The time it has.
 
         Returns:
-            As long as the batch, without nulls.
+            A mask of the batch's rows, without nulls.
 
         Raises:
             InvalidFilter: The predicate fails on this data, like a cast of text that is no number.

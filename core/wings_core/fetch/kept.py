@@ -1,8 +1,8 @@
-"""What is kept of reads for the next reader: chunks that followers share, and look-ups of pages.
+"""Caches of reads: chunks that followers share, and look-ups of pages.
 
-What is committed never changes, so neither is ever wrong: rows at an offset stay those rows, and
-the page in which an offset was found holds its row for as long as it is kept. A page that was
-merged or deleted meanwhile cannot be read, and its reader looks again, in metadata.
+Committed rows never change, so neither is ever wrong: rows at an offset stay those rows, and the
+page in which an offset was found holds its row for as long as it is kept. A page that was merged or
+deleted meanwhile cannot be read, and its reader looks again, in metadata.
 """
 
 import threading
@@ -28,16 +28,16 @@ SHARED_BYTES_MAX = 128 * 1024
 than to read, and would be a copy."""
 
 LOOKUP_BYTES_MAX = 64 * 1024 * 1024
-"""What all look-ups kept take, about; those unused for longest are forgotten."""
+"""Memory of all look-ups kept, about; the least recently used are forgotten."""
 
 LOOKUP_SLICES_MIN = 64
 """The least slices of a look-up that is kept: of fewer, metadata answers soon enough."""
 
 POSITION_BYTES = 200
-"""What a position that is looked up takes, about."""
+"""Memory of a position in a look-up, about."""
 
 SLICE_BYTES = 400
-"""What is kept of a slice, about: its row, its place in a plan, and the range that tells of it."""
+"""Memory of a slice in a look-up, about: its row, its place in a plan, and its range."""
 
 T = TypeVar("T")
 

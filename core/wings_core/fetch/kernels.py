@@ -114,8 +114,8 @@ def kernel_of(
 
     Args:
         expression: One that `expression.parse` has checked and that DuckDB takes.
-        columns: Those that it names; the batches given to the kernel have these, in this order.
-        planner: Of an `FilterEngine`.
+        columns: Columns that it names; the batches given to the kernel have these, in this order.
+        planner: Connection of a `FilterEngine`.
     """
     try:
         plan = _plan(expression, columns, planner)
@@ -186,7 +186,7 @@ class _Constant:
 
     @property
     def number(self) -> Fraction:
-        """What an integer or a decimal stands for."""
+        """The value of an integer or a decimal."""
         scale = self.sql_type["type_info"]["scale"] if self.kind == "DECIMAL" else 0
         return Fraction(self.value, 10**scale)
 
@@ -198,7 +198,7 @@ class _Column:
     index: int
     stored_type: pa.DataType
     sql_type: _Node
-    """What it is compared as."""
+    """DuckDB's type that it is compared as."""
     compared_type: pa.DataType
     """The same as Arrow has it; the stored type where Arrow compares those with the same result."""
 
@@ -217,7 +217,7 @@ class _Column:
 
     @property
     def is_exact(self) -> bool:
-        """Whether it holds integers or decimals, and is compared as one of these."""
+        """True if it holds integers or decimals, and is compared as one of these."""
         exact = pa.types.is_integer(self.stored_type) or pa.types.is_decimal(self.stored_type)
         return exact and self.kind not in _FLOATS
 

@@ -54,7 +54,7 @@ class Spans(NamedTuple):
     starts: Sequence[int]
     """Offsets."""
     rows: Sequence[int]
-    """As stored."""
+    """Numbers of rows, as stored."""
     timestamps: Sequence[int] | None
     """For each span the timestamp of its rows, where their page has none for each row; None: the
     pages tell."""
@@ -76,7 +76,7 @@ class Covered(list[PartRange]):
 
 
 class Cover(NamedTuple):
-    """Whose rows the rows of a chunk are."""
+    """The spans of a chunk's rows, as stored and by partition."""
 
     stored: Spans
     """In the order in which pages hold them."""
@@ -98,7 +98,7 @@ class Plan:
     ends: Sequence[int]
     """For each span the number of rows up to its end."""
     covers: dict[tuple[int, int], Cover] = field(default_factory=dict[tuple[int, int], Cover])
-    """By the first row and the end of chunks that were made of it: see `COVERS_MAX`."""
+    """Covers of chunks that were made of it, by first row and end: at most `COVERS_MAX`."""
 
     @property
     def rows(self) -> int:
@@ -118,7 +118,7 @@ class Plan:
         return Spans(owners[first:last], begins, counts, times)
 
     def cover(self, start: int, stop: int) -> Cover:
-        """Return whose rows the rows `[start, stop)` are."""
+        """Return the cover of the rows `[start, stop)`."""
         kept = self.covers.get((start, stop))
         if kept is not None:
             return kept

@@ -1,4 +1,4 @@
-"""What all partitions of a request share: its deadline, its budget of messages, and the waits."""
+"""The state of a request that all its partitions share: deadline, budget of messages, waits."""
 
 import threading
 import time

@@ -40,7 +40,7 @@ class Acquire:
     messages_max: int
     deadline: Deadline
     schema: pa.Schema
-    """Of every batch of the stream."""
+    """Schema of every batch of the stream."""
 
     def end(self, delivered: int, next_offset: int | None) -> AcquireEnd:
         """Return why the stream ended, and where the log stands."""

@@ -9,7 +9,7 @@ at the end, all of a partition at once.
 import json
 import random
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -188,11 +188,13 @@ class Poll:
         except WingsError as error:
             for partition in some.entries:
                 read.failures.setdefault(partition, error)
-        for partition, error in read.failures.items():
-            entry = some.entries.pop(partition, None)
-            if entry is not None:
-                self._fail(read.topic, entry, error)
+        failed = [
+            (some.entries.pop(partition), error)
+            for partition, error in read.failures.items()
+            if partition in some.entries
+        ]
         read.failures.clear()
+        self._fail(read.topic, failed)
         if not some.entries:
             self._reads.remove(some)
 
@@ -207,22 +209,26 @@ class Poll:
             at += rows
         return paused
 
-    def _fail(self, topic: Topic, entry: _Entry, error: WingsError) -> None:
-        """End an entry, or read on with what the topic's schema has become."""
-        cursor, entry.cursor = entry.cursor, None
-        entry.is_paused = False
-        if entry.batches:
-            return
-        if isinstance(error, SchemaMismatch) and cursor is not None:
-            try:
+    def _fail(self, topic: Topic, failed: Sequence[tuple[_Entry, WingsError]]) -> None:
+        """End entries, or read on with what the topic's schema has become, looked up once."""
+        newest = topic
+        if any(isinstance(error, SchemaMismatch) and not entry.batches for entry, error in failed):
+            with suppress(WingsError):
                 newest = self._versions.look_again(topic)
-            except WingsError:
-                newest = topic
-            if newest.schema_version != topic.schema_version:
+        again: list[_Entry] = []
+        for entry, error in failed:
+            cursor, entry.cursor = entry.cursor, None
+            entry.is_paused = False
+            if entry.batches:
+                continue
+            is_newer = newest.schema_version != topic.schema_version
+            if isinstance(error, SchemaMismatch) and cursor is not None and is_newer:
                 entry.cursor = PartitionCursor(cursor.partition, entry.offset)
-                self._reads.append(_TopicRead.of(newest, [entry]))
-                return
-        entry.error = error
+                again.append(entry)
+            else:
+                entry.error = error
+        if again:
+            self._reads.append(_TopicRead.of(newest, again))
 
     def _answer(self) -> "Answer":
         """Return the answer, its messages as JSON."""

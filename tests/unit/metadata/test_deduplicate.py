@@ -210,7 +210,7 @@ def test_a_watch_that_ends_leaves_the_call_that_is_under_way() -> None:
     heard: list[None] = []
     watches = Watches(locations, AtOnce())
     position = Position("topic", UNPARTITIONED, 0)
-    with watches.watch([position], Deadline.never(), lambda: heard.append(None)):
+    with watches.watch([position], lambda: heard.append(None)):
         assert begun == [0, 7]
     assert heard == [None]
     assert (cancelled[-1:], len(locations)) == ([7], 0)

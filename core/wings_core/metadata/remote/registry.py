@@ -373,7 +373,7 @@ class RemoteRegistry(RemotePart, OffsetRegistry):
         Called from the thread of the connection, also for data that is there on entering; commits
         that follow one another quickly may share a call.
         """
-        with self._watches.watch(positions, Deadline.never(), callback):
+        with self._watches.watch(positions, callback):
             yield
 
     def watch_topic(

@@ -93,7 +93,7 @@ class Watches:
     """The waits of this node; safe from many threads.
 
     Args:
-        locations: Long polls; the deadline of a watch without one bounds each call.
+        locations: Long polls, of which each call is bounded.
         retries: Calls back after a pause.
     """
 
@@ -107,14 +107,12 @@ class Watches:
     def watch(
         self,
         positions: Sequence[Position],
-        deadline: Deadline,
         callback: Callable[[], None],
     ) -> Generator[None]:
         """Call back during the block when a position has a message, or its topic is gone.
 
         Args:
             positions: All at once.
-            deadline: When the caller stops waiting; never for as long as the block lasts.
             callback: Callback; see `OffsetRegistry.watch`.
 
         Raises:
@@ -132,7 +130,6 @@ class Watches:
                     self._locations,
                     self._retries,
                     Position(topic_uuid, partition, offset),
-                    deadline,
                     callback,
                 )
                 watching.append(one)
@@ -158,13 +155,11 @@ class _Watching:
         locations: Deduplicate[Position, Located],
         retries: Retries,
         position: Position,
-        deadline: Deadline,
         callback: Callable[[], None],
     ) -> None:
         self._locations = locations
         self._retries = retries
         self._position = position
-        self._deadline = deadline
         self._callback = callback
         self._lock = threading.Lock()
         self._waiter: Waiter[Position, Located] | None = None
@@ -179,7 +174,7 @@ class _Watching:
         with self._lock:
             self._calls += 1
             call = self._calls
-        waiter = self._locations.join(self._position, self._deadline, self._hear)
+        waiter = self._locations.join(self._position, Deadline.never(), self._hear)
         with self._lock:
             if call == self._calls:  # Else it was answered, and the next has begun meanwhile.
                 self._waiter = waiter
@@ -206,7 +201,7 @@ class _Watching:
             self._call()
         elif isinstance(outcome.error, TopicNotFound):
             self._call()
-        elif not self._deadline.passed:
+        else:
             # The service is not there, or has no room. The pauses of many differ, or all of them
             # would come back at one moment.
             pause, self._pause = self._pause, min(2 * self._pause, RETRY_SECONDS[1])
