@@ -16,38 +16,25 @@ def state(min_messages: int = 1, max_messages: int = 10, partitions: int = 1) ->
     return FetchState(Deadline.after(60), min_messages, max_messages, partitions)
 
 
-def test_a_single_partition_may_reserve_all() -> None:
-    assert state(max_messages=10).reserve(100) == 10
+@pytest.mark.parametrize(
+    ("max_messages", "partitions", "rows", "granted"),
+    [(10, 1, 100, 10), (10, 1, 3, 3), (10, 3, 100, 3), (2, 5, 100, 1)],
+    ids=["all of it", "the rows that are there", "a partition's share", "one row at least"],
+)
+def test_a_reservation_is_at_most_the_rows_and_the_share_of_a_partition(
+    max_messages: int, partitions: int, rows: int, granted: int
+) -> None:
+    assert state(max_messages=max_messages, partitions=partitions).reserve(rows) == granted
 
 
-def test_no_more_is_reserved_than_rows_are_there() -> None:
-    assert state(max_messages=10).reserve(3) == 3
-
-
-def test_a_slice_is_the_share_of_a_partition_that_has_rows() -> None:
+def test_the_share_of_partitions_without_rows_and_undelivered_rows_go_back() -> None:
     shared = state(max_messages=10, partitions=3)
-    assert shared.reserve(100) == 3
+    shared.release(shared.reserve(100), 1)
     shared.recount(-2)
-    assert shared.reserve(100) == 7
-
-
-def test_a_slice_is_at_least_one_row() -> None:
-    assert state(max_messages=2, partitions=5).reserve(100) == 1
-
-
-def test_what_was_not_delivered_goes_back() -> None:
-    shared = state(max_messages=10)
-    granted = shared.reserve(10)
-    shared.release(granted, 4)
-    assert shared.delivered == 4
-    assert shared.reserve(10) == 6
-
-
-def test_a_full_request_grants_nothing() -> None:
-    shared = state(max_messages=2)
-    shared.release(shared.reserve(2), 2)
+    assert shared.reserve(100) == 9
+    shared.release(9, 9)
     assert shared.full
-    assert shared.reserve(1) == 0
+    assert (shared.delivered, shared.reserve(1)) == (10, 0)
 
 
 def test_reserving_waits_for_a_reservation_that_may_come_back() -> None:
