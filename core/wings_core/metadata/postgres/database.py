@@ -59,7 +59,7 @@ _DECIDE_AND_TELL = (
 )
 
 T = TypeVar("T")
-A = TypeVar("A", bound="_Attempt[Any] | _Call")
+A = TypeVar("A", bound="_Attempt[Any] | _StatementCall")
 
 _logger = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class PostgresDatabase:
                 writes the outcome of the transaction. May be run several times.
             notification: Notification of all nodes, sent once the work is durable.
         """
-        attempt = self._run(lambda: _Call(self.new_id(), send), None)
+        attempt = self._run(lambda: _StatementCall(self.new_id(), send), None)
         changed = notification()
         if changed is not None:
             self._notify(changed, attempt.id)
@@ -331,7 +331,7 @@ class _Attempt(Generic[T]):
             raise
 
 
-class _Call:
+class _StatementCall:
     """One try at a transaction that is a call, or several of which the last one changes anything.
 
     Args:

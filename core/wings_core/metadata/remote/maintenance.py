@@ -3,7 +3,7 @@
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.maintenance import Maintenance, TableStates
 from wings_core.metadata.remote.paging import BY_PARTITION
-from wings_core.metadata.remote.rpc import Calls, Field, Paged, RemotePart, Step, rpc
+from wings_core.metadata.remote.rpc import Calls, Field, Paged, RemotePart, StepSize, rpc
 from wings_core.model import TierState
 from wings_core.partitions import Partition, partition_sort_key
 from wings_core.protocol import messages
@@ -52,7 +52,7 @@ class RemoteMaintenance(RemotePart, Maintenance):
         Calls.ONCE,
         age_us=_NEAREST,
         bytes_kept=_NEAREST,
-        pages_max=Step(),
+        pages_max=StepSize(),
     )
     replace = rpc("MaintenanceService.ReplacePages", Maintenance.replace, Calls.ONCE)
     replace_all = rpc("MaintenanceService.ReplaceAllPages", Maintenance.replace_all, Calls.ONCE)
@@ -60,7 +60,7 @@ class RemoteMaintenance(RemotePart, Maintenance):
         "MaintenanceService.GetInlineBacklog",
         Maintenance.inline_backlog,
         Calls.LOOK,
-        pages_max=Step(),
+        pages_max=StepSize(),
     )
     tier_states = rpc(
         "MaintenanceService.ListTierStates",
@@ -73,8 +73,8 @@ class RemoteMaintenance(RemotePart, Maintenance):
         "MaintenanceService.GetLargestTopics",
         Maintenance.largest_topics,
         Calls.LOOK,
-        topics_max=Step(),
-        grouped_max=Step(),
+        topics_max=StepSize(),
+        grouped_max=StepSize(),
     )
 
 

@@ -30,7 +30,7 @@ from wings_core.metadata.remote.rpc import (
     Paged,
     RemotePart,
     Rpc,
-    Step,
+    StepSize,
     positions,
     rpc,
 )
@@ -451,7 +451,9 @@ class RemoteRegistry(RemotePart, OffsetRegistry):
         Calls.LOOK,
         paged=Paged(BY_TEXT, str),
     )
-    purge = rpc("OffsetRegistryService.Purge", OffsetRegistry.purge, Calls.ONCE, pages_max=Step())
+    purge = rpc(
+        "OffsetRegistryService.Purge", OffsetRegistry.purge, Calls.ONCE, pages_max=StepSize()
+    )
     live_folios = rpc(
         "OffsetRegistryService.ListLiveFolios",
         OffsetRegistry.live_folios,

@@ -1,7 +1,7 @@
 """RPCs of the metadata service, each declared once: as a method of the client's class.
 
     class RemoteStages(RemotePart, Stages):
-        sweep = rpc("StageService.SweepStages", Stages.sweep, Calls.ONCE, stages_max=Step())
+        sweep = rpc("StageService.SweepStages", Stages.sweep, Calls.ONCE, stages_max=StepSize())
 
 The method of the interface gives the types: its parameters are the fields of the request, and its
 result the response. The client's method encodes the arguments, calls the service and decodes the
@@ -65,7 +65,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepSize:
     """A parameter that says how much one call does: at least 1, and at most `STEP_MAX`."""
 
 
@@ -184,7 +184,7 @@ class Rpc:
         call_seconds: float = CALL_SECONDS,
         paged: Paged[Any] | None = None,
         answer: Convert | None = None,
-        arguments: Mapping[str, Field | Fields | Step] | None = None,
+        arguments: Mapping[str, Field | Fields | StepSize] | None = None,
     ) -> None:
         self.method: MethodDescriptor = descriptor_pool.Default().FindMethodByName(
             f"wings.v1.{name}"
@@ -226,7 +226,7 @@ class Rpc:
             raise InvalidArgument(
                 f"the name or text {error.object[:80]!a} is not valid Unicode"
             ) from None
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise InvalidArgument(f"{self.method.name} cannot be sent: {error}") from None
         stub: Any = channel.unary(self.method)
         encode, decode = self._result
@@ -321,13 +321,13 @@ def _argument(
     name: str,
     hint: Any,
     rpc_method: MethodDescriptor,
-    given: Field | Fields | Step | None,
+    given: Field | Fields | StepSize | None,
 ) -> Fields:
     """Return the fields of a parameter."""
     found = given or _BY_TYPE.get(_item_type(hint))
     if isinstance(found, Fields):
         return found
-    if isinstance(found, Step):
+    if isinstance(found, StepSize):
         return Fields((name,), lambda number: {name: number}, lambda request: _step(name, request))
     targets = rpc_method.input_type.fields_by_name
     codec = codec_of(hint)
@@ -411,7 +411,7 @@ def rpc(
     call_seconds: float = CALL_SECONDS,
     paged: Paged[Any] | None = None,
     answer: Convert | None = None,
-    **arguments: Field | Fields | Step,
+    **arguments: Field | Fields | StepSize,
 ) -> F:
     """Return the method of a `RemotePart` that makes an RPC; see `Rpc`."""
     declared = Rpc(

@@ -2,7 +2,7 @@
 
 from wings_core.metadata.interfaces import Shards, Stages
 from wings_core.metadata.remote.paging import BY_TEXT
-from wings_core.metadata.remote.rpc import Calls, Field, Paged, RemotePart, Step, rpc
+from wings_core.metadata.remote.rpc import Calls, Field, Paged, RemotePart, StepSize, rpc
 from wings_core.metadata.shards import SHARDS_MAX
 from wings_core.model import Stage, StoredPage
 from wings_core.protocol import messages
@@ -35,7 +35,7 @@ class RemoteStages(RemotePart, Stages):
     )
     begin = rpc("StageService.BeginEpoch", Stages.begin, Calls.ONCE)
     abort = rpc("StageService.AbortStages", Stages.abort, Calls.ONCE)
-    sweep = rpc("StageService.SweepStages", Stages.sweep, Calls.ONCE, stages_max=Step())
+    sweep = rpc("StageService.SweepStages", Stages.sweep, Calls.ONCE, stages_max=StepSize())
     of_topic = rpc(
         "StageService.ListStages", Stages.of_topic, Calls.LOOK, paged=Paged(BY_TEXT, _stage_name)
     )

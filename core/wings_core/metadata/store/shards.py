@@ -1,6 +1,7 @@
 """Shards in a database: each method is one transaction."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from wings_core.metadata.checks import check_text
 from wings_core.metadata.interfaces import OFFSET_MAX, Shards
@@ -119,7 +120,7 @@ class DatabaseShards(Shards):
                 (source, after, wanted, wanted, max(0, min(shards_max, SHARDS_MAX))),
             ).fetchall()
         )
-        return [shard_of(*row) for row in rows]
+        return [shard_of(row) for row in rows]
 
     def sources(self, sources_max: int, *, after: str | None = None) -> list[str]:
         """Return the sources that have shards; see `Shards.sources`."""
@@ -233,7 +234,7 @@ def _find(connection: Connection, source: str, shards: Sequence[str]) -> list[Sh
     """Return the existing ones of shards, in the order given."""
     columns = {"source text": [source] * len(shards), "shard text": list(shards)}
     rows = connection.execute_rows(_GIVEN + "given.place", columns).fetchall()
-    return [shard_of(*row) for row in rows]
+    return [shard_of(row) for row in rows]
 
 
 def _lock(connection: Connection, sources: Sequence[str], shards: Sequence[str]) -> list[Shard]:
@@ -241,21 +242,10 @@ def _lock(connection: Connection, sources: Sequence[str], shards: Sequence[str])
         _GIVEN + "shards.source, shards.shard FOR UPDATE OF shards",
         {"source text": sources, "shard text": shards},
     ).fetchall()
-    return [shard_of(*row) for row in rows]
+    return [shard_of(row) for row in rows]
 
 
-def shard_of(
-    source: str,
-    shard: str,
-    token: str,
-    position: int,
-    state: str,
-    failures: int,
-    error: str | None,
-    opened_at: int,
-    updated_at: int,
-) -> Shard:
+def shard_of(row: Sequence[Any]) -> Shard:
     """Return a shard of the values of `COLUMNS`."""
-    return Shard(
-        source, shard, token, position, ShardState(state), failures, error, opened_at, updated_at
-    )
+    source, shard, token, position, state, *rest = row
+    return Shard(source, shard, token, position, ShardState(state), *rest)
