@@ -2,25 +2,16 @@
 
 import gc
 import re
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.flight as flight
+from waiting import until
 
 from wings_server.testing import RunningServer
 
 SECONDS = 30.0
-
-
-def until(holds: Callable[[], bool], seconds: float = 2 * SECONDS) -> None:
-    """Wait until something holds."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.02)
 
 
 def until_let_go(server: RunningServer) -> None:

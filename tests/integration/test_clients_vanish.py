@@ -3,14 +3,13 @@
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from flight_calls import act, create_topic, get, numbers, push
 from share_calls import ShareStreamCall, create_group
+from waiting import until
 
 from wings_server.testing import RunningServer, running_server
 
@@ -24,13 +23,6 @@ SETTLED = 3
 
 SPARE = 8
 """Threads and descriptors that come and go meanwhile."""
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS_MAX
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def vanish(server: RunningServer) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow.flight as flight
 import pytest
 from flight_calls import act, create_topic, get, numbers, push
-from server_processes import until
 from share_calls import Leased, Member, create_group
+from waiting import until
 
 from wings_server.testing import ServerProcess, metadata_process, node_process, server_process
 

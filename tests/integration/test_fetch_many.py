@@ -14,6 +14,7 @@ import pyarrow.flight as flight
 import pytest
 from flight_calls import Json, act, chunks, create_topic, error_of, push, ticket_of
 from many_calls import get_many, read_many
+from waiting import until
 
 from wings_core.contracts.tickets import AnyRead, parse_ticket
 from wings_core.fetch.fetcher import Cancel
@@ -341,9 +342,7 @@ def test_a_poll_of_thousands_waits_once_and_one_commit_wakes_it(
     answer = poll(
         client, threads, topic=topic, partitions="all", offset="latest", timeout_ms=150_000
     )
-    deadline = time.monotonic() + 60
-    while server.server.log.fetcher.waits.begun == begun and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: server.server.log.fetcher.waits.begun > begun)
     assert server.server.log.fetcher.waits.waiting == 1
     push(client, topic, keyed({1_234: [1]}))
     assert answer().column("n") == {1_234: [1]}
@@ -373,14 +372,10 @@ def test_a_client_that_leaves_in_mid_poll_frees_its_call(server: RunningServer, 
         thread = threading.Thread(target=wait)
         thread.start()
         waits = server.server.log.fetcher.waits
-        deadline = time.monotonic() + 60
-        while waits.waiting == 0 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: waits.waiting)
         reader.cancel()
         thread.join(60)
-        while waits.waiting and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert waits.waiting == 0
+        until(lambda: waits.waiting == 0)
 
 
 def test_offsets_may_be_words_or_times(client: flight.FlightClient, topic: str) -> None:

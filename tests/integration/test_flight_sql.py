@@ -26,8 +26,8 @@ from fix_client import NewTopic
 from flight_calls import code_of, create_topic, open_put
 from fuzz import command_descriptor, first_message
 from google.protobuf.any_pb2 import Any as AnyMessage
-from server_processes import until
 from token_calls import ROOT, client_of, new_token
+from waiting import until
 
 import wings_client
 from wings_client import Client, TopicNotFound

@@ -2,8 +2,7 @@
 
 import os
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from flight_calls import act, code_of, create_topic, get, numbers, push
 from held_address import held_address
 from http_calls import push_body
 from share_calls import Leased, Member, create_group
+from waiting import until
 
 from wings_core.limits import Limits
 from wings_core.storage import disk
@@ -57,13 +57,6 @@ def fill(path: Path) -> None:
             with suppress(OSError):
                 while True:
                     file.write(bytes(size))
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS_MAX
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def ready(server: RunningServer | ServerProcess) -> int:

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +26,7 @@ from http_calls import (
     push_text,
 )
 from tables import each
+from waiting import until
 
 from wings_core.ingest.prepare import PENDING_BYTES
 from wings_core.limits import Limits
@@ -376,8 +376,7 @@ def test_a_push_under_way_at_a_stop_is_committed_and_answered(tmp_path: Path) ->
             target=lambda: answers.append(http.post("/v1/push", content=slow(), timeout=150))
         )
         pushing.start()
-        while server.server.http_service.calls_running == 0:
-            time.sleep(0.002)
+        until(lambda: server.server.http_service.calls_running)
         stop = threading.Thread(target=server.stop)
         stop.start()
         with httpx.Client(base_url=server.http) as other:
@@ -421,10 +420,7 @@ def test_single_rows_pushed_at_once_share_flushes(
     def gate(batches: Sequence[CommitBatch], *_: object, **__: object) -> None:
         # All that the writers can take at once are in this flush, or wait for the next.
         expected = min(WRITERS, PUSHES - sum(flushes)) * PENDING_BYTES
-        end = time.monotonic() + 60
-        while log.group_commit.pending_bytes < expected:
-            assert time.monotonic() < end, log.group_commit.pending_bytes
-            time.sleep(0.005)
+        until(lambda: log.group_commit.pending_bytes >= expected)
         flushes.append(len(batches))
 
     calls.before(log.registry, "commit", gate)

@@ -14,6 +14,7 @@ from fix_calls import Calls
 from flight_calls import act
 from http_calls import NAMESPACE, Json, create_topic, error, full, good, push
 from share_calls import create_group
+from waiting import until
 
 from wings_core.limits import Limits
 from wings_server.testing import RunningServer, running_server
@@ -143,24 +144,17 @@ def test_a_push_ends_the_wait_of_many_without_a_thread_each(
     connections = [socket.create_connection((host, int(port))) for _ in range(100)]
     for connection in connections:
         connection.sendall(head.encode() + body.encode())
-    wait_for(lambda: waits.waiting == before + 100)
+    until(lambda: waits.waiting == before + 100)
     # The few that work are shared by all; they may have been started meanwhile.
     assert threading.active_count() <= threads + 40
     for connection in connections[1:]:
         connection.close()
-    wait_for(lambda: waits.waiting == before + 1)
+    until(lambda: waits.waiting == before + 1)
     push(http, {"topic": topic, "data": [{"n": 5}]})
     connections[0].settimeout(LONG / 1000)
     with connections[0] as last, HTTPResponse(last) as answer:
         answer.begin()
         assert b'"n":5' in answer.read().replace(b" ", b"")
-
-
-def wait_for(condition: Any) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_more_than_an_answer_holds_is_given_back(new_topic_id: str) -> None:

@@ -4,7 +4,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pyarrow.flight as flight
 import pytest
 from faulty_store import faulty_store
 from flight_calls import act, code_of, create_topic, error_of, get, numbers, push
+from waiting import until
 
 from wings_core.limits import Limits
 from wings_core.maintain import drain
@@ -20,13 +20,6 @@ from wings_server.testing import RunningServer, running_server
 
 NEVER = 1e6
 SECONDS_MAX = 60.0
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def inline_pages(server: RunningServer) -> int:
@@ -71,8 +64,8 @@ def test_without_the_store_small_pushes_go_on_to_a_bound_and_all_recovers(
             assert taken > 5
             assert values(client, "events") == list(range(taken))
             proxy.down = False
-            wait_until(lambda: refusal(client, taken) is None)
-            wait_until(lambda: inline_pages(server) == 0)
+            until(lambda: refusal(client, taken) is None)
+            until(lambda: inline_pages(server) == 0)
             assert values(client, "events") == list(range(taken + 1))
 
 
@@ -128,10 +121,10 @@ def test_a_damaged_page_in_metadata_is_corrupt_for_its_rows_alone(
             assert get(client, kind="scan", topic="t", columns=["n"]).column("n") == [*range(30)]
             assert values(client, "u") == list(range(30))
             # All others are drained, and those that come.
-            wait_until(lambda: inline_pages(server) == 1)
+            until(lambda: inline_pages(server) == 1)
         push(client, "t", pa.record_batch({"n": [30], "s": ["row 30"]}))
-        wait_until(lambda: inline_pages(server) == 1)
+        until(lambda: inline_pages(server) == 1)
         assert get(client, topic="t", offset=20).column("n") == [*range(20, 31)]
         act(client, "delete-topic", topic="t")
-        wait_until(lambda: inline_pages(server) == 0)
+        until(lambda: inline_pages(server) == 0)
     assert check(path) == []

@@ -7,11 +7,10 @@ It needs a JDK, and the driver's jar, `org.apache.arrow:flight-sql-jdbc-driver` 
 import os
 import shutil
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 import wings_client
 from wings_server.testing import RunningServer
@@ -82,10 +81,3 @@ def test_the_driver_reads_topics(server: RunningServer, java: str, jar: Path) ->
             until(lambda: not server.server.log.sql.running)  # While the program goes on.
             ran.stdin.write("\n")
     assert ran.returncode == 0
-
-
-def until(holds: Callable[[], bool]) -> None:
-    ends_at = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < ends_at, "the query goes on"
-        time.sleep(0.01)

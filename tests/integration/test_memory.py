@@ -18,6 +18,7 @@ import pytest
 from flight_calls import Json, Stream, act, code_of, create_topic, error_of, get, push
 from fuzz import flight_messages, path_descriptor
 from http_calls import NAMESPACE
+from waiting import until
 
 from wings_core import memory
 from wings_core.limits import MIB, Limits
@@ -202,10 +203,7 @@ def test_a_producer_that_reads_no_answers_holds_no_room() -> None:
             stream.writer.write_batch(many)
         stream.writer.write_batch(large)
         stream.writer.done_writing()
-        end = time.monotonic() + SECONDS_MAX
-        while not _is_committed(client, UNREAD + MIB) or server.server.log.memory.held:
-            assert time.monotonic() < end, server.server.log.memory.held
-            time.sleep(0.05)
+        until(lambda: _is_committed(client, UNREAD + MIB) and not server.server.log.memory.held)
         for number in range(UNREAD + 1):
             answer = stream.answer()
             assert answer is not None
@@ -233,10 +231,7 @@ def test_streams_that_are_idle_leave_http_its_room(monkeypatch: pytest.MonkeyPat
         assert not budget.has_room(1)
         monkeypatch.setattr(memory, "IDLE_SECONDS_MAX", 0.5)
         monkeypatch.setattr(memory, "IDLE_SECONDS", 0.5)
-        end = time.monotonic() + SECONDS_MAX
-        while httpx.post(f"{server.http}/v1/push", json=body).status_code != 200:
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        until(lambda: httpx.post(f"{server.http}/v1/push", json=body).status_code == 200)
         for stream in streams:  # Theirs comes back when they need it.
             stream.push(one)
             stream.close()

@@ -16,8 +16,9 @@ import pytest
 from fix_postgres import PostgresServer
 from flight_calls import act, create_topic, get, numbers, push
 from forked_commands import FORKED
-from server_processes import children, is_running, serves, serving, until
+from server_processes import children, is_running, serves, serving
 from share_calls import Member, create_group
+from waiting import until
 
 import wings_client
 from wings_core.data_directory import DataDirectory

@@ -1,7 +1,6 @@
 """Retention in a real server: what goes, what is told, and what is under way meanwhile."""
 
 import json
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
@@ -20,6 +19,7 @@ from flight_calls import (
     read_answer,
     ticket_of,
 )
+from waiting import until
 
 from wings_core.contracts.tickets import AnyRead, parse_ticket
 from wings_core.errors import OffsetOutOfRange
@@ -113,10 +113,7 @@ def test_segments_of_messages_that_are_gone_are_deleted(
     before = len(list(segments.iterdir()))
     alter(client, new_topic_id, retention_bytes=1)
     act(client, "maintain")
-    deadline = time.monotonic() + 60
-    while len(list(segments.iterdir())) > 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: len(list(segments.iterdir())) <= 2)
     assert before >= 5
     assert get(client, kind="scan", topic=new_topic_id).ranges[0][0] == 19 * PAGE_ROWS
 
@@ -129,10 +126,7 @@ def test_maintenance_works_by_itself(new_topic_id: str) -> None:
         create_topic(client, new_topic_id, ["n: int64"])
         push_pages(client, new_topic_id, 3)
         alter(client, new_topic_id, retention_bytes=1)
-        deadline = time.monotonic() + 60
-        while state(client, new_topic_id)["log_start_offset"] != 2 * PAGE_ROWS:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: state(client, new_topic_id)["log_start_offset"] == 2 * PAGE_ROWS)
 
 
 def test_a_scan_that_retention_passes_ends_with_the_error_or_whole(

@@ -2,7 +2,6 @@
 
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from flight_calls import (
     read_answer,
     ticket_of,
 )
+from waiting import until
 
 import wings_client
 from wings_server.flight import share_streams
@@ -50,8 +50,7 @@ def test_rows_received_before_a_stop_survive_it(tmp_path: Path, number: signal.S
         producers = [threading.Thread(target=produce, args=(server.flight, n)) for n in range(4)]
         for producer in producers:
             producer.start()
-        while sum(len(values) for values in acknowledged) < 200:
-            time.sleep(0.005)
+        until(lambda: sum(len(values) for values in acknowledged) >= 200)
         assert server.signal(number) == 0
         for producer in producers:
             producer.join(timeout=20)
@@ -122,8 +121,7 @@ def test_what_a_member_holds_is_acknowledged_in_a_stop_and_no_more_delivered(
             held = next(consumer)
             stop = threading.Thread(target=server.stop)
             stop.start()
-            while server.server.ready:
-                time.sleep(0.005)
+            until(lambda: not server.server.ready)
             consumer.accept(held)
             stop.join()
     with (

@@ -21,9 +21,9 @@ import pytest
 from fix_calls import Calls
 from fix_client import NewTopic
 from fix_server import Trim
-from server_processes import until
 from tables import each
 from token_calls import ROOT, client_of, new_token
+from waiting import until
 
 import wings_client
 from wings_client import Client, InvalidSql, PermissionDenied, ResourceExhausted, TopicNotFound

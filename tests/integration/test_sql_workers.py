@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +19,7 @@ import pyarrow.flight as flight
 import pytest
 from breakable_proxy import breakable
 from fix_calls import Calls
+from waiting import until
 
 import wings_client
 from wings_client import InvalidSql, ResourceExhausted
@@ -83,13 +83,6 @@ def bounded() -> Iterator[RunningServer]:
 
 def opened(server: RunningServer, text: str, cancel: Cancel | None = None) -> Query:
     return server.server.log.sql.open(text, lambda _: None, cancel=cancel)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    ends_at = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < ends_at, "it does not come to hold"
-        time.sleep(0.01)
 
 
 def workers() -> set[int]:
@@ -157,7 +150,7 @@ def test_a_text_that_takes_hours_to_parse_is_refused(bounded: RunningServer) -> 
 
 
 def test_a_result_whose_columns_take_too_much_is_refused(bounded: RunningServer) -> None:
-    text = f'select {", ".join("*" * 90)} from (select 1 as "{"x" * 200_000}")'
+    text = f'select {", ".join("*" * 66)} from (select 1 as "{"x" * 258_000}")'
     with pytest.raises(ResourceExhausted, match="the schema of a result"):
         opened(bounded, text)
     assert answers(bounded)

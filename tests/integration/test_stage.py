@@ -23,6 +23,7 @@ from flight_calls import (
     read_answer,
 )
 from tables import each
+from waiting import until
 
 from wings_core.limits import Limits
 from wings_server.testing import RunningServer, running_server
@@ -402,16 +403,6 @@ def sweeping(tmp_path: Path) -> Generator[tuple[RunningServer, flight.FlightClie
 
 def segments(server: RunningServer) -> int:
     return len(list((server.data_dir / "segments").iterdir()))
-
-
-def until(condition: Any) -> None:
-    """Wait for what a server does in the background."""
-    pause = threading.Event()
-    for _ in range(1_200):
-        if condition():
-            return
-        pause.wait(0.05)
-    raise AssertionError("it did not happen within a minute")
 
 
 def test_a_stage_that_is_never_published_is_swept_and_its_space_reclaimed(

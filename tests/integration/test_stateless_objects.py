@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from faulty_store import faulty_store
 from fix_postgres import PASSWORD, PostgresServer
 from flight_calls import code_of, create_topic, get, numbers, push
 from stateless_nodes import Nodes
+from waiting import until
 
 from wings_core.limits import Limits
 
@@ -25,13 +26,6 @@ SECONDS_MAX = 60.0
 def nodes(postgres: PostgresServer, tmp_path: Path) -> Generator[Nodes]:
     with ExitStack() as stack:
         yield Nodes(postgres.new_database(), tmp_path / "objects", stack)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def refusal(client: flight.FlightClient, number: int) -> str | None:
@@ -80,7 +74,7 @@ def test_while_the_object_store_is_away_small_pushes_go_on_to_a_bound_on_all_nod
         assert [values(client) for client in clients] == [acknowledged, acknowledged]
         proxy.down = False
         for client in clients:
-            wait_until(lambda client=client, last=number: refusal(client, last) is None)
+            until(lambda client=client, last=number: refusal(client, last) is None)
             acknowledged.append(number)
             number += 1
 
@@ -89,7 +83,7 @@ def test_while_the_object_store_is_away_small_pushes_go_on_to_a_bound_on_all_nod
                 rows = connection.execute("SELECT count(*) FROM wings.inline_folios").fetchone()
             return rows == (0,)
 
-        wait_until(is_drained)
+        until(is_drained)
         third = nodes.start(hot=s3_url, limits=limits).client()
         assert [values(client) for client in (*clients, third)] == [acknowledged] * 3
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from flight_calls import act, numbers, push, ticket_of
-from server_processes import until
+from waiting import until
 
 import wings_client
 from wings_server.testing import metadata_process, server_process

@@ -17,8 +17,9 @@ import pyarrow.flight as flight
 import pytest
 from fix_postgres import PostgresServer
 from flight_calls import act, create_topic, get, numbers, push
-from server_processes import SECONDS, children, is_running, serves, serving, until
+from server_processes import SECONDS, children, is_running, serves, serving
 from stateless_nodes import Nodes
+from waiting import until
 
 import wings_client
 from wings_core.metadata.postgres import listener

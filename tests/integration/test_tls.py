@@ -8,7 +8,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -23,6 +22,7 @@ from adbc_driver_flightsql import DatabaseOptions
 from flight_calls import act
 from token_calls import ROOT, bearer, client_of
 from typer.testing import CliRunner
+from waiting import until
 
 import wings_client
 from wings_core.errors import InvalidArgument, Unavailable
@@ -311,10 +311,7 @@ def test_renewed_certificates_are_read_on_a_hangup(tmp_path: Path) -> None:
         for pid in (server.pid, metadata.pid):
             os.kill(pid, signal.SIGHUP)
         for address in (server.http, metadata.address):
-            until = time.monotonic() + 60
-            while serial_of(address, certs) == before:
-                assert time.monotonic() < until, address
-                time.sleep(0.1)
+            until(lambda address=address: serial_of(address, certs) != before)
         assert serial_of(server.flight, certs) == flight_before, "needs a restart"
 
 

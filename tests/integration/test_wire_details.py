@@ -2,7 +2,6 @@
 
 import json
 import struct
-import time
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -22,6 +21,7 @@ from flight_calls import (
     put_stream,
     ticket_of,
 )
+from waiting import until
 
 from wings_core.limits import Limits
 from wings_server.testing import RunningServer, running_server, server_process
@@ -38,10 +38,7 @@ def server() -> Iterator[RunningServer]:
 
 def wait_for_segments(server: RunningServer, segments: int) -> None:
     """Wait until at most so many finished segments are left."""
-    end = time.monotonic() + 60
-    while len(server.server.log.store.folios()) > segments:
-        assert time.monotonic() < end, "the segments are still there"
-        time.sleep(0.002)
+    until(lambda: len(server.server.log.store.folios()) <= segments)
 
 
 @pytest.mark.parametrize("kind", ["scan", "follow"])

@@ -1,11 +1,10 @@
 """The budget of memory: who gets room, who waits, and what is lent of those that are idle."""
 
 import threading
-import time
-from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
+from waiting import until
 
 from wings_core import memory
 from wings_core.errors import ResourceExhausted, Unavailable
@@ -14,13 +13,6 @@ from wings_core.memory import COPIES, FIRST_BYTES, READ_BYTES_MIN, MemoryBudget,
 
 FIRST = COPIES * FIRST_BYTES
 SECONDS_MAX = 20.0
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS_MAX
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def begin(room: ReadRoom) -> threading.Thread:
@@ -78,7 +70,7 @@ def test_a_batch_larger_than_its_room_is_counted_and_holds_up_others() -> None:
     large.end(100 * MIB)
     assert budget.held == 100 * MIB
     thread = begin(other)
-    wait_until(lambda: budget.waiting == 1)
+    until(lambda: budget.waiting == 1)
     large.close()
     thread.join(SECONDS_MAX)
     assert not thread.is_alive()
@@ -90,7 +82,7 @@ def test_what_is_counted_leaves_less_room() -> None:
     budget = MemoryBudget(64 * MIB, 64 * MIB)
     budget.count(lambda: pending[0])
     thread = begin(budget.room())
-    wait_until(lambda: budget.waiting == 1)
+    until(lambda: budget.waiting == 1)
     pending[0] = 0
     budget.came_free()
     thread.join(SECONDS_MAX)
@@ -105,7 +97,7 @@ def test_room_is_lent_in_the_order_in_which_it_was_asked_for() -> None:
     threads: list[threading.Thread] = []
     for number, room in enumerate(rooms):
         threads.append(begin(room))
-        wait_until(lambda waiting=number + 1: budget.waiting == waiting)
+        until(lambda waiting=number + 1: budget.waiting == waiting)
     budget.give(holder, FIRST)
     threads[0].join(SECONDS_MAX)
     assert [room.held for room in rooms] == [FIRST, 0, 0]
@@ -127,9 +119,9 @@ def test_more_streams_wait_only_while_the_process_is_small(
     budget.add(holder, 2 * FIRST)
     crowd = budget.waiting_max + 3
     threads = [begin(budget.room()) for _ in range(crowd)]
-    wait_until(lambda: budget.waiting == crowd)
+    until(lambda: budget.waiting == crowd)
     own[0] = FIRST // 2 + 1
-    wait_until(lambda: budget.waiting == budget.waiting_max)
+    until(lambda: budget.waiting == budget.waiting_max)
     with pytest.raises(ResourceExhausted, match="streams wait for room"):
         budget.room().begin()
     own[0] = 0
@@ -145,7 +137,7 @@ def test_a_crowd_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     holder = budget.room()
     budget.add(holder, 2 * FIRST)
     threads = [begin(budget.room()) for _ in range(budget.waiting_max)]
-    wait_until(lambda: budget.waiting == budget.waiting_max)
+    until(lambda: budget.waiting == budget.waiting_max)
     with pytest.raises(ResourceExhausted, match="streams wait for room"):
         budget.room().begin()
     budget.stop(Unavailable("the server is stopping"))
@@ -191,7 +183,7 @@ def test_a_stop_ends_the_waits() -> None:
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    wait_until(lambda: budget.waiting == 1)
+    until(lambda: budget.waiting == 1)
     budget.stop(Unavailable("the server is stopping"))
     thread.join(SECONDS_MAX)
     assert len(refused) == 1

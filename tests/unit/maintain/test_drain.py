@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from waiting import until
 
 from wings_core.check import check_directory
 from wings_core.data_directory import DataDirectory
@@ -117,10 +118,8 @@ def test_after_a_drain_on_demand_another_node_may_drain_soon(
     monkeypatch.setattr(drain, "LEASE_IDLE_SECONDS", 0.01)
     push(log, topic_of(log), 0)
     assert drained(log)
-    until = time.monotonic() + 60
-    while log.maintenance.acquire_lease(drain.LEASE, "another", 1.0) is None:
-        assert time.monotonic() < until, "the lease is kept, though nothing is to be drained"
-        threading.Event().wait(0.01)
+    # The lease is given up where nothing is to be drained.
+    until(lambda: log.maintenance.acquire_lease(drain.LEASE, "another", 1.0) is not None)
 
 
 def test_a_check_meanwhile_finds_the_pages_where_they_are_now(
@@ -201,12 +200,8 @@ def test_what_a_crash_left_is_drained_after_the_next_start(
     before = rows_of(log, topic)
     log.close()
     monkeypatch.undo()
-    pause = threading.Event()
     with closing(Log.open(OneDirectory(directory), LIMITS)) as again:
-        until = time.monotonic() + 60
-        while formats(again, topic) != [PageFormat.DRAINED]:
-            assert time.monotonic() < until
-            pause.wait(0.05)
+        until(lambda: formats(again, topic) == [PageFormat.DRAINED])
         assert rows_of(again, topic) == before
 
 
@@ -329,12 +324,12 @@ def test_where_storage_takes_nothing_small_pushes_go_on_to_a_bound_and_all_recov
             assert "the limit is 10000" in error_of_push(log, topic).message
             assert 5 < pushed < 200
             assert [row[:2] for row in rows_of(log, topic)] == [(n, n) for n in range(pushed)]
-        until = time.monotonic() + 60
+        end = time.monotonic() + 60
         while True:
             try:
                 push(log, topic, pushed)
             except ResourceExhausted:  # Until what waits has been moved, and the drain knows.
-                assert time.monotonic() < until
+                assert time.monotonic() < end
                 threading.Event().wait(0.01)
             else:
                 break

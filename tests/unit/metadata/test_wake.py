@@ -1,21 +1,16 @@
 """Threads that wait for the same commit: each is woken, whatever the others do."""
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
+
+from waiting import until
 
 from wings_core.metadata.waiting import Wake, in_turn
 
 LONG = 60.0
 MANY = 160
-
-
-def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        time.sleep(0.001)
 
 
 def notify(wakes: list[Wake]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from waiting import until
 
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.interfaces import Nodes
@@ -124,12 +125,3 @@ def test_an_address_that_no_client_could_use_is_refused_before_anything_is_opene
     with pytest.raises(InvalidArgument, match=reason):
         server.start()
     assert not (tmp_path / "data").exists()
-
-
-def until(holds: Any) -> None:
-    pause = threading.Event()
-    for _ in range(int(LONG / 0.01)):
-        if holds():
-            return
-        pause.wait(0.01)
-    pytest.fail("it never came to hold")

@@ -4,7 +4,6 @@ import logging
 import os
 import resource
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
@@ -14,6 +13,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pytest
+from waiting import until
 
 from wings_core.errors import Internal, Unavailable
 from wings_core.fetch.fetcher import Cancel
@@ -104,13 +104,6 @@ def test_a_process_that_is_ended_says_nothing(caplog: pytest.LogCaptureFixture) 
         worker.close()
     assert not worker.alive
     assert not caplog.messages
-
-
-def until(holds: Callable[[], bool]) -> None:
-    ends_at = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < ends_at, "it does not come to hold"
-        time.sleep(0.01)
 
 
 def ended(call: Callable[[], Found]) -> Found:
