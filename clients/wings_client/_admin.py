@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from wings_client._arguments import checked
-from wings_client._follow import resolve_offset
-from wings_client._many import PartitionsValue, starts
 from wings_client._messages import OffsetValue, TimeValue, build, wire_partition, wire_time
 from wings_client._model import (
     ConsumerOffset,
@@ -15,6 +13,7 @@ from wings_client._model import (
     Topic,
     parsed,
 )
+from wings_client._read_options import PartitionsValue, place, starts
 from wings_client._schemas import SchemaLike, schema_of
 from wings_client._transport import Transport
 from wings_core.contracts.actions import (
@@ -32,6 +31,7 @@ from wings_core.contracts.actions import (
     TopicBody,
 )
 from wings_core.contracts.commits import CommitOffsets
+from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.reads import ALL
 from wings_core.errors import InvalidArgument, InvalidTicket
 from wings_core.partitions import JsonScalar
@@ -277,7 +277,10 @@ class AdminCalls:
         Raises:
             TopicNotFound: There is no such topic.
         """
-        return resolve_offset(self._transport, name_of(topic), partition, offset)
+        if isinstance(offset, int):
+            return offset
+        found = starts(self._transport, _offsets_of(topic, place(partition, None, offset)))
+        return next(iter(found.values()))
 
     def resolve_offsets(self, topic: TopicRef, offset: OffsetValue) -> dict[JsonScalar, int]:
         """Return the number that an offset stands for now in each partition, by its value.
@@ -286,13 +289,17 @@ class AdminCalls:
             TopicNotFound: There is no such topic.
             OffsetOutOfRange: The offset is below a log's start.
         """
-        return starts(self._transport, name_of(topic), ALL, offset)
+        return starts(self._transport, _offsets_of(topic, place(None, ALL, offset)))
 
     def _described(self, topic: TopicRef) -> Topic:
         return topic if isinstance(topic, Topic) else self.topic(topic)
 
     def _act(self, action: str, body: ActionBody, *, repeatable: bool = True) -> Any:
         return self._transport.act(action, body, repeatable=repeatable)
+
+
+def _offsets_of(topic: TopicRef, where: Mapping[str, Any]) -> InfoCommand:
+    return build(InfoCommand, InvalidTicket, "offsets", topic=name_of(topic), **where)
 
 
 def name_of(topic: TopicRef) -> str:

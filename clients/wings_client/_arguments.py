@@ -12,7 +12,8 @@ from datetime import datetime
 from functools import wraps
 from itertools import chain, repeat
 from numbers import Integral, Real
-from typing import Any, TypeVar, cast
+from types import NoneType
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from wings_client._messages import wire_time
 from wings_client._model import Staged, Topic
@@ -21,6 +22,7 @@ from wings_core.contracts.messages import shortened
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import InvalidArgument
+from wings_core.suggestions import did_you_mean
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -226,8 +228,14 @@ def _checked(call: Any, label: str, checks: Mapping[str, Check]) -> Any:
     arguments = {
         each.name: _argument(label, each.name, checks[each.name], is_optional=each.default is None)
         for each in parameters
-        if each.name not in UNCHECKED
+        if each.name not in UNCHECKED and each.kind is not each.VAR_KEYWORD
     }
+    options = [hint for each in parameters for hint in _options_of(each).items()]
+    for name, hint in options:
+        is_optional = NoneType in get_args(hint)
+        arguments[name] = _argument(label, name, checks[name], is_optional=is_optional)
+    own = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
+    known = [*own, *(name for name, _ in options)]
     if not arguments:
         return call
     positional = [
@@ -243,6 +251,11 @@ def _checked(call: Any, label: str, checks: Mapping[str, Check]) -> Any:
             check(value)
             for check, value in zip(chain(positional, repeat(_as_it_is)), args, strict=False)
         ]
+        # Without options, Python itself refuses an unknown one.
+        unknown = next((name for name in keys if name not in known), None) if options else None
+        if unknown is not None:
+            hint = did_you_mean(unknown, known)
+            raise TypeError(f"{label}() got an unexpected keyword argument {unknown!r}{hint}")
         keys = {name: arguments.get(name, _as_it_is)(value) for name, value in keys.items()}
         return call(*taken, **keys)
 
@@ -254,6 +267,14 @@ def _checked(call: Any, label: str, checks: Mapping[str, Check]) -> Any:
         return await checked_call(*args, **keys)
 
     return checked_coroutine
+
+
+def _options_of(parameter: inspect.Parameter) -> dict[str, Any]:
+    """Return the types of the keyword arguments of `**options: Unpack[…]`, by name."""
+    if parameter.kind is not parameter.VAR_KEYWORD:
+        return {}
+    (keywords,) = get_args(parameter.annotation)
+    return get_type_hints(keywords)
 
 
 def _as_it_is(value: Any) -> Any:

@@ -12,12 +12,13 @@ from collections.abc import Container, Generator, Iterable, Iterator, Sequence
 from typing import Any, Literal, cast
 
 from wings_client._errors import client_closed, is_passing
-from wings_client._many import starts
 from wings_client._model import Chunk, RangesBatch
+from wings_client._read_options import entries_of, starts
 from wings_client._retry import Backoff
 from wings_client._stream import OpenStream, Reading, StreamCancelled, milliseconds
 from wings_client._transport import Transport
 from wings_core.contracts.chunks import reached
+from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.reads import ALL, PartitionEntry
 from wings_core.contracts.tickets import FollowTicket, ScanTicket
 from wings_core.errors import (
@@ -82,20 +83,11 @@ class Chunks(Iterable[RangesBatch]):
         """Whether the next stream may have a later version of the schema than the last."""
         self.on_data_loss: OnDataLoss = "error"
         self.chunks_yielded = 0
-        entries = self._entries()
         self.next_offsets: dict[JsonScalar, int] = cast("Any", dict(ticket.positions))
-        for entry in entries:
+        for entry in entries_of(ticket):
             if isinstance(entry.offset, int):
                 self.next_offsets[cast("JsonScalar", entry.partition)] = entry.offset
         self.exact: Container[JsonScalar] = frozenset(self.next_offsets)
-
-    def _entries(self) -> Sequence[PartitionEntry]:
-        """Return the partitions of the ticket, with their ranges; empty for all."""
-        ticket = self._ticket
-        if ticket.partitions is None:
-            end_offset = ticket.end_offset if isinstance(ticket, ScanTicket) else None
-            return (PartitionEntry(ticket.partition, ticket.offset, end_offset),)
-        return () if ticket.partitions == ALL else ticket.partitions
 
     def _one_stream(self) -> Iterator[RangesBatch]:
         """Yield the chunks of one stream, which begins where the last one stopped."""
@@ -141,7 +133,7 @@ class Chunks(Iterable[RangesBatch]):
 
     def _left(self) -> Iterator[PartitionEntry]:
         """Yield what is left of the partitions of a ticket that has not all."""
-        for entry in self._entries():
+        for entry in entries_of(self._ticket):
             offset = self.next_offsets.get(cast("JsonScalar", entry.partition))
             if offset is None or entry.end_offset is None or offset < entry.end_offset:
                 yield entry if offset is None else entry._replace(offset=offset)
@@ -237,7 +229,8 @@ class Chunks(Iterable[RangesBatch]):
         if one:
             return True
         # It will have passed other partitions too, and each would end a stream.
-        for value, kept in starts(self._transport, self._ticket.topic, ALL).items():
+        everywhere = InfoCommand(topic=self._ticket.topic, partitions=ALL)
+        for value, kept in starts(self._transport, everywhere).items():
             self._skips_to(value, kept)
         return True
 
@@ -254,10 +247,10 @@ class Chunks(Iterable[RangesBatch]):
         return True
 
 
-def of_one(chunks: Iterable[RangesBatch]) -> Generator[Chunk]:
-    """Yield the chunks of one partition, each with its offsets."""
-    for batch, ((_, start_offset, end_offset, _),) in chunks:
-        yield Chunk(batch, start_offset, end_offset)
+def chunk_of(found: RangesBatch) -> Chunk:
+    """Return a batch of one partition with its offsets."""
+    batch, ((_, start_offset, end_offset, _),) = found
+    return Chunk(batch, start_offset, end_offset)
 
 
 def warn_of_loss(topic: str, partition: object, first: int, end: int) -> None:

@@ -1,7 +1,7 @@
 """The client: one object for all calls, safe to share between threads."""
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, Self
+from typing import Literal, Self, Unpack
 
 from wings_client._access import Access, Pem
 from wings_client._acquire import member_name, ticket_of
@@ -15,8 +15,11 @@ from wings_client._arguments import (
 )
 from wings_client._chunks import OnDataLoss
 from wings_client._consumer import Consumer, ConsumerEngine
-from wings_client._consumer_offsets import Start
+from wings_client._consumer_offsets import ConsumerOffsets, Start
+from wings_client._consumer_reads import ConsumerReads
+from wings_client._messages import build, wire_partition
 from wings_client._model import PartitionValue
+from wings_client._read_options import SelectKeywords
 from wings_client._reads import ReadCalls
 from wings_client._retry import Retry
 from wings_client._shards import ShardCalls
@@ -31,8 +34,9 @@ from wings_client._writes import WriteCalls
 from wings_client.gather._gather import Gather, gather
 from wings_client.gather._request import Request
 from wings_client.gather._rules import Rules, Sentinel, Strategy, wait
+from wings_core.contracts.reads import ReadOptions
 from wings_core.contracts.share_stream import CREDIT_MAX
-from wings_core.errors import InvalidArgument, WingsError
+from wings_core.errors import InvalidArgument, InvalidTicket, WingsError
 
 TIMEOUT_SECONDS = 30.0
 
@@ -125,9 +129,7 @@ class Client(
         on_data_loss: OnDataLoss = "error",
         auto_commit: bool | float = True,
         timeout: float | None = None,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the contract's word.
-        system_columns: bool = False,
+        **options: Unpack[SelectKeywords],
     ) -> Consumer:
         """Open a named consumer, which resumes at the last committed offsets of its name.
 
@@ -147,10 +149,10 @@ class Client(
                 seconds. False leaves it to `Consumer.commit`.
             timeout: Seconds without a message after which iteration ends, once the server says that
                 there is none; None: never.
-            columns: The columns wanted, in order; None: all.
-            filter: A SQL predicate over the topic's columns.
-            system_columns: Append `__offset` and `__timestamp`; of many partitions, before them
-                `__partition`, the value's JSON text.
+            options: `columns`: names of the columns to return, in order, instead of all.
+                `filter`: a SQL predicate over the topic's columns.
+                `system_columns=True`: append `__offset` and `__timestamp`; of many partitions,
+                before them `__partition`, the value's JSON text.
 
         Returns:
             An iterator: of a single partition of `(batch, partition, start_offset, end_offset)`, of
@@ -162,20 +164,15 @@ class Client(
                 while iterating.
         """
         described = self._described(topic)
-        engine = ConsumerEngine(
-            self._transport,
-            self,
-            name,
-            described,
-            partitions=partitions,
-            start=start,
-            on_data_loss=on_data_loss,
-            auto_commit=auto_commit,
-            timeout=timeout,
-            columns=columns,
-            filter=filter,
-            system_columns=system_columns,
+        wanted = build(ReadOptions, InvalidTicket, "consumer", **options)
+        fixed = [None] if described.partition_key is None else None  # New ones as they appear.
+        if partitions is not None:
+            fixed = [wire_partition(value) for value in partitions]
+        offsets = ConsumerOffsets(self._transport, self, name, described)
+        reads = ConsumerReads(
+            self._transport, described, fixed, offsets.first(start), wanted, on_data_loss
         )
+        engine = ConsumerEngine(self._transport, offsets, reads, auto_commit, timeout)
         consumer = Consumer(engine)
         self._transport.add(consumer)
         return consumer

@@ -1,15 +1,12 @@
 """The named consumer: reads all partitions of a topic from its last committed offsets."""
 
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Iterator
+from typing import Self
 
-from wings_client._chunks import OnDataLoss
-from wings_client._consumer_offsets import ConsumerCalls, ConsumerOffsets, Start
+from wings_client._consumer_offsets import ConsumerOffsets
 from wings_client._consumer_reads import Consumed, ConsumerReads
 from wings_client._forks import finalize
-from wings_client._messages import wire_partition
-from wings_client._model import PartitionValue, Topic
 from wings_client._transport import Transport
 from wings_core.errors import WingsError
 from wings_core.partitions import JsonScalar
@@ -34,31 +31,17 @@ class ConsumerEngine:
     def __init__(
         self,
         transport: Transport,
-        calls: ConsumerCalls,
-        name: str,
-        topic: Topic,
-        *,
-        partitions: Sequence[PartitionValue] | None,
-        start: Start,
-        on_data_loss: OnDataLoss,
+        offsets: ConsumerOffsets,
+        reads: ConsumerReads,
         auto_commit: bool | float,
         timeout: float | None,
-        **selection: Any,
     ) -> None:
-        self.name = name
-        self.topic = topic
+        self.name = offsets.name
+        self.topic = offsets.topic
         self.timeout = timeout
         self.transport = transport
-        self.offsets = ConsumerOffsets(transport, calls, name, topic)
-        fixed = _fixed(topic, partitions)
-        self.reads = ConsumerReads(
-            transport,
-            topic,
-            fixed,
-            self.offsets.first(start),
-            selection,
-            on_data_loss,
-        )
+        self.offsets = offsets
+        self.reads = reads
         self.auto_commit = auto_commit
         self._lock = threading.RLock()  # A signal handler may close it.
         self._started = False
@@ -217,10 +200,3 @@ class Consumer(Iterator[Consumed]):
     def __exit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
         """Close the consumer; unless the block raised, commit all that was delivered."""
         self.engine.leave(failing=error is not None)
-
-
-def _fixed(topic: Topic, partitions: Sequence[PartitionValue] | None) -> list[JsonScalar] | None:
-    """Return the partitions to read; None where new ones are read as they appear."""
-    if partitions is not None:
-        return [wire_partition(value) for value in partitions]
-    return [None] if topic.partition_key is None else None

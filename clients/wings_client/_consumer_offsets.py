@@ -12,13 +12,16 @@ from typing import Literal, Protocol, TypeVar
 from wings_client._cancellation import current_cancellation
 from wings_client._consumer_reads import Consumed
 from wings_client._errors import client_closed, is_passing
-from wings_client._many import starts
+from wings_client._messages import build
 from wings_client._model import ConsumerOffset, PartitionValue, Topic
+from wings_client._read_options import place, starts
 from wings_client._retry import Backoff
 from wings_client._transport import Transport
 from wings_core.contracts.actions import OFFSETS_MAX
 from wings_core.contracts.chunks import reached
-from wings_core.errors import WingsError
+from wings_core.contracts.info import InfoCommand
+from wings_core.contracts.reads import ALL
+from wings_core.errors import InvalidArgument, WingsError
 from wings_core.partitions import JsonScalar
 from wings_core.times import Deadline
 
@@ -47,12 +50,12 @@ class ConsumerOffsets:
 
     Args:
         transport: To the server.
-        calls: The client's.
-        name: The consumer's.
-        topic: What it reads.
+        calls: The calls of the client.
+        name: Name of the consumer.
+        topic: The topic to read.
 
     Attributes:
-        name: The consumer's name.
+        name: Name of the consumer.
         topic: The topic.
         read_at: The time at which the committed offsets were read, by `time.monotonic`.
     """
@@ -97,7 +100,9 @@ class ConsumerOffsets:
             for each in self._calls.committed_offsets(self.name, self.topic)
         }
         if not committed and start != "earliest":
-            committed = starts(self._transport, self.topic.name, "all", start)
+            keys = place(None, ALL, start)
+            command = build(InfoCommand, InvalidArgument, "offsets", topic=self.topic.name, **keys)
+            committed = starts(self._transport, command)
             self._send(committed)
         return committed
 

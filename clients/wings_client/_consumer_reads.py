@@ -7,12 +7,12 @@ from typing import Any
 
 from wings_client._chunks import Chunks, OnDataLoss
 from wings_client._handover import Handover, HandoverClosed
-from wings_client._many import wire_partitions
 from wings_client._messages import build
 from wings_client._model import ConsumedBatch, RangesBatch, Topic
+from wings_client._read_options import wire_partitions
 from wings_client._threads import Work
 from wings_client._transport import Transport
-from wings_core.contracts.reads import ALL, ENTRIES_MAX
+from wings_core.contracts.reads import ALL, ENTRIES_MAX, ReadOptions
 from wings_core.contracts.tickets import FollowTicket, ScanTicket
 from wings_core.errors import InvalidTicket
 from wings_core.partitions import JsonScalar
@@ -37,7 +37,7 @@ class ConsumerReads:
         partitions: Those to read: of one, items are `ConsumedBatch`, of more `RangesBatch`. None:
             all, new ones as they come into being.
         starts: Where to begin; a partition that is not in it begins at its start.
-        selection: Keys of the tickets: columns, filter, system columns.
+        options: The columns and rows to read.
         on_data_loss: What becomes of a read whose place retention has passed.
 
     Attributes:
@@ -50,13 +50,13 @@ class ConsumerReads:
         topic: Topic,
         partitions: Sequence[JsonScalar] | None,
         starts: Mapping[JsonScalar, int],
-        selection: Mapping[str, Any],
+        options: ReadOptions,
         on_data_loss: OnDataLoss,
     ) -> None:
         self.handover: Handover[Consumed] = Handover(BATCHES_WAITING_MAX, givers=1)
         self._transport = transport
         self._topic = topic
-        self._selection = selection
+        self._options = options
         self._reads: list[Chunks] = []
         self._is_of_one = partitions is not None and len(partitions) == 1
         self._handed_over: Counter[Chunks] = Counter()
@@ -117,7 +117,7 @@ class ConsumerReads:
     def _lags(self, read: Chunks) -> bool:
         keys: dict[str, Any] = {
             "columns": self._topic.schema.names[:1],
-            "filter": self._selection.get("filter"),
+            "filter": self._options.filter,
             **read.where(),
         }
         probe = self._chunks(ScanTicket, keys)
@@ -133,7 +133,7 @@ class ConsumerReads:
             self._probe = None
 
     def _add(self, **where: Any) -> None:
-        self._reads.append(self._chunks(FollowTicket, {**self._selection, **where}))
+        self._reads.append(self._chunks(FollowTicket, {**self._options.selection, **where}))
 
     def _chunks(
         self, kind: type[FollowTicket] | type[ScanTicket], keys: Mapping[str, Any]

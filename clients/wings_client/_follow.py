@@ -1,25 +1,17 @@
 """Follow: messages as they are committed, each once, in order within a partition."""
 
-from abc import ABC
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar, cast
 
-from wings_client._chunks import Chunks, OnDataLoss, of_one
-from wings_client._many import (
-    OffsetsValue,
-    PartitionsValue,
-    starts,
-    where,
-    wire_partitions,
-)
-from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
-from wings_client._model import Chunk, PartitionValue, RangesBatch
+from wings_client._chunks import Chunks, OnDataLoss, chunk_of
+from wings_client._model import Chunk, RangesBatch
+from wings_client._read_options import command_of, entries_of, starts
 from wings_client._scan import plan
 from wings_client._transport import Transport
 from wings_client.arrow import RecordBatchReader, Schema
-from wings_core.contracts.info import InfoCommand
-from wings_core.contracts.tickets import FollowTicket, ScanTicket, parse_ticket
-from wings_core.errors import InvalidTicket, PartitionRequired
+from wings_core.contracts.reads import ALL, PartitionEntry
+from wings_core.contracts.tickets import FollowTicket
 from wings_core.partitions import JsonScalar
 from wings_core.times import Deadline
 
@@ -33,11 +25,14 @@ class Following(ABC, Iterator[T], Generic[T]):
     stopped, so every row comes once, in order within its partition. The stream on the server ends
     with `close`, and when the follow is garbage-collected, as after leaving a `for` loop over it.
     One thread iterates; `close` may be called from any.
+
+    Attributes:
+        chunks: The read behind it.
     """
 
-    def __init__(self, chunks: Chunks, items: Iterator[T], schema_of: Callable[[], Schema]) -> None:
-        self._chunks = chunks
-        self._iterator = items
+    def __init__(self, chunks: Chunks, schema_of: Callable[[], Schema]) -> None:
+        self.chunks = chunks
+        self._iterator = iter(chunks)
         self._schema_of = schema_of
         self._schema: Schema | None = None
 
@@ -58,7 +53,7 @@ class Following(ABC, Iterator[T], Generic[T]):
         What reads it waits as iterating does: without a timeout, for ever. Rows that were iterated
         over before are not in it. It ends in an error where the topic's schema grows meanwhile.
         """
-        batches = (cast("Chunk | RangesBatch", each).batch for each in self)
+        batches = (each.batch for each in self._iterator)
         reader = RecordBatchReader.from_batches(self.schema, batches)
         return cast("Any", reader).__arrow_c_stream__(requested_schema)
 
@@ -69,11 +64,16 @@ class Following(ABC, Iterator[T], Generic[T]):
             StopIteration: The deadline has passed, or the follow was closed.
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
-        return next(self._iterator)
+        return self.item(next(self._iterator))
+
+    @staticmethod
+    @abstractmethod
+    def item(batch: RangesBatch) -> T:
+        """Return a batch in the form that the follow yields."""
 
     def close(self) -> None:
         """End the follow; a thread that waits in it gets `StopIteration`."""
-        self._chunks.cancel()
+        self.chunks.cancel()
 
     def __enter__(self) -> Self:
         """Return the follow itself."""
@@ -85,10 +85,15 @@ class Following(ABC, Iterator[T], Generic[T]):
 
 
 class Follow(Following[Chunk]):
-    """Of one partition, made by `Client.follow`: yields `(batch, start_offset, end_offset)`."""
+    """A follow of one partition, made by `Client.follow`.
 
-    def __init__(self, chunks: Chunks, schema_of: Callable[[], Schema]) -> None:
-        super().__init__(chunks, of_one(chunks), schema_of)
+    Yields `(batch, start_offset, end_offset)`.
+    """
+
+    @staticmethod
+    def item(batch: RangesBatch) -> Chunk:
+        """Return the batch with its offsets."""
+        return chunk_of(batch)
 
     def __repr__(self) -> str:
         """Return where it continues."""
@@ -97,19 +102,21 @@ class Follow(Following[Chunk]):
     @property
     def next_offset(self) -> int:
         """The offset at which it continues: one past the last row delivered or filtered out."""
-        (offset,) = self._chunks.next_offsets.values()
+        (offset,) = self.chunks.next_offsets.values()
         return offset
 
 
 class ManyFollow(Following[RangesBatch]):
-    """Of many partitions, made by `Client.follow`: yields `(batch, ranges)`."""
+    """A follow of many partitions, made by `Client.follow`; yields `(batch, ranges)`."""
 
-    def __init__(self, chunks: Chunks, schema_of: Callable[[], Schema]) -> None:
-        super().__init__(chunks, iter(chunks), schema_of)
+    @staticmethod
+    def item(batch: RangesBatch) -> RangesBatch:
+        """Return the batch."""
+        return batch
 
     def __repr__(self) -> str:
-        """Return of how many partitions something is known."""
-        return f"ManyFollow({len(self._chunks.next_offsets)} partitions)"
+        """Return the number of partitions with a known offset."""
+        return f"ManyFollow({len(self.chunks.next_offsets)} partitions)"
 
     @property
     def next_offsets(self) -> dict[JsonScalar, int]:
@@ -117,92 +124,59 @@ class ManyFollow(Following[RangesBatch]):
 
         Given as `offset` of another follow of all partitions, that one continues there.
         """
-        return dict(self._chunks.next_offsets)
+        return dict(self.chunks.next_offsets)
 
 
 def follow(
-    transport: Transport,
-    topic: str,
-    partition: PartitionValue,
-    offset: OffsetValue,
-    timeout: float | None,
-    on_data_loss: OnDataLoss,
-    **keys: Any,
-) -> Follow:
-    """Open a follow of a partition; see `Client.follow`."""
+    transport: Transport, ticket: FollowTicket, timeout: float | None, on_data_loss: OnDataLoss
+) -> Follow | ManyFollow:
+    """Open a follow; blocks for a call where the start is not a number. See `Client.follow`."""
     deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
-    ticket = build(
-        FollowTicket,
-        InvalidTicket,
-        "follow",
-        topic=topic,
-        partition=wire_partition(partition),
-        offset=resolve_offset(transport, topic, partition, offset),
-        **keys,
+    chunks = Chunks(
+        transport,
+        _resolved(transport, ticket, skips=on_data_loss == "skip"),
+        deadline,
+        transport.retry.reconnect_seconds,
     )
-    seconds = transport.retry.reconnect_seconds
-    chunks = Chunks(transport, ticket, deadline, seconds)
-    if offset == "earliest":
+    chunks.on_data_loss = on_data_loss
+    is_one = ticket.partitions is None
+    if is_one and ticket.begin == "earliest":
         chunks.exact = ()
-    chunks.on_data_loss = on_data_loss
-    followed = Follow(chunks, lambda: plan(transport, topic, partition, "latest", **keys)[0])
+
+    def schema_of() -> Schema:
+        return plan(transport, command_of(ticket, "latest", **ticket.selection))[0]
+
+    followed = (Follow if is_one else ManyFollow)(chunks, schema_of)
     transport.add(followed)
     return followed
 
 
-def follow_many(
-    transport: Transport,
-    topic: str,
-    partitions: PartitionsValue,
-    offset: OffsetsValue,
-    timeout: float | None,
-    on_data_loss: OnDataLoss,
-    **keys: Any,
-) -> ManyFollow:
-    """Open a follow of many partitions; see `Client.follow`."""
-    deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
-    if offset != "earliest" and not isinstance(offset, Mapping):
-        # Resolved once, so that a stream that is opened again begins at the same places.
-        if on_data_loss == "skip" and isinstance(offset, int):
-            kept = starts(transport, topic, partitions)
-            offset = {value: max(offset, start) for value, start in kept.items()}
-        else:
-            offset = starts(transport, topic, partitions, offset)
-    ticket = build(
-        FollowTicket, InvalidTicket, "follow", topic=topic, **where(partitions, offset), **keys
-    )
-    chunks = Chunks(transport, ticket, deadline, transport.retry.reconnect_seconds)
-    chunks.on_data_loss = on_data_loss
-    selection: dict[str, Any] = keys | {"partitions": wire_partitions(partitions)}
-    followed = ManyFollow(
-        chunks, lambda: plan(transport, topic, None, "latest", None, **selection)[0]
-    )
-    transport.add(followed)
-    return followed
+def _resolved(transport: Transport, ticket: FollowTicket, *, skips: bool) -> FollowTicket:
+    """Return a ticket whose starts mean the same whenever its stream is opened again.
 
-
-def resolve_offset(
-    transport: Transport, topic: str, partition: PartitionValue, offset: OffsetValue
-) -> int:
-    """Return the number that an offset stands for now.
-
-    Resolved once, so that a stream that is opened again begins at the same place.
+    Args:
+        transport: To the server.
+        ticket: The ticket as asked for.
+        skips: Whether a number below a log's start stands for that start.
     """
-    if isinstance(offset, int):
-        return offset
-    command = build(
-        InfoCommand,
-        InvalidTicket,
-        "follow",
-        topic=topic,
-        partition=wire_partition(partition),
-        offset=wire_offset(offset),
+    begin = ticket.begin
+    if ticket.partitions is None:
+        if isinstance(begin, int):
+            return ticket
+        (begin,) = starts(transport, command_of(ticket, begin)).values()
+        return ticket.model_copy(update={"offset": begin})
+    if begin == "earliest":
+        return ticket
+    if skips and isinstance(begin, int):
+        kept = starts(transport, command_of(ticket, "earliest"))
+        found = {value: max(begin, start) for value, start in kept.items()}
+    else:
+        found = starts(transport, command_of(ticket, begin))
+    update: dict[str, Any] = {"offset": "earliest"}
+    if ticket.partitions == ALL:
+        return ticket.model_copy(update=update | {"positions": tuple(found.items())})
+    entries = tuple(
+        PartitionEntry(entry.partition, found.get(cast("JsonScalar", entry.partition)))
+        for entry in entries_of(ticket)
     )
-    tickets = [parse_ticket(found.ticket.ticket) for found in transport.info(command).endpoints]
-    # Without a partition, a topic with a key responds with all its partitions.
-    if len(tickets) != 1 or getattr(tickets[0], "partition", None) != command.partition:
-        raise PartitionRequired("the topic is partitioned: give a partition value")
-    (ticket,) = tickets
-    assert isinstance(ticket, ScanTicket)
-    assert isinstance(ticket.offset, int)
-    return ticket.offset
+    return ticket.model_copy(update=update | {"partitions": entries})

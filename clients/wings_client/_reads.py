@@ -1,23 +1,29 @@
 """Reading: the calls that fetch, scan, follow and query."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, overload
+from collections.abc import Iterator, Mapping
+from typing import Any, Unpack, overload
 
 from wings_client._admin import AdminCalls, TopicRef, check_which, name_of, which
 from wings_client._arguments import checked
-from wings_client._chunks import Chunks, OnDataLoss, of_one
-from wings_client._fetch import fetch, fetch_many
-from wings_client._follow import Follow, ManyFollow, follow, follow_many
-from wings_client._many import OffsetsValue, PartitionsValue
-from wings_client._messages import OffsetValue
+from wings_client._chunks import Chunks, OnDataLoss, chunk_of
+from wings_client._fetch import fetch, ticket_timeout_ms
+from wings_client._follow import Follow, ManyFollow, follow
+from wings_client._messages import OffsetValue, build
 from wings_client._model import Chunk, FetchResult, PartitionValue, Topic
+from wings_client._read_options import OffsetsValue, PartitionsValue, ReadKeywords, place
 from wings_client._scan import plan, scan
 from wings_client._sql import SqlParameters, SqlRead, SqlTables
 from wings_client._sql import ticket_of as ticket_of_sql
 from wings_client.arrow import RecordBatchReader, Schema
+from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.reads import ALL
-from wings_core.contracts.tickets import ScanTicket
-from wings_core.errors import InvalidTicket, PartitionRequired, SchemaMismatch
+from wings_core.contracts.tickets import (
+    FETCH_TIMEOUT_SECONDS,
+    FetchTicket,
+    FollowTicket,
+    ScanTicket,
+)
+from wings_core.errors import InvalidArgument, InvalidTicket, PartitionRequired, SchemaMismatch
 from wings_core.partitions import any_partition_value
 
 
@@ -35,10 +41,7 @@ class ReadCalls(AdminCalls):
         min_messages: int | None = None,
         max_messages: int | None = None,
         timeout: float | None = None,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the contract's word.
-        system_columns: bool = False,
-        schema_version: int | None = None,
+        **options: Unpack[ReadKeywords],
     ) -> FetchResult:
         """Return messages from an offset, of one partition or many; waits until there are enough.
 
@@ -52,12 +55,12 @@ class ReadCalls(AdminCalls):
             min_messages: Wait until this many are committed; None: 1.
             max_messages: Return no more than this; None: 10,000.
             timeout: Seconds to wait at most, up to 300; None: 0.5. 0 returns what is there.
-            columns: The columns wanted, in order; None: all.
-            filter: A SQL predicate over the topic's columns; min and max count what passes it.
-            system_columns: Append `__offset` and `__timestamp`; of many partitions, before them
-                `__partition`, the value's JSON text.
-            schema_version: Read the columns as an earlier version of the schema has them; None: as
-                the last.
+            options: `columns`: names of the columns to return, in order, instead of all.
+                `filter`: a SQL predicate over the topic's columns; the limits count the rows that
+                pass it.
+                `system_columns=True`: append `__offset` and `__timestamp`; of many partitions,
+                before them `__partition`, the value's JSON text.
+                `schema_version`: return the columns as in an earlier version of the schema.
 
         Raises:
             TopicNotFound: There is no such topic, or it was deleted during the wait.
@@ -65,29 +68,35 @@ class ReadCalls(AdminCalls):
             InvalidTicket: A bound is out of range, or a column unknown.
             InvalidFilter: Not one boolean expression over the topic's columns.
         """
-        keys: dict[str, Any] = {
-            "min_messages": min_messages,
-            "max_messages": max_messages,
-            "columns": columns,
-            "filter": filter,
-            "system_columns": system_columns,
-            "schema_version": schema_version,
-        }
-        name = name_of(topic)
+        wait = FETCH_TIMEOUT_SECONDS if timeout is None else timeout
+
+        def ticket(many: PartitionsValue | None) -> FetchTicket:
+            return build(
+                FetchTicket,
+                InvalidTicket,
+                "fetch",
+                topic=name_of(topic),
+                min_messages=min_messages,
+                max_messages=max_messages,
+                timeout_ms=ticket_timeout_ms(wait),
+                **place(partition, many, offset),
+                **options,
+            )
+
         check_which(partition, partitions)
         keyed = isinstance(topic, Topic) and topic.partition_key is not None
         if partition is None and (partitions or keyed or isinstance(offset, Mapping)):
-            return fetch_many(self._transport, name, partitions or ALL, offset, timeout, **keys)
-        assert not isinstance(offset, Mapping)
+            return fetch(self._transport, ticket(partitions or ALL), wait)
+        one = ticket(None)
         try:
-            return fetch(self._transport, name, partition, offset, timeout, **keys)
+            return fetch(self._transport, one, wait)
         except SchemaMismatch:
-            if schema_version is not None:
+            if one.schema_version is not None:
                 raise
             # The schema has grown during the wait: another stream reads all of it.
-            return fetch(self._transport, name, partition, offset, timeout, **keys)
+            return fetch(self._transport, one, wait)
         except PartitionRequired:  # Sooner known than by a look at the topic before each fetch.
-            return fetch_many(self._transport, name, ALL, offset, timeout, **keys)
+            return fetch(self._transport, ticket(ALL), wait)
 
     def scan(
         self,
@@ -98,10 +107,7 @@ class ReadCalls(AdminCalls):
         end_offset: int | None = None,
         parallel: int = 1,
         partitions: PartitionsValue | None = None,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the contract's word.
-        system_columns: bool = False,
-        schema_version: int | None = None,
+        **options: Unpack[ReadKeywords],
     ) -> RecordBatchReader:
         """Read what is committed now, of one partition or of many, batch by batch.
 
@@ -117,12 +123,11 @@ class ReadCalls(AdminCalls):
                 partition come by offset; partitions are mixed. With more, batches come as they
                 arrive: rows of one batch are in order of offset, batches are in none.
             partitions: `"all"` or a list of values; None: all. Few streams read many of them.
-            columns: The columns wanted, in order; None: all.
-            filter: A SQL predicate over the topic's columns.
-            system_columns: Append `__offset` and `__timestamp`; of many partitions, before them
-                `__partition`, the value's JSON text.
-            schema_version: Read the columns as an earlier version of the schema has them; None: as
-                the last.
+            options: `columns`: names of the columns to return, in order, instead of all.
+                `filter`: a SQL predicate over the topic's columns.
+                `system_columns=True`: append `__offset` and `__timestamp`; of many partitions,
+                before them `__partition`, the value's JSON text.
+                `schema_version`: return the columns as in an earlier version of the schema.
 
         Raises:
             TopicNotFound: There is no such topic.
@@ -130,19 +135,11 @@ class ReadCalls(AdminCalls):
                 `"earliest"` on, what retention takes meanwhile is skipped.
             WingsError: Also while the reader is read.
         """
-        return scan(
-            self._transport,
-            name_of(topic),
-            partition,
-            offset,
-            end_offset,
-            parallel,
-            which(self, topic, partition, partitions, is_planned=not system_columns),
-            columns=columns,
-            filter=filter,
-            system_columns=system_columns,
-            schema_version=schema_version,
+        many = which(
+            self, topic, partition, partitions, is_planned=not options.get("system_columns")
         )
+        command = scan_command(topic, place(partition, many, offset), end_offset, **options)
+        return scan(self._transport, command, parallel)
 
     def sql(
         self,
@@ -188,10 +185,7 @@ class ReadCalls(AdminCalls):
         offset: OffsetValue = "earliest",
         end_offset: int | None = None,
         splits: int = 1,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the contract's word.
-        system_columns: bool = False,
-        schema_version: int | None = None,
+        **options: Unpack[ReadKeywords],
     ) -> tuple[Schema, list[ScanTicket]]:
         """Cut what is committed now into ranges, to be read with `read_ticket`.
 
@@ -204,11 +198,10 @@ class ReadCalls(AdminCalls):
             offset: The first offset, in each partition.
             end_offset: The end, exclusive, in each partition; None: the end of the log now.
             splits: Cut each partition into this many near-equal ranges, at most one a row.
-            columns: The columns wanted, in order; None: all.
-            filter: A SQL predicate over the topic's columns.
-            system_columns: Append `__offset` and `__timestamp`.
-            schema_version: Read the columns as an earlier version of the schema has them; None: as
-                the last.
+            options: `columns`: names of the columns to return, in order, instead of all.
+                `filter`: a SQL predicate over the topic's columns.
+                `system_columns=True`: append `__offset` and `__timestamp`.
+                `schema_version`: return the columns as in an earlier version of the schema.
 
         Returns:
             The schema of the rows, and the tickets by partition value and offset, each with
@@ -219,18 +212,9 @@ class ReadCalls(AdminCalls):
             OffsetOutOfRange: The offset is below a log's start; fact `log_start_offset`.
             InvalidFilter: Not one boolean expression over the topic's columns.
         """
-        schema, parts = plan(
-            self._transport,
-            name_of(topic),
-            partition,
-            offset,
-            end_offset,
-            splits=splits,
-            columns=columns,
-            filter=filter,
-            system_columns=system_columns,
-            schema_version=schema_version,
-        )
+        where = place(partition, None, offset)
+        command = scan_command(topic, where, end_offset, splits, **options)
+        schema, parts = plan(self._transport, command)
         return schema, [part.ticket for part in parts]
 
     def locations(self, topic: TopicRef) -> tuple[str, ...]:
@@ -244,7 +228,7 @@ class ReadCalls(AdminCalls):
         found = self.topic(topic) if isinstance(topic, str) else topic
         key = found.partition_key
         value = any_partition_value(None if key is None else found.schema.field(key).type)
-        _, parts = plan(self._transport, found.name, value, "latest")
+        _, parts = plan(self._transport, scan_command(found, place(value, None, "latest")))
         return parts[0].locations
 
     def read_ticket(self, ticket: ScanTicket) -> Iterator[Chunk]:
@@ -260,7 +244,7 @@ class ReadCalls(AdminCalls):
             Unavailable: No server can be reached, or none knows of the log up to the range's end.
             WingsError: Any other refusal of the server.
         """
-        return of_one(Chunks(self._transport, ticket))
+        return map(chunk_of, Chunks(self._transport, ticket))
 
     @overload
     def follow(
@@ -270,11 +254,8 @@ class ReadCalls(AdminCalls):
         *,
         offset: OffsetValue = "earliest",
         timeout: float | None = None,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,
-        system_columns: bool = False,
-        schema_version: int | None = None,
         on_data_loss: OnDataLoss = "error",
+        **options: Unpack[ReadKeywords],
     ) -> Follow: ...
 
     @overload
@@ -285,11 +266,8 @@ class ReadCalls(AdminCalls):
         offset: OffsetsValue = "earliest",
         timeout: float | None = None,
         partitions: PartitionsValue,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,
-        system_columns: bool = False,
-        schema_version: int | None = None,
         on_data_loss: OnDataLoss = "error",
+        **options: Unpack[ReadKeywords],
     ) -> ManyFollow: ...
 
     def follow(
@@ -300,11 +278,8 @@ class ReadCalls(AdminCalls):
         offset: OffsetsValue = "earliest",
         timeout: float | None = None,
         partitions: PartitionsValue | None = None,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the contract's word.
-        system_columns: bool = False,
-        schema_version: int | None = None,
         on_data_loss: OnDataLoss = "error",
+        **options: Unpack[ReadKeywords],
     ) -> Follow | ManyFollow:
         """Read, and then go on as messages are committed: each once, in order in its partition.
 
@@ -316,14 +291,13 @@ class ReadCalls(AdminCalls):
             timeout: Seconds after which the follow ends; None: never.
             partitions: `"all"`, those born later too, or a list of values, in one stream. None: of
                 a topic with a key, all (a type checker knows of that where it is written out).
-            columns: The columns wanted, in order; None: all.
-            filter: A SQL predicate over the topic's columns.
-            system_columns: Append `__offset` and `__timestamp`; of many partitions, before them
-                `__partition`, the value's JSON text.
-            schema_version: Read the columns as an earlier version of the schema has them; None: as
-                the last.
             on_data_loss: `"skip"`: where retention has passed the place of the read, go on with
                 what is kept, and log a warning. `"error"`: raise `OffsetOutOfRange`.
+            options: `columns`: names of the columns to return, in order, instead of all.
+                `filter`: a SQL predicate over the topic's columns.
+                `system_columns=True`: append `__offset` and `__timestamp`; of many partitions,
+                before them `__partition`, the value's JSON text.
+                `schema_version`: return the columns as in an earlier version of the schema.
 
         Returns:
             An iterator: of one partition of `(batch, start_offset, end_offset)`, of many of
@@ -336,15 +310,33 @@ class ReadCalls(AdminCalls):
                 while iterating. In partitions read from `"earliest"`, what it takes is skipped.
             WingsError: Also while iterating.
         """
-        keys: dict[str, Any] = {
-            "columns": columns,
-            "filter": filter,
-            "system_columns": system_columns,
-            "schema_version": schema_version,
-        }
-        name, many = name_of(topic), which(self, topic, partition, partitions)
-        if many is not None:
-            return follow_many(self._transport, name, many, offset, timeout, on_data_loss, **keys)
-        if isinstance(offset, Mapping):
-            raise InvalidTicket("follow: offsets by partition are of many partitions")
-        return follow(self._transport, name, partition, offset, timeout, on_data_loss, **keys)
+        many = which(self, topic, partition, partitions)
+        ticket = build(
+            FollowTicket,
+            InvalidTicket,
+            "follow",
+            topic=name_of(topic),
+            **place(partition, many, offset),
+            **options,
+        )
+        return follow(self._transport, ticket, timeout, on_data_loss)
+
+
+def scan_command(
+    topic: TopicRef,
+    where: Mapping[str, Any],
+    end_offset: int | None = None,
+    splits: int | None = None,
+    **options: Unpack[ReadKeywords],
+) -> InfoCommand:
+    """Return the command that plans a scan; `where` is the result of `place`."""
+    return build(
+        InfoCommand,
+        InvalidArgument,
+        "scan",
+        topic=name_of(topic),
+        end_offset=end_offset,
+        splits=splits,
+        **where,
+        **options,
+    )

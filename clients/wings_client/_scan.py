@@ -5,19 +5,16 @@ resumes a part whose connection broke.
 """
 
 import threading
-from collections.abc import Generator, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Generator, Iterator
+from typing import NamedTuple, cast
 
 from wings_client._chunks import Chunks
 from wings_client._handover import Handover, HandoverClosed
-from wings_client._many import PartitionsValue, wire_partitions
-from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
-from wings_client._model import PartitionValue
 from wings_client._progress import counted, in_notebook
+from wings_client._read_options import entries_of
 from wings_client._transport import Transport
 from wings_client.arrow import RecordBatch, RecordBatchReader, Schema
 from wings_core.contracts.info import InfoCommand
-from wings_core.contracts.reads import PartitionEntry
 from wings_core.contracts.tickets import ScanTicket, parse_ticket
 from wings_core.errors import InvalidArgument
 
@@ -52,102 +49,57 @@ class Part(NamedTuple):
         return chunks
 
 
-def scan(
-    transport: Transport,
-    topic: str,
-    partition: PartitionValue,
-    offset: OffsetValue,
-    end_offset: int | None,
-    parallel: int,
-    partitions: PartitionsValue | None,
-    **keys: Any,
-) -> RecordBatchReader:
+def scan(transport: Transport, command: InfoCommand, parallel: int) -> RecordBatchReader:
     """Read a range; see `Client.scan`."""
-    schema, parts = ranges(
-        transport,
-        topic,
-        partition,
-        offset,
-        end_offset=end_offset,
-        parallel=parallel,
-        partitions=partitions,
-        **keys,
-    )
+    schema, parts = ranges(transport, command, parallel)
     if parallel == 1 or len(parts) <= 1:
         batches = _one_by_one(transport, parts)
     else:
         batches = ParallelScan(transport, parts, min(parallel, len(parts))).batches()
     if in_notebook():
-        total = None if keys.get("filter") else sum(_rows(part) for part in parts)
-        batches = counted(batches, f"scan of {topic.rsplit('/')[-1]}", total)
+        total = None if command.filter else sum(_rows(part) for part in parts)
+        batches = counted(batches, f"scan of {command.topic.rsplit('/')[-1]}", total)
     return RecordBatchReader.from_batches(schema, batches)
 
 
-def ranges(
-    transport: Transport,
-    topic: str,
-    partition: PartitionValue,
-    offset: OffsetValue,
-    *,
-    end_offset: int | None,
-    parallel: int,
-    partitions: PartitionsValue | None,
-    **keys: Any,
-) -> tuple[Schema, list[Part]]:
+def ranges(transport: Transport, command: InfoCommand, parallel: int) -> tuple[Schema, list[Part]]:
     """Return the ranges of `plan`, cut so that `parallel` streams have work.
 
     With `partitions`, each is of many partitions.
     """
     if not 1 <= parallel <= PARALLEL_MAX:
         raise InvalidArgument(f"parallel must be from 1 to {PARALLEL_MAX}; got {parallel}")
-    if partitions is not None:
-        keys |= {"partitions": wire_partitions(partitions), "splits": parallel}
-        schema, parts = plan(transport, topic, partition, offset, end_offset, **keys)
-        only = None if keys.get("system_columns") else _only_partition(parts)
+    if command.partitions is not None:
+        schema, parts = plan(transport, command.model_copy(update={"splits": parallel}))
+        only = None if command.system_columns else _only_partition(parts)
         if only is not None:
             return schema, list(_cut(only, parallel, 1))
         return schema, parts
-    schema, parts = plan(transport, topic, partition, offset, end_offset, **keys)
+    schema, parts = plan(transport, command)
     return schema, [cut for part in parts for cut in _cut(part, parallel, len(parts))]
 
 
-def plan(
-    transport: Transport,
-    topic: str,
-    partition: PartitionValue,
-    offset: OffsetValue,
-    end_offset: int | None = None,
-    **keys: Any,
-) -> tuple[Schema, list[Part]]:
+def plan(transport: Transport, command: InfoCommand) -> tuple[Schema, list[Part]]:
     """Return the parts that make up a range of one partition or of many, their ends fixed.
 
     Returns:
-        The schema of the batches, and the parts: by partition value where the keys do not have
+        The schema of the batches, and the parts: by partition value where the command does not have
         `partitions`.
     """
-    command = build(
-        InfoCommand,
-        InvalidArgument,
-        "scan",
-        topic=topic,
-        partition=wire_partition(partition),
-        offset=wire_offset(offset),
-        end_offset=end_offset,
-        **keys,
-    )
     info = transport.info(command)
+    clamps = command.begin == "earliest"
     parts: list[Part] = []
     for endpoint in info.endpoints:
         ticket = parse_ticket(endpoint.ticket.ticket)
         if isinstance(ticket, ScanTicket):
             locations = tuple(each.uri.decode() for each in endpoint.locations)
-            parts.append(Part(ticket, locations, clamps=offset == "earliest"))
+            parts.append(Part(ticket, locations, clamps))
     return cast("Schema", info.schema), parts
 
 
 def _only_partition(parts: list[Part]) -> Part | None:
     """Return the parts of a topic without a key as one, of its partition; None: it has a key."""
-    entries = [entry for part in parts for entry in _entries(part)]
+    entries = [entry for part in parts for entry in entries_of(part.ticket)]
     if not entries or any(entry.partition is not None for entry in entries):
         return None
     ticket = parts[0].ticket.model_copy(
@@ -162,17 +114,11 @@ def _only_partition(parts: list[Part]) -> Part | None:
 
 def _rows(part: Part) -> int:
     """Return how many rows the range of a part has, those that retention takes included."""
-    ranges = _entries(part) or (part.ticket,)
     return sum(
         each.end_offset - each.offset
-        for each in ranges
+        for each in entries_of(part.ticket)
         if isinstance(each.offset, int) and each.end_offset
     )
-
-
-def _entries(part: Part) -> Sequence[PartitionEntry]:
-    partitions = part.ticket.partitions
-    return partitions if isinstance(partitions, tuple) else ()
 
 
 def _cut(part: Part, parallel: int, parts_planned: int) -> Iterator[Part]:

@@ -1,14 +1,15 @@
 """Topics that are Iceberg tables: the table itself, and the union of it and what came since."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from wings_client._admin import AdminCalls, TopicRef, name_of
 from wings_client._arguments import checked
 from wings_client._messages import build
+from wings_client._read_options import SelectKeywords, place
 from wings_client._scan import plan
 from wings_client.arrow import RecordBatchReader
 from wings_core.contracts.actions import TopicBody
+from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.reads import ALL
 from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, WingsError
 from wings_core.storage.objects.open import s3_properties
@@ -79,10 +80,7 @@ class TableCalls(AdminCalls):
     def snapshot(
         self,
         topic: TopicRef,
-        *,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the contract's word.
-        system_columns: bool = False,
+        **options: Unpack[SelectKeywords],
     ) -> RecordBatchReader:
         """Read a topic at this moment: what its table has from the files, the rest from the server.
 
@@ -94,47 +92,38 @@ class TableCalls(AdminCalls):
 
         Args:
             topic: The topic.
-            columns: The columns wanted, in order; None: all.
-            filter: A SQL predicate over the topic's columns, evaluated on the server.
-            system_columns: Append `__offset` and `__timestamp`; of a topic with a key, before them
-                `__partition`, the value's JSON text.
+            options: `columns`: names of the columns to return, in order, instead of all.
+                `filter`: a SQL predicate over the topic's columns, evaluated on the server.
+                `system_columns=True`: append `__offset` and `__timestamp`; of a topic with a key,
+                before them `__partition`, the value's JSON text.
 
         Raises:
             TopicNotFound: There is no such topic.
             WingsError: Also while the reader is read.
         """
-        read = self._snapshot(topic, columns=columns, filter=filter, system_columns=system_columns)
+        read = self._snapshot(topic, **options)
         return RecordBatchReader.from_batches(read.schema, read.batches())
 
     def _snapshot(
         self,
         topic: TopicRef,
-        *,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the contract's word.
-        system_columns: bool = False,
+        **options: Unpack[SelectKeywords],
     ) -> "SnapshotRead":
         """Fix the moment, and return its read; see `snapshot`."""
         from wings_client._snapshot import SnapshotRead  # Takes pyarrow.compute, slow to import.
 
         keyed = self.topic(topic if isinstance(topic, str) else topic.name)
-        many: dict[str, Any] = {} if keyed.partition_key is None else {"partitions": ALL}
-        schema, parts = plan(
-            self._transport,
-            keyed.name,
-            None,
-            "earliest",
-            columns=columns,
-            filter=filter,
-            system_columns=system_columns,
-            **many,
+        where = place(None, None if keyed.partition_key is None else ALL, "earliest")
+        command = build(
+            InfoCommand, InvalidArgument, "snapshot", topic=keyed.name, **where, **options
         )
+        schema, parts = plan(self._transport, command)
         table = None
         # Of the ranges, any later state of the table has the same rows.
         described = self._described_table(keyed)
         if described["uuid"] != keyed.uuid:
             raise TopicNotFound(f"topic {keyed.name} was deleted")
-        if filter is None and keyed.config.get("table") is not None:
+        if command.filter is None and keyed.config.get("table") is not None:
             try:
                 table = self.table(keyed)
             except WingsError:

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from wings_client._access import Access, Pem
-from wings_client._admin import TopicRef, name_of, which
+from wings_client._admin import TopicRef, which
 from wings_client._arguments import checked, checked_with, instance_of
 from wings_client._async._consumer import AsyncConsumer
 from wings_client._async._opening import Opening, opening
@@ -26,9 +26,16 @@ from wings_client._async._worker import AsyncWorker
 from wings_client._chunks import OnDataLoss
 from wings_client._client import TIMEOUT_SECONDS, Client
 from wings_client._follow import Follow, ManyFollow
-from wings_client._many import OffsetsValue, PartitionsValue
 from wings_client._messages import OffsetValue
 from wings_client._model import PartitionValue
+from wings_client._read_options import (
+    OffsetsValue,
+    PartitionsValue,
+    ReadKeywords,
+    SelectKeywords,
+    place,
+)
+from wings_client._reads import scan_command
 from wings_client._retry import Retry
 from wings_client._scan import Part, ranges
 from wings_client._sql import SqlParameters, SqlRead, SqlTables
@@ -254,10 +261,7 @@ class AsyncClient:
         end_offset: int | None = None,
         parallel: int = 1,
         partitions: PartitionsValue | None = None,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the contract's word.
-        system_columns: bool = False,
-        schema_version: int | None = None,
+        **options: Unpack[ReadKeywords],
     ) -> AsyncScan:
         """Read what is committed now, of one partition or of many, batch by batch.
 
@@ -271,21 +275,10 @@ class AsyncClient:
         """
 
         def fixed() -> tuple[Schema, list[Part]]:
-            return ranges(
-                self._transport,
-                name_of(topic),
-                partition,
-                offset,
-                end_offset=end_offset,
-                parallel=parallel,
-                partitions=which(
-                    self.sync, topic, partition, partitions, is_planned=not system_columns
-                ),
-                columns=columns,
-                filter=filter,
-                system_columns=system_columns,
-                schema_version=schema_version,
-            )
+            is_planned = not options.get("system_columns")
+            many = which(self.sync, topic, partition, partitions, is_planned=is_planned)
+            command = scan_command(topic, place(partition, many, offset), end_offset, **options)
+            return ranges(self._transport, command, parallel)
 
         schema, parts = await self._calls.run(fixed)
         return AsyncScan(self._reads, self._transport, schema, parts, parallel)
@@ -322,10 +315,7 @@ class AsyncClient:
     async def snapshot(
         self,
         topic: TopicRef,
-        *,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the contract's word.
-        system_columns: bool = False,
+        **options: Unpack[SelectKeywords],
     ) -> AsyncSnapshot:
         """Read a topic at this moment: what its table has from the files, the rest from the server.
 
@@ -337,7 +327,7 @@ class AsyncClient:
         """
         read = await self._calls.run(
             lambda: self.sync._snapshot(  # pyright: ignore[reportPrivateUsage] - of this package.
-                topic, columns=columns, filter=filter, system_columns=system_columns
+                topic, **options
             )
         )
         return AsyncSnapshot(self._reads, read)
@@ -368,11 +358,8 @@ class AsyncClient:
         *,
         offset: OffsetValue = "earliest",
         timeout: float | None = None,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,
-        system_columns: bool = False,
-        schema_version: int | None = None,
         on_data_loss: OnDataLoss = "error",
+        **options: Unpack[ReadKeywords],
     ) -> Opening[AsyncFollow]: ...
 
     @overload
@@ -383,11 +370,8 @@ class AsyncClient:
         offset: OffsetsValue = "earliest",
         timeout: float | None = None,
         partitions: PartitionsValue,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,
-        system_columns: bool = False,
-        schema_version: int | None = None,
         on_data_loss: OnDataLoss = "error",
+        **options: Unpack[ReadKeywords],
     ) -> Opening[AsyncManyFollow]: ...
 
     @wraps(Client.follow)

@@ -3,11 +3,11 @@
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from wings_client._async._pool import WorkerPool
-from wings_client._chunks import Chunks, of_one
-from wings_client._follow import Follow, ManyFollow
+from wings_client._chunks import Chunks, chunk_of
+from wings_client._follow import Following
 from wings_client._handover import Handover, HandoverClosed
 from wings_client._model import Chunk, RangesBatch
 from wings_client._scan import ParallelScan, Part
@@ -71,12 +71,12 @@ class AsyncStream(AsyncIterator[T]):
     def __init__(self, pool: WorkerPool, name: str) -> None:
         self._pool = pool
         self._name = name
-        self._taker: Taker[T] | None = None
+        self._taker: Taker[Any] | None = None
         self._cancel: Callable[[], object] | None = None
         self._closed = False
 
     @abstractmethod
-    async def _open(self) -> Readers[T] | None:
+    async def _open(self) -> Readers[Any] | None:
         """Return the reader, its workers acquired; None where there is nothing to read."""
 
     def _readers(self) -> int:
@@ -97,7 +97,11 @@ class AsyncStream(AsyncIterator[T]):
             raise
         if item is None:
             raise StopAsyncIteration
-        return item
+        return self._item(item)
+
+    def _item(self, taken: Any) -> T:
+        """Return what was read in the form that the stream yields."""
+        return taken
 
     async def close(self) -> None:
         """End the stream; a task that waits for an item gets `StopAsyncIteration`."""
@@ -111,7 +115,7 @@ class AsyncStream(AsyncIterator[T]):
         """Close the stream."""
         self._end()
 
-    async def _next(self) -> T | None:
+    async def _next(self) -> Any:
         self._pool.check_process()
         if self._closed:
             return None
@@ -165,7 +169,24 @@ class _ChunkReader(Generic[T]):
         self._end()
 
 
-class AsyncFollow(AsyncStream[Chunk]):
+class _AsyncFollowing(AsyncStream[T]):
+    """A follow, whose batches are read ahead; yields them in the form of its kind."""
+
+    def __init__(self, pool: WorkerPool, follow: Following[T]) -> None:
+        super().__init__(pool, "wings-follow")
+        self._follow = follow
+        self._reached = dict(follow.chunks.next_offsets)
+
+    def _item(self, taken: RangesBatch) -> T:
+        self._reached.update(reached(taken.ranges))
+        return self._follow.item(taken)
+
+    async def _open(self) -> Readers[RangesBatch]:
+        await self._pool.acquire()
+        return _ChunkReader(self._follow.chunks, self._follow.close)
+
+
+class AsyncFollow(_AsyncFollowing[Chunk]):
     """An endless read, or one up to a deadline; made by `AsyncClient.follow`.
 
     Iterating yields `(batch, start_offset, end_offset)` and waits while there is nothing new. A
@@ -173,33 +194,14 @@ class AsyncFollow(AsyncStream[Chunk]):
     `AsyncStream` for how it ends.
     """
 
-    def __init__(self, pool: WorkerPool, follow: Follow) -> None:
-        super().__init__(pool, "wings-follow")
-        self._follow = follow
-        self._next_offset = follow.next_offset
-
     @property
     def next_offset(self) -> int:
         """The offset at which the follow continues: one past the last row delivered."""
-        return self._next_offset
-
-    async def __anext__(self) -> Chunk:
-        """Return the next rows; waits until there are some.
-
-        Raises:
-            StopAsyncIteration: The deadline has passed, or the follow was closed.
-            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
-        """
-        chunk = await super().__anext__()
-        self._next_offset = chunk.end_offset + 1
-        return chunk
-
-    async def _open(self) -> Readers[Chunk]:
-        await self._pool.acquire()
-        return _ChunkReader(self._follow, self._follow.close)
+        (offset,) = self._reached.values()
+        return offset
 
 
-class AsyncManyFollow(AsyncStream[RangesBatch]):
+class AsyncManyFollow(_AsyncFollowing[RangesBatch]):
     """A follow of many partitions; made by `AsyncClient.follow`.
 
     Iterating yields `(batch, ranges)` and waits while there is nothing new. A lost connection is
@@ -207,30 +209,10 @@ class AsyncManyFollow(AsyncStream[RangesBatch]):
     See `AsyncStream` for how it ends.
     """
 
-    def __init__(self, pool: WorkerPool, follow: ManyFollow) -> None:
-        super().__init__(pool, "wings-follow")
-        self._follow = follow
-        self._next_offsets = follow.next_offsets
-
     @property
     def next_offsets(self) -> dict[JsonScalar, int]:
         """The offsets at which the follow continues, by partition value."""
-        return dict(self._next_offsets)
-
-    async def __anext__(self) -> RangesBatch:
-        """Return the next rows; waits until there are some.
-
-        Raises:
-            StopAsyncIteration: The deadline has passed, or the follow was closed.
-            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
-        """
-        chunk = await super().__anext__()
-        self._next_offsets.update(reached(chunk.ranges))
-        return chunk
-
-    async def _open(self) -> Readers[RangesBatch]:
-        await self._pool.acquire()
-        return _ChunkReader(self._follow, self._follow.close)
+        return dict(self._reached)
 
 
 class AsyncChunks(AsyncStream[Chunk]):
@@ -248,7 +230,7 @@ class AsyncChunks(AsyncStream[Chunk]):
     async def _open(self) -> Readers[Chunk]:
         await self._pool.acquire()
         chunks = Chunks(self._transport, self._ticket)
-        return _ChunkReader(of_one(chunks), chunks.cancel)
+        return _ChunkReader(map(chunk_of, chunks), chunks.cancel)
 
 
 class AsyncSql(AsyncStream[RecordBatch]):

@@ -10,6 +10,7 @@ import typer
 from wings_client import Client, Consumer, Topic
 from wings_client._chunks import OnDataLoss
 from wings_client._consumer_reads import ConsumerReads
+from wings_client._messages import build
 from wings_client._transport import Transport
 from wings_client.cli.endpoint import RETRY, connected, connected_transport, short_name
 from wings_client.cli.options import (
@@ -29,7 +30,9 @@ from wings_client.cli.values import (
     partition_text,
     seconds_of,
 )
+from wings_core.contracts.reads import ReadOptions
 from wings_core.contracts.sql import LiveBody
+from wings_core.errors import InvalidTicket
 from wings_core.partitions import JsonScalar
 
 PARTITION, OFFSET, TIMESTAMP = "__partition", "__offset", "__timestamp"
@@ -181,7 +184,8 @@ def _reads(
     arguments: dict[str, Any],
 ) -> ConsumerReads:
     starts = _starts(client, topic, fixed, offset)
-    return ConsumerReads(transport, topic, fixed, starts, arguments, on_data_loss="skip")
+    options = build(ReadOptions, InvalidTicket, "tail", **arguments)
+    return ConsumerReads(transport, topic, fixed, starts, options, on_data_loss="skip")
 
 
 def _all(topic: Topic) -> list[JsonScalar] | None:

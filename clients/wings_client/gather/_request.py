@@ -6,9 +6,9 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from wings_client._arguments import COUNT, TEXT, checked_with, instance_of, one_of
-from wings_client._many import OffsetsValue, PartitionsValue, where, wire_positions
-from wings_client._messages import build, wire_offset, wire_partition
+from wings_client._messages import build, wire_offset
 from wings_client._model import ConsumedBatch, PartitionValue, RangesBatch
+from wings_client._read_options import OffsetsValue, PartitionsValue, place, wire_positions
 from wings_client._stream import milliseconds
 from wings_client.arrow import RecordBatch
 from wings_core.contracts.chunks import PartitionRange
@@ -100,17 +100,15 @@ class Request:
     def _where(self, reached: "int | Mapping[Any, int] | None") -> dict[str, Any]:
         """Return the keys that say what is read, from where it was reached."""
         if self.partitions is None:
-            offset = self.offset if reached is None else reached
-            if isinstance(offset, Mapping):
-                raise InvalidTicket("request: offsets by partition are of many partitions")
-            return {"partition": wire_partition(self.partition), "offset": wire_offset(offset)}
+            return place(self.partition, None, self.offset if reached is None else reached)
         if self.partition is not None:
             raise InvalidTicket("request: partition and partitions exclude each other")
         if not isinstance(reached, Mapping):
-            return where(self.partitions, self.offset)
+            return place(None, self.partitions, self.offset)
         if isinstance(self.offset, Mapping):
-            return where(self.partitions, {**wire_positions(self.offset), **reached})
-        return where(self.partitions, reached) | {"offset": wire_offset(self.offset)}
+            merged = {**wire_positions(self.offset), **reached}
+            return place(None, self.partitions, merged)
+        return place(None, self.partitions, reached) | {"offset": wire_offset(self.offset)}
 
     @property
     def waits(self) -> bool:

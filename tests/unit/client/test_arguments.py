@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any, cast
 
 import pyarrow as pa
+import pytest
 from tables import each
 
 import wings_client
@@ -62,7 +63,7 @@ TABLE: Sequence[tuple[str, dict[str, Any], str, Sequence[Any]]] = [
     ("read_ticket", {}, "ticket", [5, "x", *OTHERS]),
     ("offset_for_timestamp", {"topic": "t"}, "timestamp", TIMES),
     ("commit_offsets", {"topic": "t", "consumer": "c"}, "offsets", [5, "x", OTHERS[0]]),
-    ("consumer", {"topic": "t", "consumer": "c"}, "start", TIMES),
+    ("consumer", {"topic": "t", "name": "c"}, "start", TIMES),
     ("acquire_messages", SHARE, "timeout", FINITE),
     ("acquire_messages", SHARE, "max_messages", COUNTS),
     ("share_consumer", SHARE, "auto_renew", FINITE[:1] + OTHERS),
@@ -147,3 +148,16 @@ def test_functions_and_classes_refuse_wrong_arguments_by_name(
     for value in wrong:
         message = asyncio.run(refusal(function, arguments | {parameter: value}))
         assert parameter in message, (value, message)
+
+
+@each("connect", [wings_client.connect, wings_client.connect_async])
+def test_both_clients_refuse_an_unknown_option_of_a_read_by_name(connect: Any) -> None:
+    async def call_all() -> None:
+        for name in ("fetch", "scan", "scan_tickets", "follow", "consumer", "snapshot"):
+            call = await named(connect, name)
+            arguments: dict[str, Any] = {"name": "c"} if name == "consumer" else {}
+            arguments |= {"offset": 0} if name == "fetch" else {}
+            with pytest.raises(TypeError, match=rf"^{name}\(\).*'colums'; did you mean 'columns'"):
+                await refusal(call, arguments | {"topic": TOPIC, "colums": ["n"]})
+
+    asyncio.run(call_all())
