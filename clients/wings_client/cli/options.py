@@ -171,8 +171,8 @@ def require_terminal(yes: bool, done: str) -> None:
     """Make sure that `--yes` is given, or that there is a terminal to ask at.
 
     Args:
-        yes: Whether it is given.
-        done: What it would have done.
+        yes: True where `--yes` is given.
+        done: Verb and object of the action, for the error.
     """
     if not yes and not sys.stdin.isatty():
         raise typer.BadParameter(
