@@ -16,9 +16,6 @@ _NOT_YET_HELD = (
     "clients/wings_client/_",
     "clients/wings_client/cold.py",
     "clients/wings_client/gather/",
-    "core/wings_core/share/",
-    "flight_server/wings_server/flight/share_",
-    "flight_server/wings_server/share_actions.py",
 )
 
 _OPENER = re.compile(

@@ -131,7 +131,7 @@ class Log:
             self.reclaimer.wake,
             self._tiering(),
             drain=None if self.drain is None else self.drain.run,
-            finished=partial(finished_by_all, metadata.groups, self.shares.describe),
+            finished=partial(finished_by_all, metadata.groups, self.shares.coordinator.describe),
             tables=tables,
         )
 

@@ -144,7 +144,7 @@ def _of_machine(log: ServedLog) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "wings_share_damaged",
         "1 while share groups are closed as what is held is damaged, else 0.",
-        log.shares.damage is not None,
+        log.shares.coordinator.damage is not None,
     )
 
 

@@ -68,7 +68,7 @@ def purge_group(log: Log, body: PartitionsOfGroup) -> Json:
     partition = _partition(group, body)
     purged = sum(
         state.lag
-        for state in log.shares.describe(group)
+        for state in log.shares.coordinator.describe(group)
         if partition is None or state.partition == partition
     )
     log.shares.seek(topic, body.group, "latest", partition)
@@ -85,10 +85,10 @@ def describe_share_group(log: Log, body: GroupBody) -> Json:
 def members_of_group(log: Log, body: GroupBody) -> Json:
     """Return who holds what of a share group, since when, and its oldest unfinished message."""
     group = log.shares.find(TopicName.parse(body.topic), body.group)
-    states = log.shares.describe(group)
+    states = log.shares.coordinator.describe(group)
     oldest = oldest_unfinished(log.registry, group, states)
     now_us = int(time.time() * 1_000_000)
-    return describe_members(group, states, log.shares.held(group), oldest, now_us)
+    return describe_members(group, states, log.shares.coordinator.held(group), oldest, now_us)
 
 
 @SHARE_ACTIONS.add("share-delete", GroupBody)
@@ -137,9 +137,9 @@ class Settled(NamedTuple):
     """The outcome of a request."""
 
     errors: list[WingsError | None]
-    """Of each entry, or None."""
+    """Error of each entry, or None."""
     done: list[Acknowledgement]
-    """What succeeded; acceptances of neighbours are one."""
+    """Acknowledgements that succeeded; acceptances of neighbours are one."""
 
 
 def settle_entries(
@@ -259,7 +259,7 @@ def runs_of(entries: Sequence[AcknowledgementEntry]) -> list[tuple[int, int]]:
 def redrive(log: Log, body: Redrive) -> Json:
     """Send dead letters back to the topics they came from, or to another, once to each."""
     caller = CALLER.get()
-    done = log.shares.redrive(
+    done = log.shares.redriver.redrive(
         TopicName.parse(body.dlq_topic),
         body.filter,
         body.offset,
@@ -287,7 +287,7 @@ def _partition(group: ShareGroup, body: PartitionsOfGroup) -> Partition | None:
 
 
 def _described(log: Log, group: ShareGroup) -> dict[str, Any]:
-    return describe_group(group, log.shares.describe(group))
+    return describe_group(group, log.shares.coordinator.describe(group))
 
 
 def acknowledgement_of(

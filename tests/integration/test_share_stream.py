@@ -701,6 +701,27 @@ def test_a_stream_that_pauses_after_a_failure_is_not_called_for_messages(
     other.close()
 
 
+def test_a_stream_that_gets_no_thread_tries_again(
+    client: flight.FlightClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def fails_twice(thread: threading.Thread) -> None:
+        if thread.name == "wings-share-stream":
+            started.append(thread)
+            if len(started) <= 2:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(share_stream, "PAUSE_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(threading.Thread, "start", fails_twice)
+    stream = ShareStreamCall(client, topic)
+    assert stream.answer(stream.acknowledge(stream.delivery().ack("release"))) == [None]
+    assert len(started) > 2
+    stream.close()
+
+
 def test_a_rejection_that_waits_for_its_dead_letter_holds_up_no_other_stream(
     client: flight.FlightClient, new_topic_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ class GroupCounts:
     delivered: int = 0
     """To members, each time."""
     redelivered: int = 0
-    """Of those, by a second or later delivery."""
+    """Deliveries among those that were not the first of their message."""
     accepted: int = 0
     dead_lettered: int = 0
     """Rejected, or at the delivery limit; with or without a topic of dead letters."""

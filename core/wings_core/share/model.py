@@ -49,7 +49,7 @@ ReadTimes = Callable[[Topic, Partition, str, int, int], "pa.Int64Array"]
 
 @dataclass(frozen=True, slots=True)
 class AcquireRequest:
-    """What a member asks of a group: some of the messages of any partition, or of one."""
+    """A member's request for some of the messages of any partition, or of one."""
 
     group: ShareGroup
     """With its configuration as it is now."""
@@ -71,14 +71,14 @@ class AcquireRequest:
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """What `Coordinator.acquire_now` found."""
+    """The ranges that `Coordinator.acquire_now` leased."""
 
     ranges: tuple[LeasedRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """What a member says of messages `[first, last]` that it holds."""
+    """A member's statement about messages `[first, last]` that it holds."""
 
     partition: Partition
     first: int
@@ -86,11 +86,11 @@ class Acknowledgement:
     lease: str
     type: AcknowledgeType
     delay_ms: int = 0
-    """Of a release: how long they are not leased again."""
+    """Time for which released messages are not leased again."""
     reason: str | None = None
-    """Of a reject, or of a release at the delivery limit: the error's text for the dead letter."""
+    """Error text for the dead letter of a reject, or of a release at the delivery limit."""
     counts: bool = True
-    """Of a release: whether this delivery counts; it does not where nothing was done with it."""
+    """Whether a released delivery counts; it does not where nothing was done with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class ArchivedRange:
     """How often they were delivered."""
     cause: Literal["rejected", "delivery_limit"]
     reason: str | None
-    """What the member that rejected or last released them said."""
+    """Error text of the member that rejected or last released them."""
 
 
 class PendingDeadLetters(Protocol):

@@ -79,7 +79,7 @@ class SharedHolds:
 
     Args:
         url: PostgreSQL's.
-        access: What is presented to the node that serves the replica.
+        access: Credentials presented to the node that serves the replica.
 
     Raises:
         InvalidArgument: The URL cannot be read, or this installation cannot use PostgreSQL.
@@ -100,7 +100,7 @@ class SharedHolds:
         self._connections = PostgresConnections(url, SCHEMA)
         self._owner = OwnerLookup(self._connections)
         self.copies = PostgresCopies(self._connections)
-        """Of its durable state, whichever node has it."""
+        """Copies of its durable state, whichever node has it."""
 
     def open_link(self, address: str) -> Replicas:
         """Open the link of a node to the replica.

@@ -4,7 +4,7 @@ create ─▶ its DLQ topic ─▶ at its start in every partition ─▶ known
 acquire ─▶ leased ranges ─▶ their rows ─▶ (the member works) ─▶ acknowledge
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from uuid import uuid4
 
@@ -12,7 +12,6 @@ from wings_core.errors import (
     GroupNotFound,
     NotFound,
     SchemaMismatch,
-    StorageCorrupt,
     Unavailable,
     WingsError,
 )
@@ -21,11 +20,9 @@ from wings_core.limits import Limits
 from wings_core.metadata.checks import check_name, existing_group
 from wings_core.metadata.interfaces import Admin, Groups
 from wings_core.model import (
-    HeldRange,
     LeasedRange,
     ShareConfig,
     ShareGroup,
-    SharePartitionState,
     Topic,
 )
 from wings_core.names import NamespaceName, TopicName
@@ -33,12 +30,11 @@ from wings_core.partitions import Partition
 from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.coordinator.starts import Position
 from wings_core.share.counts import GroupCounts
-from wings_core.share.dead_letters.redrive import Redriven, Redriver
+from wings_core.share.dead_letters.redrive import Redriver
 from wings_core.share.dead_letters.writer import open_dead_letter_topic
 from wings_core.share.delivery.delivery import DeliveredBatch, deliver, kept_delivery
 from wings_core.share.delivery.record_fetcher import RecordFetcher
 from wings_core.share.delivery.times import check_column
-from wings_core.share.replica.store import StoredPartition
 
 
 class GroupMoved(Unavailable):
@@ -48,7 +44,7 @@ class GroupMoved(Unavailable):
 class Shares:
     """The share groups of a log; all methods may be called from any thread.
 
-    Members use its `coordinator`, and `deliver`.
+    Members use its `coordinator`, and `deliver`; dead letters go back by its `redriver`.
 
     Args:
         admin: Where topics are.
@@ -72,17 +68,12 @@ class Shares:
         self._groups = groups
         self.coordinator = coordinator
         self._records = records
-        self._redriver = redriver
+        self.redriver = redriver
         self._limits = limits
 
     @property
-    def damage(self) -> StorageCorrupt | None:
-        """Why all groups are closed until the next start; None: they are not."""
-        return self.coordinator.damage
-
-    @property
     def counts(self) -> Mapping[tuple[str, str], GroupCounts]:
-        """What was delivered and finished here since the start, by the names of topic and group."""
+        """Messages delivered and finished here since the start, by the names of topic and group."""
         return self.coordinator.counts.snapshot()
 
     def find(self, topic: TopicName, group: str) -> ShareGroup:
@@ -162,7 +153,7 @@ class Shares:
             topic: The group's.
             group: Its name.
             to: An offset, an end of the log, or a time.
-            partition: Of this one alone; None: of all.
+            partition: The only partition to move; None: all.
 
         Raises:
             TopicNotFound: No such topic.
@@ -195,23 +186,6 @@ class Shares:
         deleted = self._groups.delete(self._admin.get_topic(topic), group)
         self.coordinator.delete(deleted)
         return deleted
-
-    def describe(self, group: ShareGroup) -> list[SharePartitionState]:
-        """Return where a group stands in each partition written to, by value.
-
-        Raises:
-            Unavailable: No majority of the replicas answered.
-            TopicNotFound: The topic was deleted.
-        """
-        return self.coordinator.describe(group)
-
-    def stored(self, group: ShareGroup) -> list[StoredPartition]:
-        """Return what is kept of a group; see `Coordinator.stored`."""
-        return self.coordinator.stored(group)
-
-    def held(self, group: ShareGroup) -> Mapping[Partition, Sequence[HeldRange]]:
-        """Return what members hold, by partition; see `Coordinator.held`."""
-        return self.coordinator.held(group)
 
     def of_topic(self, topic: TopicName) -> list[ShareGroup]:
         """Return a topic's groups, by name.
@@ -263,18 +237,6 @@ class Shares:
         """
         near = self.coordinator.is_local
         return kept_delivery(self._records, self._limits, group.topic, leased, near=near)
-
-    def redrive(
-        self,
-        dlq_topic: TopicName,
-        expression: str | None,
-        offset: int,
-        messages_max: int,
-        admit: Callable[[TopicName], None],
-        to: TopicName | None = None,
-    ) -> Redriven:
-        """Send dead letters back, or to another topic; see `Redriver.redrive`."""
-        return self._redriver.redrive(dlq_topic, expression, offset, messages_max, admit, to)
 
     def close(self) -> None:
         """End waiting calls with `Unavailable`, and end the threads."""

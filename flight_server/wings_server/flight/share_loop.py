@@ -7,7 +7,7 @@
 A thread for each stream would cost a hand-over, and a sync of the disk, for each message. A round
 takes no longer than a flush. A stream that may block on something else (a client that does not
 read, rows to be read, dead letters, a look at other nodes' replicas) leaves the loop for as long,
-with a thread of its own; see `ShareStream`.
+with a thread of its own; see `ServedStream`.
 """
 
 import heapq

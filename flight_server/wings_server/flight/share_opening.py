@@ -48,13 +48,13 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who opens a stream, and whether it may."""
+    """The caller that opens a stream, and its rights."""
 
     allow: Callable[[str], None]
     """Raises `PermissionDenied` for a topic that the caller may not acquire messages of."""
     principal: Principal
     usage: CallUsage | None
-    """What the call uses of the principal's quotas; None: it has none."""
+    """Use of the principal's quotas by the call; None: it has none."""
 
     @property
     def check_seconds(self) -> float | None:
@@ -78,8 +78,8 @@ def open_stream(log: Log, descriptor: flight.FlightDescriptor, admission: Admiss
     command = parse_share_command(descriptor.command)
     admission.allow(command.topic)
     group = log.shares.find(TopicName.parse(command.topic), command.group)
-    if log.shares.damage is not None:
-        raise log.shares.damage
+    if log.shares.coordinator.damage is not None:
+        raise log.shares.coordinator.damage
     partition = wanted_partition(
         group.topic, command.partition, any_partition=command.any_partition
     )

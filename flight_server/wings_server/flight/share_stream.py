@@ -65,7 +65,7 @@ PAUSE_SECONDS = (0.05, 1.0)
 _logger = structlog.get_logger("wings.flight")
 
 
-class State(enum.Enum):
+class StreamState(enum.Enum):
     """The part of the server that works on a stream; only that part changes what it holds."""
 
     IDLE = enum.auto()
@@ -80,7 +80,7 @@ class State(enum.Enum):
     """None ever again."""
 
 
-class ShareStream:
+class ServedStream:
     """One stream.
 
     Args:
@@ -115,7 +115,7 @@ class ShareStream:
         """The condition's; taking it is cheaper where nothing is waited for."""
         self._changed = threading.Condition(self._lock)
         # Guarded by the lock.
-        self._state = State.BUSY
+        self._state = StreamState.BUSY
         self._requests: deque[AcknowledgeMessage] = deque()
         self._requests_read = 0
         self._look = True
@@ -127,7 +127,7 @@ class ShareStream:
         """Whether the group has changed since the stream last found it there."""
         self._check_at = time.monotonic()
         """Time of the next check of the caller's token."""
-        # Changed as `State` says.
+        # Changed as `StreamState` says.
         command, config = opened.command, opened.group.config
         self._holds = StreamHolds(command.credit, config.lock_duration_ms, time.monotonic())
         self._leased: list[LeasedRange] = []
@@ -156,7 +156,7 @@ class ShareStream:
                 self._finish(end_of(error, self._metrics))
             else:
                 with self._lock:
-                    self._state = State.IDLE
+                    self._state = StreamState.IDLE
                 self._loop.offer(self)
             try:
                 for raw in messages_of(reader):
@@ -205,7 +205,7 @@ class ShareStream:
                 for entry in message.acks:
                     acknowledged += entry.last - entry.first + 1
                 is_last = acknowledged >= self._holds.messages
-            is_idle = self._state is State.IDLE
+            is_idle = self._state is StreamState.IDLE
             if self._is_over:
                 return False
         if is_idle and is_last:
@@ -231,10 +231,10 @@ class ShareStream:
         """End the stream, as its client is gone or its end is written; blocks until it has."""
         with self._changed:
             self._end_with(None)
-            self._changed.wait_for(lambda: self._state in {State.IDLE, State.ENDED})
-            if self._state is State.ENDED:
+            self._changed.wait_for(lambda: self._state in {StreamState.IDLE, StreamState.ENDED})
+            if self._state is StreamState.ENDED:
                 return
-            self._state = State.BUSY
+            self._state = StreamState.BUSY
         self._work()
 
     # Called from any thread.
@@ -243,7 +243,7 @@ class ShareStream:
         """Hear that there may be messages."""
         with self._lock:
             self._look = True
-            is_idle = self._state is State.IDLE
+            is_idle = self._state is StreamState.IDLE
         if is_idle:
             self._loop.offer(self)
 
@@ -255,15 +255,16 @@ class ShareStream:
 
     def _start_thread(self) -> None:
         """Have a thread work on the stream, now or after the loop's round; the lock is held."""
-        if self._state is State.ROUND:
-            self._state = State.LEFT
-        elif self._state is State.IDLE:
+        if self._state is StreamState.ROUND:
+            self._state = StreamState.LEFT
+        elif self._state is StreamState.IDLE:
             try:
                 threading.Thread(target=self._work, name="wings-share-stream", daemon=True).start()
             except RuntimeError:  # The system has no more threads.
                 self._loop.offer(self, time.monotonic() + PAUSE_SECONDS[1])
+                self._changed.notify_all()  # At the end, the handler's thread does the rest.
             else:
-                self._state = State.BUSY
+                self._state = StreamState.BUSY
 
     def _end_with(self, end: ShareEnd | None) -> None:
         """Let nothing follow but what was received; the lock is held."""
@@ -287,10 +288,10 @@ class ShareStream:
     def take_turn(self) -> Turn | None:
         """See `LoopStream.take_turn`."""
         with self._lock:
-            if self._state is State.ENDED:
+            if self._state is StreamState.ENDED:
                 return None
             self._end_with_token()
-            if self._state is not State.IDLE:
+            if self._state is not StreamState.IDLE:
                 return None
             if self._look_at is not None and time.monotonic() >= self._look_at:
                 self._look, self._look_at = True, None
@@ -300,7 +301,7 @@ class ShareStream:
             if not self._has_work:
                 return None
             turn = Turn(self, self._member, self._take_requests())
-            self._state = State.ROUND  # Last: only a turn that was taken is given back.
+            self._state = StreamState.ROUND  # Last: only a turn that was taken is given back.
             return turn
 
     def answer(self, requests: Sequence[AcknowledgeMessage], settled: Sequence[Settled]) -> None:
@@ -381,10 +382,10 @@ class ShareStream:
     def give_back(self) -> None:
         """See `LoopStream.give_back`."""
         with self._lock:
-            is_left, self._state = self._state is State.LEFT, State.IDLE
+            is_left, self._state = self._state is StreamState.LEFT, StreamState.IDLE
             if is_left or self._has_blocking:
                 self._start_thread()
-            is_next = not is_left and self._state is State.IDLE and self._has_work
+            is_next = not is_left and self._state is StreamState.IDLE and self._has_work
         if is_next:
             self._loop.offer(self)
 
@@ -432,7 +433,7 @@ class ShareStream:
             with self._lock:
                 if self._has_blocking:
                     continue
-                self._state = State.IDLE
+                self._state = StreamState.IDLE
                 is_next, look_at = self._has_work, self._look_at
             if is_next:
                 self._loop.offer(self)
@@ -521,7 +522,7 @@ class ShareStream:
                 self._writer.end(end)
         finally:
             with self._changed:
-                self._state = State.ENDED
+                self._state = StreamState.ENDED
                 self._changed.notify_all()
 
     def _release(self) -> None:
@@ -551,7 +552,7 @@ class ShareStream:
     @property
     def _is_free(self) -> bool:
         """Whether nothing is held, or to be done; the lock is held."""
-        busy = self._requests or self._state is not State.IDLE or self._has_blocking
+        busy = self._requests or self._state is not StreamState.IDLE or self._has_blocking
         return not (busy or self._holds.messages)
 
     @property

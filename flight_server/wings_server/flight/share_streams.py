@@ -10,7 +10,7 @@ from wings_core.log import Log
 from wings_core.times import Deadline
 from wings_server.flight.share_loop import GroupLoops
 from wings_server.flight.share_opening import Admission, messages_of, open_stream, refuse
-from wings_server.flight.share_stream import ShareStream
+from wings_server.flight.share_stream import ServedStream
 from wings_server.metrics import Metrics
 
 DRAIN_SECONDS_MAX = 2.0
@@ -22,7 +22,7 @@ class ShareStreams:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: set[ShareStream] = set()
+        self._open: set[ServedStream] = set()
         self._loops = GroupLoops()
 
     def serve(
@@ -42,7 +42,7 @@ class ShareStreams:
             refuse(writer, error)
         else:
             with self._loops.joined(log.shares.coordinator, opened.group) as loop:
-                stream = ShareStream(log, opened, writer, metrics, admission, loop)
+                stream = ServedStream(log, opened, writer, metrics, admission, loop)
                 with self._lock:
                     self._open.add(stream)
                 try:

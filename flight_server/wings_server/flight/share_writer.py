@@ -83,7 +83,7 @@ class ShareWriter:
         opened: The stream's descriptor.
         writer: To the client.
         metrics: Counts what is delivered.
-        usage: Of the caller's quotas.
+        usage: Use of the caller's quotas.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ShareWriter:
         self._nothing = empty_batch(opened.schema)
         self._unread = Unread()
         self.outbox: deque[tuple[pa.RecordBatch, bytes, _Piece | None]] = deque()
-        """What is left to be written by `write_rest`."""
+        """Messages left to be written by `write_rest`."""
 
     def begin(self) -> None:
         """Send the schema."""

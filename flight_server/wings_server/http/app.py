@@ -78,7 +78,7 @@ def create_app(
         disk = None if service is None else service.log.disk
         if disk is not None and disk.refusal is not None:
             raise Unavailable(disk.refusal)
-        damage = None if service is None else service.log.shares.damage
+        damage = None if service is None else service.log.shares.coordinator.damage
         return _json(Readiness(share_groups=None if damage is None else damage.message))
 
     health: dict[str, Any] = {"tags": ["health"]}

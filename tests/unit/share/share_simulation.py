@@ -443,11 +443,9 @@ class World:
                         raise leased
                     ranges += leased
             return ranges
-        return (
-            yield from core.acknowledge.run(
-                group, UNPARTITIONED, bounds, asked.member, asked.entries
-            )
-        )
+        requests = [(asked.member, asked.entries)]
+        (errors,) = yield from core.settling.run(group, UNPARTITIONED, bounds, requests)
+        return errors
 
     def drive_all(
         self,
@@ -653,23 +651,23 @@ class Flow:
             if all(entry.type == "accept" for entry in asked.entries)
         }
         others = {number: asked for number, asked in said.items() if number not in accepts}
+        together = [[number] for number in others] + ([list(accepts)] if accepts else [])
         procedures: list[Procedure[Any]] = [
-            core.acknowledge.run(group, UNPARTITIONED, world.bounds, each.member, each.entries)
-            for each in others.values()
+            core.settling.run(
+                group,
+                UNPARTITIONED,
+                world.bounds,
+                [(said[number].member, said[number].entries) for number in numbers],
+            )
+            for numbers in together
         ]
-        if accepts:
-            together = [(each.member, each.entries) for each in accepts.values()]
-            procedures.append(core.acknowledge.accept(group, UNPARTITIONED, world.bounds, together))
         bundles = core.leases.plan(group, requests, [world.log], whole_batches).bundles
         begun, begun_at = len(procedures), core.now()
 
         def done(outcomes: Sequence[tuple[Any, WingsError | None]]) -> None:
-            told: dict[int, tuple[Any, WingsError | None]] = dict(
-                zip(others, outcomes, strict=False)
-            )
-            if accepts:
-                value, error = outcomes[begun - 1]
-                for at, number in enumerate(accepts):
+            told: dict[int, tuple[Any, WingsError | None]] = {}
+            for numbers, (value, error) in zip(together, outcomes, strict=False):
+                for at, number in enumerate(numbers):
                     told[number] = (None if error is not None else value[at], error)
             told |= dict.fromkeys(requests, ([], None))
             for bundle, (value, error) in zip(bundles, outcomes[begun:], strict=True):

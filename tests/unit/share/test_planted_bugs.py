@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from share_simulation import MemoryStore, Parts, World
@@ -11,11 +10,11 @@ from wings_core.contracts.share_stream import AliveMessage, ClientMessage, Credi
 from wings_core.errors import WingsError
 from wings_core.model import Lease, LeasedRange, ShareGroup
 from wings_core.partitions import Partition
-from wings_core.share.coordinator.acknowledge import Settling
 from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.lease import Bundle, Leased, Leases
 from wings_core.share.coordinator.partition_table import Bounds, TrackedPartition
+from wings_core.share.coordinator.settle import SettleRequest, Settling
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import (
     Acknowledgement,
@@ -212,24 +211,24 @@ class FirstOfSeveralNotDurable(Replica):
         return [first, *super()._perform(requests[1:])]
 
 
+class ForgetsTheLastAcceptance(Settling):
+    def run(
+        self,
+        group: ShareGroup,
+        partition: Partition,
+        bounds: Bounds,
+        requests: Sequence[SettleRequest],
+    ) -> Procedure[list[list[WingsError | None]]]:
+        member, asked = requests[0]
+        if len(asked) == 1 or any(entry.type != "accept" for entry in asked):
+            return (yield from super().run(group, partition, bounds, requests))
+        some = [(member, asked[:-1]), *requests[1:]]
+        errors, *others = yield from super().run(group, partition, bounds, some)
+        return [[*errors, errors[-1]], *others]
+
+
 class CoreThatForgetsTheLastAcceptance(CoordinatorCore):
-    def __init__(self, *arguments: Any, **keys: Any) -> None:
-        super().__init__(*arguments, **keys)
-        run = self.acknowledge.run
-
-        def run_but_the_last(
-            group: ShareGroup,
-            partition: Partition,
-            bounds: Bounds,
-            member: str,
-            asked: Sequence[Acknowledgement],
-        ) -> Procedure[list[WingsError | None]]:
-            if len(asked) == 1 or any(entry.type != "accept" for entry in asked):
-                return (yield from run(group, partition, bounds, member, asked))
-            errors = yield from run(group, partition, bounds, member, asked[:-1])
-            return [*errors, errors[-1]]
-
-        self.acknowledge.run = run_but_the_last
+    settling_type = ForgetsTheLastAcceptance
 
 
 class AcceptsWhatAnotherHolds(Settling):
@@ -252,7 +251,7 @@ class AcceptsWhatAnotherHolds(Settling):
 
 
 class CoreThatAcceptsForAnyone(CoordinatorCore):
-    acknowledge_type = AcceptsWhatAnotherHolds
+    settling_type = AcceptsWhatAnotherHolds
 
 
 class AcceptsWhatOneOfThemHeld(Finalizer):

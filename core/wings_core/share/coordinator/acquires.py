@@ -47,11 +47,11 @@ class Acquires:
     """Leases messages without waiting.
 
     Args:
-        groups: Those that are used on this node.
-        core: Whose procedures are run.
+        groups: The groups that are used on this node.
+        core: Their procedures.
         runner: Runs them.
         registry: The log's index.
-        counts: Of what is leased.
+        counts: Counts leased messages.
         local: Whether the only replica is in this process.
     """
 
@@ -100,7 +100,7 @@ class Acquires:
         """Return the procedures of acquires of a group, to be run beside others, then `finish`ed.
 
         Args:
-            group: As it is now.
+            group: The group, as it is now.
             requests: At least one.
         """
         index = self._groups.index(group)

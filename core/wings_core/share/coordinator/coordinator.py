@@ -24,13 +24,13 @@ from wings_core.model import (
 )
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock, MonotonicClock
-from wings_core.share.coordinator.acknowledgements import Acknowledgements
 from wings_core.share.coordinator.acquires import Acquires
 from wings_core.share.coordinator.core import CoordinatorCore, Told
-from wings_core.share.coordinator.group_table import GroupTable
+from wings_core.share.coordinator.group_table import FindGroup, GroupTable
 from wings_core.share.coordinator.housekeeping import Archiving, Loop, WakeUps
-from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX
+from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX, key_of
 from wings_core.share.coordinator.ready import WaitingMember
+from wings_core.share.coordinator.settle import Settles
 from wings_core.share.coordinator.starts import (
     FindOffsets,
     Finished,
@@ -38,7 +38,6 @@ from wings_core.share.coordinator.starts import (
     Starts,
     finished_of,
 )
-from wings_core.share.coordinator.watchers import FindGroup
 from wings_core.share.counts import ShareCounts
 from wings_core.share.model import (
     Acknowledgement,
@@ -114,7 +113,7 @@ class Coordinator:
     def __init__(self, replicas: Replicas, source: ShareSource, clock: Clock | None = None) -> None:
         clock, rng = clock or MonotonicClock(), random.Random()
         self.is_local = local = replicas.local
-        quorum = HoldQuorum(max(1, len(replicas.links)), clock, rng, local=local)
+        self._quorum = quorum = HoldQuorum(max(1, len(replicas.links)), clock, rng, local=local)
         self.counts = ShareCounts()
         self._core = core = CoordinatorCore(
             quorum,
@@ -138,14 +137,15 @@ class Coordinator:
             local=local,
             find_group=source.find_group,
             used=self._start,
-            sooner=self._call,
+            sooner=lambda: self._wake_ups.call(),
         )
         if not replicas.links:
             groups.refusal = "this node knows no replicas of holds, so it serves no share groups"
         self._wake_ups = Loop("wings-share-wake", WakeUps(groups.wake_due).step)
+        self._looks = Loop("wings-share-groups", groups.look_at_followed)
         self._maintenance = Loop("wings-share", Archiving(groups, core, runner).step)
         self._acquires = Acquires(groups, core, runner, registry, self.counts, local=local)
-        self._acknowledgements = Acknowledgements(groups, core, runner, self.counts)
+        self._settles = Settles(groups, core.table, core.settling, runner, self.counts)
 
     @property
     def damage(self) -> StorageCorrupt | None:
@@ -203,11 +203,11 @@ class Coordinator:
         """
         self._groups.forget(group)
         if self._replicas.links:
-            self._runner.run(self._core.delete(group))
+            self._runner.run(self._quorum.forget(group.uuid))
 
     def altered(self, group: ShareGroup) -> None:
         """Use a group's new configuration at once, also for calls waiting on this node."""
-        self._groups.watchers.altered(group)
+        self._groups.altered(group)
 
     def acquire(
         self, request: AcquireRequest, deadline: Deadline, cancel: Cancel
@@ -284,7 +284,7 @@ class Coordinator:
             group = self._groups.check(group)
             begun = self._acquires.begin(group, acquires) if acquires else None
             beside = [] if begun is None else begun.procedures
-            results, outcomes = self._acknowledgements.take(group, requests, beside)
+            results, outcomes = self._settles.take(group, requests, beside)
         return results, [] if begun is None else self._acquires.finish(begun, outcomes)
 
     @contextmanager
@@ -300,7 +300,9 @@ class Coordinator:
         """
         with self._blaming(group):
             current = self._groups.check(group)
-        with self._groups.watchers.registered(current, callback):
+        if self._source.find_group is not None:
+            self._looks.start()
+        with self._groups.followed(current, callback):
             yield
 
     def watch(self, request: AcquireRequest, callback: Callable[[], None]) -> WaitingMember:
@@ -428,11 +430,12 @@ class Coordinator:
             Unavailable: No majority of the replicas answered.
         """
         with self._blaming(group):
-            return self._runner.run(self._core.held(self._groups.check(group)))
+            return self._runner.run(self._quorum.held(self._groups.check(group).uuid))
 
     def close(self) -> None:
         """End waiting calls with `Unavailable`, and end the threads."""
         self._groups.close()
+        self._looks.stop()
         self._wake_ups.stop()
         self._maintenance.stop()
         self._runner.close()
@@ -457,7 +460,7 @@ class Coordinator:
         known: dict[Partition, KnownPartition] = {}
         for at in range(0, len(partitions), READ_PARTITIONS_MAX):
             some = partitions[at : at + READ_PARTITIONS_MAX]
-            known |= self._runner.run(self._core.read(group, some))
+            known |= self._runner.run(self._quorum.read(group.uuid, group.topic.uuid, some))
         return known
 
     def _begin(self, group: ShareGroup, finished: Finished) -> None:
@@ -465,7 +468,10 @@ class Coordinator:
         begun = [(partition, ranges) for partition, ranges in finished.items() if ranges]
         for at in range(0, len(begun), READ_PARTITIONS_MAX):
             outcomes = self._runner.run_all(
-                [self._core.begin(group, *each) for each in begun[at : at + READ_PARTITIONS_MAX]]
+                [
+                    self._quorum.repair(key_of(group, partition), ranges)
+                    for partition, ranges in begun[at : at + READ_PARTITIONS_MAX]
+                ]
             )
             for outcome in outcomes:
                 if isinstance(outcome, WingsError):
@@ -482,9 +488,6 @@ class Coordinator:
     def _start(self) -> None:
         """Start the threads before anything is leased that they are to look after."""
         self._maintenance.start()
-        self._wake_ups.call()
-
-    def _call(self) -> None:
         self._wake_ups.call()
 
 

@@ -8,20 +8,17 @@
 
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from wings_core.model import HeldRange, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
-from wings_core.share.coordinator.acknowledge import Settling
 from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.lease import Leases
-from wings_core.share.coordinator.partition_table import Bounds, PartitionTable, key_of
-from wings_core.share.model import DeadLetterSink, OffsetRange
+from wings_core.share.coordinator.partition_table import Bounds, PartitionTable
+from wings_core.share.coordinator.settle import Settling
+from wings_core.share.model import DeadLetterSink
 from wings_core.share.quorum.quorum import HoldQuorum
-from wings_core.share.quorum.run import Procedure
-from wings_core.share.quorum.votes import KnownPartition
 
 __all__ = ["Bounds", "CoordinatorCore"]
 
@@ -42,9 +39,9 @@ class CoordinatorCore:
     """The procedures of a coordinator.
 
     Args:
-        quorum: Of the replicas.
+        quorum: The majority of the replicas.
         dead_letters: None: no group has any.
-        clock: What leases are counted by.
+        clock: The clock of leases.
         rng: For back-off.
         told: Called for what others are to hear of.
         id: In the leases; None: a new one.
@@ -54,12 +51,12 @@ class CoordinatorCore:
         now: Returns the time that leases are counted by.
         table: The partitions that are known here.
         leases: Leases their messages, and archives those at the delivery limit.
-        acknowledge: Takes what members say of those.
+        settling: Carries out acknowledgements of them.
     """
 
     finalizer_type = Finalizer
     leases_type = Leases
-    acknowledge_type = Settling
+    settling_type = Settling
 
     def __init__(
         self,
@@ -72,45 +69,9 @@ class CoordinatorCore:
     ) -> None:
         told = told or Told()
         self.id = id or uuid.uuid4().hex
-        self._quorum = quorum
         self.now = clock.now
         self.table = PartitionTable(quorum, clock, self.id, told.met_limit)
         changed = told.changed
         finalizer = self.finalizer_type(self.table, quorum, dead_letters, clock, told.archived)
         self.leases = self.leases_type(self.table, quorum, finalizer, clock, rng, changed)
-        self.acknowledge = self.acknowledge_type(self.id, self.table, finalizer, clock, changed)
-
-    # Groups.
-
-    def begin(
-        self, group: ShareGroup, partition: Partition, finished: Sequence[OffsetRange]
-    ) -> Procedure[None]:
-        """Finish what a new group does not have of a partition; without this it has all.
-
-        Raises:
-            Unavailable: No majority answered.
-        """
-        return self._quorum.repair(key_of(group, partition), finished)
-
-    def delete(self, group: ShareGroup) -> Procedure[None]:
-        """Forget a group, here and at the replicas."""
-        self.table.forget(group)
-        yield from self._quorum.forget(group.uuid)
-
-    def held(self, group: ShareGroup) -> Procedure[dict[Partition, list[HeldRange]]]:
-        """Return what a majority of replicas knows to be held, in order of offset.
-
-        Raises:
-            Unavailable: No majority answered.
-        """
-        return self._quorum.held(group.uuid)
-
-    def read(
-        self, group: ShareGroup, partitions: Sequence[Partition]
-    ) -> Procedure[dict[Partition, KnownPartition]]:
-        """Return what a majority of replicas knows of partitions.
-
-        Raises:
-            Unavailable: No majority answered.
-        """
-        return self._quorum.read(group.uuid, group.topic.uuid, partitions)
+        self.settling = self.settling_type(self.id, self.table, finalizer, clock, changed)

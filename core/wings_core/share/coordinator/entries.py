@@ -1,4 +1,4 @@
-"""What one acknowledge request asks of one partition, checked and sorted."""
+"""The entries of one acknowledge request in one partition, checked and sorted."""
 
 import itertools
 from collections.abc import Sequence
@@ -82,8 +82,8 @@ def not_released(
     """Return the error for what was not released.
 
     Args:
-        asked: What was to be.
-        member: Who asked.
+        asked: The acknowledgement.
+        member: The member that asked.
         verdict: The outcome of the release.
         alone: Whether nothing else of the request was done.
     """

@@ -31,7 +31,7 @@ DEAD_LETTERS_MAX = 2_000
 """Messages whose dead letters are written between two looks at the leases."""
 
 DEAD_LETTER_WRITE_MS = 2
-"""What the writing of a letter is taken to last, lest a piece of them outlasts a short lock."""
+"""Time allowed for the writing of a letter, so that no piece outlasts a short lock."""
 
 ARCHIVE_RETRY_SECONDS = 1.0
 """The pause before messages that could not be archived are tried again."""
@@ -42,13 +42,13 @@ Ranged = TypeVar("Ranged", CountedRange, ArchivedRange)
 
 
 class Finalizer:
-    """What acknowledging and archiving have in common.
+    """The steps that acknowledging and archiving share.
 
     Args:
         table: The partitions.
-        quorum: Of the replicas.
+        quorum: The majority of the replicas.
         dead_letters: None: no group has any.
-        clock: What leases are counted by.
+        clock: The clock of leases.
         archived: Called with a group's UUID and how many of its messages were archived, outside
             the lock.
     """
@@ -114,9 +114,9 @@ class Finalizer:
         Args:
             group: With its configuration as it is now.
             tracked: The partition.
-            entries: What is rejected or at the delivery limit.
-            proved: Whose leases are proved; these among them.
-            member: Who holds them.
+            entries: Entries that are rejected or at the delivery limit.
+            proved: Entries whose leases are proved; `entries` among them.
+            member: The member that holds them.
 
         Returns:
             Why nothing may be finished.
@@ -148,7 +148,7 @@ class Finalizer:
 
         Args:
             tracked: The partition.
-            held: What is accepted.
+            held: The accepted ranges, with their leases.
             until: When the first of the leases is over.
             tries: How often replicas are asked that do not answer.
         """

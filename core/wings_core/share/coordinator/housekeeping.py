@@ -1,4 +1,4 @@
-"""The two threads of a coordinator: one wakes members in time, one archives messages."""
+"""The threads of a coordinator: they wake members in time, archive messages, look groups up."""
 
 import logging
 import threading
@@ -102,7 +102,7 @@ class Archiving:
     """Archives the messages at the delivery limit of the groups that are used on this node.
 
     Args:
-        groups: Those groups.
+        groups: The groups.
         core: Archives their messages.
         runner: Carries that out.
     """
@@ -117,7 +117,7 @@ class Archiving:
         """Archive messages; blocks for the replicas, and for dead letters."""
         groups = self._groups.known()
         if self._sweep.passed:
-            self._groups.watchers.look(groups[:SWEEP_MAX])
+            self._groups.look_up(groups[:SWEEP_MAX])
             self._groups.drop_unused()
             self._sweep = Deadline.after(SWEEP_SECONDS)
         for group in groups:
@@ -128,7 +128,7 @@ class Archiving:
         """Archive what expired at the delivery limit, also where no member acquires."""
         partitions = self._core.table.exhausted(known)
         if partitions:  # Archiving by an old configuration cannot be undone.
-            self._groups.watchers.look([known])
+            self._groups.look_up([known])
         group = self._groups.get(known.uuid)
         if group is None:
             return

@@ -60,11 +60,11 @@ class TrackedPartition:
 
 
 class PartitionTable:
-    """What a coordinator knows of partitions, and the leases that it gives.
+    """The partitions that a coordinator knows, and the numbers of its leases.
 
     Args:
-        quorum: Of the replicas.
-        clock: What leases are counted by.
+        quorum: The majority of the replicas.
+        clock: The clock of leases.
         coordinator: In the leases.
         met_limit: Called, outside the lock, when messages are at the delivery limit.
 

@@ -41,7 +41,7 @@ class WaitingMember:
     partition: Partition | None
     messages: int
     is_called: bool = False
-    """Whether it was chosen to be woken; the call itself may be on its way."""
+    """Set when the member was chosen to be woken; the call itself may be on its way."""
 
     def close(self) -> None:
         """Wait no longer; one that was chosen may be called a moment later still."""
@@ -93,7 +93,7 @@ class ReadyPartitions:
         self._ends: dict[Partition, int] = {}
         """The next offset of each, as last told."""
         self._listed_states: dict[Partition, PartitionState] = {}
-        """As they were listed, for a moment."""
+        """States as they were listed, kept for a moment."""
         self._noted: dict[Partition, tuple[float, PartitionState]] = {}
         """Where partitions stood that were acquired from, and when."""
         self._listed_until = 0.0
@@ -101,15 +101,15 @@ class ReadyPartitions:
         """When partitions may be ready, a heap; those that were overtaken are still there."""
         self._due_at: dict[Partition, float] = {}
         self._looked_at_due: dict[Partition, None] = {}
-        """What has come due and `wake_due` looks at, unless a member looks before."""
+        """Due partitions that `wake_due` looks at, unless a member looks before."""
         self._next_at: float | None = None
         """The first of those times, which is read without the lock; None: there is none."""
         self._waiting: OrderedDict[WaitingMember, None] = OrderedDict()
         self._listings, self._listings_due = 0, 1
-        """Of how many listings the partitions are, and are to be."""
+        """Number of listings made, and number to be made."""
         self._failures = 0
         self._failure: WingsError | None = None
-        """Of the last that failed, which those who waited for it share."""
+        """Error of the last listing that failed, shared by all who waited for it."""
         self._is_stale = True
         """Whether all partitions are to be looked at again."""
         self._listing = threading.Lock()
@@ -250,7 +250,7 @@ class ReadyPartitions:
 
         Args:
             partition: Which.
-            generation: As it was peeked at.
+            generation: Its generation when it was peeked at.
             end: Its next offset, as it was looked at: maybe before a commit that was told of since,
                 and before it was peeked at.
             again_seconds: When it may have something without being told; 0: it has some, which
@@ -330,7 +330,7 @@ class ReadyPartitions:
         """Call back when there may be something for a member, until what is returned is closed.
 
         Args:
-            partition: Of this one alone; None: of any.
+            partition: The only partition of interest; None: any.
             messages: How many it takes at once, about.
             callback: Quick, and does not raise; from any thread.
         """

@@ -19,7 +19,7 @@ FindOffsets = Callable[[Topic, Sequence[tuple[Partition, int]]], Mapping[Partiti
 `Fetcher.offsets_for_timestamps`."""
 
 Finished = Mapping[Partition, Sequence[OffsetRange]]
-"""By partition, what of it is finished; of one that is not named, nothing."""
+"""Finished ranges by partition; nothing is finished of one that is not named."""
 
 
 class Starts:

@@ -30,7 +30,7 @@ def read_payload(
     """Return the batch of a payload, and the number of its schema, from 1 on.
 
     Args:
-        payload: As `payload_of` returned it, or without a fingerprint.
+        payload: A result of `payload_of`, or one without a fingerprint.
         schemas: The versions of its schema: it has the last that fits.
         unmarked: Whether one without a fingerprint has the first.
 

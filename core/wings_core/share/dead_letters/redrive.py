@@ -43,7 +43,7 @@ _COLUMNS = ("dead_letter_id", "source_topic", "dead_lettered_at", "payload")
 
 @dataclass(slots=True)
 class Redriven:
-    """What a redrive did."""
+    """The outcome of a redrive."""
 
     redriven: int = 0
     """Letters sent back."""
@@ -56,7 +56,7 @@ class Redriven:
     failures: list[str] = field(default_factory=list[str])
     """Why, for the first few."""
     next_offset: int = 0
-    """Of the topic of dead letters: where to go on."""
+    """Offset in the topic of dead letters at which to go on."""
     log_end_offset: int = 0
 
     def fail(self, dead_letter_id: str, error: WingsError) -> None:
@@ -103,7 +103,7 @@ class Redriver:
         """Send dead letters back that pass a filter; durable on return, which it blocks for.
 
         Args:
-            name: Of the topic of dead letters.
+            name: Name of the topic of dead letters.
             expression: A SQL predicate over its columns; None for all.
             offset: Where in it to begin; below its start: there.
             messages_max: The most letters looked at, whether or not they pass.
@@ -137,7 +137,7 @@ class Redriver:
 
 @dataclass(frozen=True, slots=True)
 class _Letter:
-    """What there is to know of a letter."""
+    """One dead letter."""
 
     dead_letter_id: str
     topic: str
@@ -180,7 +180,7 @@ class _Sender:
         self._to = None if to is None else str(to)
         self._targets: dict[str, Topic | NotFound | PermissionDenied] = {}
         self._preparers: dict[tuple[str, int], Preparer] = {}
-        """By topic and version of its schema."""
+        """Preparers by topic and version of its schema."""
 
     def send(self, letters: Iterator[_Letter]) -> None:
         """Send back what a chunk of letters holds, in flushes that they share."""

@@ -66,10 +66,10 @@ DEAD_LETTER_SCHEMA = pa.schema(
         pa.field("payload", pa.binary()),
     ]
 )
-"""Of a topic of dead letters. `source_partition` is the value's JSON text; `reason` is `rejected`
-or `delivery_limit`, `error` what the member said that rejected it; `message_timestamp` and
-`payload` (the row as an Arrow IPC RecordBatch message of the source topic's schema) are null where
-the group copies no payloads and where the message was gone."""
+"""Columns of a topic of dead letters. `source_partition` is the value's JSON text; `reason` is
+`rejected` or `delivery_limit`, `error` the text of the member that rejected it; `message_timestamp`
+and `payload` (the row as an Arrow IPC RecordBatch message of the source topic's schema) are null
+where the group copies no payloads and where the message was gone."""
 
 
 def open_dead_letter_topic(admin: Admin, name: TopicName, source: TopicName) -> Topic:
@@ -77,7 +77,7 @@ def open_dead_letter_topic(admin: Admin, name: TopicName, source: TopicName) -> 
 
     Args:
         admin: Where topics are.
-        name: Of the topic.
+        name: Name of the topic.
         source: The topic whose messages become dead letters.
 
     Raises:

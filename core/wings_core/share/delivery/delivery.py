@@ -33,7 +33,7 @@ ABOUT_MAX = 256
 _TEXT, _INTEGER = pa.string(), pa.int32()
 
 _schemas: dict[int, tuple[pa.Schema, pa.Schema]] = {}
-"""By the identity of a topic's schema: that schema, and the one of its deliveries."""
+"""A topic's schema and the schema of its deliveries, by the identity of the first."""
 
 
 def delivery_schema(topic: Topic) -> pa.Schema:
@@ -59,7 +59,7 @@ class DeliveredBatch:
     """Rows of a leased range, or of a part of it that is as much as goes into a batch."""
 
     range: LeasedRange
-    """What the batch covers; messages that are gone are in it and not in the batch."""
+    """Range that the batch covers, messages that are gone included."""
     batch: pa.RecordBatch
 
 
@@ -143,8 +143,8 @@ def deliveries(
 
     Args:
         records: Reads the rows.
-        topic: Whose they are.
-        leased: What was acquired.
+        topic: The topic of the ranges.
+        leased: The acquired ranges.
         limits: The wire's bounds.
     """
     found = records.collect(topic, leased.partition, leased.start_offset, leased.end_offset)

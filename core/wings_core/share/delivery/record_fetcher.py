@@ -105,15 +105,15 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What was found of a range of offsets."""
+    """The rows found in a range of offsets."""
 
     batches: tuple[pa.RecordBatch, ...]
     """The topic's columns, `__offset` and `__timestamp`, in order of offset, each offset once."""
     error: WingsError | None
-    """What ended the fetch before the end of the range, and may pass; None where nothing did but
-    its end, the log's, or offsets that are gone."""
+    """Error that ended the fetch early, and may pass; None where it ended with the range, with the
+    log, or at offsets that are gone."""
     unreadable: tuple[Unreadable, ...] = ()
-    """What was skipped, in order; its neighbours are in `batches`."""
+    """Skipped ranges, in order; its neighbours are in `batches`."""
 
 
 class RecordFetcher:

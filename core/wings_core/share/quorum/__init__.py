@@ -1,1 +1,1 @@
-"""What a majority of the replicas agrees on, as procedures that tell what they wait for."""
+"""Decisions by a majority of the replicas, as procedures that tell what they wait for."""

@@ -73,7 +73,7 @@ class HoldQuorum:
         local: Whether the only replica runs on the coordinator's own clock.
 
     Attributes:
-        is_local: As told.
+        is_local: Whether the only replica is in this process.
         majority: How many replicas are one.
     """
 
@@ -164,7 +164,7 @@ class HoldQuorum:
         """Release what leases hold; returns the outcome of each entry, in their order.
 
         Args:
-            key: Of the partition.
+            key: The partition of a group.
             entries: In any order; no two have a message in common.
         """
         # Replicas take them in order, and votes are counted so.
@@ -194,7 +194,7 @@ class HoldQuorum:
 
         Args:
             key: The partition of a group.
-            entries: What is finished.
+            entries: The finished ranges, with their leases.
             until: When the first of the leases is over. What was finished of it before was
                 finished in its name.
             finished_before: All messages before this one are finished at a majority; replicas

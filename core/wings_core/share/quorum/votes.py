@@ -27,9 +27,9 @@ class Verdict(Enum):
     REFUSED = 1
     """The leases do not hold at any majority; nothing was done, nor ever will be."""
     UNKNOWN = 2
-    """It may have been done on some replicas, and may be done by the others later."""
+    """Done on some replicas perhaps, and by the others perhaps later."""
     DISPUTED = 3
-    """As unknown, of a tombstone that was refused by some of a majority that answered."""
+    """Unknown, and some replicas of the majority that answered refused the tombstone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """What each replica that answered said of `[first, last]`."""
+    """The answers of replicas about `[first, last]`."""
 
     first: int
     last: int
@@ -142,7 +142,7 @@ def divide(votes: Sequence[Vote], majority: int) -> tuple[list[Vote], list[Vote]
 
 @dataclass(frozen=True, slots=True)
 class KnownPartition:
-    """What a majority of replicas knows of a partition."""
+    """The state of a partition by a majority of replicas."""
 
     start_offset: int
     finished: tuple[OffsetRange, ...]
@@ -154,7 +154,7 @@ class KnownPartition:
 
 
 UNTOUCHED = KnownPartition(0, (), (), 0, ())
-"""Of a partition that no replica knows of: one for all, as there may be very many."""
+"""State of partitions that no replica knows of: one for all, as there may be very many."""
 
 _touched_of = attrgetter("start_offset", "finished", "counts", "in_flight")
 

@@ -56,7 +56,7 @@ REQUESTS: dict[str, Codec[Any, Any]] = {
     "Read": Codec(ReadRequest, pb.ReadRequest),
     "Forget": Codec(ForgetRequest, pb.ForgetRequest),
 }
-"""By the method that they are sent to."""
+"""Types by the method that they are sent to."""
 
 _BY_VALUE = {codec.value: (method, codec) for method, codec in REQUESTS.items()}
 _BY_MESSAGE = {codec.message: codec for codec in REQUESTS.values()}

@@ -56,7 +56,7 @@ class HoldSession:
         self._waiting: list[Asked] = []
         self._under_way: list[Asked] = []
         self.has_ended = False
-        """Whether it takes nothing any more."""
+        """Set when the session takes nothing any more."""
         self.error: WingsError | None = None
         """The error that it ended with; None: it goes on, or its requests were overdue."""
         self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

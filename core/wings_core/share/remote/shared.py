@@ -28,7 +28,7 @@ class SharedLink:
         standby: This process's, which takes over; not closed with the link.
         own: Where others reach this process.
         find_owner: Returns where the process is reached that serves the replica; None: none does.
-        access: What is presented to it.
+        access: Credentials presented to it.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SharedLink:
         self._lock = threading.Lock()
         """Nothing else is locked under it."""
         self._owner: str | None = None
-        """As last looked up; None: to be looked up."""
+        """Address as last looked up; None: to be looked up."""
         self._links: dict[str, RemoteLink] = {}
         self._closed = False
 

@@ -39,7 +39,7 @@ class HoldsCopies(Protocol):
 
 
 class FileCopies:
-    """Of an SQLite file.
+    """Copies of an SQLite file.
 
     Args:
         path: The file, which need not be there.
@@ -58,7 +58,7 @@ class FileCopies:
 
 
 class PostgresCopies:
-    """Of a schema of PostgreSQL, whichever process serves it.
+    """Copies of a schema of PostgreSQL, whichever process serves it.
 
     Args:
         connections: To it; closed by the caller.
@@ -98,7 +98,7 @@ class PostgresCopies:
 
 
 class ReplicaCopies:
-    """Of replicas in other processes: what a majority knows.
+    """Copies of the state that a majority of replicas in other processes knows.
 
     It is read before the moment of the metadata, and no writer is kept waiting: what is
     acknowledged in between is not finished in the copy, and is delivered again.

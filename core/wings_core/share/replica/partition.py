@@ -16,7 +16,7 @@ from wings_core.share.state.ranges import Change, RangeMap, V
 
 
 class Hold(NamedTuple):
-    """Who holds a range."""
+    """The hold of a range."""
 
     lease: Lease
     expires_at: float

@@ -25,23 +25,23 @@ from wings_core.share.replica.store import Mark, PartitionWrite, StoredPartition
 from wings_core.storage.files import sync_directory
 
 LOCK_SECONDS_UNKNOWN = 30.0
-"""Of a group whose mark is lost and whose configuration is not at hand: the default of groups."""
+"""Lock assumed of a group whose mark is lost and whose configuration is not at hand."""
 
 _FILES = ("", "-wal", "-shm")
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a rebuild kept of the holds, and what it lost."""
+    """The holds that a rebuild kept, and those it lost."""
 
     partitions: int
-    """Of groups, whose state was taken over."""
+    """Partitions of groups whose state was kept."""
     ranges: int
-    """Of finished messages above their partition's start, and of counted deliveries."""
+    """Ranges kept: finished messages above their partition's start, and counted deliveries."""
     problems: tuple[str, ...]
-    """What is wrong with the file that was replaced."""
+    """Faults of the file that was replaced."""
     groups_lost: tuple[ShareGroup, ...]
-    """Of which nothing was left: each of their messages that is still kept is delivered again."""
+    """Groups of which nothing was left: all of their messages still kept are delivered again."""
     kept_as: Path | None
     """The file that was replaced; None: there was none."""
 
@@ -54,7 +54,7 @@ def rebuild_holds(path: Path, groups: Sequence[ShareGroup]) -> Rebuilt:
 
     Args:
         path: The file, in a directory that the caller has locked; need not exist.
-        groups: Those there are, where their names and configurations are at hand.
+        groups: All groups, where their names and configurations are at hand.
 
     Raises:
         AlreadyExists: The file is sound; nothing was changed.
@@ -84,7 +84,7 @@ def copy_holds(path: Path, new: Path, groups: Sequence[ShareGroup]) -> list[Stor
     Args:
         path: The file, which is not written to; need not exist.
         new: Not there yet.
-        groups: Those there are.
+        groups: All groups.
 
     Returns:
         The partitions of groups whose state was copied.

@@ -88,19 +88,19 @@ class Replica:
 
     Args:
         store: Loaded here, and closed with the replica.
-        clock: What TTLs run on.
+        clock: The clock of TTLs.
     """
 
     def __init__(self, store: HoldStore, clock: Clock | None = None) -> None:
         self._partitions: dict[ShareKey, ReplicaPartition] = {}
         self._keys: dict[str, dict[Partition, ShareKey]] = {}
-        """By group and partition."""
+        """Keys by group and partition."""
         self._forgotten: OrderedDict[str, None] = OrderedDict()
         self._expiries: list[Expiry] = []
         self._pushed = 0
         self._holds = 0
         self._touched: dict[ShareKey, ReplicaPartition] = {}
-        """Those that may have changed since the last write."""
+        """Partitions that may have changed since the last write."""
         self._refused_until: dict[str, float] = {}
         """Until when a group is refused, as holds of before the start may not have expired."""
 

@@ -1,4 +1,4 @@
-"""What a replica keeps durably, in an SQLite file: each row with a checksum of its own.
+"""A replica's durable state in an SQLite file: each row with a checksum of its own.
 
 SQLite notices damage to its trees and not damage to values in them. A tombstone that was never
 written would lose messages in silence, so each row says what it must be, and a file with one that

@@ -39,8 +39,8 @@ class StandbyReplica:
     Args:
         open_store: Opens the store without waiting for its owner; raises `Unavailable` where there
             is one.
-        clock: What TTLs run on.
-        waits: Whether it first tries when it is asked for something.
+        clock: The clock of TTLs.
+        waits: Open the store only when something is asked for.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class StandbyReplica:
 
     @property
     def damage(self) -> StorageCorrupt | None:
-        """What refuses until the next start, if the store is damaged."""
+        """The error of every call until the next start; None: nothing is damaged."""
         return self._refusal if isinstance(self._refusal, StorageCorrupt) else None
 
     @property

@@ -1,4 +1,4 @@
-"""What a replica keeps durably.
+"""The interface of a replica's durable state.
 
 Tombstones and counts are kept as ranges. A tombstone that touches the start of its partition is
 folded into `start_offset`, so a partition that is worked off in order is one row.
@@ -20,7 +20,7 @@ class Mark:
 
     boot_id: str
     expires_at: float
-    """By the clock of that boot."""
+    """Time of expiry, by the clock of that boot."""
     ttl_seconds: float
     """No hold was granted for longer than this."""
 
@@ -37,7 +37,7 @@ class StoredPartition:
 
 @dataclass(slots=True)
 class PartitionWrite:
-    """What is to change in one partition: ranges by their first offset."""
+    """The changes to one partition: ranges by their first offset."""
 
     key: ShareKey
     start_offset: int

@@ -375,7 +375,7 @@ class MessageStates:
             pick: The last of a selection, of no throttled range.
             last: Up to here at most.
             log_end: The next offset that the log assigns.
-            messages_max: By no more than this.
+            messages_max: Most messages to add.
             in_flight_max: No more are in flight at once.
         """
         room = min(messages_max, in_flight_max - self.in_flight)
@@ -405,7 +405,7 @@ class MessageStates:
         Args:
             first: The first of them.
             last: The last of them.
-            lease: Who holds them.
+            lease: The lease that holds them.
             until: When the lease expires.
             count: Deliveries made, this one included.
         """

@@ -15,7 +15,7 @@ Range = tuple[int, int, V]
 
 
 class Change(NamedTuple, Generic[V]):
-    """What a change took out of a map and put into it, as whole ranges."""
+    """The whole ranges that a change took out of a map, and those it put in."""
 
     removed: Sequence[Range[V]] = ()
     added: Sequence[Range[V]] = ()
@@ -34,7 +34,7 @@ class RangeMap(Generic[V]):
         self.end = 0
         self._firsts: list[int] = []
         self._rest: dict[int, tuple[int, V]] = {}
-        """By first offset: the last one, and the value."""
+        """Last offset and value, by first offset."""
 
     @classmethod
     def of(cls, ranges: Iterable[Range[V]]) -> "RangeMap[V]":

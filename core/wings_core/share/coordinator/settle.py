@@ -1,4 +1,4 @@
-"""Acknowledge: a member's acknowledgements of one partition, all of them or none.
+"""Settle: members' acknowledgements, all or none of those of a request in one partition.
 
     check ─▶ prove the leases, dead letters ─▶ tombstones ─▶ releases
 
@@ -7,8 +7,10 @@ entry is answered for by itself: what was finished is never told to have failed,
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import Any
 
 from wings_core.errors import InvalidRecordState, WingsError
 from wings_core.model import ShareGroup, member_tag
@@ -23,25 +25,30 @@ from wings_core.share.coordinator.entries import (
     unknown,
 )
 from wings_core.share.coordinator.finalize import Finalizer
+from wings_core.share.coordinator.group_table import GroupTable
 from wings_core.share.coordinator.partition_table import Bounds, PartitionTable, TrackedPartition
-from wings_core.share.model import Acknowledgement
+from wings_core.share.counts import ShareCounts
+from wings_core.share.model import Acknowledgement, AcknowledgementResult
 from wings_core.share.quorum.quorum import TRIES_MAX
-from wings_core.share.quorum.run import Procedure
+from wings_core.share.quorum.run import Procedure, Runner
 from wings_core.share.quorum.votes import Verdict
 from wings_core.share.replica.requests import CountedRange, LeaseEntry, ReleaseEntry
 
 _Held = tuple[int, int, float, LeaseEntry]
-"""The first and the last message, when their lease is over, and the entry of their tombstone."""
+"""The first and the last message, the end of their lease, and the entry of their tombstone."""
+
+SettleRequest = tuple[str, Sequence[Acknowledgement]]
+"""A member, and its acknowledgements."""
 
 
 class Settling:
-    """The procedure of an acknowledgement.
+    """The procedure by which acknowledgements are carried out.
 
     Args:
-        coordinator: In the leases that are known here.
+        coordinator: The id in the leases that were given here.
         table: The partitions.
-        finalizer: Does what was decided.
-        clock: What leases are counted by.
+        finalizer: Carries out the decisions.
+        clock: The clock of leases.
         changed: Called with a group's UUID and a partition when it may have something available.
     """
 
@@ -64,10 +71,33 @@ class Settling:
         group: ShareGroup,
         partition: Partition,
         bounds: Bounds,
+        requests: Sequence[SettleRequest],
+    ) -> Procedure[list[list[WingsError | None]]]:
+        """Settle messages of a loaded partition, each request as if it came alone.
+
+        Args:
+            group: The group, with its configuration as it is now.
+            partition: The partition of all entries.
+            bounds: The bounds of its log.
+            requests: One, or several that only accept messages.
+
+        Returns:
+            The error of each entry, or None, by request.
+        """
+        if all(each.type == "accept" for _, asked in requests for each in asked):
+            return (yield from self._accept_all(group, partition, bounds, requests))
+        ((member, asked),) = requests
+        return [(yield from self._settle(group, partition, bounds, member, asked))]
+
+    def _settle(
+        self,
+        group: ShareGroup,
+        partition: Partition,
+        bounds: Bounds,
         member: str,
         asked: Sequence[Acknowledgement],
     ) -> Procedure[list[WingsError | None]]:
-        """Acknowledge messages of a loaded partition; returns an error or None for each entry."""
+        """Settle the entries of one request."""
         checked = entries_of(asked, member, bounds.start)
         if isinstance(checked, WingsError):
             return [checked] * len(asked)
@@ -93,24 +123,14 @@ class Settling:
         self._tell_of_room(group, tracked, was_full=was_full)
         return [entry.error for entry in checked]
 
-    def accept(
+    def _accept_all(
         self,
         group: ShareGroup,
         partition: Partition,
         bounds: Bounds,
-        requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
+        requests: Sequence[SettleRequest],
     ) -> Procedure[list[list[WingsError | None]]]:
-        """Accept messages of a loaded partition by several requests, which share one tombstone.
-
-        Args:
-            group: Theirs.
-            partition: Theirs.
-            bounds: Of its log.
-            requests: The member of each, and what it accepts. It does nothing else.
-
-        Returns:
-            What `run` would return for each.
-        """
+        """Settle requests that only accept messages, and share one tombstone."""
         tracked = self._table.get(group, partition)
         with self._table.lock:
             now = self._clock.now()
@@ -134,7 +154,7 @@ class Settling:
                 verdict = yield from self._accept(tracked, of_request, tries=1)
             if verdict is Verdict.REFUSED or not of_request:
                 # By itself: why, and whether another kept it from being done.
-                errors.append((yield from self.run(group, partition, bounds, member, asked)))
+                errors.append((yield from self._settle(group, partition, bounds, member, asked)))
             elif verdict is Verdict.DONE:
                 errors.append([None] * len(asked))
             else:
@@ -289,6 +309,171 @@ class Settling:
         for (entry, _), verdict in zip(parts, verdicts, strict=True):
             if verdict is not Verdict.DONE and entry.error is None:
                 entry.error = not_released(entry.asked, member, verdict, alone=alone)
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """The entries of one request in one partition, and their errors."""
+
+    member: str
+    partition: Partition
+    entries: list[Acknowledgement] = field(default_factory=list[Acknowledgement])
+    errors: Sequence[WingsError | None] = ()
+
+    @property
+    def accepts(self) -> bool:
+        """Whether all entries are acceptances."""
+        return all(entry.type == "accept" for entry in self.entries)
+
+    @property
+    def accepted(self) -> int:
+        """Number of messages that were accepted."""
+        messages = 0
+        for entry, error in zip(self.entries, self.errors, strict=True):
+            if error is None and entry.type == "accept":
+                messages += entry.last - entry.first + 1
+        return messages
+
+    def fail(self, error: WingsError) -> None:
+        """Let all entries fail."""
+        self.errors = [error] * len(self.entries)
+
+
+class Settles:
+    """Carries out acknowledgements of many members and partitions, side by side.
+
+    Args:
+        groups: The groups that are used on this node.
+        table: The partitions.
+        settling: The procedure.
+        runner: Runs it.
+        counts: Counts accepted messages.
+    """
+
+    def __init__(
+        self,
+        groups: GroupTable,
+        table: PartitionTable,
+        settling: Settling,
+        runner: Runner,
+        counts: ShareCounts,
+    ) -> None:
+        self._groups = groups
+        self._table = table
+        self._settling = settling
+        self._runner = runner
+        self._counts = counts
+
+    def take(
+        self,
+        group: ShareGroup,
+        requests: Sequence[SettleRequest],
+        beside: Sequence[Procedure[Any]],
+    ) -> tuple[list[list[AcknowledgementResult]], Sequence[Any]]:
+        """Settle messages of a group, and run other procedures at the same time.
+
+        Args:
+            group: The group as it is now.
+            requests: The requests.
+            beside: The procedures of acquires.
+
+        Returns:
+            The results by request, in the order of its entries, and the outcomes of `beside`.
+        """
+        parts = _parts(requests)
+        bounds = self._bounds(group, parts.values())
+        outcomes = self._carry_out(group, parts.values(), bounds, beside)
+        # Where retention has passed messages just now, they are acknowledged all the same.
+        failed = [part for part in parts.values() if any(part.errors)]
+        now = {part.partition: self._groups.bounds(group, part.partition) for part in failed}
+        if again := [part for part in failed if now[part.partition] != bounds[part.partition]]:
+            self._carry_out(group, again, now, ())
+        if accepted := sum(part.accepted for part in parts.values()):
+            self._counts.add(group, accepted=accepted)
+        left = {key: iter(part.errors) for key, part in parts.items()}
+        results = [
+            [AcknowledgementResult(entry, next(left[number, entry.partition])) for entry in entries]
+            for number, (_, entries) in enumerate(requests)
+        ]
+        return results, outcomes
+
+    def _bounds(
+        self, group: ShareGroup, parts: Collection[_Part]
+    ) -> dict[Partition, Bounds | WingsError]:
+        """Return the bounds of partitions: as of now, but where messages are only accepted."""
+        bounds = {
+            part.partition: self._groups.bounds(group, part.partition)
+            for part in parts
+            if not part.accepts
+        }
+        for part in parts:
+            if part.partition not in bounds:
+                bounds[part.partition] = self._groups.known_bounds(group, part.partition)
+        return bounds
+
+    def _carry_out(
+        self,
+        group: ShareGroup,
+        parts: Collection[_Part],
+        bounds: Mapping[Partition, Bounds | WingsError],
+        beside: Sequence[Procedure[Any]],
+    ) -> Sequence[Any]:
+        """Settle parts, and note their errors; returns the outcomes of `beside`."""
+        together = self._loaded(group, parts, bounds)
+        procedures: list[Procedure[Any]] = [
+            self._settling.run(
+                group, some[0].partition, of_log, [(part.member, part.entries) for part in some]
+            )
+            for of_log, some in together
+        ]
+        outcomes: Sequence[Any] = self._runner.run_all([*procedures, *beside])
+        for (_, some), outcome in zip(together, outcomes, strict=False):
+            for at, part in enumerate(some):
+                if isinstance(outcome, WingsError):
+                    part.fail(outcome)
+                else:
+                    part.errors = outcome[at]
+        return outcomes[len(procedures) :]
+
+    def _loaded(
+        self,
+        group: ShareGroup,
+        parts: Collection[_Part],
+        bounds: Mapping[Partition, Bounds | WingsError],
+    ) -> list[tuple[Bounds, list[_Part]]]:
+        """Return the parts that can be settled, those together that may share a tombstone."""
+        found: dict[tuple[Partition, int | None], tuple[Bounds, list[_Part]]] = {}
+        for number, part in enumerate(parts):
+            of_log = bounds[part.partition]
+            if isinstance(of_log, WingsError):
+                part.fail(of_log)
+            elif of_log.end == 0:  # Never written to; nothing is kept of it.
+                part.fail(not_held(part.entries[0], part.member))
+            else:
+                key = part.partition, None if part.accepts else number
+                found.setdefault(key, (of_log, []))[1].append(part)
+        if all(self._table.is_loaded(group, partition) for partition, _ in found):
+            return list(found.values())
+        try:
+            self._runner.run(self._table.load(group, list({each: None for each, _ in found})))
+        except WingsError as error:
+            for _, some in found.values():
+                for part in some:
+                    part.fail(error)
+            return []
+        return list(found.values())
+
+
+def _parts(requests: Sequence[SettleRequest]) -> dict[tuple[int, Partition], _Part]:
+    """Divide requests by partition; the key's number is the request's."""
+    parts: dict[tuple[int, Partition], _Part] = {}
+    for number, (member, entries) in enumerate(requests):
+        for entry in entries:
+            part = parts.get((number, entry.partition))
+            if part is None:
+                part = parts[number, entry.partition] = _Part(member, entry.partition)
+            part.entries.append(entry)
+    return parts
 
 
 def _by_end(
