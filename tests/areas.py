@@ -28,7 +28,7 @@ AREAS = {
     "reads": "fetch follow consumer scan many gather filter fan_out pruning contracts info "
     "latest next_offsets discovery",
     "security": "security token tls rights quota secret revocation private authenticator",
-    "share": "share hold worker vanish times_to_hold dead_letter",
+    "share": "share consumer_groups hold worker vanish times_to_hold dead_letter",
     "spark": "spark cold_path connect test_tables_page",
     "sql": "sql jdbc table_reads other_systems flight_sql filter json_rows",
     "storage": "storage maintain tiers objects parquet damage disk",

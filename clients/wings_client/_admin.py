@@ -233,21 +233,40 @@ class AdminCalls:
         return int(self._act("offset-for-timestamp", body)["offset"])
 
     def commit_offsets(
-        self, consumer: str, topic: TopicRef, offsets: Mapping[PartitionValue, int]
+        self,
+        consumer: str,
+        topic: TopicRef,
+        offsets: Mapping[PartitionValue, int],
+        member: str | None = None,
+        member_epoch: int | None = None,
     ) -> None:
         """Set the next offsets of a named consumer, by partition value: all of them, or none.
 
+        Args:
+            consumer: The consumer's name.
+            topic: The topic.
+            offsets: The next offset to read, by partition value.
+            member: The member of the consumer's group that commits; None: it has no members.
+            member_epoch: The member's epoch.
+
         Raises:
+            FencedMember: The member does not hold a partition; or none is given, and the group has
+                members.
             TopicNotFound: There is no such topic.
             OffsetOutOfRange: One is past the end of its log; facts `partition`, `log_end_offset`.
         """
         name = name_of(topic)
         found = {wire_partition(value): offset for value, offset in offsets.items()}
-        body = CommitOffsets.of_topic(consumer, name, found) or build(
+        body = CommitOffsets.of_topic(consumer, name, found)
+        if body is not None and member is not None:
+            body = body.model_copy(update={"member": member, "member_epoch": member_epoch})
+        body = body or build(
             CommitOffsets,
             InvalidArgument,
             "commit_offsets",
             consumer=consumer,
+            member=member,
+            member_epoch=member_epoch,
             offsets=[
                 {"topic": name, "partition": value, "offset": offset}
                 for value, offset in found.items()

@@ -120,7 +120,10 @@ class Chunks(Iterable[RangesBatch]):
             ((value, offset),) = self.next_offsets.items()
             return {"partition": value, "offset": offset}
         if self._ticket.partitions == ALL:
-            return {"partitions": ALL, "positions": tuple(dict(self.next_offsets).items())}
+            found = {"partitions": ALL, "positions": tuple(dict(self.next_offsets).items())}
+            if self._ticket.slots is not None:
+                found |= {"slots": self._ticket.slots, "consumer": self._ticket.consumer}
+            return found
         return {"partitions": tuple(self._left())}
 
     def _has_left(self) -> bool:
@@ -237,9 +240,14 @@ class Chunks(Iterable[RangesBatch]):
     def _skips_to(self, partition: JsonScalar, start: int) -> bool:
         """Go on at a partition's start; returns whether its place was before that, and may move."""
         reached = self.next_offsets.get(partition)
-        if reached is None or start <= reached:
+        if reached is None and self._ticket.consumer is not None:
+            # Its committed offset, which the server found, is below the log's start.
+            if self.on_data_loss == "error":
+                return False
+            warn_of_loss(self._ticket.topic, partition, 0, start)
+        elif reached is None or start <= reached:
             return False
-        if partition in self.exact:
+        if reached is not None and partition in self.exact:
             if self.on_data_loss == "error":
                 return False
             warn_of_loss(self._ticket.topic, partition, reached, start)

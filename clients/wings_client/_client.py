@@ -1,6 +1,7 @@
 """The client: one object for all calls, safe to share between threads."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Literal, Self, Unpack
 
 from wings_client._access import Access, Pem
@@ -17,6 +18,13 @@ from wings_client._chunks import OnDataLoss
 from wings_client._consumer import Consumer, ConsumerEngine
 from wings_client._consumer_offsets import ConsumerOffsets, Start
 from wings_client._consumer_reads import ConsumerReads
+from wings_client._group import (
+    POLL_SECONDS,
+    SESSION_SECONDS,
+    GroupOptions,
+    GroupReads,
+    SlotsCallback,
+)
 from wings_client._messages import build, wire_partition
 from wings_client._model import PartitionValue
 from wings_client._read_options import SelectKeywords
@@ -36,7 +44,7 @@ from wings_client.gather._request import Request
 from wings_client.gather._rules import Rules, Sentinel, Strategy, wait
 from wings_core.contracts.reads import ReadOptions
 from wings_core.contracts.share_stream import CREDIT_MAX
-from wings_core.errors import InvalidArgument, InvalidTicket, WingsError
+from wings_core.errors import FencedMember, InvalidArgument, InvalidTicket, WingsError
 
 TIMEOUT_SECONDS = 30.0
 
@@ -129,6 +137,13 @@ class Client(
         on_data_loss: OnDataLoss = "error",
         auto_commit: bool | float = True,
         timeout: float | None = None,
+        group: bool = False,
+        member: str | None = None,
+        instance: str | None = None,
+        session: float = SESSION_SECONDS,
+        poll_timeout: float = POLL_SECONDS,
+        on_assigned: SlotsCallback | None = None,
+        on_revoked: SlotsCallback | None = None,
         **options: Unpack[SelectKeywords],
     ) -> Consumer:
         """Open a named consumer, which resumes at the last committed offsets of its name.
@@ -149,6 +164,18 @@ class Client(
                 seconds. False leaves it to `Consumer.commit`.
             timeout: Seconds without a message after which iteration ends, once the server says that
                 there is none; None: never.
+            group: Share the topic's partitions with the other members of the group of this name:
+                each partition is read by one member at a time, and moves to another when a member
+                joins, leaves or dies. Items are `(batch, ranges)`.
+            member: Name of the member, unique in its group; None: one of its own.
+            instance: A name that survives restarts: a member of it that joins within the session of
+                the last one has its partitions.
+            session: Seconds, 6 to 600, without a heartbeat after which the member counts as dead.
+            poll_timeout: Seconds without asking for a batch, while one is being processed, after
+                which the member leaves the group by itself.
+            on_assigned: Called with the slots that are assigned, on a thread of the client's.
+            on_revoked: Called with the slots that are revoked, after what was processed of them is
+                committed; on a thread of the client's.
             options: `columns`: names of the columns to return, in order, instead of all.
                 `filter`: a SQL predicate over the topic's columns.
                 `system_columns=True`: append `__offset` and `__timestamp`; of many partitions,
@@ -163,15 +190,44 @@ class Client(
             OffsetOutOfRange: A committed offset is below the log's start, and that is an error;
                 while iterating.
         """
+        if group and partitions is not None:
+            raise InvalidArgument("a member of a group reads the partitions that it is assigned")
+        member_options = None
+        if group:
+            member_options = GroupOptions.of(
+                member,
+                instance=instance,
+                session_seconds=session,
+                poll_seconds=poll_timeout,
+                on_assigned=on_assigned,
+                on_revoked=on_revoked,
+            )
         described = self._described(topic)
         wanted = build(ReadOptions, InvalidTicket, "consumer", **options)
         fixed = [None] if described.partition_key is None else None  # New ones as they appear.
         if partitions is not None:
             fixed = [wire_partition(value) for value in partitions]
         offsets = ConsumerOffsets(self._transport, self, name, described)
-        reads = ConsumerReads(
-            self._transport, described, fixed, offsets.first(start), wanted, on_data_loss
-        )
+        reads: ConsumerReads | GroupReads
+        if member_options is None:
+            first = offsets.first(start)
+            reads = ConsumerReads(
+                self._transport, described, fixed, first, wanted, on_data_loss, offsets.deliver
+            )
+        else:
+            with suppress(FencedMember):  # The group has members, so it has begun.
+                offsets.first(start)
+            reads = GroupReads(
+                self._transport,
+                name,
+                described,
+                offsets,
+                member_options,
+                wanted.selection,
+                on_data_loss,
+                commits=auto_commit is not False,
+            )
+            offsets.fence = reads.fence
         engine = ConsumerEngine(self._transport, offsets, reads, auto_commit, timeout)
         consumer = Consumer(engine)
         self._transport.add(consumer)

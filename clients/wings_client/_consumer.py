@@ -7,8 +7,9 @@ from typing import Self
 from wings_client._consumer_offsets import ConsumerOffsets
 from wings_client._consumer_reads import Consumed, ConsumerReads
 from wings_client._forks import finalize
+from wings_client._group import GroupReads
 from wings_client._transport import Transport
-from wings_core.errors import WingsError
+from wings_core.errors import FencedMember, WingsError
 from wings_core.partitions import JsonScalar
 
 LAG_SECONDS = 1.0
@@ -32,7 +33,7 @@ class ConsumerEngine:
         self,
         transport: Transport,
         offsets: ConsumerOffsets,
-        reads: ConsumerReads,
+        reads: ConsumerReads | GroupReads,
         auto_commit: bool | float,
         timeout: float | None,
     ) -> None:
@@ -65,6 +66,7 @@ class ConsumerEngine:
                 self.reads.start()
             self._started = True
         self.offsets.processed()
+        self.reads.asked()
         if isinstance(self.auto_commit, bool):
             return self.auto_commit
         return self.offsets.seconds_since_commit >= self.auto_commit
@@ -85,6 +87,14 @@ class ConsumerEngine:
         """How long to wait for a batch that the server said is there, in seconds."""
         return max(self.timeout or 0.0, LAG_SECONDS)
 
+    def commit_processed(self) -> None:
+        """Commit what was processed; a member of a group that was fenced joins anew instead."""
+        try:
+            self.offsets.commit()
+        except FencedMember:
+            if not self.reads.fenced():
+                raise
+
     def commit(self) -> None:
         """Commit everything that was delivered."""
         self.transport.check_process()
@@ -100,8 +110,11 @@ class ConsumerEngine:
                 return
             self._closed = True
         self.reads.close()
-        if self.auto_commit is not False:
-            self.offsets.commit()
+        try:
+            if self.auto_commit is not False:
+                self.offsets.commit()
+        finally:
+            self.reads.leave()
 
     def leave(self, *, failing: bool) -> None:
         """Close at the end of a block; unless it failed, all that was delivered is processed.
@@ -166,14 +179,13 @@ class Consumer(Iterator[Consumed]):
         """
         engine = self.engine
         if engine.ask():
-            engine.offsets.commit()
+            engine.commit_processed()
         taken = engine.reads.handover.take(engine.timeout)
-        while taken is None:
-            if engine.is_over():
+        while taken is None or (accepted := engine.reads.accept(taken)) is None:
+            if taken is None and engine.is_over():
                 raise StopIteration
             taken = engine.reads.handover.take(engine.patience)
-        engine.offsets.deliver(taken)
-        return taken
+        return accepted
 
     def commit(self) -> None:
         """Commit everything that was delivered, the last batch included.

@@ -22,6 +22,7 @@ from wings_core.contracts.chunks import reached
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.reads import ALL
 from wings_core.errors import InvalidArgument, WingsError
+from wings_core.model import MemberEpoch
 from wings_core.partitions import JsonScalar
 from wings_core.times import Deadline
 
@@ -35,7 +36,12 @@ class ConsumerCalls(Protocol):
     """The calls of the client that a consumer makes."""
 
     def commit_offsets(
-        self, consumer: str, topic: Topic, offsets: Mapping[PartitionValue, int]
+        self,
+        consumer: str,
+        topic: Topic,
+        offsets: Mapping[PartitionValue, int],
+        member: str | None = None,
+        member_epoch: int | None = None,
     ) -> None:
         """Set a consumer's next offsets."""
         ...
@@ -73,6 +79,25 @@ class ConsumerOffsets:
         """Of the last batch delivered, until it counts as processed."""
         self._uncommitted: dict[JsonScalar, int] = {}
         self._committed_at = self.read_at = time.monotonic()
+        self.fence: Callable[[], MemberEpoch | None] = lambda: None
+        """Returns the member that commits, of a consumer group."""
+
+    @property
+    def unprocessed(self) -> frozenset[JsonScalar]:
+        """Partitions of the last batch delivered, until it counts as processed."""
+        with self._lock:
+            return frozenset(self._last)
+
+    def forget(self, partitions: frozenset[JsonScalar] | None) -> None:
+        """Forget partitions that another member reads now, and what is uncommitted of them.
+
+        Args:
+            partitions: Partition values; None: all.
+        """
+        with self._lock:
+            for offsets in (self._delivered, self._last, self._uncommitted):
+                for partition in list(offsets) if partitions is None else partitions:
+                    offsets.pop(partition, None)
 
     @property
     def delivered(self) -> dict[JsonScalar, int]:
@@ -153,8 +178,15 @@ class ConsumerOffsets:
             part: dict[PartitionValue, int] = dict(entries[first : first + OFFSETS_MAX])
             patiently(
                 self._transport,
-                lambda part=part: self._calls.commit_offsets(self.name, self.topic, part),
+                lambda part=part: self._commit_part(part),
             )
+
+    def _commit_part(self, part: Mapping[PartitionValue, int]) -> None:
+        fence = self.fence()
+        if fence is None:
+            self._calls.commit_offsets(self.name, self.topic, part)
+        else:
+            self._calls.commit_offsets(self.name, self.topic, part, fence.member, fence.epoch)
 
 
 def patiently(transport: Transport, call: Callable[[], T]) -> T:

@@ -1,7 +1,7 @@
 """The reads of a consumer: one stream over all its partitions, by a thread, into a queue."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,7 @@ class ConsumerReads:
         starts: Where to begin; a partition that is not in it begins at its start.
         options: The columns and rows to read.
         on_data_loss: What becomes of a read whose place retention has passed.
+        deliver: Called with each batch as it is delivered.
 
     Attributes:
         handover: The queue of the batches that were read.
@@ -52,8 +53,10 @@ class ConsumerReads:
         starts: Mapping[JsonScalar, int],
         options: ReadOptions,
         on_data_loss: OnDataLoss,
+        deliver: Callable[[Consumed], None],
     ) -> None:
         self.handover: Handover[Consumed] = Handover(BATCHES_WAITING_MAX, givers=1)
+        self._deliver = deliver
         self._transport = transport
         self._topic = topic
         self._options = options
@@ -115,15 +118,7 @@ class ConsumerReads:
         )
 
     def _lags(self, read: Chunks) -> bool:
-        keys: dict[str, Any] = {
-            "columns": self._topic.schema.names[:1],
-            "filter": self._options.filter,
-            **read.where(),
-        }
-        probe = self._chunks(ScanTicket, keys)
-        probe.exact = read.exact
-        probe.on_data_loss = read.on_data_loss
-        self._probe = probe
+        probe = self._probe = probe_of(self._transport, self._topic, self._options.selection, read)
         if self._closed:
             probe.cancel()
         try:
@@ -132,13 +127,26 @@ class ConsumerReads:
             probe.cancel()
             self._probe = None
 
-    def _add(self, **where: Any) -> None:
-        self._reads.append(self._chunks(FollowTicket, {**self._options.selection, **where}))
+    def asked(self) -> None:
+        """Note that the program asks for a batch."""
 
-    def _chunks(
-        self, kind: type[FollowTicket] | type[ScanTicket], keys: Mapping[str, Any]
-    ) -> Chunks:
-        ticket = build(kind, InvalidTicket, "consumer", topic=self._topic.name, **keys)
+    def accept(self, taken: Consumed) -> Consumed | None:
+        """Return a batch that was taken from the queue as delivered."""
+        self._deliver(taken)
+        return taken
+
+    def fenced(self) -> bool:
+        """Return False: this consumer is no member of a group."""
+        return False
+
+    def leave(self) -> None:
+        """Do nothing: this consumer is no member of a group."""
+
+    def _add(self, **where: Any) -> None:
+        self._reads.append(self._chunks({**self._options.selection, **where}))
+
+    def _chunks(self, keys: Mapping[str, Any]) -> Chunks:
+        ticket = build(FollowTicket, InvalidTicket, "consumer", topic=self._topic.name, **keys)
         seconds = self._transport.retry.reconnect_seconds
         return Chunks(self._transport, ticket, reconnect_seconds=seconds)
 
@@ -151,3 +159,29 @@ class ConsumerReads:
             return
         except BaseException as error:  # noqa: BLE001 - raised where the consumer is iterated.
             self.handover.fail(error)
+
+
+def probe_of(
+    transport: Transport, topic: Topic, selection: Mapping[str, Any], read: Chunks
+) -> Chunks:
+    """Return a scan of what is committed and was not yet read, with one column.
+
+    Args:
+        transport: To the server.
+        topic: The topic.
+        selection: Keys of the read's ticket: its filter counts.
+        read: The read.
+    """
+    ticket = build(
+        ScanTicket,
+        InvalidTicket,
+        "consumer",
+        topic=topic.name,
+        columns=topic.schema.names[:1],
+        filter=selection.get("filter"),
+        **read.where(),
+    )
+    probe = Chunks(transport, ticket, reconnect_seconds=transport.retry.reconnect_seconds)
+    probe.exact = read.exact
+    probe.on_data_loss = read.on_data_loss
+    return probe

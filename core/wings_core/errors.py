@@ -23,6 +23,7 @@
     │   ├── OffsetMismatch          OFFSET_MISMATCH
     │   ├── OutOfOrderSequence      OUT_OF_ORDER_SEQUENCE
     │   ├── PublishFenced           PUBLISH_FENCED
+    │   ├── FencedMember            FENCED_MEMBER
     │   └── InvalidRecordState      INVALID_RECORD_STATE
     ├── OffsetOutOfRange            OFFSET_OUT_OF_RANGE
     ├── BatchTooLarge               BATCH_TOO_LARGE
@@ -219,6 +220,12 @@ class PublishFenced(Conflict):
     """A publish by a writer that is no longer the owner."""
 
     code = "PUBLISH_FENCED"
+
+
+class FencedMember(Conflict):
+    """A consumer group's member that is unknown, was replaced, or does not hold the partition."""
+
+    code = "FENCED_MEMBER"
 
 
 class InvalidRecordState(Conflict):

@@ -63,6 +63,7 @@ from wings_core.security.tokens import Token, digest_of, new_secret, parse_expir
 from wings_core.times import now_us
 from wings_server.action import Actions, Json
 from wings_server.backups import BACKUP_ACTIONS
+from wings_server.group_actions import GROUP_ACTIONS, commit_fenced
 from wings_server.served_log import ServedLog
 from wings_server.share_actions import SHARE_ACTIONS
 from wings_server.totals_actions import TOTALS_ACTIONS
@@ -216,11 +217,11 @@ def offset_for_timestamp(log: Log, body: OffsetForTimestamp) -> Json:
 
 
 @ACTIONS.add("commit-offsets", CommitOffsets)
-def commit_offsets(log: Log, body: CommitOffsets) -> bytes:
+def commit_offsets(log: ServedLog, body: CommitOffsets) -> bytes:
     """Store a named consumer's next offsets, all entries or none."""
     names, values, numbers, _ = body.offsets
     entries = zip(names, values, numbers, strict=True)
-    log.registry.commit_offsets(body.consumer, _positions(log, entries))
+    commit_fenced(log, body.consumer, _positions(log, entries), body.fence)
     return body.to_bytes()
 
 
@@ -251,7 +252,9 @@ def publish_stages(log: Log, body: StagePublish) -> Json:
     offsets = None
     if body.offsets is not None:
         entries = ((each.topic, each.partition, each.offset) for each in body.offsets.offsets)
-        offsets = ConsumerCommit(body.offsets.consumer, tuple(_positions(log, entries)))
+        offsets = ConsumerCommit(
+            body.offsets.consumer, tuple(_positions(log, entries)), body.offsets.fence
+        )
     published = log.stages.publish(
         body.writer, body.batch, body.stages, shards, epoch=body.epoch, offsets=offsets
     )
@@ -382,6 +385,7 @@ def revoke_token(log: Log, body: TokenRevoke) -> Json:
     return describe_token(log.tokens.revoke(body.name))
 
 
+ACTIONS.update(GROUP_ACTIONS)
 ACTIONS.update(SHARE_ACTIONS)
 ACTIONS.update(TOKEN_ACTIONS)
 ACTIONS.update(BACKUP_ACTIONS)

@@ -9,7 +9,7 @@ from wings_core.contracts.actions import ActionBody
 from wings_core.errors import PermissionDenied, Unauthenticated
 from wings_core.names import TopicName
 from wings_core.security.authenticator import Authenticator
-from wings_core.security.principal import CALLER, Principal, authorize
+from wings_core.security.principal import CALLER, SECRET, Principal, authorize
 from wings_core.security.quotas import CallUsage
 from wings_core.security.rights import EVERYTHING, Right
 from wings_server.action import Answer
@@ -90,8 +90,16 @@ class Gate:
         """Return the quotas for a push by one call of a principal; None without quotas."""
         return None if usage is None else PushQuotas(principal, usage, self._places)
 
-    def run(self, principal: Principal, name: str, body: ActionBody) -> Answer:
+    def run(
+        self, principal: Principal, name: str, body: ActionBody, secret: str | None = None
+    ) -> Answer:
         """Run one of `ACTIONS` for a principal; returns the part of the result that it may see.
+
+        Args:
+            principal: The caller.
+            name: Name of the action.
+            body: Its body.
+            secret: The secret that the caller presented, for an action passed on to another node.
 
         Raises:
             PermissionDenied: The principal lacks the right.
@@ -109,7 +117,7 @@ class Gate:
             listed = rule.listed(body)
             if listed is not None and not principal.may_see_namespace(listed):
                 return []
-        token = CALLER.set(principal)
+        token, presented = CALLER.set(principal), SECRET.set(secret)
         try:
             with by_their_ids():
                 if principal.usage is None:
@@ -119,6 +127,7 @@ class Gate:
                         answer = action.run(self._log, body)
         finally:
             CALLER.reset(token)
+            SECRET.reset(presented)
         if name in TOKEN_ACTIONS:
             self.authenticator.refresh()
         if rule.is_admin:

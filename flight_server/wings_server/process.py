@@ -25,6 +25,7 @@ from wings_server.allocator import FreedMemory, keep_freed_memory
 from wings_server.exposure import TLS_MISSING, TOKENS_MISSING, check_exposure
 from wings_server.flight.service import FlightService
 from wings_server.gate import Gate
+from wings_server.group_node import GroupNode
 from wings_server.holds.shared import serve_holds
 from wings_server.http.app import create_app
 from wings_server.http.listener import HttpListener, bind
@@ -140,6 +141,8 @@ class Server:
             self.http = listener.address
             self.flight = Address(settings.flight.host, self.service.port)
             own = self._as_node(settings)
+            log.consumer_groups = GroupNode(log, own, peer_access(settings), self.tls is not None)
+            started.callback(log.consumer_groups.close)
             if settings.is_node:
                 started.callback(membership.leave)
                 membership.join(own)

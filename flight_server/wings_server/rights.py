@@ -19,6 +19,7 @@ from wings_core.contracts.actions import (
     TransactionBegin,
 )
 from wings_core.contracts.commits import CommitOffsets
+from wings_core.contracts.consumer_groups import GroupHeartbeat
 from wings_core.contracts.share import AlterGroup, CreateGroup, ListGroups, Redrive
 from wings_core.contracts.totals import ConsumerLag
 from wings_core.errors import PermissionDenied
@@ -63,6 +64,11 @@ def _namespace(_: Log, body: NamespaceBody) -> list[str]:
 def _offsets(_: Log, body: CommitOffsets) -> list[str]:
     names = dict.fromkeys(body.offsets.topics)
     return [str(TopicName.parse(name)) for name in names] or [SOMEWHERE]
+
+
+def _heartbeat_topics(_: Log, body: GroupHeartbeat) -> list[str]:
+    """Return the topics that a member names; those it named before are checked by the action."""
+    return [str(TopicName.parse(name)) for name in body.topics or ()] or [SOMEWHERE]
 
 
 def _somewhere(_: Log, __: Any) -> list[str]:
@@ -234,6 +240,10 @@ ACTION_RULES: Mapping[str, Rule] = {
     "offset-for-timestamp": Rule(_READ, _topic),
     "commit-offsets": Rule(_READ, _offsets),
     "get-offsets": Rule(_READ, _consumed, _readable_offsets),
+    "group-heartbeat": Rule(_READ, _heartbeat_topics),
+    "group-describe": Rule(_READ, _somewhere),
+    "group-list": Rule(_READ, _somewhere),
+    "group-reset": Rule(_READ, _topic),
     "tier-states": Rule(_READ, _topic),
     "topic-totals": Rule(_READ, _somewhere),
     "traffic": Rule(_READ, _somewhere),

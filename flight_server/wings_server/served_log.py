@@ -13,6 +13,7 @@ from wings_core.share.open import all_groups
 from wings_core.share.replica.copies import HoldsCopies, ReplicaCopies
 from wings_core.sql import Sql
 from wings_core.tables import Catalog, Tables
+from wings_server.group_node import GroupNode
 
 
 class ServedLog(Log):
@@ -31,6 +32,7 @@ class ServedLog(Log):
         sql: Runs SQL over the topics.
         tables: Commits segments to the tables of topics, or None.
         backups: Backups in progress at this process.
+        consumer_groups: Runs consumer groups, once this process is served; None before.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class ServedLog(Log):
         scratch: Path | None,
     ) -> None:
         metadata = parts.metadata
+        self.consumer_groups: GroupNode | None = None
         self.tables: Tables | None = None
         if catalog is not None:
             self.tables = Tables(metadata, catalog, parts.storage.remote.objects)

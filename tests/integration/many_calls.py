@@ -60,7 +60,7 @@ def read_many(reader: flight.FlightStreamReader) -> ManyAnswer:
         assert sum(each["rows"] for each in metadata["ranges"]) == chunk.data.num_rows
         first = 0
         for each in metadata["ranges"]:
-            assert set(each) == {"partition", "start_offset", "end_offset", "rows"}
+            assert set(each) - {"slot"} == {"partition", "start_offset", "end_offset", "rows"}
             key, start, last, count = (
                 each["partition"], each["start_offset"], each["end_offset"], each["rows"]
             )  # fmt: skip

@@ -55,17 +55,16 @@ class AsyncConsumer(AsyncIterator[Consumed]):
         engine = self.engine
         try:
             if engine.ask():
-                await self._pool.run(engine.offsets.commit)
+                await self._pool.run(engine.commit_processed)
             taken = await self._taker.take(engine.timeout)
-            while taken is None:
-                if await self._pool.run(engine.is_over):
+            while taken is None or (accepted := engine.reads.accept(taken)) is None:
+                if taken is None and await self._pool.run(engine.is_over):
                     raise StopAsyncIteration
                 taken = await self._taker.take(engine.patience)
         except asyncio.CancelledError:
             self._cancel()
             raise
-        engine.offsets.deliver(taken)
-        return taken
+        return accepted
 
     async def commit(self) -> None:
         """Commit everything that was delivered, the last batch included.

@@ -59,8 +59,12 @@ def local_name(folio: str) -> str:
 PURGE_PAGES = 10_000
 """Pages of excluded topics that one transaction deletes."""
 
-_OF_NODES = ("nodes", "leases", "topic_tables", "table_segments")
-"""Tables that only apply to the original log: its nodes, leases and Iceberg tables."""
+_OF_NODES = (
+    *("nodes", "leases", "topic_tables", "table_segments"),
+    *("consumer_groups", "consumer_group_members"),
+)
+"""Tables that only apply to the original log: its nodes, leases, Iceberg tables and the
+members of consumer groups, which join anew."""
 
 _HARMLESS = {"lost+found"}
 

@@ -30,6 +30,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.model import (
     Aborted,
     ConsumerOffset,
+    MemberEpoch,
     Namespace,
     Node,
     PartitionState,
@@ -267,10 +268,31 @@ class PublishedOffset(Message):
     """Next offset to read."""
 
 
-class PublishedOffsets(Message):
-    """Offsets of a named consumer in the transaction of a publish."""
+class FencedOffsets(Message):
+    """Keys of a commit of a consumer's offsets."""
 
     consumer: Identifier
+    member: Identifier | None = None
+    """The member of the consumer's group that commits; None if the group has no members."""
+    member_epoch: Annotated[int, Field(ge=1, le=INT64_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def _check_member(self) -> Self:
+        if (self.member is None) != (self.member_epoch is None):
+            raise problem_of("keys 'member' and 'member_epoch' need each other")
+        return self
+
+    @property
+    def fence(self) -> MemberEpoch | None:
+        """The member that commits, if any."""
+        if self.member is None or self.member_epoch is None:
+            return None
+        return MemberEpoch(self.member, self.member_epoch)
+
+
+class PublishedOffsets(FencedOffsets):
+    """Offsets of a named consumer in the transaction of a publish."""
+
     offsets: Annotated[tuple[PublishedOffset, ...], Field(strict=False, max_length=OFFSETS_MAX)]
 
 

@@ -75,7 +75,10 @@ class PartitionRanges(Sequence[PartitionRange]):
         starts: Sequence[int],
         ends: Sequence[int],
         rows: Sequence[int],
+        slots: Sequence[int] = (),
     ) -> None:
+        self.slots = slots
+        """Slots of the partitions, in a read of slots; else empty."""
         self._columns = (partitions, starts, ends, rows)
 
     @cached_property
@@ -154,21 +157,24 @@ def end_metadata(end: EndReason, next_offset: int, log_end_offset: int) -> bytes
     ).encode("ascii")
 
 
-def ranges_metadata(ranges: Iterable[tuple[Partition, int, int, int]]) -> bytes:
+def ranges_metadata(
+    ranges: Iterable[tuple[Partition, int, int, int]], slots: Iterable[int] | None = None
+) -> bytes:
     """Return the metadata of a chunk of many partitions.
 
     Args:
         ranges: Partition, first and last offset (both inclusive) and number of rows of each range,
             in
             the order of the rows.
+        slots: Slot of the partition of each range; None: the read is not of slots.
     """
-    found = ", ".join(
-        [
-            f'{{"partition": {partition}, "start_offset": {start}, "end_offset": {end}, '
-            f'"rows": {rows}}}'
-            for partition, start, end, rows in ranges
-        ]
-    )
+    each = [
+        f'{{"partition": {partition}, "start_offset": {start}, "end_offset": {end}, "rows": {rows}'
+        for partition, start, end, rows in ranges
+    ]
+    if slots is not None:
+        each = [f'{text}, "slot": {slot}' for text, slot in zip(each, slots, strict=True)]
+    found = "".join([f"{text}}}, " for text in each])[: -len(", ")]
     return f'{{"ranges": [{found}]}}'.encode()
 
 
@@ -243,4 +249,6 @@ def parse_many_metadata(raw: "bytes | pa.Buffer") -> PartitionRanges | ManyEnd:
         ]
         return ManyEnd(EndReason(found["end"]), partitions)
     ranges = list(map(_COLUMNS, found["ranges"]))
-    return PartitionRanges(*(zip(*ranges, strict=True) if ranges else ((), (), (), ())))
+    columns = zip(*ranges, strict=True) if ranges else ((), (), (), ())
+    slots = [each["slot"] for each in found["ranges"] if "slot" in each]
+    return PartitionRanges(*columns, slots=slots)

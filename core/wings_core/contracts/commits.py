@@ -22,12 +22,11 @@ from pydantic import ConfigDict, Field, GetCoreSchemaHandler, JsonValue
 from pydantic_core import CoreSchema, core_schema, from_json
 from typing_extensions import TypedDict
 
-from wings_core.contracts.actions import OFFSETS_MAX, ActionBody
+from wings_core.contracts.actions import OFFSETS_MAX, ActionBody, FencedOffsets
 from wings_core.contracts.messages import (
     IDENTIFIER_CHARACTERS_MAX,
     INT64_MAX,
     JSON_BYTES_MAX,
-    Identifier,
     OffsetNumber,
     dump,
 )
@@ -75,10 +74,9 @@ class Offsets(NamedTuple):
         return core_schema.no_info_after_validator_function(cls.of, entries)
 
 
-class CommitOffsets(ActionBody):
+class CommitOffsets(FencedOffsets, ActionBody):
     """The body of `commit-offsets`, and its response."""
 
-    consumer: Identifier
     offsets: Offsets
 
     @classmethod
@@ -138,7 +136,13 @@ class CommitOffsets(ActionBody):
 
     def to_bytes(self) -> bytes:
         """Return the message as JSON, the inverse of `parse`."""
-        return b'{"consumer": %s, "offsets": %s}' % (dump(self.consumer), self.offsets.text)
+        consumer, offsets = dump(self.consumer), self.offsets.text
+        if self.member is None:
+            return b'{"consumer": %s, "offsets": %s}' % (consumer, offsets)
+        return b'{"consumer": %s, "offsets": %s, "member": %s, "member_epoch": %d}' % (
+            *(consumer, offsets, dump(self.member)),
+            self.member_epoch,
+        )
 
 
 _HEAD = re.compile(

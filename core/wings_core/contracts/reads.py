@@ -22,6 +22,7 @@ from pydantic import (
 
 from wings_core.contracts.messages import (
     INT64_MAX,
+    Identifier,
     Message,
     OffsetNumber,
     Timestamp,
@@ -31,6 +32,7 @@ from wings_core.contracts.messages import (
     shown,
 )
 from wings_core.schemas import FIELDS_MAX
+from wings_core.slots import SLOTS
 from wings_core.suggestions import suggested
 from wings_core.times import parse_timestamp
 
@@ -83,6 +85,13 @@ Columns = Annotated[
     AfterValidator(check_distinct),
 ]
 """Names of columns, in the order to return."""
+
+SlotNumbers = Annotated[
+    tuple[Annotated[int, Field(ge=0, lt=SLOTS)], ...],
+    Field(strict=False, max_length=SLOTS),
+    AfterValidator(check_distinct),
+]
+"""Slots of a topic's partitions; see `wings_core.slots`."""
 
 SchemaVersion = Annotated[int, Field(ge=1, le=INT64_MAX)]
 """Version of a topic's schema, from 1."""
@@ -245,6 +254,10 @@ class PartitionOptions(ReadOptions):
     """Partition value; None for a topic without a key."""
     partitions: Partitions | None = None
     """Partitions to read in one stream; None for only `partition`."""
+    slots: Annotated[SlotNumbers, Field(min_length=1)] | None = None
+    """Slots whose partitions to read, of all; None for every slot."""
+    consumer: Identifier | None = None
+    """Consumer at whose committed offsets to begin, where it has one; with `slots`."""
 
     def check_partitions(
         self, end_offset: int | None = None, *, has_positions: bool = False, bounded: bool = True
@@ -257,6 +270,10 @@ class PartitionOptions(ReadOptions):
             bounded: Whether reads of this kind have an end.
         """
         partitions = self.partitions
+        if self.slots is not None and partitions != ALL:
+            raise problem_of("key 'slots' needs partitions \"all\"")
+        if self.consumer is not None and self.slots is None:
+            raise problem_of("key 'consumer' needs the key 'slots'")
         if has_positions and partitions != ALL:
             raise problem_of("key 'positions' needs partitions \"all\"; a list has its own offsets")
         if partitions is not None and "partition" in self.model_fields_set:

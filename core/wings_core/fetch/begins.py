@@ -14,6 +14,7 @@ from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
 from wings_core.model import Location, PartitionState, Topic
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of, partitions_of
 from wings_core.schema_versions import SchemaVersions
+from wings_core.slots import EVERY_SLOT, mask_of, slot_of
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 
@@ -110,7 +111,10 @@ def chosen_of(topic: Topic, options: PartitionOptions) -> Chosen:
     if options.partitions is None:
         return Chosen([partition_of(options.partition, topic.key_type)])
     if options.partitions == ALL:
-        return Chosen([UNPARTITIONED] if topic.partition_key is None else None)
+        slots = EVERY_SLOT if options.slots is None else mask_of(options.slots)
+        if topic.partition_key is None:
+            return Chosen([UNPARTITIONED] if slots & 1 << slot_of(UNPARTITIONED) else [])
+        return Chosen(None, slots)
     values = [entry.partition for entry in options.partitions]
     return Chosen(partitions_of(values, topic.key_type))
 
@@ -169,6 +173,16 @@ def cursors_of(
             clamps=begin == "earliest",
             is_born=exists or state.last_timestamp is not None,
         )
+
+
+def committed(
+    registry: OffsetRegistry, topic: Topic, options: PartitionOptions
+) -> Mapping[Partition, int]:
+    """Return the offsets that the consumer of a read has committed, by partition."""
+    if options.consumer is None:
+        return _NO_POSITIONS
+    offsets = registry.get_offsets(options.consumer, topic.uuid)
+    return {each.partition: each.offset for each in offsets}
 
 
 def _at_times(

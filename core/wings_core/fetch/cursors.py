@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from wings_core.errors import OffsetOutOfRange
+from wings_core.model import PartitionState
 from wings_core.partitions import Partition, partition_value
+from wings_core.slots import EVERY_SLOT, slot_of
 
 UNKNOWN = 1 << 63
 """The `stop` of a cursor whose log's end only a look at metadata tells."""
@@ -24,18 +26,28 @@ class Chosen:
 
     Args:
         named: The partitions, each once; None: all, those born during the read too.
+        slots: Of all, those of these slots, as a mask.
 
     Attributes:
         named: The partitions, or None.
     """
 
-    def __init__(self, named: Sequence[Partition] | None) -> None:
+    def __init__(self, named: Sequence[Partition] | None, slots: int = EVERY_SLOT) -> None:
         self.named = named
         self._set = None if named is None else frozenset(named)
+        self._slots = slots
 
-    def __contains__(self, partition: object) -> bool:
+    def __contains__(self, partition: Partition) -> bool:
         """Tell whether the read is of a partition, born or not."""
-        return self._set is None or partition in self._set
+        if self._set is not None:
+            return partition in self._set
+        return self._slots == EVERY_SLOT or bool(self._slots >> slot_of(partition) & 1)
+
+    def of(self, states: list[PartitionState]) -> list[PartitionState]:
+        """Return those of all partitions that the read is of."""
+        if self._slots == EVERY_SLOT:
+            return states
+        return [state for state in states if state.partition in self]
 
 
 @dataclass(slots=True, eq=False)

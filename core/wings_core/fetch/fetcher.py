@@ -360,7 +360,7 @@ class Fetcher(TimeOffsets):
             TopicNotFound: The topic was deleted.
         """
         if chosen.named is None:
-            return self._registry.partition_states(topic.uuid)
+            return chosen.of(self._registry.partition_states(topic.uuid))
         if len(chosen.named) == 1:  # Remembered where metadata cannot be reached.
             return [self._registry.partition_state(topic.uuid, chosen.named[0])]
         found: list[PartitionState] = []

@@ -29,6 +29,7 @@ from wings_core.metadata.located import (
 )
 from wings_core.model import Location
 from wings_core.partitions import Partition
+from wings_core.slots import slot_of
 
 COVERS_MAX = 256
 """Covers that a plan keeps: with other columns or filters, its chunks end elsewhere."""
@@ -73,6 +74,11 @@ class Covered(list[PartRange]):
     def metadata(self) -> bytes:
         """The chunk's app_metadata."""
         return ranges_metadata(self)
+
+    @cached_property
+    def metadata_with_slots(self) -> bytes:
+        """The chunk's app_metadata for a read of slots."""
+        return ranges_metadata(self, [slot_of(partition) for partition, *_ in self])
 
 
 class Cover(NamedTuple):

@@ -59,6 +59,10 @@ class Maintenance(Protocol):
         """
         ...
 
+    def lease_holder(self, name: str) -> str | None:
+        """Return the holder of a lease; None: it has ended, or was never acquired."""
+        ...
+
     def release_lease(self, name: str, holder: str) -> None:
         """Release a lease; does nothing where the holder's has expired."""
         ...

@@ -16,6 +16,13 @@ from wings_core.model.commits import (
     SeriesResults,
     Staged,
 )
+from wings_core.model.consumer_groups import (
+    Assignment,
+    GroupChange,
+    GroupMember,
+    MemberEpoch,
+    StoredGroup,
+)
 from wings_core.model.pages import (
     INLINE_FOLIOS_MAX,
     INLINE_SUFFIX,
@@ -83,6 +90,7 @@ __all__ = [
     "Aborted",
     "Accepted",
     "AcquireMode",
+    "Assignment",
     "CommitBatch",
     "CommitResult",
     "CommittedRange",
@@ -91,6 +99,8 @@ __all__ = [
     "ExpectedOffset",
     "Expired",
     "FlushId",
+    "GroupChange",
+    "GroupMember",
     "HeldRange",
     "InlineBacklog",
     "InlineFolio",
@@ -101,6 +111,7 @@ __all__ = [
     "Located",
     "LocatedPartition",
     "Location",
+    "MemberEpoch",
     "Namespace",
     "Node",
     "Oldest",
@@ -129,6 +140,7 @@ __all__ = [
     "StageEntry",
     "Staged",
     "StoreRole",
+    "StoredGroup",
     "StoredPage",
     "TierState",
     "Topic",

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from wings_core.model.consumer_groups import MemberEpoch
 from wings_core.model.topics import Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
@@ -57,6 +58,8 @@ class ConsumerCommit:
     consumer: str
     offsets: tuple[tuple[Topic, Partition, int], ...]
     """Each partition's next offset to read; the last counts where one is named twice."""
+    member: MemberEpoch | None = None
+    """The member of the consumer's group that commits, if any."""
 
 
 @dataclass(frozen=True, slots=True)

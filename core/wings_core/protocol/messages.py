@@ -31,6 +31,7 @@ from wings_core.model import (
     Located,
     LocatedPartition,
     Location,
+    MemberEpoch,
     Namespace,
     Node,
     PageAddress,
@@ -240,6 +241,7 @@ LARGEST_TOPICS = Codec(LargestTopics, maintenance.LargestTopics)
 TABLE_SEGMENT = Codec(TableSegment, tables.TableSegment)
 
 QUOTAS = Codec(Quotas, tokens.Quotas)
+MEMBER_EPOCH = Codec(MemberEpoch, registry.MemberEpoch)
 TOKEN = Codec(Token, tokens.Token, digest=Convert())
 
 
@@ -331,13 +333,16 @@ def consumer_commit_message(commit: ConsumerCommit) -> registry.CommitOffsetsReq
         ValueError: An offset has more than 64 bits, or a name is invalid Unicode.
     """
     return registry.CommitOffsetsRequest(
-        consumer=commit.consumer, offsets=consumer_entries(commit.offsets)
+        consumer=commit.consumer,
+        offsets=consumer_entries(commit.offsets),
+        member=None if commit.member is None else MEMBER_EPOCH.fields(commit.member),
     )
 
 
 def consumer_commit_of(message: registry.CommitOffsetsRequest) -> ConsumerCommit:
     """Decode the offsets that a consumer commits."""
-    return ConsumerCommit(message.consumer, tuple(consumer_offsets(message)))
+    member = MEMBER_EPOCH.decode(message.member) if message.HasField("member") else None
+    return ConsumerCommit(message.consumer, tuple(consumer_offsets(message)), member)
 
 
 def consumer_entries(

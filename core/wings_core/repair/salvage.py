@@ -155,7 +155,10 @@ def _indexes(
     return tuple(found)
 
 
-NOT_SALVAGED = {"migrations", "fences", "leases", "nodes", "topic_tables", "table_segments"}
+NOT_SALVAGED = {
+    *("migrations", "fences", "leases", "nodes", "topic_tables", "table_segments"),
+    *("consumer_groups", "consumer_group_members"),
+}
 """Tables that are created anew, concern ended processes, or are derived from a catalog."""
 
 NEVER_FROM_ORPHANS = {"tokens", "token_changes"}

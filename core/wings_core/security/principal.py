@@ -85,6 +85,10 @@ CALLER: ContextVar[Principal] = ContextVar("CALLER", default=ANYONE)
 """The principal of the running action, for checks within the action."""
 
 
+SECRET: ContextVar[str | None] = ContextVar("SECRET", default=None)
+"""The secret that the caller of the running action presented, to pass it on to another node."""
+
+
 def authorize(principal: Principal, right: Right | Iterable[Right], name: str) -> None:
     """Check that a principal has a right; the only place for that decision.
 

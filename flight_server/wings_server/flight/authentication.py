@@ -56,8 +56,11 @@ class Caller(flight.ServerMiddleware):
         call: str = "",
         received: Mapping[str, str] | None = None,
         room: ReadRoom | None = None,
+        secret: str | None = None,
     ) -> None:
         self.principal = principal
+        self.secret = secret
+        """The secret that the call presents, if any."""
         self.room = room
         """Room for the stream, or None without one."""
         self.call = call
@@ -116,7 +119,7 @@ class Authentication(flight.ServerMiddlewareFactory):
                 room.begin()
         schema_name = str(named[0]) if named else None
         topic_uuid = str(meant[0]) if meant else None
-        return Caller(principal, answered, schema_name, topic_uuid, call, received, room)
+        return Caller(principal, answered, schema_name, topic_uuid, call, received, room, secret)
 
 
 class OpenHandshake(flight.ServerAuthHandler):

@@ -29,7 +29,7 @@ from wings_core.contracts.chunks import (
 from wings_core.contracts.sql import SqlBody
 from wings_core.contracts.tickets import AnyRead, FetchTicket, ScanTicket
 from wings_core.errors import Unavailable, WingsError
-from wings_core.fetch.begins import chosen_of, cursors_of
+from wings_core.fetch.begins import chosen_of, committed, cursors_of
 from wings_core.fetch.chunks import FetchedChunk
 from wings_core.fetch.cursors import UNKNOWN, PartitionCursor, Rotation
 from wings_core.fetch.engines import Allowance
@@ -127,7 +127,8 @@ class Get:
     def metadata_of(self, chunk: FetchedChunk) -> bytes:
         """Return the app_metadata of a chunk; of one partition that was named alone, its range."""
         if self.ticket.partitions is not None:
-            return chunk.ranges.metadata
+            ranges = chunk.ranges
+            return ranges.metadata if self.ticket.slots is None else ranges.metadata_with_slots
         ((_, start_offset, end_offset, _),) = chunk.ranges
         return chunk_metadata(start_offset, end_offset)
 
@@ -181,10 +182,10 @@ def _open(log: Log, ticket: AnyRead, state: FetchState | None, topic: Topic) -> 
     read = Read(topic, selection, chosen_of(topic, ticket), Rotation(), hears_topic=many)
     if state is not None:
         read.since = state.arrived_at
-    positions: dict[Partition, int] = {}
+    positions = dict(committed(log.registry, topic, ticket))
     if ticket.positions:
         values, offsets = zip(*ticket.positions, strict=True)
-        positions = dict(zip(partitions_of(values, topic.key_type), offsets, strict=True))
+        positions.update(zip(partitions_of(values, topic.key_type), offsets, strict=True))
     get = Get(log, ticket, read, state, positions, _begins_at_once(ticket))
     if get.has_begun:
         read.rotation.add_all(get.begin())
@@ -200,7 +201,9 @@ def _begins_at_once(ticket: AnyRead) -> bool:
     entries = ticket.partitions if isinstance(ticket.partitions, tuple) else ()
     # What is born after the request came is read from its first message, whatever these say.
     offsets = (ticket.offset, *[each.offset for each in entries])
-    return bool(ticket.positions) or any(each not in (None, "earliest") for each in offsets)
+    if ticket.positions or ticket.consumer is not None:
+        return True
+    return any(each not in (None, "earliest") for each in offsets)
 
 
 _no_rows = lru_cache(SCHEMAS_KEPT)(empty_batch)

@@ -12,7 +12,7 @@ from wings_core.contracts.parts import divide
 from wings_core.contracts.reads import PartitionEntry
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import InvalidArgument, InvalidTicket
-from wings_core.fetch.begins import chosen_of, cursors_of
+from wings_core.fetch.begins import chosen_of, committed, cursors_of
 from wings_core.fetch.selection import Selection
 from wings_core.log import Log
 from wings_core.model import PartitionState, Topic
@@ -157,7 +157,8 @@ def _ranges(log: Log, topic: Topic, command: InfoCommand) -> list[_Range]:
     """Return the range of each partition, all as of one moment."""
     found: list[_Range] = []
     states = _states(log, topic, command)
-    cursors = cursors_of(log.fetcher, topic, states, command, command.end_offset)
+    positions = committed(log.registry, topic, command)
+    cursors = cursors_of(log.fetcher, topic, states, command, command.end_offset, positions)
     for state, cursor in zip(states, cursors, strict=True):
         rows = max(0, cursor.stop - cursor.offset)
         kept = state.next_offset - state.log_start_offset

@@ -237,7 +237,7 @@ class FlightService(flight.FlightServerBase):
                 hint = suggested(action.type, ACTIONS)
                 raise InvalidArgument(f"there is no action {action.type!r:.80}{hint}")
             body = found.body.parse_body(action.body.to_pybytes())
-            answer = self._gate.run(principal, action.type, body)
+            answer = self._gate.run(principal, action.type, body, caller_of(context).secret)
             return iter([encoded(answer)])
 
     @property

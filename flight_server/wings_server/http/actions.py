@@ -13,7 +13,7 @@ from wings_core.suggestions import suggested
 from wings_server.action import Action, encoded
 from wings_server.actions import ACTIONS
 from wings_server.http.application import Application
-from wings_server.http.authentication import principal_of
+from wings_server.http.authentication import principal_of, secret_presented
 from wings_server.http.documentation import described
 from wings_server.http.service import HttpService
 from wings_server.http.wire import Body, JsonAnswer
@@ -22,7 +22,8 @@ PATH = "/v1/actions/{name}"
 
 _READING = frozenset(
     {
-        "consumer-lag", "describe-topic", "get-offsets", "list-consumers", "list-namespaces",
+        "consumer-lag", "describe-topic", "get-offsets", "group-describe", "group-list",
+        "list-consumers", "list-namespaces",
         "list-nodes", "list-topics", "offset-for-timestamp", "partition-states", "shard-count",
         "shard-get", "shard-list", "shard-sources", "share-describe", "share-list", "share-members",
         "sql-live", "tier-states", "token-list", "topic-totals", "traffic",
@@ -75,12 +76,12 @@ def _description() -> str:
 async def _run(service: HttpService, name: str, found: "Action[Any]", request: Request) -> Response:
     with service.call(), Body(service.bodies) as body:
         raw = await body.receive(request, JSON_BYTES_MAX)
-        principal = principal_of(request)
+        principal, secret = principal_of(request), secret_presented(request)
         reads = name in _READING
         run = service.read if reads else service.write
 
         def work() -> bytes:
-            answer = service.gate.run(principal, name, found.body.parse_body(raw))
+            answer = service.gate.run(principal, name, found.body.parse_body(raw), secret)
             return encoded(answer)
 
         return JsonAnswer(await run(work), service.answers, is_of_change=not reads)

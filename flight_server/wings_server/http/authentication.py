@@ -68,6 +68,11 @@ class HttpAuthentication:
         return await self._service.read(lambda: gate.principal(secret, call))
 
 
+def secret_presented(request: Request) -> str | None:
+    """Return the secret that a request presents, if any."""
+    return secret_of(request.headers.getlist("authorization"))
+
+
 def principal_of(request: Request) -> Principal:
     """Return the principal of a request."""
     return cast("Principal", request.scope[_PRINCIPAL])

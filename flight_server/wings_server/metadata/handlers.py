@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from wings_core.errors import InvalidArgument, NamespaceNotFound
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.remote.admin import TOPICS_PAGE_SIZE_MAX, RemoteAdmin, RemoteGroups
+from wings_core.metadata.remote.consumer_groups import RemoteConsumerGroups
 from wings_core.metadata.remote.maintenance import RemoteMaintenance, RemoteTables
 from wings_core.metadata.remote.paging import BY_TEXT
 from wings_core.metadata.remote.registry import RemoteRegistry
@@ -24,6 +25,7 @@ from wings_core.metadata.remote.store import RemoteNodes, RemoteTokens
 from wings_core.names import NamespaceName, TopicName
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import admin_pb2 as admin_pb
+from wings_core.protocol.v1 import consumer_groups_pb2 as consumer_groups_pb
 from wings_core.protocol.v1 import copies_pb2 as copies_pb
 from wings_core.protocol.v1 import groups_pb2 as groups_pb
 from wings_core.protocol.v1 import maintenance_pb2 as maintenance_pb
@@ -63,6 +65,10 @@ def services(
             _Declared(RemoteMaintenance, metadata.maintenance),
         ),
         (groups["GroupService"], _Declared(RemoteGroups, metadata.groups)),
+        (
+            consumer_groups_pb.DESCRIPTOR.services_by_name["ConsumerGroupService"],
+            _Declared(RemoteConsumerGroups, metadata.consumer_groups),
+        ),
         (shards["ShardService"], _Declared(RemoteShards, metadata.shards)),
         (
             tables_pb.DESCRIPTOR.services_by_name["TableService"],

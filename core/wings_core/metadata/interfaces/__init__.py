@@ -1,13 +1,14 @@
 """The interfaces of a store of metadata.
 
 `Admin` names namespaces and topics, `OffsetRegistry` indexes the log, `Stages` keeps unpublished
-batches, `Groups` share groups, `Shards` the progress of sources, `Nodes` the Flight nodes, `Tokens`
-what principals present.
+batches, `Groups` share groups, `ConsumerGroups` the members of consumer groups, `Shards` the
+progress of sources, `Nodes` the Flight nodes, `Tokens` what principals present.
 
 One behaviour suite runs over every implementation (`tests/unit/metadata`). All calls may come
 from any thread. They block for the store's own time only, except `OffsetRegistry.wait`.
 """
 
+from wings_core.metadata.interfaces.consumer_groups import ConsumerGroups
 from wings_core.metadata.interfaces.metadata import (
     NODE_LEASE_SECONDS_MAX,
     NODES_MAX,
@@ -35,6 +36,7 @@ __all__ = [
     "POSITIONS_MAX",
     "RETIRE_MAX",
     "Admin",
+    "ConsumerGroups",
     "Groups",
     "Metadata",
     "Nodes",

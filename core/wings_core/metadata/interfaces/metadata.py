@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from wings_core.metadata.interfaces.consumer_groups import ConsumerGroups
 from wings_core.metadata.interfaces.offset_registry import OffsetRegistry
 from wings_core.metadata.interfaces.stages import Shards, Stages
 from wings_core.metadata.interfaces.topics import Admin, Groups
@@ -136,6 +137,11 @@ class Metadata(Protocol):
     @property
     def groups(self) -> Groups:
         """Share groups."""
+        ...
+
+    @property
+    def consumer_groups(self) -> ConsumerGroups:
+        """Consumer groups."""
         ...
 
     @property

@@ -14,6 +14,7 @@ from wings_core.model import (
     InlineFolio,
     Located,
     LocatedPartition,
+    MemberEpoch,
     PartitionState,
     Position,
     Topic,
@@ -281,11 +282,21 @@ class OffsetRegistry(Protocol):
         ...
 
     def commit_offsets(
-        self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
+        self,
+        consumer: str,
+        offsets: Sequence[tuple[Topic, Partition, int]],
+        member: MemberEpoch | None = None,
     ) -> None:
         """Store the offsets that a named consumer reads on from, all in one transaction.
 
+        Args:
+            consumer: Its name.
+            offsets: The next offset to read, by topic and partition.
+            member: The member of the consumer's group that commits; None: it has no members.
+
         Raises:
+            FencedMember: The member does not hold one of the partitions, or no member is stated
+                and the group has members; nothing is stored.
             TopicNotFound: One of the topics was deleted; nothing is stored.
             OffsetOutOfRange: An offset is past the end of its log, as the facts `topic`,
                 `partition` and `log_end_offset` say; nothing is stored.

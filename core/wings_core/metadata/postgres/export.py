@@ -30,7 +30,10 @@ CACHE_KIB = 64 * 1024
 """Pages of the SQLite file that are kept in memory while it is written."""
 
 _LEFT_OUT = frozenset(
-    {"migrations", "identity", "fences", "nodes", "leases", "topic_tables", "table_segments"}
+    {
+        *("migrations", "identity", "fences", "nodes", "leases", "topic_tables", "table_segments"),
+        *("consumer_groups", "consumer_group_members"),
+    }
 )
 """SQLite's own, and what is of the processes that run, or of a catalog."""
 

@@ -53,6 +53,23 @@ _WRITERS: Sequence[str] = (
     "CREATE INDEX writers_by_age ON writers (begun_at)",
 )
 
+_CONSUMER_GROUPS: Sequence[str] = (
+    f"""
+    -- Consumer groups, from the first member that joined on: the highest epoch that was given out.
+    CREATE TABLE consumer_groups (
+        consumer TEXT COLLATE "C" PRIMARY KEY, epoch BIGINT NOT NULL
+    ) {_CHANGED_OFTEN}
+    """,
+    f"""
+    CREATE TABLE consumer_group_members (
+        consumer TEXT COLLATE "C" NOT NULL,
+        member TEXT COLLATE "C" NOT NULL,
+        state TEXT NOT NULL, -- JSON of GroupMember.
+        PRIMARY KEY (consumer, member)
+    ) {_CHANGED_OFTEN}
+    """,
+)
+
 SCHEMA: Sequence[str] = (
     """
     -- A tenant is there while one of its namespaces is.
@@ -361,6 +378,7 @@ SCHEMA: Sequence[str] = (
     )
     """,
     "CREATE INDEX table_segments_folio ON table_segments (folio)",
+    *_CONSUMER_GROUPS,
     *TYPES,
     COMMIT_FLUSH,
 )
@@ -376,6 +394,7 @@ _FROM_0_1_0: Sequence[Sequence[str]] = (
     ),
     (*TYPES, COMMIT_FLUSH),
     _WRITERS,
+    _CONSUMER_GROUPS,
 )
 
 VERSIONS = Versions(SCHEMA, 22, _FROM_0_1_0)

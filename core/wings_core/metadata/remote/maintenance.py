@@ -46,6 +46,7 @@ class RemoteMaintenance(RemotePart, Maintenance):
         seconds=Field(decode=_lease_seconds),
     )
     release_lease = rpc("MaintenanceService.ReleaseLease", Maintenance.release_lease, Calls.ONCE)
+    lease_holder = rpc("MaintenanceService.GetLeaseHolder", Maintenance.lease_holder, Calls.LOOK)
     expire = rpc(
         "MaintenanceService.ExpirePages",
         Maintenance.expire,

@@ -11,6 +11,7 @@ from wings_core.metadata.checks import check_node
 from wings_core.metadata.interfaces import Nodes, Tokens
 from wings_core.metadata.remote.admin import RemoteAdmin, RemoteGroups, RemoteTopicCache
 from wings_core.metadata.remote.channel import ServiceChannel
+from wings_core.metadata.remote.consumer_groups import RemoteConsumerGroups
 from wings_core.metadata.remote.maintenance import RemoteMaintenance, RemoteTables
 from wings_core.metadata.remote.paging import BY_TEXT
 from wings_core.metadata.remote.registry import RemoteRegistry
@@ -176,6 +177,7 @@ class RemoteMetadata:
         self.maintenance = RemoteMaintenance(self._channel)
         self.tables = RemoteTables(self._channel)
         self.groups = RemoteGroups(self._channel)
+        self.consumer_groups = RemoteConsumerGroups(self._channel)
         self.shards = RemoteShards(self._channel)
         self.nodes = RemoteNodes(self._channel)
         self.tokens = RemoteTokens(self._channel)

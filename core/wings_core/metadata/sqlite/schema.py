@@ -28,6 +28,25 @@ _WRITERS: Sequence[str] = (
     "CREATE INDEX writers_by_age ON writers (begun_at, epoch)",
 )
 
+_CONSUMER_GROUPS: Sequence[str] = (
+    """
+    -- Consumer groups, from the first member that joined on: the highest epoch that was given out.
+    CREATE TABLE consumer_groups (
+        consumer TEXT PRIMARY KEY, epoch INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX consumer_groups_checked ON consumer_groups (epoch)",
+    """
+    CREATE TABLE consumer_group_members (
+        consumer TEXT NOT NULL,
+        member TEXT NOT NULL,
+        state TEXT NOT NULL, -- JSON of GroupMember.
+        PRIMARY KEY (consumer, member)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX consumer_group_members_checked ON consumer_group_members (state)",
+)
+
 SCHEMA: Sequence[str] = (
     # What tells this metadata from any other.
     "CREATE TABLE identity (id TEXT PRIMARY KEY) STRICT, WITHOUT ROWID",
@@ -366,6 +385,7 @@ SCHEMA: Sequence[str] = (
         folio, partition, end_offset, rows, added, removed
     )
     """,
+    *_CONSUMER_GROUPS,
 )
 
 _CHECKED: Sequence[str] = (
@@ -487,7 +507,11 @@ _ROWS_CHECKED = (
     "CREATE INDEX token_changes_checked ON token_changes (changes)",
 )
 
-VERSIONS = Versions(SCHEMA, 22, (_CHECKED, (), _JOURNAL, _WITHOUT_JOURNAL, _ROWS_CHECKED, _WRITERS))
+VERSIONS = Versions(
+    SCHEMA,
+    22,
+    (_CHECKED, (), _JOURNAL, _WITHOUT_JOURNAL, _ROWS_CHECKED, _WRITERS, _CONSUMER_GROUPS),
+)
 """From version 24 on a row of `producer_results` may be of several batches."""
 
 

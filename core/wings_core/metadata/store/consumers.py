@@ -8,10 +8,11 @@ from typing import LiteralString
 from wings_core.errors import InvalidArgument, OffsetOutOfRange
 from wings_core.metadata.checks import check_id, check_partition
 from wings_core.metadata.interfaces import OFFSET_MAX
+from wings_core.metadata.store.consumer_groups import check_fence
 from wings_core.metadata.store.database import Connection
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.topics import require_topic_ids
-from wings_core.model import ConsumerOffset, Topic
+from wings_core.model import ConsumerOffset, MemberEpoch, Topic
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition, partition_sort_key, partition_value
 
@@ -42,6 +43,7 @@ def commit_offsets(
     consumer: str,
     offsets: Sequence[tuple[Topic, Partition, int]],
     now: int,
+    member: MemberEpoch | None = None,
 ) -> None:
     """Store a consumer's offsets; see `OffsetRegistry.commit_offsets`.
 
@@ -50,6 +52,7 @@ def commit_offsets(
         consumer: The consumer's name.
         offsets: Its next offsets, checked by `check_offsets`.
         now: Microseconds since the epoch.
+        member: The member of a group that commits, if any.
     """
     last: dict[str, dict[Partition, int]] = {}
     for uuid, entries in groupby(offsets, lambda entry: entry[0].uuid):
@@ -58,6 +61,7 @@ def commit_offsets(
     topics = sorted(last)
     connection.share_lock(Lock.TOPICS, topics)
     topic_ids = require_topic_ids(connection, topics)
+    check_fence(connection, consumer, member, offsets)
     # In order, which excludes deadlocks.
     entries = [
         (topic_ids[uuid], partition, last[uuid][partition])

@@ -10,7 +10,9 @@
     6. producers, then partitions: first those that are new are inserted, then all are locked
                                                     rows, by topic and name or value
     7. folios                                       rows, by name
-    8. leases                                       rows, by name
+    8. a consumer group: changes exclusive, commits of offsets shared
+                                                    rows, by name; then its members
+    9. leases                                       rows, by name
 
 Purges, and changes of the tables of nodes and of tokens, keep others of their kind out by an
 advisory lock, and take it first. Within each, a transaction takes what it needs in ascending order.

@@ -78,6 +78,19 @@ class DatabaseMaintenance(Maintenance):
         except WingsError as error:
             _logger.warning("could not drop the leases of processes that ended: %s", error)
 
+    def lease_holder(self, name: str) -> str | None:
+        """Return the holder of a lease; see `Maintenance.lease_holder`."""
+        check_text("a lease", name)
+
+        def work(connection: Connection) -> str | None:
+            row = connection.execute(
+                "SELECT holder FROM leases WHERE name = %s AND expires_at > %s::bigint",
+                (name, self._database.lease_now(connection)),
+            ).fetchone()
+            return None if row is None else row[0]
+
+        return self._database.read(work)
+
     def release_lease(self, name: str, holder: str) -> None:
         """Release a lease; see `Maintenance.release_lease`."""
         check_text("a lease", name)

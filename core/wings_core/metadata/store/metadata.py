@@ -2,6 +2,7 @@
 
 from typing import Self
 
+from wings_core.metadata.store.consumer_groups import DatabaseConsumerGroups
 from wings_core.metadata.store.database import Commits, Database, Looks
 from wings_core.metadata.store.groups import DatabaseGroups
 from wings_core.metadata.store.maintenance import DatabaseMaintenance
@@ -38,6 +39,7 @@ class DatabaseMetadata:
         self.stages = DatabaseStages(database, looks.PARTITION_BYTES_MAX)
         self.maintenance = DatabaseMaintenance(database)
         self.groups = DatabaseGroups(database)
+        self.consumer_groups = DatabaseConsumerGroups(database)
         self.shards = DatabaseShards(database)
         self.nodes = DatabaseNodes(database)
         self.tokens = DatabaseTokens(database)

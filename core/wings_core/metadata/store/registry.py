@@ -27,6 +27,7 @@ from wings_core.model import (
     InlineFolio,
     Located,
     LocatedPartition,
+    MemberEpoch,
     PartitionState,
     Position,
     Topic,
@@ -155,13 +156,16 @@ class DatabaseRegistry(OffsetRegistry):
         )
 
     def commit_offsets(
-        self, consumer: str, offsets: Sequence[tuple[Topic, Partition, int]]
+        self,
+        consumer: str,
+        offsets: Sequence[tuple[Topic, Partition, int]],
+        member: MemberEpoch | None = None,
     ) -> None:
         """Store a consumer's offsets; see `OffsetRegistry.commit_offsets`."""
         consumers.check_offsets(consumer, offsets, self._looks.PARTITION_BYTES_MAX)
         self._database.write(
             lambda connection: consumers.commit_offsets(
-                connection, consumer, offsets, self._database.now()
+                connection, consumer, offsets, self._database.now(), member
             )
         )
 

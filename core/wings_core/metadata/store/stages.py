@@ -141,7 +141,7 @@ def publish(
     move.stages(stages, consumed)
     ranges = move.ranges()
     if offsets is not None:
-        commit_offsets(connection, offsets.consumer, offsets.offsets, now)
+        commit_offsets(connection, offsets.consumer, offsets.offsets, now, offsets.member)
     _remember(connection, writer, batch, ranges, now)
     return PublishOutcome(Published(ranges), move.ends())
 

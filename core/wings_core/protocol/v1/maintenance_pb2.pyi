@@ -35,6 +35,18 @@ class ReleaseLeaseResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class GetLeaseHolderRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class GetLeaseHolderResponse(_message.Message):
+    __slots__ = ("holder",)
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    holder: str
+    def __init__(self, holder: _Optional[str] = ...) -> None: ...
+
 class ExpirePagesRequest(_message.Message):
     __slots__ = ("topic_uuid", "partition", "age_us", "bytes_kept", "pages_max", "finished_before", "group_uuids", "outside_tables")
     TOPIC_UUID_FIELD_NUMBER: _ClassVar[int]

@@ -364,7 +364,7 @@ class ConsumerOffset(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., committed_at_us: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
-    __slots__ = ("consumer", "offsets")
+    __slots__ = ("consumer", "offsets", "member")
     class Entry(_message.Message):
         __slots__ = ("topic", "topic_uuid", "partition", "offset")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -378,9 +378,19 @@ class CommitOffsetsRequest(_message.Message):
         def __init__(self, topic: _Optional[str] = ..., topic_uuid: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
     consumer: str
     offsets: _containers.RepeatedCompositeFieldContainer[CommitOffsetsRequest.Entry]
-    def __init__(self, consumer: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[CommitOffsetsRequest.Entry, _Mapping]]] = ...) -> None: ...
+    member: MemberEpoch
+    def __init__(self, consumer: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[CommitOffsetsRequest.Entry, _Mapping]]] = ..., member: _Optional[_Union[MemberEpoch, _Mapping]] = ...) -> None: ...
+
+class MemberEpoch(_message.Message):
+    __slots__ = ("member", "epoch")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    member: str
+    epoch: int
+    def __init__(self, member: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsResponse(_message.Message):
     __slots__ = ("offsets",)

@@ -1,0 +1,249 @@
+"""GroupCoordinator: runs the consumer groups whose lease this node holds.
+
+Groups are dealt to a few shards by a hash of their name, and a shard is run by the node that holds
+its lease in metadata; the other nodes pass heartbeats on to it. What a heartbeat changes is stored
+before it is answered, fenced by the lease, so a node that lost a lease without noticing changes
+nothing. Sessions are kept in memory: after a takeover every member has a whole one.
+
+A node answers for a shard only as long as its lease has not ended by its own clock, counted from
+before it asked for it and less a margin for clocks that differ. The next holder's sessions begin
+later than that, so a member never outlives the session that its last answer promised.
+"""
+
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from wings_core.consumer_groups.assignment import TopicSlots
+from wings_core.consumer_groups.group import Beat, ConsumerGroup, Heartbeat
+from wings_core.errors import Unavailable
+from wings_core.metadata.interfaces import ConsumerGroups
+from wings_core.metadata.maintenance import Maintenance, MaintenanceLease
+from wings_core.model import GroupMember
+
+T = TypeVar("T")
+
+SHARDS = 16
+"""Leases over which groups are dealt, and so the most nodes that run groups at a time."""
+
+LEASE_SECONDS = 10.0
+"""How long the groups of a node that vanished wait for the next one."""
+
+RENEWALS = 3
+"""How often a lease is renewed in the time that it lasts."""
+
+MARGIN = 0.05
+"""Share of a lease by which the clocks of nodes may differ."""
+
+BEATS_PER_SECOND = 200
+"""Heartbeats a second that members are asked for at most, all groups of a node together."""
+
+BEAT_MS_MIN = 3_000
+"""The least time between two heartbeats of a member."""
+
+SETTLING_BEAT_MS = 500
+"""The least time while slots move."""
+
+BEATS_PER_SESSION = 3
+"""The fewest heartbeats that a session is good for."""
+
+
+class Answer(NamedTuple):
+    """The answer to a heartbeat, and when the next one is due."""
+
+    beat: Beat
+    heartbeat_ms: int
+
+
+class RunElsewhere(Exception):  # noqa: N818 - not an error: the caller passes the call on.
+    """Another node runs the group.
+
+    Args:
+        holder: The holder of its lease.
+    """
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(holder)
+        self.holder = holder
+
+
+class _Shard:
+    """Groups under one lease, as far as they are loaded."""
+
+    def __init__(self, number: int) -> None:
+        self.name = f"consumer-groups/{number}"
+        self.lock = threading.Lock()
+        """Held during a heartbeat, its write of metadata included; no other is taken under it."""
+        self.groups: dict[str, ConsumerGroup] = {}
+        self.lease: MaintenanceLease | None = None
+        self.asked_at = 0.0
+        """When the lease was last asked for with success, by the clock."""
+
+
+class GroupCoordinator:
+    """Runs groups; thread-safe.
+
+    Args:
+        store: Where groups are kept.
+        leases: Grants leases.
+        holder: This process's name as a holder, unique for each start; others pass calls on by it.
+        slots_of: Returns the slots of topics by UUID, without those that do not exist.
+        clock: Monotonic, in seconds.
+    """
+
+    def __init__(
+        self,
+        store: ConsumerGroups,
+        leases: Maintenance,
+        holder: str,
+        slots_of: Callable[[Iterable[str]], Mapping[str, TopicSlots]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._holder = holder
+        self._slots_of = slots_of
+        self._clock = clock
+        self._shards = [_Shard(number) for number in range(SHARDS)]
+        self._members = 0
+        """Members of all groups, as of the last tick."""
+
+    def heartbeat(self, consumer: str, beat: Heartbeat) -> Answer:
+        """Take the heartbeat of a member of a group; blocks for a commit where it changes anything.
+
+        Raises:
+            RunElsewhere: Another node holds the lease of the group.
+            FencedMember: See `ConsumerGroup.heartbeat`.
+            Unavailable: Metadata cannot be reached; the member says the same again.
+        """
+        shard = self._shards[zlib.crc32(consumer.encode()) % SHARDS]
+        with shard.lock:
+            lease = self._lease_of(shard)
+            group = shard.groups.get(consumer)
+            if group is None:
+                group = shard.groups[consumer] = self._load(consumer)
+            try:
+                answer = group.heartbeat(beat, self._clock())
+            finally:  # Also where the member is fenced, as other sessions may have ended.
+                self._save(shard, lease, consumer, group)
+            return Answer(answer, self._heartbeat_ms(group, beat.member))
+
+    def members(self, consumer: str) -> list[GroupMember]:
+        """Return the live members of a group, by id, as they are stored.
+
+        Raises:
+            RunElsewhere: Another node holds the lease of the group.
+            Unavailable: Metadata cannot be reached.
+        """
+        return self.run_alone(consumer, lambda members: members)
+
+    def run_alone(self, consumer: str, work: Callable[[list[GroupMember]], T]) -> T:
+        """Run work on the live members of a group, during which the group does not change.
+
+        Raises:
+            RunElsewhere: Another node holds the lease of the group.
+            Unavailable: Metadata cannot be reached.
+        """
+        shard = self._shards[zlib.crc32(consumer.encode()) % SHARDS]
+        with shard.lock:
+            lease = self._lease_of(shard)
+            group = shard.groups.get(consumer)
+            if group is None:
+                group = shard.groups[consumer] = self._load(consumer)
+            if group.expire(self._clock()):
+                self._save(shard, lease, consumer, group)
+            return work(sorted(group.members.values(), key=lambda member: member.member))
+
+    def tick(self) -> None:
+        """Renew the leases of shards with members, and end the sessions that are over.
+
+        Raises:
+            Unavailable: Metadata cannot be reached; the next call tries again.
+        """
+        members = 0
+        for shard in self._shards:
+            with shard.lock:
+                if shard.lease is None:
+                    continue
+                try:
+                    lease = self._lease_of(shard)
+                except RunElsewhere:
+                    continue
+                for consumer, group in list(shard.groups.items()):
+                    if group.expire(self._clock()):
+                        self._save(shard, lease, consumer, group)
+                    members += len(group.members)
+                    if not group.members:
+                        del shard.groups[consumer]
+        self._members = members
+
+    def close(self) -> None:
+        """Release the leases, so that other nodes take over at once."""
+        for shard in self._shards:
+            with shard.lock:
+                if shard.lease is not None:
+                    self._leases.release_lease(shard.name, self._holder)
+                self._forget(shard)
+
+    def _lease_of(self, shard: _Shard) -> MaintenanceLease:
+        """Return the lease of a shard, acquired or renewed where that is due."""
+        now = self._clock()
+        if shard.lease is not None and now < shard.asked_at + LEASE_SECONDS / RENEWALS:
+            return shard.lease
+        try:
+            token = self._leases.acquire_lease(shard.name, self._holder, LEASE_SECONDS)
+        except Unavailable:
+            if shard.lease is not None and self._clock() < _end(shard):
+                return shard.lease
+            self._forget(shard)
+            raise
+        if token is None:
+            self._forget(shard)
+            holder = self._leases.lease_holder(shard.name)
+            if holder is None:  # It ended in between.
+                raise Unavailable("the group is changing nodes; try again")
+            raise RunElsewhere(holder)
+        if shard.lease is None or shard.lease.token != token:
+            self._forget(shard)  # Another node may have run the groups meanwhile.
+        shard.lease = MaintenanceLease(shard.name, self._holder, token)
+        shard.asked_at = now
+        if self._clock() >= _end(shard):
+            raise Unavailable("metadata granted the lease of the group too late; try again")
+        return shard.lease
+
+    def _forget(self, shard: _Shard) -> None:
+        shard.lease = None
+        shard.groups.clear()
+
+    def _load(self, consumer: str) -> ConsumerGroup:
+        stored = self._store.load(consumer)
+        return ConsumerGroup.load(self._slots_of, stored.epoch, stored.members, self._clock())
+
+    def _save(
+        self, shard: _Shard, lease: MaintenanceLease, consumer: str, group: ConsumerGroup
+    ) -> None:
+        """Store what a group has changed; where that may have failed, it is loaded again."""
+        change = group.take_change()
+        if change is None:
+            return
+        try:
+            stored = self._store.save(lease, consumer, change)
+        except BaseException:
+            shard.groups.pop(consumer, None)
+            raise
+        if not stored:
+            self._forget(shard)
+            raise Unavailable(f"another node has taken over the group {consumer!r}; try again")
+
+    def _heartbeat_ms(self, group: ConsumerGroup, member: str) -> int:
+        least = BEAT_MS_MIN if group.is_settled else SETTLING_BEAT_MS
+        least = max(least, self._members * 1_000 // BEATS_PER_SECOND)
+        joined = group.members.get(member)
+        return least if joined is None else min(least, joined.session_ms // BEATS_PER_SESSION)
+
+
+def _end(shard: _Shard) -> float:
+    """Return when a lease has ended by every clock."""
+    return shard.asked_at + LEASE_SECONDS * (1 - MARGIN)

@@ -1,0 +1,282 @@
+"""ConsumerGroup: the state of one group, changed by heartbeats and by time; no I/O and no clock.
+
+Each member has a *target*, what it should read once the group has settled. A heartbeat is answered
+with what the member may read now, its *assignment*: the part of the target that no other member
+*holds*. A member holds a slot from the answer that assigned it until its own heartbeat says that it
+gave the slot up, or its session ends. So slots move in steps, first given up and then taken, and no
+two members hold one slot at a time.
+
+Each change of a member's assignment gives the member a new epoch. A heartbeat releases slots only
+under the newest one: one that was sent before the member knew its assignment, and came late, says
+nothing about it. A lost answer leaves the member one epoch behind, which is accepted.
+
+The protocol is Kafka's KIP-848, with slots in the place of partitions.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from wings_core.consumer_groups.assignment import TopicSlots, assign
+from wings_core.contracts.consumer_groups import SESSION_MS
+from wings_core.errors import FencedMember, InvalidArgument, ResourceExhausted
+from wings_core.model import Assignment, GroupChange, GroupMember
+
+JOIN, LEAVE = 0, -1
+"""Epochs by which a heartbeat joins and leaves."""
+
+REVOKE_MS = 300_000
+"""How long a member may beat on without giving up what it was told to."""
+
+MEMBERS_MAX = 1_000
+"""Members of a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a member says; topics are named by UUID."""
+
+    member: str
+    epoch: int
+    topics: frozenset[str] | None = None
+    """None: as last said."""
+    instance: str | None = None
+    session_ms: int = SESSION_MS
+    """Only of a heartbeat that joins."""
+    owned: Assignment | None = None
+    """What the member holds; None: as last said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The answer to a heartbeat."""
+
+    epoch: int
+    assignment: Assignment | None
+    """What the member may read now; None: what it said that it holds."""
+
+
+@dataclass(slots=True)
+class Session:
+    """What is known of a live member and lost with the process."""
+
+    deadline: float = math.inf
+    """When the session ends."""
+    said: Assignment | None = None
+    """What the member last said that it holds; None: not known since a takeover."""
+    told_at: float | None = None
+    """Since when the member holds slots that it was told to give up; None: it holds none such."""
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """The state of a group.
+
+    Every method that changes it takes the time, in seconds of one monotonic clock, and leaves the
+    changes for `take_change`.
+
+    Args:
+        slots_of: Returns the slots of topics by UUID, without those that do not exist.
+        epoch: The highest epoch that was given out.
+        members: The members as stored, each with a whole session from `now` on.
+        now: The time.
+    """
+
+    slots_of: Callable[[Iterable[str]], Mapping[str, TopicSlots]]
+    epoch: int = 0
+    members: dict[str, GroupMember] = field(default_factory=dict)
+    sessions: dict[str, Session] = field(default_factory=dict)
+    _stored: dict[str, GroupMember] = field(default_factory=dict)
+
+    @classmethod
+    def load(
+        cls,
+        slots_of: Callable[[Iterable[str]], Mapping[str, TopicSlots]],
+        epoch: int,
+        members: Iterable[GroupMember],
+        now: float,
+    ) -> "ConsumerGroup":
+        """Return the group as it was stored; each member has a whole session from now on."""
+        by_id = {member.member: member for member in members}
+        sessions = {
+            name: Session(
+                now + member.session_ms / 1_000,
+                told_at=None if member.held == member.assigned else now,
+            )
+            for name, member in by_id.items()
+        }
+        return cls(slots_of, epoch, by_id, sessions, dict(by_id))
+
+    def heartbeat(self, beat: Heartbeat, now: float) -> Beat:
+        """Take a member's heartbeat, and return what the member may read now.
+
+        Raises:
+            FencedMember: The member is unknown, its session ended, or its epoch is neither its
+                newest nor the one before.
+            InvalidArgument: A member joins without topics.
+            ResourceExhausted: The group has as many members as it may have.
+        """
+        self.expire(now)
+        if beat.epoch == LEAVE:
+            if beat.member in self.members:
+                self._remove([beat.member])
+            return Beat(LEAVE, None)
+        if beat.epoch == JOIN:
+            self._join(beat)
+        else:
+            self._listen(beat)
+        member = self._reconcile(self.members[beat.member])
+        session = self.sessions[beat.member]
+        session.deadline = now + member.session_ms / 1_000
+        if member.held == member.assigned:
+            session.told_at = None
+        elif session.told_at is None:
+            session.told_at = now
+        same = session.said == member.assigned and beat.epoch == member.epoch
+        return Beat(member.epoch, None if same else member.assigned)
+
+    def expire(self, now: float) -> list[str]:
+        """Remove members whose session ended, or that did not give up what they were told to.
+
+        Returns:
+            Their ids.
+        """
+        gone = [
+            member
+            for member, session in self.sessions.items()
+            if session.deadline <= now
+            or (session.told_at is not None and session.told_at + REVOKE_MS / 1_000 <= now)
+        ]
+        if gone:
+            self._remove(gone)
+        return gone
+
+    def next_expiry(self) -> float | None:
+        """Return the earliest time at which a session may end; None: there are no members."""
+        return min((session.deadline for session in self.sessions.values()), default=None)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every member holds its target, and nothing else."""
+        return all(each.target == each.assigned == each.held for each in self.members.values())
+
+    def refresh(self) -> None:
+        """Assign anew, as a topic was created or deleted."""
+        self._retarget()
+
+    def take_change(self) -> GroupChange | None:
+        """Return what changed since the last call; None: nothing that is durable."""
+        changed = tuple(
+            member for name, member in self.members.items() if self._stored.get(name) is not member
+        )
+        removed = tuple(name for name in self._stored if name not in self.members)
+        if not changed and not removed:
+            return None
+        self._stored = dict(self.members)
+        return GroupChange(self.epoch, changed, removed)
+
+    def _listen(self, beat: Heartbeat) -> None:
+        """Take what a member says that is in the group."""
+        member = self.members.get(beat.member)
+        if member is None:
+            raise FencedMember(f"member {beat.member!r} is not in the group, or its session ended")
+        if beat.epoch not in (member.epoch, member.previous_epoch):
+            raise FencedMember(
+                f"member {beat.member!r} is at epoch {member.epoch}, not {beat.epoch}"
+            )
+        session = self.sessions[beat.member]
+        if beat.owned is not None:
+            session.said = _without_empty(beat.owned)
+        if session.said is not None and beat.epoch == member.epoch:
+            self._release(member, session.said)
+        if beat.topics is not None and beat.topics != member.topics:
+            self._put(replace(self.members[beat.member], topics=beat.topics))
+            self._retarget()
+
+    def _join(self, beat: Heartbeat) -> None:
+        if not beat.topics:
+            raise InvalidArgument("a member that joins names at least one topic in `topics`")
+        replaced = [
+            each
+            for each in self.members.values()
+            if each.member == beat.member
+            or (beat.instance is not None and each.instance == beat.instance)
+        ]
+        before = replaced[0] if replaced else None
+        if before is None and len(self.members) >= MEMBERS_MAX:
+            raise ResourceExhausted(f"the group has {MEMBERS_MAX} members, the most it may have")
+        joined = GroupMember(
+            beat.member,
+            self._next_epoch(),
+            topics=beat.topics,
+            instance=beat.instance,
+            session_ms=beat.session_ms,
+            target={} if before is None else before.target,
+            held={} if before is None else before.held,
+        )
+        for each in replaced:
+            del self.members[each.member], self.sessions[each.member]
+        self.members[beat.member] = joined
+        self.sessions[beat.member] = Session(said={})
+        if len(replaced) != 1 or replaced[0].topics != beat.topics:
+            self._retarget()
+
+    def _remove(self, members: Iterable[str]) -> None:
+        for member in members:
+            del self.members[member], self.sessions[member]
+        self._retarget()
+
+    def _retarget(self) -> None:
+        subscriptions = {name: member.topics for name, member in self.members.items()}
+        current = {name: member.target for name, member in self.members.items()}
+        topics = self.slots_of(frozenset().union(*subscriptions.values()))
+        for name, target in assign(subscriptions, current, topics).items():
+            if target != self.members[name].target:
+                self._put(replace(self.members[name], target=target))
+
+    def _release(self, member: GroupMember, owned: Assignment) -> None:
+        """Take from a member what it was told to give up, and says that it does not hold."""
+        held = _union(member.assigned, _common(member.held, owned))
+        if held != member.held:
+            self._put(replace(member, held=held))
+
+    def _reconcile(self, member: GroupMember) -> GroupMember:
+        """Assign what the member may read now: of its target, what no other member holds."""
+        if member.assigned == member.target:
+            return member
+        assigned: dict[str, int] = {}
+        for topic, wanted in member.target.items():
+            for other in self.members.values():
+                if other is not member:
+                    wanted &= ~other.held.get(topic, 0)
+            if wanted:
+                assigned[topic] = wanted
+        if assigned != member.assigned:
+            member = replace(
+                member,
+                epoch=self._next_epoch(),
+                previous_epoch=member.epoch,
+                assigned=assigned,
+                held=_union(member.held, assigned),
+            )
+            self._put(member)
+        return member
+
+    def _put(self, member: GroupMember) -> None:
+        self.members[member.member] = member
+
+    def _next_epoch(self) -> int:
+        self.epoch += 1
+        return self.epoch
+
+
+def _without_empty(slots: Assignment) -> Assignment:
+    return {topic: mask for topic, mask in slots.items() if mask}
+
+
+def _common(one: Assignment, other: Assignment) -> Assignment:
+    return _without_empty({topic: mask & other.get(topic, 0) for topic, mask in one.items()})
+
+
+def _union(one: Assignment, other: Assignment) -> Assignment:
+    return {topic: one.get(topic, 0) | other.get(topic, 0) for topic in {**one, **other}}

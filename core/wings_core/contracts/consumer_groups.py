@@ -1,0 +1,155 @@
+"""Consumer groups on the wire: bodies and responses of actions."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, JsonValue, model_validator
+
+from wings_core.contracts.actions import OFFSETS_MAX, ActionBody
+from wings_core.contracts.messages import Identifier, Message, OffsetNumber, problem_of
+from wings_core.contracts.reads import SlotNumbers, TimestampOffset
+from wings_core.model import GroupMember
+from wings_core.partitions import Partition, partition_value
+from wings_core.slots import slots_in
+
+TOPICS_MAX = 1_000
+"""Most topics of a member."""
+
+SESSION_MS = 45_000
+SESSION_MS_MIN, SESSION_MS_MAX = 6_000, 600_000
+
+DESCRIBED_MAX = 1_000
+"""Most partitions of one `group-describe`."""
+
+LISTED_MAX = 1_000
+"""Most groups of one `group-list`."""
+
+
+def _distinct_topics(topics: tuple["TopicSlotNumbers", ...]) -> tuple["TopicSlotNumbers", ...]:
+    if len({each.topic for each in topics}) < len(topics):
+        raise problem_of("contains a topic twice")
+    return topics
+
+
+class TopicSlotNumbers(Message):
+    """Slots of a topic."""
+
+    topic: str
+    slots: SlotNumbers
+
+
+class GroupHeartbeat(ActionBody):
+    """The body of `group-heartbeat`."""
+
+    consumer: Identifier
+    member: Identifier
+    member_epoch: Annotated[int, Field(ge=-1)]
+    """0 to join, -1 to leave, else the epoch last answered."""
+    topics: Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=TOPICS_MAX)] | (
+        None
+    ) = None
+    """Topics that the member reads; None: as last said."""
+    instance: Identifier | None = None
+    session_ms: Annotated[int, Field(ge=SESSION_MS_MIN, le=SESSION_MS_MAX)] = SESSION_MS
+    owned: (
+        Annotated[
+            tuple[TopicSlotNumbers, ...],
+            Field(strict=False, max_length=TOPICS_MAX),
+            AfterValidator(_distinct_topics),
+        ]
+        | None
+    ) = None
+    """What the member holds; None: as last said."""
+
+    @model_validator(mode="after")
+    def _check_join(self) -> Self:
+        if self.member_epoch == 0 and self.topics is None:
+            raise problem_of("key 'topics' is required to join")
+        return self
+
+
+class DescribeGroup(ActionBody):
+    """The body of `group-describe`."""
+
+    consumer: Identifier
+    after: str | None = None
+    """The `next` of the page before; None for the first page."""
+
+
+class ListConsumerGroups(ActionBody):
+    """The body of `group-list`."""
+
+    after: str | None = None
+    """Only groups whose name is greater; None for all."""
+    limit: Annotated[int, Field(ge=1, le=LISTED_MAX)] = LISTED_MAX
+
+
+class ResetEntry(Message):
+    """The offset at which a group reads on in a partition."""
+
+    partition: JsonValue = None
+    offset: OffsetNumber
+
+
+class ResetGroup(ActionBody):
+    """The body of `group-reset`."""
+
+    consumer: Identifier
+    topic: str
+    to: (
+        Literal["earliest", "latest"]
+        | TimestampOffset
+        | Annotated[tuple[ResetEntry, ...], Field(strict=False, max_length=OFFSETS_MAX)]
+    )
+    """Where the group reads on: in every partition of the topic, or in those of a list."""
+
+
+def describe_heartbeat(
+    epoch: int, heartbeat_ms: int, assignment: Mapping[str, int] | None
+) -> dict[str, Any]:
+    """Return the response to `group-heartbeat`.
+
+    Args:
+        epoch: The member's epoch.
+        heartbeat_ms: When the next heartbeat is due.
+        assignment: Slots by full topic name, as masks; None: as last said.
+    """
+    return {
+        "member_epoch": epoch,
+        "heartbeat_ms": heartbeat_ms,
+        "assignment": None if assignment is None else describe_assignment(assignment),
+    }
+
+
+def describe_assignment(assignment: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return slots by full topic name, as masks, in their wire form."""
+    return [{"topic": topic, "slots": slots_in(mask)} for topic, mask in sorted(assignment.items())]
+
+
+def describe_member(member: GroupMember, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return a member in a group's description.
+
+    Args:
+        member: The member.
+        names: Full names of topics by UUID; topics without one are left out.
+    """
+    assigned = {names[uuid]: mask for uuid, mask in member.assigned.items() if uuid in names}
+    return {
+        "member": member.member,
+        "instance": member.instance,
+        "member_epoch": member.epoch,
+        "assignment": describe_assignment(assigned),
+    }
+
+
+def describe_committed(
+    consumer: str, topic: str, offsets: Iterable[tuple[Partition, int]]
+) -> dict[str, Any]:
+    """Return the response to `group-reset`."""
+    return {
+        "consumer": consumer,
+        "offsets": [
+            {"topic": topic, "partition": partition_value(partition), "offset": offset}
+            for partition, offset in offsets
+        ],
+    }

@@ -1,0 +1,144 @@
+"""Consumer groups in a database: each method is one transaction."""
+
+from collections.abc import Sequence
+
+from wings_core.errors import FencedMember
+from wings_core.metadata.checks import check_id, check_text
+from wings_core.metadata.interfaces import ConsumerGroups
+from wings_core.metadata.maintenance import MaintenanceLease
+from wings_core.metadata.store.database import Connection, Database
+from wings_core.metadata.store.maintenance import is_held
+from wings_core.model import GroupChange, GroupMember, MemberEpoch, StoredGroup, Topic
+from wings_core.partitions import Partition
+from wings_core.slots import slot_of
+
+
+class DatabaseConsumerGroups(ConsumerGroups):
+    """See `ConsumerGroups`.
+
+    Args:
+        database: Where the groups are stored.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def load(self, consumer: str) -> StoredGroup:
+        """Return a group; see `ConsumerGroups.load`."""
+        check_id("the consumer's name", consumer)
+        return self._database.read(lambda connection: _load(connection, consumer))
+
+    def save(self, lease: MaintenanceLease, consumer: str, change: GroupChange) -> bool:
+        """Store a change of a group; see `ConsumerGroups.save`."""
+        check_id("the consumer's name", consumer)
+        for member in change.changed:
+            check_id("the member's name", member.member)
+
+        def work(connection: Connection) -> None:
+            _save(connection, consumer, change)
+            if not is_held(connection, lease, self._database.lease_now(connection)):
+                raise _LeaseLostError
+
+        try:
+            self._database.write(work)
+        except _LeaseLostError:
+            return False
+        return True
+
+    def names(self, names_max: int, *, after: str | None = None) -> list[str]:
+        """Return the consumers that have a group; see `ConsumerGroups.names`."""
+        check_text("after", after or "")
+        rows = self._database.read(
+            lambda connection: connection.execute(
+                "SELECT consumer FROM consumer_groups WHERE consumer > %s::text "
+                "ORDER BY consumer LIMIT %s::bigint",
+                (after or "", max(0, names_max)),
+            ).fetchall()
+        )
+        return [consumer for (consumer,) in rows]
+
+
+class _LeaseLostError(Exception):
+    """Undoes the transaction."""
+
+
+def check_fence(
+    connection: Connection,
+    consumer: str,
+    member: MemberEpoch | None,
+    offsets: Sequence[tuple[Topic, Partition, int]],
+) -> None:
+    """Check that a commit may set a consumer's offsets, until the end of the transaction.
+
+    Args:
+        connection: In a transaction.
+        consumer: The consumer's name.
+        member: The member that commits; None: the commit states none.
+        offsets: What it commits.
+
+    Raises:
+        FencedMember: The member does not hold one of the partitions; or no member is stated, and
+            the consumer's group has members.
+    """
+    # Excludes a change of the group; the next statement sees the members as they are then.
+    connection.execute(
+        "SELECT epoch FROM consumer_groups WHERE consumer = %s FOR SHARE", (consumer,)
+    )
+    row = connection.execute(
+        "SELECT state FROM consumer_group_members WHERE consumer = %s "
+        "AND (%s::text IS NULL OR member = %s::text) LIMIT 1",
+        (consumer, member and member.member, member and member.member),
+    ).fetchone()
+    if member is None:
+        if row is not None:
+            raise FencedMember(
+                f"{consumer!r} is a consumer group with members: a commit states its member"
+            )
+        return
+    if row is None:
+        raise FencedMember(f"member {member.member!r} is not in the group {consumer!r}")
+    stored = GroupMember.from_json(row[0])
+    for topic, partition, _ in offsets:
+        if not stored.may_commit(member.epoch, topic.uuid, slot_of(partition)):
+            raise FencedMember(
+                f"member {member.member!r} at epoch {member.epoch} does not hold partition "
+                f"{partition:.80} of {topic.name}"
+            )
+
+
+def _load(connection: Connection, consumer: str) -> StoredGroup:
+    row = connection.execute(
+        "SELECT epoch FROM consumer_groups WHERE consumer = %s", (consumer,)
+    ).fetchone()
+    if row is None:
+        return StoredGroup()
+    states = connection.execute(
+        "SELECT state FROM consumer_group_members WHERE consumer = %s ORDER BY member", (consumer,)
+    ).fetchall()
+    return StoredGroup(row[0], tuple(GroupMember.from_json(state) for (state,) in states))
+
+
+def _save(connection: Connection, consumer: str, change: GroupChange) -> None:
+    connection.execute(
+        "INSERT INTO consumer_groups (consumer, epoch) VALUES (%s, %s) "
+        "ON CONFLICT (consumer) DO UPDATE SET epoch = excluded.epoch",
+        (consumer, change.epoch),
+    )
+    if change.removed:
+        connection.execute_rows(
+            "DELETE FROM consumer_group_members WHERE consumer = %(consumer)s "
+            "AND member IN (SELECT given.member FROM {given})",
+            {"member text": change.removed},
+            {"consumer": consumer},
+        )
+    if change.changed:
+        connection.execute_rows(
+            "INSERT INTO consumer_group_members (consumer, member, state) "
+            "SELECT %(consumer)s, given.member, given.state FROM {given} WHERE true "
+            "ON CONFLICT (consumer, member) DO UPDATE SET state = excluded.state",
+            {
+                "member text": [each.member for each in change.changed],
+                "state text": [each.to_json() for each in change.changed],
+            },
+            {"consumer": consumer},
+        )

@@ -1,0 +1,271 @@
+"""The actions on consumer groups."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any, TypeVar
+
+from wings_core.consumer_groups.coordinator import RunElsewhere
+from wings_core.consumer_groups.group import Heartbeat
+from wings_core.contracts.actions import OFFSETS_MAX, ActionBody
+from wings_core.contracts.consumer_groups import (
+    DESCRIBED_MAX,
+    DescribeGroup,
+    GroupHeartbeat,
+    ListConsumerGroups,
+    ResetGroup,
+    describe_committed,
+    describe_heartbeat,
+    describe_member,
+)
+from wings_core.contracts.reads import TimestampOffset
+from wings_core.errors import (
+    FencedMember,
+    GroupNotFound,
+    InvalidArgument,
+    TopicNotFound,
+    Unavailable,
+    WingsError,
+)
+from wings_core.log import Log
+from wings_core.model import GroupMember, MemberEpoch, Topic
+from wings_core.names import TopicName
+from wings_core.partitions import (
+    Partition,
+    partition_sort_key,
+    partition_value,
+    partitions_of,
+)
+from wings_core.security.principal import CALLER, authorize
+from wings_core.security.rights import Right
+from wings_core.slots import mask_of, slot_of
+from wings_server.action import Actions, Answer, Json
+from wings_server.group_node import GroupNode
+from wings_server.served_log import ServedLog
+
+GROUP_ACTIONS = Actions()
+
+Body = TypeVar("Body", bound=ActionBody)
+
+
+def _passed_on(
+    name: str, body: type[Body]
+) -> Callable[[Callable[[ServedLog, Body], Json]], Callable[[ServedLog, Body], Answer]]:
+    """Return a decorator that adds an action, run by the node that runs the group."""
+
+    def added(run: Callable[[ServedLog, Body], Json]) -> Callable[[ServedLog, Body], Answer]:
+        def at_holder(log: ServedLog, body: Body) -> Answer:
+            try:
+                return run(log, body)
+            except RunElsewhere as elsewhere:
+                return _node(log).pass_on(elsewhere, name, body)
+
+        at_holder.__doc__ = run.__doc__
+        return GROUP_ACTIONS.add(name, body)(at_holder)
+
+    return added
+
+
+@_passed_on("group-heartbeat", GroupHeartbeat)
+def heartbeat(log: ServedLog, body: GroupHeartbeat) -> Json:
+    """Join a consumer group, stay in it or leave it; returns the slots that the member may read."""
+    node = _node(log)
+    topics = None if body.topics is None else frozenset(map(node.uuid_of, body.topics))
+    if topics is None:
+        _authorize_member(node, body.consumer, body.member)
+    owned: dict[str, int] | None = None
+    if body.owned is not None:
+        owned = {}
+        for each in body.owned:
+            try:
+                owned[node.uuid_of(each.topic)] = mask_of(each.slots)
+            except TopicNotFound:
+                continue  # Deleted: there is nothing to give up.
+    answer = node.coordinator.heartbeat(
+        body.consumer,
+        Heartbeat(body.member, body.member_epoch, topics, body.instance, body.session_ms, owned),
+    )
+    assignment = answer.beat.assignment
+    if assignment is not None:
+        names = node.names_of(assignment)
+        assignment = {names[uuid]: mask for uuid, mask in assignment.items() if uuid in names}
+    return describe_heartbeat(answer.beat.epoch, answer.heartbeat_ms, assignment)
+
+
+@_passed_on("group-describe", DescribeGroup)
+def describe_group(log: ServedLog, body: DescribeGroup) -> Json:
+    """Return a consumer group's members, and offsets and lag of its partitions, page by page."""
+    node, caller = _node(log), CALLER.get()
+    members = node.coordinator.members(body.consumer)
+    names = node.names_of({uuid for member in members for uuid in member.topics})
+    topics = {TopicName.parse(name) for name in names.values()}
+    topics |= {each.topic for each in log.registry.get_offsets(body.consumer)}
+    readable = [name for name in sorted(topics) if caller.may(Right.READ, str(name))]
+    if not readable:  # Of a group that exists too, as far as this caller may know.
+        raise GroupNotFound(f"there is no consumer group {body.consumer!r}")
+    named = {uuid: name for uuid, name in names.items() if TopicName.parse(name) in readable}
+    lines = list(islice(_lines(log, body, readable, members), DESCRIBED_MAX + 1))
+    last = lines[DESCRIBED_MAX - 1] if len(lines) > DESCRIBED_MAX else None
+    return {
+        "consumer": body.consumer,
+        "members": [describe_member(member, named) for member in members],
+        "partitions": lines[:DESCRIBED_MAX],
+        "next": None if last is None else json.dumps([last["topic"], last["partition"]]),
+    }
+
+
+def _lines(
+    log: Log, body: DescribeGroup, topics: Sequence[TopicName], members: Sequence[GroupMember]
+) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a description by topic and partition, those after the mark."""
+    after_topic, after_partition = _mark(body.after)
+    for name in topics:
+        if str(name) < after_topic:
+            continue
+        try:
+            topic = log.admin.get_topic(name)
+            states = log.registry.partition_states(topic.uuid)
+        except TopicNotFound:
+            continue
+        offsets = {
+            each.partition: each.offset
+            for each in log.registry.get_offsets(body.consumer, topic.uuid)
+        }
+        is_after = str(name) != after_topic
+        for state in sorted(states, key=lambda state: partition_sort_key(state.partition)):
+            if not is_after:
+                is_after = partition_value(state.partition) == after_partition
+                continue
+            offset, slot = offsets.get(state.partition), slot_of(state.partition)
+            start = state.log_start_offset if offset is None else offset
+            yield {
+                "topic": str(name),
+                "partition": partition_value(state.partition),
+                "member": _owner(members, topic, slot),
+                "offset": offset,
+                "log_end_offset": state.next_offset,
+                "lag": max(0, state.next_offset - max(start, state.log_start_offset)),
+            }
+
+
+def _mark(after: str | None) -> tuple[str, Any]:
+    if after is None:
+        return "", None
+    try:
+        topic, partition = json.loads(after)
+    except ValueError:
+        topic = partition = None
+    if not isinstance(topic, str):
+        raise InvalidArgument(f"key 'after': {after[:80]!r} is not the `next` of a description")
+    return topic, partition
+
+
+def _owner(members: Sequence[GroupMember], topic: Topic, slot: int) -> str | None:
+    for member in members:
+        if member.assigned.get(topic.uuid, 0) >> slot & 1:
+            return member.member
+    return None
+
+
+@GROUP_ACTIONS.add("group-list", ListConsumerGroups)
+def list_consumer_groups(log: ServedLog, body: ListConsumerGroups) -> Json:
+    """Return the consumer groups by name, each with the number of its members and its topics."""
+    node, caller = _node(log), CALLER.get()
+    found: list[dict[str, Any]] = []
+    after = body.after
+    while names := log.metadata.consumer_groups.names(body.limit, after=after):
+        for consumer in names:
+            members = log.metadata.consumer_groups.load(consumer).members
+            topics = set(node.names_of({uuid for member in members for uuid in member.topics}))
+            shown = {node.names_of([uuid])[uuid] for uuid in topics}
+            if not members:
+                shown = {str(each.topic) for each in log.registry.get_offsets(consumer)}
+            readable = sorted(name for name in shown if caller.may(Right.READ, name))
+            if readable or caller.is_operator:
+                found.append({"consumer": consumer, "members": len(members), "topics": readable})
+            if len(found) == body.limit:
+                return found
+        after = names[-1]
+    return found
+
+
+@_passed_on("group-reset", ResetGroup)
+def reset_group(log: ServedLog, body: ResetGroup) -> Json:
+    """Set the offsets of a consumer group without members; returns them."""
+    topic = log.admin.get_topic(TopicName.parse(body.topic))
+
+    def reset(members: Sequence[GroupMember]) -> Json:
+        if members:
+            raise FencedMember(
+                f"the group {body.consumer!r} has {len(members)} members: stop them to reset it"
+            )
+        offsets = list(_reset_offsets(log, topic, body))
+        for first in range(0, len(offsets), OFFSETS_MAX):
+            some = offsets[first : first + OFFSETS_MAX]
+            entries = [(topic, partition, offset) for partition, offset in some]
+            log.registry.commit_offsets(body.consumer, entries)
+        return describe_committed(body.consumer, str(topic.name), offsets)
+
+    if not (
+        log.metadata.consumer_groups.load(body.consumer).epoch
+        or log.registry.get_offsets(body.consumer, items_max=1)
+    ):
+        raise GroupNotFound(f"there is no consumer group {body.consumer!r}")
+    return _node(log).coordinator.run_alone(body.consumer, reset)
+
+
+def _reset_offsets(log: Log, topic: Topic, body: ResetGroup) -> Iterator[tuple[Partition, int]]:
+    if isinstance(body.to, tuple):
+        partitions = partitions_of([each.partition for each in body.to], topic.key_type)
+        yield from zip(partitions, [each.offset for each in body.to], strict=True)
+        return
+    states = log.registry.partition_states(topic.uuid)
+    at: dict[Partition, int] = {}
+    if isinstance(body.to, TimestampOffset):
+        time = body.to.timestamp_us
+        positions = [(state.partition, time) for state in states]
+        at = log.fetcher.offsets_for_timestamps(topic, positions) if positions else {}
+    for state in states:
+        begin = state.log_start_offset if body.to == "earliest" else state.next_offset
+        yield state.partition, at.get(state.partition, begin)
+
+
+def commit_fenced(
+    log: ServedLog,
+    consumer: str,
+    offsets: Sequence[tuple[Topic, Partition, int]],
+    member: MemberEpoch | None,
+) -> None:
+    """Store a consumer's offsets; see `OffsetRegistry.commit_offsets`.
+
+    Where the members of a group may have ended unnoticed, as no node runs it, one looks at them.
+    """
+    try:
+        log.registry.commit_offsets(consumer, offsets, member)
+    except FencedMember:
+        if member is None:
+            with suppress(WingsError):
+                describe_group(log, DescribeGroup(consumer=consumer))
+        raise
+
+
+def _authorize_member(node: GroupNode, consumer: str, member: str) -> None:
+    """Check that the caller may read what a member has subscribed to.
+
+    Raises:
+        PermissionDenied: It may not.
+    """
+    caller = CALLER.get()
+    if caller.is_operator:
+        return
+    for each in node.coordinator.members(consumer):
+        if each.member == member:
+            for name in node.names_of(each.topics).values():
+                authorize(caller, Right.READ, name)
+
+
+def _node(log: ServedLog) -> GroupNode:
+    if log.consumer_groups is None:
+        raise Unavailable("the server is starting")
+    return log.consumer_groups

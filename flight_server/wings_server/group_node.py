@@ -1,0 +1,199 @@
+"""GroupNode: runs the consumer groups of this node, and passes calls on to the others.
+
+The holder of a group's lease is named `HOST:PORT UUID`, by the Flight address of its node: a call
+for a group that another node runs goes there, with the token of its caller.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import structlog
+
+from wings_core.consumer_groups.assignment import TopicSlots
+from wings_core.consumer_groups.coordinator import GroupCoordinator, RunElsewhere
+from wings_core.contracts.actions import ActionBody
+from wings_core.errors import TopicNotFound, Unavailable, WingsError, error_from_json
+from wings_core.log import Log
+from wings_core.metadata.interfaces import all_topics
+from wings_core.model import Node
+from wings_core.names import TopicName
+from wings_core.partitions import UNPARTITIONED
+from wings_core.security.peers import PeerAccess
+from wings_core.security.principal import SECRET
+from wings_core.slots import EVERY_SLOT, mask_of, slot_of
+
+TICK_SECONDS = 1.0
+"""How often sessions are looked at."""
+
+CALL_SECONDS_MAX = 10.0
+"""Longest time of a call that is passed on."""
+
+FILLED_SECONDS = 5.0
+"""How long it is remembered which slots of a topic have messages."""
+
+TOPICS_KEPT_MAX = 100_000
+"""Topics whose name and slots are remembered; they are forgotten together."""
+
+_logger = structlog.get_logger("wings.groups")
+
+
+class GroupNode:
+    """The consumer groups of a node; ends with `close`.
+
+    Args:
+        log: The log.
+        node: This process, with its addresses.
+        access: Credentials of this node; its certificates are used for other nodes.
+        tls: Whether the nodes serve TLS.
+
+    Attributes:
+        coordinator: Runs the groups whose lease this node holds.
+    """
+
+    def __init__(self, log: Log, node: Node, access: PeerAccess, tls: bool) -> None:
+        self._log = log
+        self._address = node.address
+        self._access = access
+        self._scheme = "grpc+tls" if tls else "grpc"
+        self._lock = threading.Lock()
+        """Guards the tables below; nothing is called under it."""
+        self._names: dict[str, str] = {}
+        self._slots: dict[str, tuple[float, TopicSlots]] = {}
+        self._clients: dict[str, flight.FlightClient] = {}
+        metadata = log.metadata
+        self.coordinator = GroupCoordinator(
+            metadata.consumer_groups,
+            metadata.maintenance,
+            f"{node.address} {node.id}",
+            self._slots_of,
+        )
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="wings-groups", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Release the leases of this node's groups, so that others take over at once."""
+        self._closing.set()
+        self._thread.join()
+        with suppress(WingsError):  # They end by themselves.
+            self.coordinator.close()
+        with self._lock:
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.close()
+
+    def uuid_of(self, name: str) -> str:
+        """Return the UUID of a topic.
+
+        Raises:
+            TopicNotFound: There is no topic of this name.
+        """
+        topic = self._log.admin.get_topic(TopicName.parse(name))
+        self._remember({topic.uuid: str(topic.name)})
+        return topic.uuid
+
+    def names_of(self, uuids: Iterable[str]) -> dict[str, str]:
+        """Return the full names of topics by UUID, without those that do not exist."""
+        wanted = set(uuids)
+        with self._lock:
+            found = {uuid: self._names[uuid] for uuid in wanted if uuid in self._names}
+        if len(found) < len(wanted):  # Members joined at another node.
+            every = {topic.uuid: str(topic.name) for topic in all_topics(self._log.admin)}
+            self._remember(every)
+            found = {uuid: every[uuid] for uuid in wanted if uuid in every}
+        return found
+
+    def pass_on(self, elsewhere: RunElsewhere, action: str, body: ActionBody) -> bytes:
+        """Run an action at the node that runs the group; returns its response.
+
+        Raises:
+            Unavailable: That node does not answer.
+            WingsError: Its error.
+        """
+        address = elsewhere.holder.partition(" ")[0]
+        if address == self._address:  # This node's predecessor, whose lease has not ended.
+            raise Unavailable("the group is changing nodes; try again")
+        secret = SECRET.get()
+        headers = [] if secret is None else [("authorization", f"Bearer {secret}")]
+        options = flight.FlightCallOptions(timeout=CALL_SECONDS_MAX, headers=headers)
+        try:
+            client = self._client(address)
+            request = flight.Action(action, body.to_bytes())
+            (result,) = client.do_action(request, options)
+        except flight.FlightError as error:
+            raise _error_of(error, address) from None
+        except (pa.ArrowException, OSError) as error:
+            raise Unavailable(f"the node {address}, which runs the group: {error!s:.200}") from None
+        return result.body.to_pybytes()
+
+    def _client(self, address: str) -> flight.FlightClient:
+        with self._lock:
+            client = self._clients.get(address)
+        if client is not None:
+            return client
+        options: dict[str, Any] = {}
+        if self._access.tls_ca is not None:
+            options["tls_root_certs"] = self._access.tls_ca
+        if self._access.tls_cert is not None:
+            options |= {
+                "cert_chain": self._access.tls_cert,
+                "private_key": self._access.tls_key,
+            }
+        client = flight.FlightClient(f"{self._scheme}://{address}", **options)
+        with self._lock:
+            return self._clients.setdefault(address, client)
+
+    def _remember(self, names: Mapping[str, str]) -> None:
+        with self._lock:
+            if len(self._names) + len(names) > TOPICS_KEPT_MAX:
+                self._names.clear()
+            self._names.update(names)
+
+    def _slots_of(self, uuids: Iterable[str]) -> dict[str, TopicSlots]:
+        """Return the slots of topics; see `GroupCoordinator`."""
+        found: dict[str, TopicSlots] = {}
+        now = time.monotonic()
+        for uuid in uuids:
+            with self._lock:
+                known = self._slots.get(uuid)
+            if known is None or known[0] + FILLED_SECONDS < now:
+                try:
+                    known = now, self._look_for_slots(uuid)
+                except TopicNotFound:
+                    continue
+                with self._lock:
+                    if len(self._slots) >= TOPICS_KEPT_MAX:
+                        self._slots.clear()
+                    self._slots[uuid] = known
+            found[uuid] = known[1]
+        return found
+
+    def _look_for_slots(self, uuid: str) -> TopicSlots:
+        states = self._log.registry.partition_states(uuid)
+        if any(state.partition == UNPARTITIONED for state in states):
+            return TopicSlots(1, 1)
+        filled = mask_of({slot_of(state.partition) for state in states})
+        return TopicSlots(EVERY_SLOT, filled)
+
+    def _run(self) -> None:
+        while not self._closing.wait(TICK_SECONDS):
+            try:
+                self.coordinator.tick()
+            except Unavailable as error:
+                _logger.warning("cannot reach metadata for consumer groups", reason=error.message)
+            except Exception:
+                _logger.exception("cannot look after consumer groups")
+
+
+def _error_of(error: flight.FlightError, address: str) -> WingsError:
+    """Return the error of a node, or `Unavailable`."""
+    try:
+        return error_from_json(json.loads(error.extra_info))
+    except ValueError:
+        return Unavailable(f"the node {address}, which runs the group: {error!s:.200}")
