@@ -32,6 +32,7 @@ Errors are one tree under `WingsError`, whose classes are here too: `wings_clien
     │   ├── OffsetMismatch
     │   ├── OutOfOrderSequence
     │   ├── PublishFenced
+    │   ├── FencedMember
     │   └── InvalidRecordState
     ├── OffsetOutOfRange
     ├── BatchTooLarge
