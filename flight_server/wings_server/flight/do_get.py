@@ -160,8 +160,7 @@ def open_get(log: Log, ticket: AnyRead) -> Get:
         InvalidTicket: An unknown column or version of the schema; and the other errors of the
             ticket's contract.
         TopicNotFound: No such topic.
-        OffsetOutOfRange: The offset is below the log's start; of many partitions maybe later, when
-            they are streamed.
+        OffsetOutOfRange: An offset is below its log's start; maybe later, when rows are streamed.
         Unavailable: A scan's end is past what this node knows, and metadata cannot be reached.
     """
     state = None
@@ -195,7 +194,7 @@ def _open(log: Log, ticket: AnyRead, state: FetchState | None, topic: Topic) -> 
 def _begins_at_once(ticket: AnyRead) -> bool:
     """Tell whether the cursors are found before the schema goes out."""
     if ticket.partitions is None:
-        return True  # An offset below the log's start is refused at once.
+        return True
     if isinstance(ticket, ScanTicket):
         return False
     entries = ticket.partitions if isinstance(ticket.partitions, tuple) else ()
