@@ -4,7 +4,7 @@ import pytest
 from fix_metadata import NOON, SECOND, A, B, C, MetadataUnderTest, batch_of
 from tables import each
 
-from wings_core.contracts.commits import OFFSETS_MAX
+from wings_core.contracts.actions import OFFSETS_MAX
 from wings_core.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound
 from wings_core.model import ConsumerOffset, Topic
 from wings_core.names import DEFAULT_NAMESPACE
