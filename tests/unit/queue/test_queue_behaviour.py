@@ -33,7 +33,7 @@ from wings_core.queue.pubsub import PubSubQueue
 from wings_core.queue.sqlite import SqliteQueue
 from wings_core.queue.sqs import SqsQueue
 from wings_core.share.clock import MonotonicClock
-from wings_spark.connection import Server
+from wings_spark.connection import ServerAccess
 from wings_spark.ingest.share_queue import ShareQueue
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def share_queue(endpoint: str, topic: str | None = None) -> ShareQueue:
         client.create_topic(topic, {"body": "string", "extra": "int64"})
         config = {"lock_duration_ms": round(SHARE_HELD * 1_000), "start": "earliest"}
         client.create_share_group("files", topic, config)
-    return ShareQueue(Server(endpoint), topic, "files", "body")
+    return ShareQueue(ServerAccess(endpoint), topic, "files", "body")
 
 
 def cloud_queue(request: pytest.FixtureRequest) -> Queue:
@@ -572,14 +572,14 @@ def test_a_share_group_has_to_be_there_and_its_topic_to_have_the_column(
     queue = share_queue(server.flight)
     topic: str = vars(queue)["_topic"]
     with pytest.raises(GroupNotFound):
-        ShareQueue(Server(server.flight), topic, "others", "body")
+        ShareQueue(ServerAccess(server.flight), topic, "others", "body")
     with wings_client.connect(server.flight) as client:
         client.create_share_group("once", topic, {"delivery_limit": 1})
     with pytest.raises(InvalidArgument, match="delivery_limit of 1"):
-        ShareQueue(Server(server.flight), topic, "once", "body")
+        ShareQueue(ServerAccess(server.flight), topic, "once", "body")
     for column in ("nowhere", "extra"):
         with pytest.raises(InvalidArgument, match="string column"):
-            ShareQueue(Server(server.flight), topic, "files", column)
+            ShareQueue(ServerAccess(server.flight), topic, "files", column)
     queue.close()
 
 
@@ -609,7 +609,7 @@ def test_what_one_process_took_of_a_share_group_another_extends_and_acknowledges
 ) -> None:
     queue = share_queue(server.flight)
     topic: str = vars(queue)["_topic"]
-    other = ShareQueue(Server(server.flight), topic, "files", "body")
+    other = ShareQueue(ServerAccess(server.flight), topic, "files", "body")
     queue.send(["one", "two"])
     messages = queue.receive(10, LONG, wait_seconds=20)
     assert [message.body for message in messages] == ["one", "two"]
