@@ -78,7 +78,7 @@ def run() -> Iterator[Row]:
         batch = narrow(BATCH_ROWS)
         create_topic(client, TOPIC, batch.schema)
         push(client, TOPIC, batch, BATCHES)
-        wings_spark.source(spark)
+        wings_spark.register(spark)
         _have_java_compile(spark, client, server.flight)
         yield from _reads(spark, client, server.flight)
         yield _against_parquet(spark, server.flight, Path(directory), batch)
@@ -228,13 +228,13 @@ def _topic_to_topic(
 
 def _empty_trigger(endpoint: str) -> Row:
     """Measure what Spark asks of a stream at each trigger, without Spark's own part in it."""
-    from wings_spark.options import ReadOptions
+    from wings_spark.options import SparkReadOptions
     from wings_spark.source import WingsDataSource
     from wings_spark.stream import WingsStreamReader
 
     given = {"endpoint": endpoint, "topic": TOPIC}
     schema = WingsDataSource(given).schema()
-    reader = WingsStreamReader(ReadOptions.parse(given).for_stream(), schema)
+    reader = WingsStreamReader(SparkReadOptions.parse(given).for_stream(), schema)
     try:
         start = reader.initialOffset()
 

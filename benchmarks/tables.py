@@ -34,7 +34,7 @@ def run() -> Iterator[Row]:
             push(client, topic, batch, batches)
             act(client, "maintain", topic=topic)
         files = [task.file.file_path for task in wings.table(TOPIC).scan().plan_files()]
-        wings_spark.source(spark)
+        wings_spark.register(spark)
         for _ in range(SMALL_QUERIES):
             small = wings_spark.read(spark, server.flight, "small")
             aggregate(small, "a", rows=CORES * BATCH_ROWS)

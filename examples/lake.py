@@ -66,7 +66,7 @@ def main() -> None:
             batches = list(flights.generate(options.rows, batch_rows=max(1, options.rows // 100)))
             parts = [batches[: len(batches) // 2], batches[len(batches) // 2 :]]
         with local_session() as spark:
-            wings_spark.source(spark)
+            wings_spark.register(spark)
             for part in parts:
                 if part:
                     push_flights(endpoint, part)

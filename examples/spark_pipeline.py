@@ -118,7 +118,7 @@ def main() -> None:
         with wings_client.connect(endpoint) as client:
             client.create_topic(options.target, COLUMNS, "origin", if_not_exists=True)
         with local_session() as spark:
-            wings_spark.source(spark)
+            wings_spark.register(spark)
             checkpoint = options.checkpoint or Path(directory) / "checkpoint"
             run(spark, endpoint, options.target, checkpoint, options.batch_rows)
         show(endpoint, options.target)

@@ -2,7 +2,7 @@
 
     import wings_spark
 
-    wings_spark.source(spark)
+    wings_spark.register(spark)
     flights = (
         spark.read.format("wings")
         .option("endpoint", "grpc://127.0.0.1:7777")

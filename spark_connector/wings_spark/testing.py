@@ -1,7 +1,7 @@
 """A small Spark session on this machine, for tests, benchmarks and examples.
 
 with local_session() as spark:
-wings_spark.source(spark)
+wings_spark.register(spark)
 """
 
 import atexit

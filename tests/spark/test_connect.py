@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 remote, endpoint, topic, copy = sys.argv[1:]
 spark = SparkSession.builder.remote(remote).getOrCreate()
-wings_spark.source(spark)
+wings_spark.register(spark)
 found = {"session": type(spark).__module__}
 
 def reader(frames):

@@ -335,12 +335,12 @@ def test_the_fast_path_reads_the_same(
 def test_register_sets_what_the_user_has_not_set_and_warns_of_lz4(spark: "SparkSession") -> None:
     session = spark.newSession()
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "123")
-    wings_spark.source(session)
+    wings_spark.register(session)
     assert session.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == "123"
     assert session.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") == "2147483647"
     session.conf.set("spark.sql.execution.arrow.compression.codec", "lz4")
     with pytest.warns(UserWarning, match="lz4"):
-        wings_spark.source(session)
+        wings_spark.register(session)
 
 
 def test_workers_leave_what_is_loaded_out_of_collections_as_users_do_not_and_keep_freed_memory(

@@ -261,7 +261,7 @@ def test_workers_that_spark_starts_itself_as_for_users_write_and_read(
     # Workers of functions and data sources that are made with other variables are other processes.
     monkeypatch.setitem(spark.sparkContext.environment, "WORKERS_LAUNCH", "")
     session = spark.newSession()
-    wings_spark.source(session)
+    wings_spark.register(session)
     given = {"endpoint": server.flight, "topic": new_topic().id}
     frame = session.range(0, 3, 1, 1).toDF("n")
     frame.write.format("wings").options(**given).mode("append").save()

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import each
 
-from wings_core.contracts.actions import OFFSETS_MAX, CommitOffsets
+from wings_core.contracts.actions import OFFSETS_MAX
+from wings_core.contracts.commits import CommitOffsets
 from wings_core.contracts.messages import Message
 from wings_core.errors import InvalidArgument
 
