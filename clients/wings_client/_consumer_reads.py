@@ -53,7 +53,7 @@ class ConsumerReads:
         starts: Mapping[JsonScalar, int],
         options: ReadOptions,
         on_data_loss: OnDataLoss,
-        deliver: Callable[[Consumed], None],
+        deliver: Callable[[Consumed], None] = lambda _: None,
     ) -> None:
         self.handover: Handover[Consumed] = Handover(BATCHES_WAITING_MAX, givers=1)
         self._deliver = deliver

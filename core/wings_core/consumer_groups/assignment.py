@@ -32,7 +32,7 @@ def assign(
 
     Args:
         subscriptions: The topics of each member.
-        current: What the members were assigned before.
+        current: The members' earlier assignments.
         topics: The slots of each topic; a topic that is not among them is assigned to nobody.
 
     Returns:

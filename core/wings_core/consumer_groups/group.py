@@ -34,7 +34,7 @@ MEMBERS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a member says; topics are named by UUID."""
+    """Heartbeat of a member; topics are named by UUID."""
 
     member: str
     epoch: int
@@ -44,7 +44,7 @@ class Heartbeat:
     session_ms: int = SESSION_MS
     """Only of a heartbeat that joins."""
     owned: Assignment | None = None
-    """What the member holds; None: as last said."""
+    """Slots that the member holds; None: as last said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,17 @@ class Beat:
 
     epoch: int
     assignment: Assignment | None
-    """What the member may read now; None: what it said that it holds."""
+    """Slots that the member may read now; None: those that it said it holds."""
 
 
 @dataclass(slots=True)
 class Session:
-    """What is known of a live member and lost with the process."""
+    """State of a live member that is lost with the process."""
 
     deadline: float = math.inf
     """When the session ends."""
     said: Assignment | None = None
-    """What the member last said that it holds; None: not known since a takeover."""
+    """Slots that the member last said it holds; None: not known since a takeover."""
     told_at: float | None = None
     """Since when the member holds slots that it was told to give up; None: it holds none such."""
 

@@ -59,7 +59,7 @@ class GroupHeartbeat(ActionBody):
         ]
         | None
     ) = None
-    """What the member holds; None: as last said."""
+    """Slots that the member holds; None: as last said."""
 
     @model_validator(mode="after")
     def _check_join(self) -> Self:

@@ -26,7 +26,7 @@ class Chosen:
 
     Args:
         named: The partitions, each once; None: all, those born during the read too.
-        slots: Of all, those of these slots, as a mask.
+        slots: Slots of the partitions among all, as a mask.
 
     Attributes:
         named: The partitions, or None.

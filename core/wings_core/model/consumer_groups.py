@@ -18,7 +18,7 @@ class GroupMember:
     member: str
     """The id that the member chose, unique in its group."""
     epoch: int
-    """Of the member's assignment; each change of that has a greater one."""
+    """Epoch of the member's assignment; each change of that has a greater one."""
     previous_epoch: int | None = None
     """The epoch before, whose answer the member may still act on; None: it has just joined."""
     topics: frozenset[str] = frozenset()
@@ -27,9 +27,9 @@ class GroupMember:
     """A name that survives restarts of the member."""
     session_ms: int = 45_000
     target: Assignment = field(default_factory=dict)
-    """What it should read once the group has settled."""
+    """Slots that it should read once the group has settled."""
     assigned: Assignment = field(default_factory=dict)
-    """What it was told to read."""
+    """Slots that it was told to read."""
     held: Assignment = field(default_factory=dict)
     """`assigned`, and what it was told to give up and has not said that it did."""
 
@@ -67,7 +67,7 @@ _MEMBER = TypeAdapter(GroupMember)
 
 @dataclass(frozen=True, slots=True)
 class MemberEpoch:
-    """What a member states with a commit."""
+    """Member and epoch that a commit states."""
 
     member: str
     epoch: int
@@ -84,7 +84,7 @@ class StoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """What a step changed that is durable, to be stored in one transaction before any answer."""
+    """Durable changes of a step, to be stored in one transaction before any answer."""
 
     epoch: int
     """The highest epoch that was given out."""

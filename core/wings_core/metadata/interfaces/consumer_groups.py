@@ -22,7 +22,7 @@ class ConsumerGroups(Protocol):
         Args:
             lease: The lease under which the change was decided, which must not have ended since.
             consumer: The group's.
-            change: What changed since the group was loaded, or last saved.
+            change: Changes since the group was loaded, or last saved.
 
         Returns:
             False: the lease was lost, and nothing is stored.

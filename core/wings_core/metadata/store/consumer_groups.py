@@ -74,7 +74,7 @@ def check_fence(
         connection: In a transaction.
         consumer: The consumer's name.
         member: The member that commits; None: the commit states none.
-        offsets: What it commits.
+        offsets: Offsets that it commits.
 
     Raises:
         FencedMember: The member does not hold one of the partitions; or no member is stated, and
