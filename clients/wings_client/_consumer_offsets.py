@@ -159,18 +159,18 @@ class ConsumerOffsets:
             self.committed(offsets)
 
     def uncommitted(self) -> dict[JsonScalar, int]:
-        """Count all that was delivered as processed; return what is to be committed of it."""
-        self.processed()
+        """Return what is to be committed of all that was delivered, the last batch included."""
         with self._lock:
-            return dict(self._uncommitted)
+            return self._uncommitted | self._last
 
     def committed(self, offsets: Mapping[JsonScalar, int]) -> None:
         """Record that offsets were committed."""
         self._committed_at = time.monotonic()
         with self._lock:
-            for partition, offset in offsets.items():
-                if self._uncommitted.get(partition) == offset:
-                    del self._uncommitted[partition]
+            for waiting in (self._uncommitted, self._last):
+                for partition, offset in offsets.items():
+                    if waiting.get(partition) == offset:
+                        del waiting[partition]
 
     def _send(self, offsets: Mapping[JsonScalar, int]) -> None:
         entries = list(offsets.items())

@@ -102,9 +102,10 @@ class Transactions:
     def check_consumer(self, offsets: ConsumerOffsets) -> None:
         """Check that a consumer has read its offsets since the epoch began.
 
-        Before that, a publish of an earlier epoch may have moved them.
+        Before that, a publish of an earlier epoch may have moved them. A member of a group is
+        fenced by its own epoch.
         """
-        if offsets.read_at < self._begun_at:
+        if offsets.fence() is None and offsets.read_at < self._begun_at:
             raise InvalidArgument(
                 "the consumer was opened before the transactions of the writer: what an earlier "
                 "life of it published since then would be read again; open the transactions first"
@@ -245,6 +246,8 @@ class Transaction:
 
         Raises:
             PublishFenced: A later epoch of the writer has begun; nothing is published.
+            FencedMember: The consumer's group has given a partition of it to another member;
+                nothing is published.
             Unavailable: The time is over, and nothing is published; or the server could not be
                 reached again, and it is not known whether it published.
             WingsError: A batch was refused; nothing is published.
@@ -257,8 +260,11 @@ class Transaction:
         offsets = None
         consumer = self._consumer
         if consumer is not None and self._offsets:
+            fence = consumer.fence()
             offsets = PublishedOffsets(
                 consumer=consumer.name,
+                member=None if fence is None else fence.member,
+                member_epoch=None if fence is None else fence.epoch,
                 offsets=tuple(
                     PublishedOffset(topic=consumer.topic.name, partition=value, offset=offset)
                     for value, offset in self._offsets.items()

@@ -4,17 +4,27 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import pyarrow.flight as flight
 import pytest
 from breakable_proxy import BreakableProxy
 from fix_client import NewTopic, async_in_soak
+from flight_calls import act
 from forked_servers import ForkedServer, ForkedServers
 
 import wings_client
-from wings_client import Client, Topic, Transaction
-from wings_core.errors import InvalidArgument, PublishFenced, SchemaMismatch, Unavailable
+from wings_client import Client, Consumer, Topic, Transaction
+from wings_core.errors import (
+    FencedMember,
+    InvalidArgument,
+    PublishFenced,
+    SchemaMismatch,
+    Unavailable,
+)
 from wings_server.testing import RunningServer
 
 KEYED = ("key: int64", "n: int64")
@@ -267,3 +277,40 @@ def test_whatever_is_killed_each_row_is_there_once(tmp_path: Path, count: int, k
                 assert Counter(out) == Counter(-value for value in log)
                 assert out == list(range(offsets[0].offset if offsets else 0))
     assert len(out) == count
+
+
+def test_a_member_of_a_group_commits_only_what_is_its_own(
+    wings: Client, server: RunningServer, new_topic: NewTopic, target: Topic
+) -> None:
+    source = new_topic(*KEYED, partition_key="key")
+    wings.push(source, {"key": [1, 2, 3], "n": [1, 2, 3]})
+    transactions = wings.transactions("shared")
+
+    def publish(consumer: Consumer, rows: int, between: Callable[[], object] = int) -> None:
+        with transactions.begin() as transaction:
+            seen = 0
+            while seen < rows:
+                batch = next(consumer).batch
+                seen += batch.num_rows
+                transaction.push(target, {"n": batch["n"]})
+            transaction.commit(consumer)
+            between()
+
+    options: dict[str, Any] = {"group": True, "session": 6, "auto_commit": False}
+    with wings.consumer("shared", source, member="first", **options) as consumer:
+        publish(consumer, 3)
+        assert offsets_of(wings, "shared", source) == {1: 1, 2: 1, 3: 1}
+        wings.push(source, {"key": [1, 2], "n": [4, 5]})
+        with flight.FlightClient(server.flight) as other, pytest.raises(FencedMember):
+            publish(
+                consumer,
+                2,
+                lambda: act(
+                    other, "group-heartbeat", consumer="shared", member="first", member_epoch=-1
+                ),
+            )
+    assert sorted(rows_of(wings, target)) == [1, 2, 3]
+    with wings.consumer("shared", source, **options) as consumer:
+        publish(consumer, 2)
+    assert sorted(rows_of(wings, target)) == [1, 2, 3, 4, 5]
+    assert offsets_of(wings, "shared", source) == {1: 2, 2: 2, 3: 1}
