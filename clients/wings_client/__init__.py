@@ -121,6 +121,13 @@ if TYPE_CHECKING:
     from wings_client._async._worker import AsyncWorker
     from wings_client._client import Client, connect
     from wings_client._consumer import Consumer
+    from wings_client._consumer_groups import (
+        AssignedSlots,
+        ConsumerGroupMember,
+        ConsumerGroupState,
+        ConsumerGroupSummary,
+        GroupPartition,
+    )
     from wings_client._errors import Connection
     from wings_client._follow import Follow, ManyFollow
     from wings_client._model import (
@@ -167,6 +174,7 @@ __all__ = [
     "AcknowledgementEntry",
     "AlreadyExists",
     "Appended",
+    "AssignedSlots",
     "AsyncChunks",
     "AsyncClient",
     "AsyncConsumer",
@@ -190,6 +198,9 @@ __all__ = [
     "Connection",
     "ConsumedBatch",
     "Consumer",
+    "ConsumerGroupMember",
+    "ConsumerGroupState",
+    "ConsumerGroupSummary",
     "ConsumerOffset",
     "Delivery",
     "EndReason",
@@ -197,6 +208,7 @@ __all__ = [
     "FetchResult",
     "Follow",
     "GroupNotFound",
+    "GroupPartition",
     "Internal",
     "InvalidArgument",
     "InvalidFilter",
@@ -286,6 +298,13 @@ _MODULES = {
     "wings_client._async._worker": ("AsyncWorker",),
     "wings_client._client": ("Client", "connect"),
     "wings_client._consumer": ("Consumer",),
+    "wings_client._consumer_groups": (
+        "AssignedSlots",
+        "ConsumerGroupMember",
+        "ConsumerGroupState",
+        "ConsumerGroupSummary",
+        "GroupPartition",
+    ),
     "wings_client._errors": ("Connection",),
     "wings_client._follow": ("Follow", "ManyFollow"),
     "wings_client._model": (

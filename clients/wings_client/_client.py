@@ -16,6 +16,7 @@ from wings_client._arguments import (
 )
 from wings_client._chunks import OnDataLoss
 from wings_client._consumer import Consumer, ConsumerEngine
+from wings_client._consumer_groups import ConsumerGroupCalls
 from wings_client._consumer_offsets import ConsumerOffsets, Start
 from wings_client._consumer_reads import ConsumerReads
 from wings_client._group import (
@@ -90,7 +91,14 @@ def connect(
 
 @checked
 class Client(
-    WriteCalls, ReadCalls, TableCalls, TransactionCalls, ShardCalls, ShareCalls, WorkerCalls
+    WriteCalls,
+    ReadCalls,
+    TableCalls,
+    TransactionCalls,
+    ConsumerGroupCalls,
+    ShardCalls,
+    ShareCalls,
+    WorkerCalls,
 ):
     """A client of one server; made by `connect`, safe to share between threads.
 

@@ -1,14 +1,22 @@
 """Consumer groups by the client: members share partitions, and hand them over."""
 
+import json
+import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import pyarrow as pa
+import pytest
+from fix_commands import Command
 
+import wings_client
 from wings_client import Client
+from wings_core.errors import FencedMember, GroupNotFound, OffsetOutOfRange
+from wings_server.testing import RunningServer
 
 KEYS = 30
 
@@ -91,3 +99,64 @@ def test_members_share_the_partitions_and_each_row_is_read_once(
     assert set(seen.values()) == {1}
     offsets = {each.partition: each.offset for each in wings.committed_offsets(group)}
     assert offsets == dict.fromkeys(range(KEYS), 30)
+
+
+def test_a_group_is_listed_described_and_reset(wings: Client, new_topic_id: str) -> None:
+    group = f"{new_topic_id}-group"
+    topic = wings.create_topic(
+        new_topic_id, pa.schema([("key", pa.int64()), ("n", pa.int64())]), partition_key="key"
+    )
+    push(wings, new_topic_id, 0)
+    with pytest.raises(GroupNotFound):
+        wings.consumer_group(group)
+    seen: Counter[tuple[int, int]] = Counter()
+    member = Member(wings, group, new_topic_id, seen)
+    wait_for(lambda: len(seen) == KEYS * 10)
+    found = wings.consumer_group(group)
+    (only,) = found.members
+    assert [len(each.slots) for each in only.assignment] == [256]
+    assert {each.member for each in found.partitions} == {only.member}
+    assert {each.topic for each in found.partitions} == {topic.name}
+    assert [each.partition for each in found.partitions] == list(range(KEYS))
+    (listed,) = [each for each in wings.consumer_groups() if each.consumer == group]
+    assert (listed.members, listed.topics) == (1, (topic.name,))
+    with pytest.raises(FencedMember):
+        wings.reset_consumer_group(group, topic, "earliest")
+    with pytest.raises(FencedMember):
+        wings.commit_offsets(group, topic, {0: 0})
+    member.stop()
+    found = wings.consumer_group(group)
+    assert (found.members, found.lag) == ((), 0)
+    assert wings.reset_consumer_group(group, topic, "earliest") == dict.fromkeys(range(KEYS), 0)
+    assert wings.consumer_group(group).lag == KEYS * 10
+    long_ago = datetime(2001, 1, 1, tzinfo=UTC)
+    assert set(wings.reset_consumer_group(group, topic, long_ago).values()) == {0}
+    assert wings.reset_consumer_group(group, topic, {3: 4}) == {3: 4}
+    lags = {each.partition: each.lag for each in wings.consumer_group(group).partitions}
+    assert lags == {key: 6 if key == 3 else 10 for key in range(KEYS)}
+    with pytest.raises(OffsetOutOfRange):
+        wings.reset_consumer_group(group, topic, {3: 11})
+
+
+def test_the_command_shows_and_resets_groups(
+    server: RunningServer, command: Command, monkeypatch: pytest.MonkeyPatch, new_topic_id: str
+) -> None:
+    monkeypatch.setenv("WINGS_ENDPOINT", server.flight)
+    group = f"{new_topic_id}-group"
+    with wings_client.connect(server.flight) as client:
+        client.create_topic(new_topic_id, {"n": "int64"})
+        client.push(new_topic_id, {"n": [1, 2, 3]})
+    consumed = command(
+        "consume", group, new_topic_id, "--group", "--timeout", "1", "--format", "json"
+    )
+    assert [json.loads(line)["n"] for line in consumed.out.splitlines()] == [1, 2, 3]
+    assert new_topic_id in command("group", "list").out
+    assert "0 members, 0 messages behind" in command("group", "describe", group).out
+    reset = command("group", "reset", group, new_topic_id, "--to", "earliest", "--yes")
+    assert reset.out == f"{group} reads on at earliest in 1 partition\n"
+    assert re.search(rf"{new_topic_id} │ +3", command("group", "lag", group).out)
+    refused = command("consume", group, new_topic_id, "--group", "--partition", "a")
+    assert refused.status == 2
+    assert "omit --partition" in refused.error
+    refused = command("group", "describe", "nobody")
+    assert (refused.status, "nobody" in refused.err) == (1, True)

@@ -46,6 +46,7 @@ def examples(page: Path) -> list[Example]:
         ("docs/share.md", 6),
         ("docs/server.md", 2),
         ("docs/schemas.md", 4),
+        ("docs/consumer-groups.md", 1),
         ("docs/exactly-once.md", 2),
         ("docs/notebooks.md", 5),
     ],

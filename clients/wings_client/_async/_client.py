@@ -230,6 +230,9 @@ class AsyncClient:
 
     stage = opening(_made(Client.stage, lambda client, stage: AsyncStage(client._calls, stage)))
     publish = _awaited(Client.publish)
+    consumer_groups = _awaited(Client.consumer_groups)
+    consumer_group = _awaited(Client.consumer_group)
+    reset_consumer_group = _awaited(Client.reset_consumer_group)
     transactions = _made(
         Client.transactions,
         lambda client, transactions: AsyncTransactions(client._calls, transactions),

@@ -29,6 +29,7 @@ OWN = {
         "export": "export:export",
         "fetch": "fetch:fetch",
         "gather": "gather:gather",
+        "group": "group:app",
         "maintain": "maintain:maintain",
         "push": "push:push",
         "share": "share:app",

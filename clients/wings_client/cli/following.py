@@ -251,6 +251,21 @@ def consume(
             "notice."
         ),
     ] = "error",
+    group: Annotated[
+        bool,
+        typer.Option(
+            "--group",
+            help="Join as a member: the runs of one name share the partitions of the topic.",
+        ),
+    ] = False,
+    instance: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --group: a name that survives restarts; a run of it that starts within 45 s "
+            "of the last has its partitions.",
+        ),
+    ] = None,
     shown: FollowingOptions,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
@@ -258,11 +273,20 @@ def consume(
 
         $ wings consume alerts flights --filter 'delay > 60'
 
+    With `--group`, each of several runs reads a part of the partitions, and takes over those of a
+    run that ends:
+
+        $ wings consume alerts flights --group
+
     The server stores the consumer's offset in each partition. A batch is committed after it is
     written, so an interrupted one is repeated. Standard error shows the offsets at which it
     resumes. Ctrl-C ends it, with exit status 130.
     """
     check_output(shown.wanted_format)
+    if group and partition is not None:
+        raise typer.BadParameter("a member of a group is assigned its partitions: omit --partition")
+    if instance is not None and not group:
+        raise typer.BadParameter("--instance is of a member: add --group")
     offset = parse_start(start)
     display = Display(shown.wanted_format, system_columns=shown.system_columns)
     with connected(endpoint, topic, RETRY) as client:
@@ -276,6 +300,8 @@ def consume(
             start=offset,
             on_data_loss=on_data_loss,
             timeout=seconds_of(shown.timeout),
+            group=group,
+            instance=instance,
             **shown.arguments(described.schema),
         ) as consumer:
             display.run((taken.batch for taken in consumer), done=lambda: f"; {_where(consumer)}")

@@ -1,0 +1,150 @@
+"""`wings group`: consumer groups, whose members share the partitions of a topic."""
+
+from typing import Annotated
+
+import typer
+
+from wings_client._consumer_groups import ConsumerGroupState
+from wings_client.cli.app import MARKUP
+from wings_client.cli.endpoint import connected, short_name
+from wings_client.cli.options import (
+    DEFAULT,
+    PARTITIONS_SHOWN_MAX,
+    AllPartitionsOption,
+    EndpointOption,
+    TopicArgument,
+    YesOption,
+    require_terminal,
+)
+from wings_client.cli.tables import Column, print_lines, rendered
+from wings_client.cli.values import count_of, parse_start, partition_text, partitions_text
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="GROUP", help="Name of the group, that of its consumers.")
+]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=MARKUP,
+    help=(
+        "Look at consumer groups, and reset them.\n\n"
+        "The consumers of one name are a group if they join as members (`wings consume --group`): "
+        "each partition is read by one of them at a time. A share group (`wings share`) shares "
+        "single messages instead."
+    ),
+)
+
+
+@app.command("list")
+def list_groups(*, endpoint: EndpointOption = DEFAULT) -> None:
+    """List the consumer groups.
+
+    $ wings group list
+    """
+    with connected(endpoint) as client:
+        found = client.consumer_groups()
+    if not found:
+        typer.echo("no consumer groups", err=True)
+        return
+    print_lines(
+        rendered(
+            Column("group", [each.consumer for each in found]),
+            Column("members", [f"{each.members}" for each in found], is_number=True),
+            Column("topics", [", ".join(map(short_name, each.topics)) for each in found]),
+        )
+    )
+
+
+@app.command()
+def describe(
+    group: NameArgument,
+    *,
+    all_partitions: AllPartitionsOption = False,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Show a consumer group's members, and the offset and lag of each partition.
+
+    $ wings group describe alerts
+    """
+    with connected(endpoint) as client:
+        found = client.consumer_group(group)
+    if found.members:
+        slots = [sum(len(some.slots) for some in each.assignment) for each in found.members]
+        print_lines(
+            rendered(
+                Column("member", [each.member for each in found.members]),
+                Column("instance", [each.instance or "" for each in found.members]),
+                Column("slots", [f"{count}" for count in slots], is_number=True),
+            )
+        )
+        typer.echo()
+    # The partitions that lag most are those that are looked for.
+    shown = sorted(found.partitions, key=lambda each: -each.lag)
+    if not all_partitions:
+        shown = shown[:PARTITIONS_SHOWN_MAX]
+    if shown:
+        print_lines(
+            rendered(
+                Column("topic", [short_name(each.topic) for each in shown]),
+                Column("partition", [partition_text(each.partition) for each in shown]),
+                Column("member", [each.member or "nobody" for each in shown]),
+                Column(
+                    "offset",
+                    ["" if each.offset is None else f"{each.offset}" for each in shown],
+                    is_number=True,
+                ),
+                Column("end", [f"{each.log_end_offset}" for each in shown], is_number=True),
+                Column("lag", [f"{each.lag}" for each in shown], is_number=True),
+            )
+        )
+    typer.echo(f"{_summary(found)}, {partitions_text(len(found.partitions), len(shown))}")
+
+
+@app.command()
+def lag(group: NameArgument, *, endpoint: EndpointOption = DEFAULT) -> None:
+    """Print how many messages a consumer group is behind, by topic.
+
+    $ wings group lag alerts
+    """
+    with connected(endpoint) as client:
+        found = client.consumer_group(group)
+    behind: dict[str, int] = {}
+    for each in found.partitions:
+        behind[each.topic] = behind.get(each.topic, 0) + each.lag
+    print_lines(
+        rendered(
+            Column("topic", list(map(short_name, behind))),
+            Column("lag", [f"{count}" for count in behind.values()], is_number=True),
+        )
+    )
+
+
+@app.command()
+def reset(
+    group: NameArgument,
+    topic: TopicArgument,
+    *,
+    to: Annotated[
+        str, typer.Option(metavar="WHERE", help="earliest, latest, or a time.", show_default=False)
+    ],
+    yes: YesOption = False,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Set where a consumer group without members reads on in a topic.
+
+    Asks for confirmation on a terminal; elsewhere `--yes` is required.
+
+        $ wings group reset alerts flights --to 2026-11-20T12:00:00Z --yes
+    """
+    where = parse_start(to)
+    require_terminal(yes, "reset the group")
+    with connected(endpoint, topic) as client:
+        found = client.consumer_group(group)
+        if not yes:
+            typer.confirm(f"Reset {group} to {to}? Now: {_summary(found)}", abort=True)
+        offsets = client.reset_consumer_group(group, topic, where)
+    typer.echo(f"{group} reads on at {to} in {count_of(len(offsets), 'partition')}")
+
+
+def _summary(found: ConsumerGroupState) -> str:
+    return f"{count_of(len(found.members), 'member')}, {found.lag:,} messages behind"
