@@ -11,8 +11,6 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-import pyarrow as pa
-
 from wings_core.errors import InvalidArgument
 
 OBSTORE_NEEDED = "files in object stores need obstore"
@@ -85,6 +83,8 @@ def keep_freed_memory(arenas_max: int | None = None) -> bool:
 
 def release_unused() -> None:
     """Return freed memory to the system; takes some milliseconds per gigabyte."""
+    import pyarrow as pa  # Loaded once the server's bound on Arrow's memory is set.
+
     pool = pa.default_memory_pool()
     pa.allocate_buffer(PURGED_BYTES)
     pool.release_unused()

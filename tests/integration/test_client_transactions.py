@@ -242,6 +242,7 @@ def test_whatever_is_killed_each_row_is_there_once(tmp_path: Path, count: int, k
     with ForkedServers() as servers, ExitStack() as running:
 
         def start() -> ForkedServer:
+            running.close()
             server = running.enter_context(servers.start(tmp_path))
             server.wait_until_ready()
             return server

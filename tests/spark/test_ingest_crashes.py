@@ -67,11 +67,15 @@ def trapped(
         return abort(writer, found, batch, prefix)
 
     def trapped_publish(
-        writer: str, batch: int, found: Sequence[str], moved: Sequence[ShardProgress] = ()
+        writer: str,
+        batch: int,
+        found: Sequence[str],
+        moved: Sequence[ShardProgress] = (),
+        **named: Any,
     ) -> Published:
         batches.append(batch)
         reach("stage")
-        published = publish(writer, batch, found, moved)
+        published = publish(writer, batch, found, moved, **named)
         reach("publish")
         return published
 

@@ -94,15 +94,19 @@ def trapped(server: RunningServer, trap: Trap) -> Generator[None]:
         return results
 
     def trapped_publish(
-        writer: str, batch: int, stages: Sequence[str], shards: Sequence[ShardProgress] = ()
+        writer: str,
+        batch: int,
+        stages: Sequence[str],
+        shards: Sequence[ShardProgress] = (),
+        **named: Any,
     ) -> Published:
         if not stages:
-            return publish(writer, batch, stages, shards)
+            return publish(writer, batch, stages, shards, **named)
         if trap.spring("after stage"):
             raise Unavailable("the client is dead")
         if trap.point == POINTS[-1]:
             trap.stop_java()
-        published = publish(writer, batch, stages, shards)
+        published = publish(writer, batch, stages, shards, **named)
         trap.published.append(batch)
         trap.spring("after publish")
         if trap.point == POINTS[-1]:

@@ -92,12 +92,16 @@ def failing(server: RunningServer, faults: Faults) -> Generator[None]:
         return commit(batches, **named)
 
     def failing_publish(
-        writer: str, batch: int, stages: Sequence[str], shards: Sequence[ShardProgress] = ()
+        writer: str,
+        batch: int,
+        stages: Sequence[str],
+        shards: Sequence[ShardProgress] = (),
+        **named: Any,
     ) -> Published:
         if not stages:
-            return publish(writer, batch, stages, shards)
+            return publish(writer, batch, stages, shards, **named)
         faults.check("after stage")
-        published = publish(writer, batch, stages, shards)
+        published = publish(writer, batch, stages, shards, **named)
         faults.published.append(batch)
         faults.hide_commits()
         faults.check("after publish")

@@ -578,7 +578,7 @@ def test_damaged_metadata_never_crashes_the_check(log: Log, topic: Topic) -> Non
     chance = random.Random(7)
     store = SegmentStore(log.directory / "segments", segment_bytes_max=1)
     opened = found = 0
-    for _ in range(examples(40, 100)):
+    for _ in range(examples(60, 100)):
         damaged = bytearray(sound)
         for _ in range(20):
             # Not in the first page, so that the database can be opened at least.
