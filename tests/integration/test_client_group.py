@@ -2,21 +2,32 @@
 
 import json
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from fix_client import EAGER
 from fix_commands import Command
+from fix_metadata import Clock, RemoteOverSqlite
 
 import wings_client
 from wings_client import Client
 from wings_core.errors import FencedMember, GroupNotFound, OffsetOutOfRange
-from wings_server.testing import RunningServer
+from wings_core.times import now_us
+from wings_server.process import Server
+from wings_server.settings import Address, Settings
+from wings_server.testing import RunningServer, running_server
 
 KEYS = 30
 
@@ -160,3 +171,128 @@ def test_the_command_shows_and_resets_groups(
     assert "omit --partition" in refused.error
     refused = command("group", "describe", "nobody")
     assert (refused.status, "nobody" in refused.err) == (1, True)
+
+
+def test_members_of_several_nodes_are_one_group_and_survive_the_node_that_runs_it(
+    tmp_path: Path,
+) -> None:
+    topic, group = "topic", "group"
+    with ExitStack() as stack:
+        service = RemoteOverSqlite(tmp_path / "metadata.sqlite", Clock(now_us()))
+        stack.callback(service.close)
+        nodes: list[ExitStack] = []
+        clients: list[Client] = []
+        for _ in range(3):
+            settings = Settings(
+                data_dir=tmp_path / "shared",
+                metadata=service.service.address,
+                flight=Address("127.0.0.1", 0),
+                http=Address("127.0.0.1", 0),
+                node_lease_seconds=1.0,
+            )
+            server = Server(settings)
+            server.start()
+            nodes.append(stack.enter_context(ExitStack()))
+            nodes[-1].callback(server.stop)
+            connect = partial(wings_client.connect, retry=EAGER, discover=False)
+            clients.append(stack.enter_context(connect(f"grpc://{server.flight}")))
+        first, *others = clients
+        first.create_topic(
+            topic, pa.schema([("key", pa.int64()), ("n", pa.int64())]), partition_key="key"
+        )
+        with pytest.raises(GroupNotFound):
+            first.consumer_group(group)  # From now on its node runs the group.
+        push(others[0], topic, 0)
+        seen: Counter[tuple[int, int]] = Counter()
+        members = [Member(client, group, topic, seen) for client in others]
+        wait_for(lambda: [member.slots for member in members] == [128, 128])
+        for client in clients:
+            assert len(client.consumer_group(group).members) == 2
+        wait_for(lambda: len(seen) == KEYS * 10)
+        nodes[0].close()
+        push(others[0], topic, 10)
+        wait_for(lambda: len(seen) == KEYS * 20)
+        members[0].stop()
+        wait_for(lambda: members[1].slots == 256)
+        push(others[1], topic, 20)
+        wait_for(lambda: len(seen) == KEYS * 30)
+        members[1].stop()
+        assert set(seen.values()) == {1}
+        assert others[1].consumer_group(group).lag == 0
+
+
+MEMBER = """
+import sys
+
+import wings_client
+
+with wings_client.connect(sys.argv[1]) as client:
+    with client.consumer("group", "topic", group=True, session=6) as consumer:
+        for batch, _ in consumer:
+            print(*batch["key"].to_pylist(), flush=True)
+"""
+"""A member of a group that prints the keys that it reads."""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_partitions_of_a_process_that_dies_or_stands_still_are_read_on(
+    how: signal.Signals,
+) -> None:
+    with running_server() as server, wings_client.connect(server.flight) as client:
+        client.create_topic(
+            "topic", pa.schema([("key", pa.int64()), ("n", pa.int64())]), partition_key="key"
+        )
+        push(client, "topic", 0)
+        command = [sys.executable, "-c", MEMBER, server.flight]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            try:
+                rows = 0
+                while rows < KEYS * 10:
+                    rows += len(process.stdout.readline().split())
+                seen: Counter[tuple[int, int]] = Counter()
+                member = Member(client, "group", "topic", seen)
+                wait_for(lambda: member.slots == 128)
+                process.send_signal(how)
+                killed = time.monotonic()
+                push(client, "topic", 10)
+                wait_for(lambda: member.slots == 256)
+                assert time.monotonic() - killed > 2, "not before its session has ended"
+                wait_for(lambda: {n for _, n in seen} >= set(range(10, 20)))
+                wait_for(lambda: len([n for _, n in seen if n >= 10]) == KEYS * 10)
+                if how == signal.SIGSTOP:
+                    process.send_signal(signal.SIGCONT)
+                    wait_for(lambda: member.slots == 128)
+                    push(client, "topic", 20)
+                    assert process.stdout.readline()
+                assert {count for (_, n), count in seen.items() if n >= 10} == {1}
+                member.stop()
+            finally:
+                process.kill()
+
+
+def test_a_member_whose_program_asks_for_nothing_leaves_and_comes_back(
+    wings: Client, new_topic_id: str
+) -> None:
+    group = f"{new_topic_id}-group"
+    wings.create_topic(
+        new_topic_id, pa.schema([("key", pa.int64()), ("n", pa.int64())]), partition_key="key"
+    )
+    push(wings, new_topic_id, 0)
+    seen: Counter[tuple[int, int]] = Counter()
+    with wings.consumer(
+        group, new_topic_id, group=True, session=6, poll_timeout=1, timeout=60
+    ) as consumer:
+        next(consumer)  # It is at work with it for longer than it may be.
+        member = Member(wings, group, new_topic_id, seen)
+        wait_for(lambda: member.slots == 256)
+        push(wings, new_topic_id, 10)
+        wait_for(lambda: len(seen) == KEYS * 20)
+        assert len(wings.consumer_group(group).members) == 1
+        own = threading.Thread(target=next, args=(consumer,))
+        own.start()
+        wait_for(lambda: member.slots == 128)
+        push(wings, new_topic_id, 20)
+        own.join(60)
+        assert not own.is_alive(), "it reads again"
+    member.stop()
