@@ -12,11 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _HELD = ("core", "flight_server", "clients", "spark_connector")
-_NOT_YET_HELD = (
-    "clients/wings_client/_",
-    "clients/wings_client/cold.py",
-    "clients/wings_client/gather/",
-)
 
 _OPENER = re.compile(
     r"(?:#: *)?(?:And|As|But|By|It|Like|Nobody|Of|Or|Somebody|That|These|They|Those|What|Whatever"
@@ -70,8 +65,7 @@ def main(paths: list[str]) -> int:
 
 
 def _files(path: Path) -> list[Path]:
-    files = [path] if path.is_file() else path.rglob("*.py")
-    return [file for file in files if not file.as_posix().startswith(_NOT_YET_HELD)]
+    return [path] if path.is_file() else list(path.rglob("*.py"))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class Taken:
 
 
 class _Waits(IntEnum):
-    """What the accumulator's thread waits for."""
+    """Events that the accumulator's thread waits for."""
 
     NOTHING = 0
     A_ROW = 1
@@ -122,7 +122,7 @@ class Accumulator:
         """Add a row; blocks while `BATCHES_WAITING` batches wait.
 
         Args:
-            row: Or an `Acked` one. Must not be changed after this call.
+            row: A row, or an `Acked` one. Must not be changed after this call.
             timeout: Most seconds to wait for room; None: no bound.
 
         Raises:

@@ -129,8 +129,8 @@ def ticket_of(
         topic: The topic of the group.
         member: The member's name.
         partition: The partition value, or None.
-        max_messages: Of a delivery.
-        call: Whose argument is at fault, for errors.
+        max_messages: Most messages of a delivery.
+        call: Call whose argument is at fault, for errors.
     """
     return build(
         AcquireTicket,
@@ -148,7 +148,7 @@ def command_of(ticket: AcquireTicket, prefetch: int = 0) -> ShareCommand:
     """Return the descriptor of a share stream for what a ticket asks for.
 
     Args:
-        ticket: Of a member.
+        ticket: Ticket of a member.
         prefetch: So many deliveries are sent ahead, within the bound of a stream's credit.
     """
     messages = min(CREDIT_MAX, ticket.max_messages)

@@ -67,7 +67,8 @@ class AdminCalls:
 
         Args:
             topic: Its full name, or an id for the default namespace.
-            schema: Of its messages: an Arrow schema, columns by name and type (Arrow's name of it,
+            schema: Schema of its messages: an Arrow schema, columns by name and type (Arrow's name
+                of it,
                 or Python's, Arrow's, Polars' or pandas' own), a pydantic model, a dataclass, a
                 TypedDict or a NamedTuple, a data frame or the schema of one. Metadata is dropped;
                 dictionary, run-end, extension and view types become the plain types that they
@@ -338,7 +339,7 @@ def which(
 
     Args:
         calls: Look a topic up.
-        topic: That is read.
+        topic: Topic that is read.
         partition: The value that was asked for.
         partitions: The values that were asked for.
         is_planned: Whether a plan of all partitions will tell whether the topic has a key, so that

@@ -44,7 +44,7 @@ class RowConverter:
     Args:
         topic: Where they go.
         cut: How large a batch may be.
-        partition: Of all rows; None: by the key column, row by row.
+        partition: Partition of all rows; None: by the key column, row by row.
     """
 
     def __init__(self, topic: Topic, cut: Cut, partition: Partition | None) -> None:

@@ -31,7 +31,7 @@ from wings_core.partitions import JsonScalar
 from wings_core.times import Deadline
 
 OnDataLoss = Literal["error", "skip"]
-"""What becomes of a read whose place retention has passed: it fails, or goes on with what is kept,
+"""Outcome of a read whose place retention has passed: it fails, or goes on with what is kept,
 and a warning is logged."""
 
 GRACE_SECONDS = 5.0
@@ -45,16 +45,17 @@ class Chunks(Iterable[RangesBatch]):
 
     Args:
         transport: To the server.
-        ticket: Of one partition, with a number as `offset`; or with `partitions`: a scan has a
+        ticket: Ticket of one partition, with a number as `offset`; or with `partitions`: a scan
+            has a
             list, with numbers for each `offset` and `end_offset`, and the offsets of a follow are
             numbers or `"earliest"`, which mean the same whenever the stream is opened again.
-        deadline: Of a follow; None: it has none.
+        deadline: Deadline of a follow; None: it has none.
         reconnect_seconds: How long to try without any progress; None for as often as one call.
         locations: Nodes that serve the ticket, tried in order; each is dropped when it cannot be
             reached, and at last the node that calls go to is asked.
 
     Attributes:
-        on_data_loss: What becomes of it where retention has passed its place.
+        on_data_loss: Outcome where retention has passed its place.
         next_offsets: The first offset not yet delivered of each partition of which anything is
             known, by partition value.
         exact: The partitions to which `on_data_loss` applies; in the others the read goes on with

@@ -65,13 +65,14 @@ def connect(
     """Return a client of a Wings server; the connection is made by the first call.
 
     Args:
-        endpoint: Like `grpc://host:7777`, with TLS `grpc+tls://host:7777`. Of the nodes of a
+        endpoint: Address like `grpc://host:7777`, with TLS `grpc+tls://host:7777`. Of the nodes of
+            a
             cluster, some or all: `grpc://a:7777,b:7777,c:7777`, or a list of addresses. A random
             one is used until it is unreachable; then repeatable calls go to the next. Scans read
             from all live nodes, whichever were named.
         timeout: Seconds that a call may take, its retries included (a long poll may wait beside
             it), and that a stream may stand still.
-        retry: What is tried again, and how long.
+        retry: Rules of what is tried again, and how long.
         token: Presented with each call; None: that of the environment variable `WINGS_TOKEN`.
         tls_ca: A file in PEM, or as bytes what one holds: the authorities that servers are checked
             against; None: those that gRPC comes with.
@@ -160,7 +161,8 @@ class Client(
             name: The name under which the server keeps its offsets. One consumer of a name reads a
                 partition at a time; the server does not prevent a second from reading it too.
             topic: The topic.
-            partitions: Those to read; None: all, including new ones as they appear. Many are read
+            partitions: Partitions to read; None: all, including new ones as they appear. Many are
+                read
                 in one stream.
             start: Where to begin in a partition of which nothing was committed: `"earliest"`,
                 `"latest"` or a time. Partitions born later are read from their start.
@@ -306,7 +308,7 @@ class Client(
         """Send one request to many partitions or servers, and yield the replies as they arrive.
 
         Args:
-            requests: What to send, at once; see `wings_client.gather.Request`.
+            requests: Requests to send at once; see `wings_client.gather.Request`.
             timeout: Seconds to wait in all; None: the client's. Time that the caller spends with a
                 reply does not count.
             stall_timeout: Seconds to wait for each reply but the first; None, less than a

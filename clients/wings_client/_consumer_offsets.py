@@ -76,7 +76,7 @@ class ConsumerOffsets:
         self._lock = threading.RLock()
         self._delivered: dict[JsonScalar, int] = {}
         self._last: dict[JsonScalar, int] = {}
-        """Of the last batch delivered, until it counts as processed."""
+        """Offsets of the last batch delivered, until it counts as processed."""
         self._uncommitted: dict[JsonScalar, int] = {}
         self._committed_at = self.read_at = time.monotonic()
         self.fence: Callable[[], MemberEpoch | None] = lambda: None
@@ -114,7 +114,7 @@ class ConsumerOffsets:
         """Return the offset to begin at in each partition where that is not the log's start.
 
         Args:
-            start: Of a name that has not read the topic before.
+            start: Beginning of a name that has not read the topic before.
 
         The first time that a name reads a topic from elsewhere than its start, these offsets are
         committed: a partition without a committed offset is then known to be a later one.

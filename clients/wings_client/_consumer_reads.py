@@ -25,7 +25,7 @@ JOIN_SECONDS = 1.0
 that stream."""
 
 Consumed = ConsumedBatch | RangesBatch
-"""What a consumer delivers: of one partition where it reads one, else of many."""
+"""Batch that a consumer delivers: of one partition where it reads one, else of many."""
 
 
 class ConsumerReads:
@@ -34,11 +34,12 @@ class ConsumerReads:
     Args:
         transport: To the server.
         topic: The topic to read.
-        partitions: Those to read: of one, items are `ConsumedBatch`, of more `RangesBatch`. None:
+        partitions: Partitions to read: of one, items are `ConsumedBatch`, of more `RangesBatch`.
+            None:
             all, new ones as they come into being.
         starts: Where to begin; a partition that is not in it begins at its start.
         options: The columns and rows to read.
-        on_data_loss: What becomes of a read whose place retention has passed.
+        on_data_loss: Outcome of a read whose place retention has passed.
         deliver: Called with each batch as it is delivered.
 
     Attributes:

@@ -35,7 +35,7 @@ class Connection(StrEnum):
     UNREACHABLE = "unreachable"
     """No server was reached; the call was never sent."""
     LOST = "lost"
-    """It broke after the call was sent; the server may have carried it out."""
+    """The connection broke after the call was sent; the server may have carried it out."""
     TIMEOUT = "timeout"
     """No answer in time; the server may have carried the call out, or yet do so."""
     CLOSED = "closed"
@@ -62,7 +62,7 @@ _PROBLEMS = tuple(
         ("host", "resolving|resolution|name or service not known|nodename nor servname"),
     )
 )
-"""What gRPC, and Python's ssl and socket, say of a connection that cannot be made."""
+"""Texts of gRPC, and of Python's ssl and socket, for a connection that cannot be made."""
 
 _CALL_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
 _NO_ERRORS: tuple[type[Exception], ...] = ()
@@ -138,7 +138,7 @@ def unreachable(endpoint: str, text: str) -> WingsError:
 
     Args:
         endpoint: The address, with its scheme.
-        text: What gRPC, or the system, says of it.
+        text: Text of gRPC, or of the system.
 
     Returns:
         With the fact `why` where it is none of the usual reasons: that no server is there, or that

@@ -23,7 +23,7 @@ _VERBOSITY = "GRPC_VERBOSITY"
 
 
 class Owner(Protocol):
-    """What a forked child inherits, and must not use."""
+    """Objects that a forked child inherits, and must not use."""
 
     is_inherited: bool
 
@@ -33,7 +33,7 @@ class Owner(Protocol):
 
 
 class _Grpc:
-    """What is known of gRPC in this process."""
+    """State of gRPC in this process."""
 
     is_started = False
     is_inherited = False

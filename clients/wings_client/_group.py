@@ -68,7 +68,7 @@ class GroupOptions:
 
 
 class GroupOffsets(Protocol):
-    """What a member needs of its consumer's offsets."""
+    """Needs of a member in its consumer's offsets."""
 
     @property
     def delivered(self) -> dict[JsonScalar, int]:
@@ -109,8 +109,8 @@ class GroupReads:
         topic: The topic to read.
         offsets: The consumer's.
         options: How it is a member.
-        keys: Of the tickets: selection, and where to begin where nothing was committed.
-        on_data_loss: What becomes of a read whose place retention has passed.
+        keys: Keys of the tickets: selection, and where to begin where nothing was committed.
+        on_data_loss: Outcome of a read whose place retention has passed.
         commits: Whether to commit what was processed before it is given up.
 
     Attributes:
@@ -147,13 +147,13 @@ class GroupReads:
         self._session_ends = 0.0
         self._asked_at = time.monotonic()
         self._is_away = False
-        """Whether it left, as its program asked for no batch for too long."""
+        """Whether the member left, as its program asked for no batch for too long."""
         self._owned: frozenset[int] = frozenset()
-        """What the server takes for its own: also what it has yet to give up."""
+        """Slots that the server takes for its own: also what it has yet to give up."""
         self._target: frozenset[int] = frozenset()
         self._reading: frozenset[int] = frozenset()
         self._slots: dict[JsonScalar, int] = {}
-        """Of the partitions of which something was delivered."""
+        """Slots of the partitions of which something was delivered."""
         self._number = 0
         self._read: Chunks | None = None
         self._work = Work(self._run, "wings-group")

@@ -40,7 +40,7 @@ def interruptible(
     stream.
 
     Args:
-        reader: Of the stream.
+        reader: Reader of the stream.
         waits_long: Whether a read may block for long. If not, and on other threads than the main
             one, `read_chunk` itself is yielded.
     """

@@ -74,7 +74,7 @@ class Topic:
     config: Mapping[str, JsonValue]
     created_at: datetime
     schema_version: int = 1
-    """Of the schema, which is the topic's last: from 1 on, one more with each change."""
+    """Version of the topic's last schema: from 1 on, one more with each change."""
 
     def __repr__(self) -> str:
         """Return the name, the columns and the key."""
@@ -123,7 +123,7 @@ class PartitionState:
     bytes: int
     """Stored."""
     last_timestamp: Moment | None
-    """Of the last message; None before the first."""
+    """Timestamp of the last message; None before the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,8 @@ class CommittedRange:
     start_offset: int
     end_offset: int
     timestamp: datetime
-    """Of the rows; where several batches were joined to one range, that of the last batch."""
+    """Timestamp of the rows; where several batches were joined to one range, that of the last
+    batch."""
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
@@ -161,10 +162,10 @@ class CommittedRange:
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """What a push committed, all of it durable."""
+    """Ranges that a push committed, all of it durable."""
 
     committed: tuple[CommittedRange, ...]
-    """By first row of each partition; ranges that follow on each other are joined."""
+    """Ranges by the first row of each partition; those that follow on each other are joined."""
     rows: int
     batches: int
     """Each was atomic by itself."""
@@ -172,12 +173,12 @@ class PushResult:
 
 @dataclass(frozen=True, slots=True)
 class Committed(PushResult):
-    """What one `Producer.send` committed."""
+    """Ranges that one `Producer.send` committed."""
 
     sequence: int
-    """Of its first batch."""
+    """Sequence of its first batch."""
     next_sequence: int
-    """Of the next batch: the `sequence` with which a restarted producer resumes."""
+    """Sequence of the next batch: that with which a restarted producer resumes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,7 @@ class Staged:
     rows: int
     batches: int
     bytes: int
-    """As stored."""
+    """Bytes, as stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ class PublishedRange:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a publish made visible."""
+    """Ranges that a publish made visible."""
 
     committed: tuple[PublishedRange, ...]
     """One for each topic and partition, in the order of their first rows."""
@@ -328,13 +329,13 @@ class FetchResult:
     schema: Schema
     batches: Sequence[RecordBatch]
     ranges: Sequence[Sequence[PartitionRange]]
-    """Of each batch, in the order of its rows."""
+    """Ranges of each batch, in the order of its rows."""
     partitions: Sequence[PartitionEnd]
     """Where the fetch ended in each partition that was read or named."""
     end: EndReason
     """Why it ended: `max_messages`, `min_messages` or `deadline`."""
     asked: int | None = None
-    """Of one partition, the offset asked for, where it was a number."""
+    """Offset asked for of one partition, where it was a number."""
 
     @property
     def next_offsets(self) -> dict[JsonScalar, int]:
@@ -348,7 +349,7 @@ class FetchResult:
 
     @property
     def start_offset(self) -> int:
-        """Of the first row; where there is none, the offset asked for.
+        """Offset of the first row; where there is none, the offset asked for.
 
         Of `"earliest"`, `"latest"` and times, that is `next_offset`.
 
@@ -362,7 +363,7 @@ class FetchResult:
 
     @property
     def end_offset(self) -> int | None:
-        """Of the last row, inclusive; None where there is none."""
+        """Offset of the last row, inclusive; None where there is none."""
         self._one()
         return self.ranges[-1][0].end_offset if self.ranges else None
 

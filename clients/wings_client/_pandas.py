@@ -23,7 +23,7 @@ def frame_table(frame: Any, schema: pa.Schema | None = None) -> pa.Table:
     index without a name numbers the rows, and is dropped.
 
     Args:
-        frame: Of pandas.
+        frame: Frame of pandas.
         schema: The topic's that it is pushed to; None: any.
 
     Raises:

@@ -265,7 +265,7 @@ class Producer:
         """Send data and return at once, or as soon as the window has room for it.
 
         Args:
-            data: As for `Client.push`.
+            data: Data, as for `Client.push`.
             timestamp: The timestamp of its rows; None: the time of commit.
             expected_offset: Commit only if this is the partition's next offset; of data that is
                 cut into several batches, the first one's.
@@ -273,7 +273,8 @@ class Producer:
                 answering (and within the bounds of `Retry` where it does not).
 
         Returns:
-            What was committed, once it is durable, or the error it was refused with, whose facts
+            Ranges that were committed, once it is durable, or the error it was refused with, whose
+            facts
             `rows_committed` and `batches_committed` count what was committed before. Its callbacks
             run on a thread of the producer and must not block.
 
@@ -339,7 +340,7 @@ class Producer:
         """Flush and close; idempotent. In a forked child it does nothing.
 
         Args:
-            timeout: As for `flush`.
+            timeout: Seconds, as for `flush`.
 
         Raises:
             WingsError: As `flush`. The producer is closed all the same; unanswered batches fail.

@@ -14,13 +14,13 @@ from wings_client.arrow import RecordBatch
 from wings_core.errors import InvalidArgument
 
 SHOWN_AFTER_SECONDS = 2.0
-"""What takes less is not displayed, unless the variable says otherwise."""
+"""Seconds below which nothing is displayed, unless the variable says otherwise."""
 
 VARIABLE = "WINGS_PROGRESS_SECONDS"
-"""Of the environment: seconds after which progress is displayed; `inf`: never."""
+"""Variable of the environment: seconds after which progress is displayed; `inf`: never."""
 
 SECONDS_BETWEEN = 0.25
-"""Of two updates."""
+"""Seconds between two updates."""
 
 
 def in_notebook() -> bool:
@@ -43,8 +43,8 @@ def counted(batches: Iterable[RecordBatch], what: str, total: int | None) -> Gen
     The display is updated as batches are asked for, and removed at the end.
 
     Args:
-        batches: What is sent or read.
-        what: What goes on, like `push to orders`.
+        batches: Rows that are sent or read.
+        what: Name of the work, like `push to orders`.
         total: Rows in all; None: not known.
     """
     from IPython.display import display  # pyright: ignore[reportMissingModuleSource]

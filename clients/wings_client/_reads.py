@@ -159,7 +159,8 @@ class ReadCalls(AdminCalls):
         Args:
             text: One statement that reads.
             parameters: Values of `?` and `$1`, in order, or of `$name`, by name.
-            namespace: Of tables without a schema, by its full name; None: the default one.
+            namespace: Namespace of tables without a schema, by its full name; None: the default
+                one.
             timeout: Seconds that it may take, its rows being read included; None: as long as the
                 server lets any.
             tables: Tables for this statement alone, by name, about 3 MB together when compressed:

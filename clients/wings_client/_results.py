@@ -18,7 +18,7 @@ HTML_TEXT_MAX = 100
 
 
 class HasBatch(Protocol):
-    """What is of one batch."""
+    """Columns of one batch."""
 
     @property
     def batch(self) -> RecordBatch:

@@ -17,14 +17,14 @@ T = TypeVar("T")
 @checked
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """What is retried after a transient failure, and for how long.
+    """Rules of what is retried after a transient failure, and for how long.
 
     A call is retried only where it cannot take effect twice: reads and idempotent writes after any
     transient failure, others only if they never reached the server or it refused them.
     """
 
     attempts: int = 5
-    """Of one call, the first included; 1: no retries."""
+    """Attempts of one call, the first included; 1: no retries."""
     delay: float = 0.05
     """Seconds before the second attempt; doubles from each to the next."""
     delay_max: float = 2.0

@@ -33,7 +33,7 @@ def batch_of_rows(rows: Sequence[Row], schema: pa.Schema, first_row: int = 0) ->
     """Return rows as a batch; a key that is absent is null.
 
     Args:
-        rows: By column name.
+        rows: Rows by column name.
         schema: The topic's.
         first_row: The number of the first row, for errors.
 
@@ -284,7 +284,7 @@ _EXACT: dict[int, type] = {
     pa.large_binary().id: bytes,
     pa.date32().id: date,
 }
-"""By Arrow type, the Python type whose values pyarrow stores unchanged or refuses."""
+"""Python types by Arrow type, whose values pyarrow stores unchanged or refuses."""
 
 
 def _is_exact(values: list[Any], data_type: pa.DataType) -> bool:

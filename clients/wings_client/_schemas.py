@@ -27,7 +27,7 @@ SchemaLike = object
 
 DECIMAL_PRECISION = 38
 DECIMAL_SCALE = 9
-"""Of a `Decimal` whose annotation does not say them."""
+"""Decimal scale of a `Decimal` whose annotation does not say them."""
 
 EXPECTED = (
     "expected a pyarrow schema, a mapping of names to types, a class (a pydantic model, a "
@@ -61,7 +61,7 @@ _NOT_NULL = " not null"
 
 
 class _Hint(NamedTuple):
-    """What an annotation says of a column."""
+    """Properties that an annotation gives of a column."""
 
     type: pa.DataType
     nullable: bool = False

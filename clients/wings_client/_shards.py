@@ -60,7 +60,7 @@ class ShardCalls(AdminCalls):
         Args:
             source: The source of the shards.
             token: The token of the new owner.
-            claims: By shard, the token of the owner to replace; one's own token renews.
+            claims: Tokens of the owners to replace, by shard; one's own token renews.
             stale_seconds: An owner that has not renewed for this long may be replaced, by the
                 server's clock.
 

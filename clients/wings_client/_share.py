@@ -114,7 +114,7 @@ class ShareCalls(AdminCalls):
         Args:
             group: The group's name.
             topic: The topic of the group.
-            partition: Those of this partition alone; None: of all.
+            partition: Partition to look at alone; None: of all.
 
         Returns:
             How many messages they were, about.

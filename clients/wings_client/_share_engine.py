@@ -34,7 +34,8 @@ POLL_SECONDS = 20.0
 """How long one long poll waits; then another begins."""
 
 READ_SECONDS_MIN = 1.0
-"""Who waits for less reads no stream itself, where it may be late by the time of a look."""
+"""Seconds: who waits for less reads no stream itself, where it may be late by the time of a
+look."""
 
 _logger = logging.getLogger("wings_client")
 
@@ -47,10 +48,10 @@ class Settlement:
     kind: AckType
     ranges: Sequence[OffsetRange]
     delay: float | None = None
-    """Of a release, in seconds."""
+    """Delay of a release, in seconds."""
     reason: str | None = None
     counts: bool = True
-    """Of a release, whether this delivery counts."""
+    """Whether this delivery counts, of a release."""
 
     @property
     def messages(self) -> int:
@@ -181,10 +182,10 @@ class ShareEngine:
 
         Args:
             delivery: The delivery.
-            kind: What is done with them.
+            kind: Decision on them.
             rows: The rows of it; None: all.
-            delay: Of a release, in seconds.
-            reason: Of a release or a rejection.
+            delay: Delay of a release, in seconds.
+            reason: Reason of a release or a rejection.
             wait: Whether to return only when it is durable. Else `raise_refused` raises its error;
                 but a renewal is waited for.
 

@@ -40,7 +40,7 @@ class Held:
         left: The offsets not known to be acknowledged.
         due: When to renew next.
         renewing: Whether a renewal is under way.
-        source: Of which stream it came; None: of none.
+        source: Stream by which it came; None: by none.
         is_released: Whether that stream ended, so that its server released what came by it.
         came_at: When it came, by the monotonic clock.
     """
@@ -54,7 +54,7 @@ class Held:
         self.due = due
         self.came_at = time.monotonic()
         self._handed: list[tuple[float, Sequence[OffsetRange]]] = []
-        """What the caller has begun to work on, and when."""
+        """Ranges that the caller has begun to work on, and when."""
         self._ends = Deadline.after(delivery.lock_seconds)
         self._acknowledging: list[Sequence[OffsetRange]] = []
         self._acknowledgements = 0  # Acknowledgements begun so far.
@@ -77,7 +77,7 @@ class Held:
 
     @property
     def unhanded(self) -> list[OffsetRange]:
-        """What is held, and the caller has not begun to work on."""
+        """Ranges that are held, and that the caller has not begun to work on."""
         return without(self.left, [each for _, ranges in self._handed for each in ranges])
 
     @property
@@ -109,8 +109,8 @@ class Held:
         """Record its outcome.
 
         Args:
-            ranges: What was to be acknowledged.
-            acknowledged: Whether it was; else the ranges stay held, in doubt.
+            ranges: Ranges that were to be acknowledged.
+            acknowledged: Whether they were; else the ranges stay held, in doubt.
             renews: Whether these are renewed again.
         """
         if ranges not in self._acknowledging:
@@ -171,7 +171,7 @@ class Held:
 
 
 class Locks:
-    """What a member holds; all methods from any thread.
+    """Holds of a member; all methods from any thread.
 
     A caller that hangs loses what it works on. What waits behind it is released for others: an end
     of its lock would count as a delivery, of messages that nobody has seen.
@@ -181,7 +181,7 @@ class Locks:
     Args:
         lock: Guards this and the consumer's own fields; reentrant, as a signal handler or a
             finalizer may come on a thread that holds it.
-        changed: Of that lock.
+        changed: Condition of that lock.
         send: Sends renewals and releases.
         auto_renew: Whether to renew what is held; a number: for so many seconds after the caller
             began to work on it, and what waits for as long after it began with anything.
@@ -212,7 +212,7 @@ class Locks:
 
     @property
     def deliveries(self) -> int:
-        """Of how many deliveries something is held, or was until its lock expired."""
+        """Number of deliveries of which something is held, or was until its lock expired."""
         return len(self._held)
 
     @property
@@ -270,7 +270,7 @@ class Locks:
         """Record that a stream ended, whose server releases what came by it.
 
         Returns:
-            Those of `ready` that came by it, which are forgotten.
+            Deliveries of `ready` that came by it, which are forgotten.
         """
         came = [each for each in self._held.values() if each.source is source]
         for each in came:

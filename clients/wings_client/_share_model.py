@@ -56,7 +56,7 @@ class ShareGroup:
     """Full: `tenants/T/namespaces/N/topics/X`."""
     config: Mapping[str, JsonValue]
     partitions: tuple[SharePartition, ...] = ()
-    """By value; none in a list of groups."""
+    """Partitions by value; none in a list of groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class ShareMember:
     messages: int
     """How many it holds."""
     since: Moment
-    """Of what it has held for longest."""
+    """Time of its oldest hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +98,16 @@ class OldestMessage:
 
 @dataclass(frozen=True, slots=True)
 class ShareMembers:
-    """Who works on a share group, on any node."""
+    """Members that work on a share group, on any node."""
 
     lag: int
     in_flight: int
     oldest: OldestMessage | None
     """None: all is finished."""
     members: tuple[ShareMember, ...]
-    """Those that hold something, the one first that has held it for longest."""
+    """Members that hold something, the one first that has held it for longest."""
     holds: tuple[ShareHold, ...]
-    """What is held, the longest first; of very many, the first."""
+    """Ranges that are held, the longest first; of very many, the first."""
     holds_left_out: int
 
 
@@ -118,10 +118,10 @@ class Redriven:
     redriven: int
     """Dead letters republished."""
     already_redriven: int
-    """Those republished by an earlier redrive."""
+    """Messages republished by an earlier redrive."""
     without_payload: int
     failed: int
-    """Those whose topic was deleted, has other columns now, or refuses batches of their size."""
+    """Messages whose topic was deleted, has other columns now, or refuses batches of their size."""
     failures: tuple[str, ...]
     """Why, for the first few."""
 
@@ -143,7 +143,7 @@ class Delivery(BatchViews):
     """Inclusive. Messages that retention removed are in the range and not in the batch."""
     lease: str
     delivery_count: int
-    """Of deliveries, this one included: 1 at the first."""
+    """Number of deliveries, this one included: 1 at the first."""
     lock_seconds: float
     """How long the lock lasts without a renewal."""
     in_order: bool = False

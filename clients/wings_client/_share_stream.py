@@ -153,7 +153,7 @@ class ShareStream:
         """When something was last sent."""
         self._is_closing = False
         self._end: WingsError | None = None
-        """What the server has said of why it ends."""
+        """Reason of the end, as far as the server has told it."""
         # A signal handler may raise at any step: then the stream is broken, and all here are told.
         self._unanswered: dict[int, list[Sent]] = {}
         self._gathered: list[Sent] = []
@@ -173,18 +173,18 @@ class ShareStream:
         """Released to wake the stream's thread; no event, as a signal handler may do so."""
         self._called.acquire()
         self._is_interrupted = False
-        """Whether it is called to read."""
+        """Whether a thread is called to read."""
         self._lingers = False
-        """Whether it is called to write what is gathered, a moment later."""
+        """Whether a thread is called to write what is gathered, a moment later."""
         # Guards what is written, and the fields above; the stream's thread never takes it for long.
         # Reentrant, as a signal handler may come on a thread that holds it.
         self._lock = threading.RLock()
         self._is_writing = False
         self._writer, self._reader, self.endpoint = transport.exchange(command)
         self._chunks = chain(iter(self._reader.read_chunk, None), repeat(None))
-        """What comes, and then None for ever."""
+        """Messages that come, and then None for ever."""
         self._inbox = deque[Any]()
-        """What was read and is not handed on."""
+        """Messages that were read and are not handed on."""
         self._is_handing_on = False
         try:
             opened(self)
@@ -242,7 +242,7 @@ class ShareStream:
         """Acknowledge messages; blocks until it is durable, at most for the client's timeout.
 
         Args:
-            entries: What is sent; none: all that is on its way comes before the answer.
+            entries: Acknowledgements to send; none: all that is on its way comes before the answer.
             seconds: How long it blocks at most, instead.
 
         Returns:
@@ -292,7 +292,8 @@ class ShareStream:
         at once where it is of several ranges, or another thread reads.
 
         Args:
-            sent: It is told of its answer once, on a thread that reads: in a caller's next `read`,
+            sent: The caller is told of the answer once, on a thread that reads: in a caller's next
+                `read`,
                 or `WATCH_SECONDS` later. Not where False is returned.
             at_once: Whether the server may deliver nothing more before it.
 

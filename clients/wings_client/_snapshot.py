@@ -23,10 +23,10 @@ Span = tuple[int, int]
 
 
 class Ranges:
-    """What of each partition is still to be read; for one thread.
+    """Offsets of each partition that is still to be read; for one thread.
 
     Args:
-        spans: By partition.
+        spans: Spans by partition.
     """
 
     def __init__(self, spans: dict[Partition, list[Span]]) -> None:
@@ -54,9 +54,9 @@ class SnapshotRead:
 
     Args:
         transport: To the server.
-        schema: Of the batches.
+        schema: Schema of the batches.
         parts: The ranges of the moment, as the server planned them.
-        topic_uuid: Whose they are.
+        topic_uuid: UUID of their topic.
         table: Pyiceberg's; None where all is read from the server.
 
     Attributes:

@@ -97,7 +97,7 @@ class SqlRead:
 
 
 class RowsRead(Protocol):
-    """What a thread can read."""
+    """Parts that a thread can read."""
 
     schema: Schema
 

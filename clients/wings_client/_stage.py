@@ -112,7 +112,7 @@ class Stage:
         Up to 64 batches and 32 MiB wait for an answer.
 
         Args:
-            data: As for `Client.push`.
+            data: Data, as for `Client.push`.
 
         Raises:
             SchemaMismatch: The data does not fit the topic; batches before the one that does not

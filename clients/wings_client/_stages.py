@@ -37,7 +37,7 @@ class StageCalls(AdminCalls):
             topic: The topic; a `Topic` spares the call that asks for its schema.
             stage_id: 1 to 128 letters, digits and `._:-`, used for one stage only: put a random
                 part in it. A stage that fails is written again under another.
-            partition: Of all rows; None: by the key column, row by row.
+            partition: Partition of all rows; None: by the key column, row by row.
             timestamp: The timestamp of all rows; None: the time of the publish.
             batch_rows: Most rows of one batch.
             seconds_max: After which the stage fails, if it is still not closed.

@@ -72,7 +72,7 @@ class Reading:
         """Open a stream; blocks until its schema is there. Tries once.
 
         Args:
-            ticket: As JSON.
+            ticket: Ticket, as JSON.
             seconds: The gRPC deadline: after so many the stream fails.
             endpoint: The node to ask; None: the one that calls go to now.
 

@@ -85,7 +85,7 @@ def start_thread(call: Callable[[], None], name: str) -> None:
 
     Args:
         call: Must not raise: an error reaches `threading.excepthook` alone.
-        name: Of the thread, while it runs the call.
+        name: Name of the thread, while it runs the call.
 
     Raises:
         RuntimeError: There is no idle thread, and none more can be started.
@@ -107,7 +107,7 @@ class Work:
 
     Args:
         call: Must not raise.
-        name: Of the thread.
+        name: Name of the thread.
     """
 
     def __init__(self, call: Callable[[], None], name: str) -> None:

@@ -158,8 +158,8 @@ class Transaction:
     For one thread at a time. After an error of any call it can only be aborted.
 
     Attributes:
-        is_open: Whether it was neither published nor aborted.
-        published: What its publish assigned; None before.
+        is_open: Whether the transaction was neither published nor aborted.
+        published: Offsets that its publish assigned; None before.
     """
 
     def __init__(self, transactions: Transactions, timeout: float) -> None:
@@ -172,7 +172,7 @@ class Transaction:
         self._stages: list[Stage] = []
         """All of them, in the order of their rows."""
         self._current: dict[str, tuple[tuple[Any, Any], Stage]] = {}
-        """By topic: the options and the stage that its next rows go to."""
+        """Options and stage of the next rows, by topic."""
         self._producers: list[TransactionProducer] = []
         self._consumer: ConsumerOffsets | None = None
         self._offsets: dict[Any, int] = {}
@@ -189,8 +189,8 @@ class Transaction:
 
         Args:
             topic: The topic, any one of the server's.
-            data: As for `Client.push`.
-            partition: Of all rows; None: by the key column, row by row.
+            data: Data, as for `Client.push`.
+            partition: Partition of all rows; None: by the key column, row by row.
             timestamp: The timestamp of all rows; None: the time of the publish.
 
         Raises:
@@ -212,8 +212,8 @@ class Transaction:
 
         Args:
             topic: The topic, any one of the server's.
-            partition: As for `push`.
-            timestamp: As for `push`.
+            partition: Partition, as for `push`.
+            timestamp: Timestamp, as for `push`.
         """
         self._check_open()
         producer = TransactionProducer(self, topic, partition, timestamp)

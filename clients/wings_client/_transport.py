@@ -97,11 +97,11 @@ class Transport:
     """Connections to one server, or to the nodes of a cluster, each opened by its first call.
 
     Args:
-        endpoint: Like `grpc://host:7777`, or several; see `addresses_of`.
+        endpoint: Address like `grpc://host:7777`, or several; see `addresses_of`.
         timeout: Seconds that a call may take, its retries included, and that a stream may stand
             still.
         retry: The retry policy.
-        access: What is presented to the servers, and how they are known; None: the token of the
+        access: Credentials presented to the servers, and how they are known; None: the token of the
             environment, if there is one.
         discover: Whether the other nodes that serve the log are found by asking for them.
     """
@@ -225,7 +225,7 @@ class Transport:
         Args:
             action: Its name.
             body: Its argument.
-            repeatable: Whether it may be carried out twice.
+            repeatable: Whether the call may be carried out twice.
             timeout: Seconds; None for the client's.
 
         Raises:
@@ -265,7 +265,7 @@ class Transport:
         """Open a DoGet stream; blocks until its schema is there. Tries once.
 
         Args:
-            ticket: As JSON.
+            ticket: Ticket, as JSON.
             seconds: The gRPC deadline: after so many the stream fails.
             endpoint: The node to ask; None: the one that calls go to now.
 
@@ -292,7 +292,7 @@ class Transport:
 
         Args:
             command: The descriptor.
-            topic: That it is meant for: the server refuses another of its name.
+            topic: Topic that it is meant for: the server refuses another of its name.
             seconds: The gRPC deadline: after so many the stream fails.
 
         Returns:
@@ -335,7 +335,7 @@ class Transport:
 
         Args:
             call: Takes the seconds that are left.
-            repeatable: Whether it may be carried out twice.
+            repeatable: Whether the call may be carried out twice.
             timeout: Seconds for all of it; None for the client's.
         """
         self.check_process()

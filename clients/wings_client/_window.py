@@ -85,17 +85,17 @@ class Send:
     """One call of `Producer.send`: one batch or several."""
 
     sequence: int
-    """Of its first batch."""
+    """Sequence of its first batch."""
     next_sequence: int
     """One more than its last batch's so far."""
     future: Future[Committed] | None = None
     """None until all its batches were put in."""
     failure: WingsError | None = None
-    """What batches of it failed with."""
+    """Error that its batches failed with."""
     ranges: Sequence[CommittedRange] = ()
-    """Of the first batch, until there is another."""
+    """Ranges of the first batch, until there is another."""
     joined: Ranges | None = None
-    """Of all, where they are of several batches."""
+    """Ranges of all batches, where they are of several batches."""
     rows: int = 0
     """Committed."""
     batches: int = 0
@@ -151,8 +151,8 @@ class Window:
     """See the module.
 
     Args:
-        schema: Of the batches.
-        sequence: Of the first batch.
+        schema: Schema of the batches.
+        sequence: Sequence of the first batch.
         batches_max: Most batches in it.
         bytes_max: Most bytes in it; one batch may exceed it.
         endpoint: For errors.

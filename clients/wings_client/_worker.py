@@ -41,7 +41,7 @@ class Worker:
 
     @property
     def stats(self) -> WorkerStats:
-        """What it has done so far, in messages."""
+        """Counts of what it has done so far, in messages."""
         return self.engine.stats
 
     def run(self) -> WorkerStats:
@@ -162,10 +162,11 @@ class WorkerCalls(AdminCalls):
                 on a thread, a coroutine function on an event loop: the caller's, or with `Client`
                 one of the worker's own.
             concurrency: How many calls of it run at once.
-            each: What one call is for: `row`, a message, or `batch`, a delivery.
+            each: Unit of one call: `row`, a message, or `batch`, a delivery.
             backoff: Seconds until the second delivery; half of it is random.
             backoff_max: The longest delay, in seconds.
-            max_messages: Of a delivery; None: for rows as many as `concurrency`, for batches 500.
+            max_messages: Most messages of a delivery; None: for rows as many as `concurrency`, for
+                batches 500.
             prefetch: Take a further delivery while all handlers are busy. False for long tasks: no
                 message waits here for one that runs; rows are then taken one by one. So it is where
                 `auto_renew` is not True, as a handler that hangs must keep none from others.

@@ -93,7 +93,7 @@ class WorkerEngine:
 
     @property
     def stats(self) -> WorkerStats:
-        """What was done so far."""
+        """Counts of what was done so far."""
         self.check_process()
         with self._changed:
             return WorkerStats(
@@ -119,7 +119,7 @@ class WorkerEngine:
         """Begin; does nothing where it has begun before.
 
         Args:
-            loop: Of coroutines; None: one of its own, on a thread.
+            loop: Loop of coroutines; None: one of its own, on a thread.
 
         Raises:
             RuntimeError: No thread can be started.

@@ -1,4 +1,4 @@
-"""What a worker hands to its handler, and what it learns from it."""
+"""Values that a worker hands to its handler, and what it learns from it."""
 
 import random
 from collections import deque
@@ -28,7 +28,7 @@ class Release(Exception):  # noqa: N818 - a verdict, not a fault.
     Args:
         reason: A text for the dead letter, if this was the last delivery.
         delay: Seconds for which they are not delivered; None: the worker's backoff.
-        rows: Of a batch, the rows that this holds for, as `ShareConsumer.release` takes them; the
+        rows: Rows of a batch that this holds for, as `ShareConsumer.release` takes them; the
             others are accepted. None: all.
     """
 
@@ -46,7 +46,7 @@ class Reject(Exception):  # noqa: N818 - a verdict, not a fault.
 
     Args:
         reason: A text for the dead letter.
-        rows: Of a batch, the rows that this holds for; the others are accepted. None: all.
+        rows: Rows of a batch that this holds for; the others are accepted. None: all.
     """
 
     def __init__(self, reason: str | None = None, *, rows: Rows = None) -> None:
@@ -90,7 +90,7 @@ class Message:
 
     @property
     def delivery_count(self) -> int:
-        """Of deliveries, this one included: 1 at the first."""
+        """Number of deliveries, this one included: 1 at the first."""
         return self.delivery.delivery_count
 
     def __getitem__(self, column: str) -> Any:
@@ -107,7 +107,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStats:
-    """What a worker has done, in messages. All but the last two only grow."""
+    """Counts of what a worker has done, in messages. All but the last two only grow."""
 
     delivered: int
     accepted: int
@@ -115,7 +115,8 @@ class WorkerStats:
     """To be delivered again: their handler raised, or the worker stopped before it began."""
     rejected: int
     lost: int
-    """Those whose lock had ended, or whose acknowledgement failed: they may be delivered again."""
+    """Messages whose lock had ended, or whose acknowledgement failed: they may be delivered
+    again."""
     waiting: int
     """Held, their handler not begun."""
     running: int
@@ -142,16 +143,16 @@ class BackoffPolicy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """What one call of a handler works on: a delivery, or a message of it."""
+    """Unit that one call of a handler works on: a delivery, or a message of it."""
 
     delivery: Delivery
     message: Message | None = None
     following: "deque[Task] | None" = None
-    """What is worked on after it, and not beside it: in order, the rest of its delivery."""
+    """Work that follows it, and not beside it: in order, the rest of its delivery."""
 
     @property
     def argument(self) -> Message | Delivery:
-        """What the handler is given."""
+        """Value that the handler is given."""
         return self.message or self.delivery
 
     @property

@@ -47,7 +47,7 @@ class WriteCalls(AdminCalls):
                 PyCapsule interface; a mapping of columns to values; a pydantic model, a dataclass
                 or a NamedTuple as one row; or an iterable of these or of rows as mappings. Readers
                 and iterables are read as the push goes on.
-            partition: Of all rows; None: by the key column, row by row.
+            partition: Partition of all rows; None: by the key column, row by row.
             timestamp: The timestamp of all rows; None: the time of commit.
             expected_offset: Commit only if this is the partition's next offset; needs a single
                 partition. Applies to the first of several batches.
@@ -95,7 +95,7 @@ class WriteCalls(AdminCalls):
                 resume after a restart of the process, pass the same name and `sequence`.
             sequence: The sequence of the first batch: 0, or the `next_sequence` of the last
                 `Committed` that the process stored together with its position in its source.
-            partition: Of all rows; None: by the key column, row by row.
+            partition: Partition of all rows; None: by the key column, row by row.
             batch_rows: Most rows of one batch.
             window_batches: Most batches without an answer, up to 64; `send` waits beyond it.
             window_bytes: Most bytes without an answer; one batch may exceed it.

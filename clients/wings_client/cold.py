@@ -30,7 +30,7 @@ class ColdFile:
     start_offset: int
     end_offset: int
     schema_version: int = 1
-    """Of the topic's schema, in which it is written."""
+    """Schema version of the topic's schema, in which it is written."""
 
 
 def paths_of(table: Any, topic_uuid: str) -> list[str]:
@@ -81,7 +81,7 @@ class OpenColdFile:
     """A file of a table, opened; for one thread.
 
     Args:
-        file: What it is.
+        file: Kind of the file.
         parquet: Its reader.
     """
 
@@ -98,7 +98,8 @@ class OpenColdFile:
         Args:
             start_offset: The first one, of those that the file holds.
             end_offset: Exclusive.
-            schema: Of the batches: columns of the topic at any version as late as the file's, and
+            schema: Schema of the batches: columns of the topic at any version as late as the
+                file's, and
                 `__partition`, `__offset` and `__timestamp`. What the file lacks is null.
 
         Raises:

@@ -73,17 +73,17 @@ def connect_async(
     """Return an async client of a Wings server; the connection is made by the first call.
 
     Args:
-        endpoint: Like `grpc://host:7777`, or several nodes of a cluster; see `connect`.
+        endpoint: Address like `grpc://host:7777`, or several nodes of a cluster; see `connect`.
         timeout: Seconds that a call may take, its retries included (a long poll may wait beside
             it), that a stream may stand still, and that a call waits for a worker.
-        retry: What is tried again, and how long.
+        retry: Rules of what is tried again, and how long.
         reads_max: How many fetches, follows and scans run at once, each with a thread; further
             ones wait, and fail with `ResourceExhausted` where none ends in time.
-        token: As for `connect`, and so are the files of TLS.
+        token: Token as for `connect`, and so are the files of TLS.
         tls_ca: The authorities that servers are checked against.
         tls_cert: This client's certificate.
         tls_key: Its private key.
-        discover: As for `connect`.
+        discover: Discovery, as for `connect`.
 
     Raises:
         InvalidArgument: The timeout is not positive, or `reads_max` less than 1; there is no
@@ -102,7 +102,7 @@ def _awaited(
 
     Args:
         method: The call.
-        reads: Whether it may wait for messages.
+        reads: Whether the call may wait for messages.
     """
     return _made(method, lambda _, found: found, reads=reads)
 
@@ -161,7 +161,7 @@ class AsyncClient:
 
         Args:
             call: Makes calls of `sync`; ended where the task is cancelled.
-            reads: Whether it may wait for messages; such calls have a pool of their own.
+            reads: Whether the call may wait for messages; such calls have a pool of their own.
 
         Raises:
             ResourceExhausted: No worker was free for as long as a call may take.

@@ -23,7 +23,7 @@ class WorkerPool:
     """Runs blocking calls on threads, within a concurrency limit.
 
     Args:
-        transport: Of the calls; closing it cancels them.
+        transport: Transport of the calls; closing it cancels them.
         workers_max: The concurrency limit: calls that run at once, each on a thread.
         what: Names the calls in the error of one that finds no worker in time.
 

@@ -67,7 +67,7 @@ class AsyncProducer:
         Waits only while there is no room for it. A task that is cancelled then may have added it.
 
         Args:
-            row: As for `Producer.append`.
+            row: Row, as for `Producer.append`.
             ack: Whether to return a future of the row's offset.
             timeout: Seconds to wait for room at most; None: for as long as the server goes on
                 answering.
@@ -122,15 +122,16 @@ class AsyncProducer:
         are sent.
 
         Args:
-            data: As for `Client.push`.
-            timestamp: That its rows shall bear; None: the time of commit.
+            data: Data, as for `Client.push`.
+            timestamp: Timestamp of its rows; None: the time of commit.
             expected_offset: Commit only if this is the partition's next offset; of data that is
                 cut into several batches, the first one's.
             timeout: Seconds to wait for room at most; None: for as long as the server goes on
                 answering.
 
         Returns:
-            What was committed, once it is durable, or the error it was refused with. It need not
+            Ranges that were committed, once it is durable, or the error it was refused with. It
+            need not
             be awaited: `flush` and the end of the block raise the error too.
 
         Raises:
@@ -170,7 +171,7 @@ class AsyncProducer:
         """Flush and close; idempotent. Cancelling the task abandons both.
 
         Args:
-            timeout: As for `flush`.
+            timeout: Seconds, as for `flush`.
 
         Raises:
             WingsError: As `flush`. The producer is closed all the same; what has no answer by then

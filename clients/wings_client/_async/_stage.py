@@ -43,7 +43,7 @@ class AsyncStage:
         """Add data and return, at once or as soon as there is room for it.
 
         Args:
-            data: As for `Client.push`.
+            data: Data, as for `Client.push`.
 
         Raises:
             SchemaMismatch: The data does not fit the topic; batches before the one that does not

@@ -63,12 +63,12 @@ class AsyncTransaction:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was neither published nor aborted."""
+        """Whether the transaction was neither published nor aborted."""
         return self._transaction.is_open
 
     @property
     def published(self) -> Published | None:
-        """What its publish assigned; None before."""
+        """Offsets that its publish assigned; None before."""
         return self._transaction.published
 
     async def push(
@@ -83,8 +83,8 @@ class AsyncTransaction:
 
         Args:
             topic: The topic, any one of the server's.
-            data: As for `Client.push`.
-            partition: Of all rows; None: by the key column, row by row.
+            data: Data, as for `Client.push`.
+            partition: Partition of all rows; None: by the key column, row by row.
             timestamp: The timestamp of all rows; None: the time of the publish.
 
         Raises:
@@ -106,8 +106,8 @@ class AsyncTransaction:
 
         Args:
             topic: The topic, any one of the server's.
-            partition: As for `push`.
-            timestamp: As for `push`.
+            partition: Partition, as for `push`.
+            timestamp: Timestamp, as for `push`.
         """
         made = self._transaction.producer(topic, partition=partition, timestamp=timestamp)
         return AsyncTransactionProducer(self, made)

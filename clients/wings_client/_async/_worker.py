@@ -29,7 +29,7 @@ class AsyncWorker:
 
     @property
     def stats(self) -> WorkerStats:
-        """What it has done so far, in messages."""
+        """Counts of what it has done so far, in messages."""
         return self._engine.stats
 
     async def run(self) -> WorkerStats:

@@ -49,7 +49,7 @@ class SourceState:
     """Whether its stream has ended, and all its replies were delivered."""
     error: WingsError | None
     next_offsets: Mapping[JsonScalar, int] = field(default_factory=dict[JsonScalar, int])
-    """Of a source of many partitions, the offsets to resume at, of those that are known."""
+    """Offsets to resume at, of a source of many partitions, of those that are known."""
 
 
 @dataclass(frozen=True, slots=True)

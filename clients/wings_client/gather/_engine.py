@@ -50,7 +50,7 @@ class Step(NamedTuple):
     reason: GatherReason | None
     """The reason that the gather ends with after it, if any."""
     source: Source | None
-    """Of the reply."""
+    """Source of the reply."""
 
 
 _ENDED = Step(None, None, None)
@@ -60,7 +60,8 @@ class Engine:
     """See the module.
 
     Args:
-        transports: By endpoint; None is the client's own, all others are closed at the end.
+        transports: Transports by endpoint; None is the client's own, all others are closed at the
+            end.
         requests: The requests to send, checked.
         rules: When to end.
     """
@@ -92,7 +93,7 @@ class Engine:
         self._replies = 0
         self._rows = 0
         self._error: WingsError | None = None
-        """Of the first source that failed."""
+        """Error of the first source that failed."""
         self._open = len(requests)
         """Sources that have not ended."""
         self._answering = False

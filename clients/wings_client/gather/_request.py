@@ -37,7 +37,7 @@ class Request:
     """Its full name, or an id in the default namespace."""
     partition: PartitionValue = None
     offset: OffsetsValue = "earliest"
-    """Of many partitions also one for each, by partition value."""
+    """Offset; of many partitions also one for each, by partition value."""
     kind: Literal["fetch", "scan", "follow"] = "fetch"
     timeout: float | None = None
     """Seconds that the server may wait; None: as long as the gather lasts."""

@@ -51,7 +51,7 @@ def first(count: int) -> Strategy:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What ends a gather, checked.
+    """Conditions that end a gather, checked.
 
     Args:
         timeout: Seconds of waiting in all.

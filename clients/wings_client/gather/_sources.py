@@ -71,23 +71,23 @@ class Source:
     idle_offset: int | None = None
     """The next offset by the last end chunk: all replies before it were put."""
     read_offsets: dict[JsonScalar, int] = field(default_factory=dict[JsonScalar, int])
-    """Of many partitions, as `read_offset`."""
+    """Read offsets of many partitions, as `read_offset`."""
     next_offsets: dict[JsonScalar, int] = field(default_factory=dict[JsonScalar, int])
-    """Of many partitions, as `next_offset`."""
+    """Next offsets of many partitions, as `next_offset`."""
     idle_offsets: dict[JsonScalar, int] = field(default_factory=dict[JsonScalar, int])
-    """Of many partitions, as `idle_offset`."""
+    """Idle offsets of many partitions, as `idle_offset`."""
     ended: bool = False
     error: WingsError | None = None
 
     @property
     def has_enough(self) -> bool:
-        """Whether it is a fetch that has received `min_messages`."""
+        """Whether this is a fetch that has received `min_messages`."""
         least = self.request.min_messages or 1
         return self.request.kind == "fetch" and self.arrived_rows >= least
 
     @property
     def is_full(self) -> bool:
-        """Whether it is a fetch that has received `max_messages`."""
+        """Whether this is a fetch that has received `max_messages`."""
         most = self.request.max_messages or FETCH_MESSAGES
         return self.request.kind == "fetch" and self.arrived_rows >= most
 
@@ -181,7 +181,7 @@ class Sources:
     """Reads all sources.
 
     Args:
-        transports: By endpoint; None is the client's own.
+        transports: Transports by endpoint; None is the client's own.
         requests: The requests to send.
         seconds: How long the gather may last.
         left: Returns how many seconds of that are left; those of the caller do not count.
