@@ -1,7 +1,6 @@
 """The client: one object for all calls, safe to share between threads."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Literal, Self, Unpack
 
 from wings_client._access import Access, Pem
@@ -225,8 +224,15 @@ class Client(
                 self._transport, described, fixed, first, wanted, on_data_loss, offsets.deliver
             )
         else:
-            with suppress(FencedMember):  # The group has members, so it has begun.
-                offsets.first(start)
+            if start != "earliest":
+                try:
+                    offsets.first(start)
+                except FencedMember:  # The group has members: one of them may have begun it.
+                    if not self.committed_offsets(name, described):
+                        raise FencedMember(
+                            f"the group {name!r} has members and has read nothing of "
+                            f"{described.name}: it begins at the earliest, not at {start}"
+                        ) from None
             reads = GroupReads(
                 self._transport,
                 name,

@@ -1,7 +1,8 @@
 """The named consumer: reads all partitions of a topic from its last committed offsets."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from wings_client._consumer_offsets import ConsumerOffsets
@@ -80,7 +81,10 @@ class ConsumerEngine:
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
         over = self.reads.handover.ended or not self.reads.lags()
-        return over and self.reads.handover.idle  # Something may have come while it was asked.
+        if over and self.reads.handover.idle:  # Something may have come while it was asked.
+            self.reads.answered()
+            return True
+        return False
 
     @property
     def patience(self) -> float:
@@ -94,12 +98,29 @@ class ConsumerEngine:
         except FencedMember:
             if not self.reads.fenced():
                 raise
+        self.offsets.lost = False  # It is delivered again.
 
     def commit(self) -> None:
-        """Commit everything that was delivered."""
+        """Commit everything that was delivered.
+
+        Raises:
+            FencedMember: Not all of it could be; the member joins anew.
+        """
         self.transport.check_process()
         self.offsets.processed()
-        self.offsets.commit()
+        with self.rejoining():
+            self.offsets.commit()
+            self.offsets.check_lost()
+
+    @contextmanager
+    def rejoining(self) -> Generator[None]:
+        """Have a member of a group that is fenced read again all that it has not committed."""
+        try:
+            yield
+        except FencedMember:
+            self.reads.fenced()
+            self.offsets.lost = False
+            raise
 
     def close(self) -> None:
         """Stop reading; commit what was processed, unless `auto_commit` is False."""
@@ -180,17 +201,22 @@ class Consumer(Iterator[Consumed]):
         engine = self.engine
         if engine.ask():
             engine.commit_processed()
-        taken = engine.reads.handover.take(engine.timeout)
-        while taken is None or (accepted := engine.reads.accept(taken)) is None:
-            if taken is None and engine.is_over():
-                raise StopIteration
-            taken = engine.reads.handover.take(engine.patience)
-        return accepted
+        seconds = engine.timeout
+        while True:
+            taken = engine.reads.handover.take(seconds)
+            if taken is None:
+                if engine.is_over():
+                    raise StopIteration
+                seconds = engine.patience
+            elif (accepted := engine.reads.accept(taken)) is not None:
+                return accepted
 
     def commit(self) -> None:
         """Commit everything that was delivered, the last batch included.
 
         Raises:
+            FencedMember: The session of this member of a group ended meanwhile: what was delivered
+                and not committed comes again, here or to another member.
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
         self.engine.commit()

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from wings_client._cancellation import current_cancellation
 from wings_client._consumer_reads import Consumed
@@ -21,7 +21,7 @@ from wings_core.contracts.actions import OFFSETS_MAX
 from wings_core.contracts.chunks import reached
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.reads import ALL
-from wings_core.errors import InvalidArgument, WingsError
+from wings_core.errors import FencedMember, InvalidArgument, WingsError
 from wings_core.model import MemberEpoch
 from wings_core.partitions import JsonScalar
 from wings_core.times import Deadline
@@ -49,6 +49,14 @@ class ConsumerCalls(Protocol):
     def committed_offsets(self, consumer: str, topic: Topic) -> list[ConsumerOffset]:
         """Return a consumer's next offsets."""
         ...
+
+
+class Uncommitted(NamedTuple):
+    """Offsets to commit, as of one moment."""
+
+    offsets: dict[JsonScalar, int]
+    losses: int
+    """How often the member of a group had joined anew."""
 
 
 class ConsumerOffsets:
@@ -81,6 +89,9 @@ class ConsumerOffsets:
         self._committed_at = self.read_at = time.monotonic()
         self.fence: Callable[[], MemberEpoch | None] = lambda: None
         """Returns the member that commits, of a consumer group."""
+        self._losses = 0
+        self.lost = False
+        """Whether something that was delivered was forgotten before it was committed."""
 
     @property
     def unprocessed(self) -> frozenset[JsonScalar]:
@@ -88,16 +99,25 @@ class ConsumerOffsets:
         with self._lock:
             return frozenset(self._last)
 
-    def forget(self, partitions: frozenset[JsonScalar] | None) -> None:
-        """Forget partitions that another member reads now, and what is uncommitted of them.
-
-        Args:
-            partitions: Partition values; None: all.
-        """
+    @property
+    def unfinished(self) -> frozenset[JsonScalar]:
+        """Partitions of which something was delivered and not committed."""
         with self._lock:
+            return frozenset(self._last) | frozenset(self._uncommitted)
+
+    def forget(self, partitions: frozenset[JsonScalar]) -> None:
+        """Forget partitions that another member reads now, and what is uncommitted of them."""
+        with self._lock:
+            self.lost |= not partitions.isdisjoint(self.unfinished)
             for offsets in (self._delivered, self._last, self._uncommitted):
-                for partition in list(offsets) if partitions is None else partitions:
+                for partition in partitions:
                     offsets.pop(partition, None)
+
+    def forget_all(self) -> None:
+        """Forget all partitions, as the member of a group joins anew."""
+        with self._lock:
+            self._losses += 1
+            self.forget(frozenset(self._delivered))
 
     @property
     def delivered(self) -> dict[JsonScalar, int]:
@@ -128,7 +148,7 @@ class ConsumerOffsets:
             keys = place(None, ALL, start)
             command = build(InfoCommand, InvalidArgument, "offsets", topic=self.topic.name, **keys)
             committed = starts(self._transport, command)
-            self._send(committed)
+            self._send(Uncommitted(committed, self._losses))
         return committed
 
     def deliver(self, taken: Consumed) -> None:
@@ -152,16 +172,41 @@ class ConsumerOffsets:
         """
         with self._committing:
             with self._lock:
-                offsets = dict(self._uncommitted)
-            if not offsets:
+                taken = Uncommitted(dict(self._uncommitted), self._losses)
+            if not taken.offsets:
                 return
-            self._send(offsets)
-            self.committed(offsets)
+            self._send(taken)
+            self.committed(taken.offsets)
 
-    def uncommitted(self) -> dict[JsonScalar, int]:
-        """Return what is to be committed of all that was delivered, the last batch included."""
+    def uncommitted(self) -> Uncommitted:
+        """Return what is to be committed of all that was delivered, the last batch included.
+
+        Raises:
+            FencedMember: See `check_lost`.
+        """
         with self._lock:
-            return self._uncommitted | self._last
+            self.check_lost()
+            return Uncommitted(self._uncommitted | self._last, self._losses)
+
+    def check_lost(self) -> None:
+        """Check that nothing that was delivered was forgotten before it was committed.
+
+        Raises:
+            FencedMember: It was, as the session of this member of a group ended.
+        """
+        if self.lost:
+            raise _fenced()
+
+    def fence_of(self, taken: Uncommitted) -> MemberEpoch | None:
+        """Return the member that commits some offsets; None: this consumer is no member.
+
+        Raises:
+            FencedMember: The member has joined anew since the offsets were taken.
+        """
+        with self._lock:
+            if taken.losses != self._losses:
+                raise _fenced()
+        return self.fence()
 
     def committed(self, offsets: Mapping[JsonScalar, int]) -> None:
         """Record that offsets were committed."""
@@ -172,21 +217,28 @@ class ConsumerOffsets:
                     if waiting.get(partition) == offset:
                         del waiting[partition]
 
-    def _send(self, offsets: Mapping[JsonScalar, int]) -> None:
-        entries = list(offsets.items())
+    def _send(self, taken: Uncommitted) -> None:
+        entries = list(taken.offsets.items())
         for first in range(0, len(entries), OFFSETS_MAX):
             part: dict[PartitionValue, int] = dict(entries[first : first + OFFSETS_MAX])
             patiently(
                 self._transport,
-                lambda part=part: self._commit_part(part),
+                lambda part=part: self._commit_part(part, taken),
             )
 
-    def _commit_part(self, part: Mapping[PartitionValue, int]) -> None:
-        fence = self.fence()
+    def _commit_part(self, part: Mapping[PartitionValue, int], taken: Uncommitted) -> None:
+        fence = self.fence_of(taken)
         if fence is None:
             self._calls.commit_offsets(self.name, self.topic, part)
         else:
             self._calls.commit_offsets(self.name, self.topic, part, fence.member, fence.epoch)
+
+
+def _fenced() -> FencedMember:
+    return FencedMember(
+        "the session of this member ended before what it was handed was committed: that is read "
+        "again, by this member or another"
+    )
 
 
 def patiently(transport: Transport, call: Callable[[], T]) -> T:

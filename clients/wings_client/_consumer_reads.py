@@ -131,6 +131,9 @@ class ConsumerReads:
     def asked(self) -> None:
         """Note that the program asks for a batch."""
 
+    def answered(self) -> None:
+        """Note that the program was told that there is no batch."""
+
     def accept(self, taken: Consumed) -> Consumed | None:
         """Return a batch that was taken from the queue as delivered."""
         self._deliver(taken)

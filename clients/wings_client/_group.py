@@ -80,6 +80,11 @@ class GroupOffsets(Protocol):
         """Partitions of the last batch delivered, until it counts as processed."""
         ...
 
+    @property
+    def unfinished(self) -> frozenset[JsonScalar]:
+        """Partitions of which something was delivered and not committed."""
+        ...
+
     def deliver(self, taken: Consumed) -> None:
         """Record that a batch was delivered."""
         ...
@@ -88,8 +93,12 @@ class GroupOffsets(Protocol):
         """Commit what was processed."""
         ...
 
-    def forget(self, partitions: frozenset[JsonScalar] | None) -> None:
-        """Forget partitions that are another's now; None: all."""
+    def forget(self, partitions: frozenset[JsonScalar]) -> None:
+        """Forget partitions that are another's now."""
+        ...
+
+    def forget_all(self) -> None:
+        """Forget all partitions, as the member joins anew."""
         ...
 
 
@@ -146,6 +155,12 @@ class GroupReads:
         self._epoch = 0
         self._session_ends = 0.0
         self._asked_at = time.monotonic()
+        self._is_asking = False
+        """Whether the program waits for a batch."""
+        self._has_dropped = False
+        """Whether a batch was dropped as the session seemed to have ended."""
+        self._is_fenced = False
+        """Whether a commit was refused, so that the member is to join anew."""
         self._is_away = False
         """Whether the member left, as its program asked for no batch for too long."""
         self._owned: frozenset[int] = frozenset()
@@ -168,27 +183,37 @@ class GroupReads:
 
     def asked(self) -> None:
         """Note that the program asks for a batch, and has processed the last."""
-        self._asked_at = time.monotonic()
-        if self._is_away or self._owned != self._target:
+        self._is_asking = True
+        if self._is_away or (self._owned != self._target and not self._is_busy()):
             self._wake.set()
+
+    def answered(self) -> None:
+        """Note that the program was told that there is no batch, or got one."""
+        self._is_asking = False
+        self._asked_at = time.monotonic()
 
     def accept(self, taken: Any) -> Consumed | None:
         """Return a batch that was taken as delivered; None: it is another's to read by now."""
         with self._lock:
-            if taken.number != self._number or time.monotonic() >= self._session_ends:
+            if taken.number != self._number or self._is_fenced:
+                return None
+            if time.monotonic() >= self._session_ends:
+                self._has_dropped = True
                 return None
             ranges = taken.batch.ranges
             if isinstance(ranges, PartitionRanges):
                 for each, slot in zip(ranges, ranges.slots, strict=True):
                     self._slots[each.partition] = slot
-            self._asked_at = time.monotonic()
+            self.answered()
             self._offsets.deliver(taken.batch)
             return taken.batch
 
     def fenced(self) -> bool:
         """Drop everything and join anew, as a commit was refused; returns True."""
         _logger.warning("consumer group %r: a commit of this member was fenced", self._name)
-        self._drop()
+        with self._lock:
+            self._is_fenced = True  # Nothing is handed out any more; the thread drops the rest.
+            self._offsets.forget_all()
         self._wake.set()
         return True
 
@@ -201,7 +226,9 @@ class GroupReads:
             read = self._read
             if self._closing.is_set():
                 return False
-            if self._epoch == 0 or self._owned != self._target or self._reading != self._target:
+            if self._epoch == 0 or self._target - self._owned:
+                return True
+            if self._reading != self._owned & self._target:
                 return True
         if read is None:
             return False
@@ -250,12 +277,15 @@ class GroupReads:
                     self._send(-1)
         except BaseException as error:  # noqa: BLE001 - raised where the consumer is iterated.
             self.handover.fail(error)
+            if self._epoch > 0:
+                with suppress(WingsError):
+                    self._send(-1)
 
     def _step(self) -> float:
-        """Heartbeat once, and take what is answered; returns when the next is due, in seconds."""
+        """Heartbeat, unless the member is to be away; returns when the next is due, in seconds."""
         now = time.monotonic()
-        idle = now - self._asked_at > self._options.poll_seconds
-        if idle and self._offsets.unprocessed and not self._is_away:
+        idle = not self._is_asking and now - self._asked_at > self._options.poll_seconds
+        if idle and not self._is_away:
             _logger.warning(
                 "consumer group %r: no batch was asked for in %g s, this member leaves",
                 self._name,
@@ -268,9 +298,13 @@ class GroupReads:
         if self._is_away and idle:
             return self._options.poll_seconds
         self._is_away = False
-        if self._epoch > 0 and now >= self._session_ends:
+        if self._is_fenced or (self._epoch > 0 and now >= self._session_ends):
             _logger.warning("consumer group %r: the session of this member ended", self._name)
             self._drop()
+        return self._beat(now)
+
+    def _beat(self, now: float) -> float:
+        """Heartbeat, and take what is answered; returns when the next is due, in seconds."""
         try:
             answer = self._send(self._epoch)
         except FencedMember:
@@ -282,7 +316,12 @@ class GroupReads:
             if not is_passing(error, repeatable=True):
                 raise
             return RETRY_SECONDS
-        self._session_ends = now + self._options.session_seconds * CLOCK_SHARE
+        with self._lock:
+            if self._is_fenced:
+                return 0.0
+            self._session_ends = now + self._options.session_seconds * CLOCK_SHARE
+            if self._has_dropped:
+                self._begin(self._reading)  # What was dropped comes again.
         self._epoch = answer["member_epoch"]
         assignment = answer["assignment"]
         if assignment is not None:
@@ -322,8 +361,7 @@ class GroupReads:
             if self._reading != self._owned & self._target:
                 self._begin(self._owned & self._target)
             revoked = self._owned - self._target
-            busy = {self._slots.get(partition) for partition in self._offsets.unprocessed}
-            if revoked & busy:
+            if self._is_busy():
                 return False  # The program is at it; it is given up when it asks for more.
         if revoked:
             if self._commits:
@@ -345,18 +383,32 @@ class GroupReads:
             return False
         _call(self._options.on_assigned, new)
         with self._lock:
+            if self._is_fenced:
+                return True
             self._owned |= new
             self._begin(self._owned)
         return True
 
+    def _is_busy(self) -> bool:
+        """Return whether the program is at a batch of slots that are to be given up.
+
+        One that commits by itself is so until it has committed.
+        """
+        offsets = self._offsets
+        held = offsets.unprocessed if self._commits else offsets.unfinished
+        return any(
+            slot in self._owned and slot not in self._target for slot in map(self._slots.get, held)
+        )
+
     def _drop(self) -> None:
         """Read nothing any more, and join anew with the next heartbeat."""
         with self._lock:
+            self._is_fenced = False
             lost, self._epoch = self._owned, 0
             self._owned = self._target = frozenset()
             self._begin(frozenset())
             self._slots.clear()
-            self._offsets.forget(None)
+            self._offsets.forget_all()
         if lost:
             _call(self._options.on_revoked, lost)
 
@@ -365,6 +417,7 @@ class GroupReads:
         if self._number < 0:
             return
         self._number += 1
+        self._has_dropped = False
         self._reading = slots
         read, self._read = self._read, None
         if read is not None:

@@ -116,6 +116,8 @@ class Work:
         self._begun = threading.Lock()
         """Held from the beginning of the call on."""
         self._ended = threading.Event()
+        self._ident = 0
+        """The thread that runs the call."""
         self.is_started = False
         """Whether `start` has succeeded."""
 
@@ -130,12 +132,13 @@ class Work:
             self.is_started = True
 
     def join(self, seconds: float) -> None:
-        """Wait for the end of the call, if it has begun."""
-        if self._begun.locked():
+        """Wait for the end of the call, if it has begun; does nothing within the call."""
+        if self._begun.locked() and threading.get_ident() != self._ident:
             self._ended.wait(seconds)
 
     def _run(self) -> None:
         if self._begun.acquire(blocking=False):
+            self._ident = threading.get_ident()
             try:
                 self._call()
             finally:

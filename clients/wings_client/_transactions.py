@@ -8,7 +8,8 @@ taken for dead and goes on publishes nothing more.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self
 from uuid import uuid4
@@ -17,7 +18,7 @@ from wings_client._admin import TopicRef, name_of
 from wings_client._arguments import checked, checked_with, that_is
 from wings_client._batches import Data
 from wings_client._consumer import ConsumerEngine
-from wings_client._consumer_offsets import ConsumerOffsets, patiently
+from wings_client._consumer_offsets import ConsumerOffsets, Uncommitted, patiently
 from wings_client._messages import TimeValue, build, wire_partition, wire_time
 from wings_client._model import PartitionValue, Published, parsed
 from wings_client._rows import snapshot
@@ -52,12 +53,6 @@ class TransactionConsumer(Protocol):
     engine: ConsumerEngine
 
 
-A_CONSUMER = that_is(
-    "a Consumer", lambda value: isinstance(getattr(value, "engine", None), ConsumerEngine)
-)
-"""The check of a consumer."""
-
-
 class Transactions:
     """The transactions of one writer; made by `Client.transactions`. One is open at a time.
 
@@ -90,8 +85,14 @@ class Transactions:
             InvalidArgument: Another one of this object is open.
         """
         self._transport.check_process()
+        if not timeout > 0:
+            raise InvalidArgument("begin: timeout: must be positive")
         if self._open is not None and self._open.is_open:
-            raise InvalidArgument(f"writer {self.writer!r} has a transaction open: end that first")
+            if not self._open.is_overdue:
+                raise InvalidArgument(
+                    f"writer {self.writer!r} has a transaction open: end that first"
+                )
+            self._open.abort()
         self._open = Transaction(self, timeout)
         return self._open
 
@@ -174,8 +175,9 @@ class Transaction:
         self._current: dict[str, tuple[tuple[Any, Any], Stage]] = {}
         """Options and stage of the next rows, by topic."""
         self._producers: list[TransactionProducer] = []
-        self._consumer: ConsumerOffsets | None = None
-        self._offsets: dict[Any, int] = {}
+        self._consumer: ConsumerEngine | None = None
+        self._taken: Uncommitted | None = None
+        self._has_failed = False
 
     def push(
         self,
@@ -198,8 +200,8 @@ class Transaction:
             Unavailable: The transaction's time is over, or the server could not be reached.
             InvalidArgument: The transaction was ended.
         """
-        self._check_open()
-        self._stage(topic, partition, timestamp).write(data)
+        with self._working():
+            self._stage(topic, partition, timestamp).write(data)
 
     def producer(
         self,
@@ -215,7 +217,7 @@ class Transaction:
             partition: Partition, as for `push`.
             timestamp: Timestamp, as for `push`.
         """
-        self._check_open()
+        self.check_open()
         producer = TransactionProducer(self, topic, partition, timestamp)
         self._producers.append(producer)
         return producer
@@ -229,17 +231,19 @@ class Transaction:
         Raises:
             InvalidArgument: The consumer commits by itself, was opened too early, or is another
                 than the one before.
+            FencedMember: The session of this member of a group ended since something was delivered
+                that is not committed: abort, and go on; it is delivered again.
         """
-        self._check_open()
+        self.check_open()
         engine = consumer.engine
         if engine.auto_commit is not False:
             raise InvalidArgument("the consumer commits by itself: open it with auto_commit=False")
-        offsets = engine.offsets
-        if self._consumer not in (None, offsets):
+        if self._consumer not in (None, engine):
             raise InvalidArgument("a transaction commits the offsets of one consumer")
-        self._transactions.check_consumer(offsets)
-        self._consumer = offsets
-        self._offsets = offsets.uncommitted()
+        self._transactions.check_consumer(engine.offsets)
+        self._consumer = engine
+        with self._working(), engine.rejoining():
+            self._taken = engine.offsets.uncommitted()
 
     def end(self) -> Published:
         """Publish: make all rows visible and commit the offsets, in one durable step.
@@ -252,40 +256,34 @@ class Transaction:
                 reached again, and it is not known whether it published.
             WingsError: A batch was refused; nothing is published.
         """
-        self._check_open()
-        for producer in self._producers:
-            producer.flush()
-        staged = [stage.close().stage for stage in self._stages]
-        self._check_open()
-        offsets = None
-        consumer = self._consumer
-        if consumer is not None and self._offsets:
-            fence = consumer.fence()
-            offsets = PublishedOffsets(
-                consumer=consumer.name,
-                member=None if fence is None else fence.member,
-                member_epoch=None if fence is None else fence.epoch,
-                offsets=tuple(
-                    PublishedOffset(topic=consumer.topic.name, partition=value, offset=offset)
-                    for value, offset in self._offsets.items()
-                ),
-            )
+        with self._working():
+            for producer in self._producers:
+                producer.flush()
+            staged = [stage.close().stage for stage in self._stages]
+        self.check_open()
         self.is_open = False
-        self.published = Published((), replayed=False)
-        if staged or offsets is not None:
-            self.published = self._transactions.publish(staged, offsets)
-        if consumer is not None:
-            consumer.committed(self._offsets)
-        return self.published
+        published = Published((), replayed=False)
+        taken, consumer = self._taken, self._consumer
+        try:
+            if consumer is not None and taken is not None and taken.offsets:
+                with consumer.rejoining():
+                    offsets = _offsets_of(consumer.offsets, taken)
+                    published = self._transactions.publish(staged, offsets)
+                consumer.offsets.committed(taken.offsets)
+            elif staged:
+                published = self._transactions.publish(staged, None)
+        except BaseException:
+            self._delete()  # A publish that has taken effect has left nothing to delete.
+            raise
+        self.published = published
+        return published
 
     def abort(self) -> None:
         """Delete what was pushed; offsets stay as they are. Again, it does nothing."""
         if not self.is_open:
             return
         self.is_open = False
-        error = InvalidArgument("the transaction was aborted")
-        for stage in self._stages:
-            stage.__exit__(type(error), error, None)
+        self._delete()
 
     def cancel(self) -> None:
         """End the streams at once; the server deletes what was pushed later. Does not block."""
@@ -317,14 +315,41 @@ class Transaction:
         """Return the writer and whether it is open."""
         return f"Transaction({self._transactions.writer!r}, is_open={self.is_open})"
 
-    def _check_open(self) -> None:
+    def _delete(self) -> None:
+        error = InvalidArgument("the transaction was aborted")
+        for stage in self._stages:
+            stage.__exit__(type(error), error, None)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the transaction was open for longer than its time."""
+        return time.monotonic() >= self._deadline
+
+    def check_open(self) -> None:
+        """Check that rows can be added.
+
+        Raises:
+            InvalidArgument: It was ended, or a call has failed.
+            Unavailable: Its time is over.
+        """
         if not self.is_open:
             raise InvalidArgument("the transaction was ended: begin another one")
-        if time.monotonic() >= self._deadline:
-            self.abort()
+        if self._has_failed:
+            raise InvalidArgument("a call of the transaction has failed: it can only be aborted")
+        if self.is_overdue:
             raise Unavailable(
                 f"the transaction was open for longer than {self._timeout} s and is aborted"
             )
+
+    @contextmanager
+    def _working(self) -> Generator[None]:
+        """Do a part of the transaction, after whose failure it can only be aborted."""
+        self.check_open()
+        try:
+            yield
+        except BaseException:
+            self._has_failed = True
+            raise
 
     def _stage(
         self, topic: TopicRef, partition: PartitionValue, timestamp: TimeValue | None
@@ -387,6 +412,7 @@ class TransactionProducer:
             SchemaMismatch: A row of the batch does not fit the topic.
             WingsError: As `Transaction.push`.
         """
+        self._transaction.check_open()
         self._rows.append(snapshot(row))
         if len(self._rows) >= ROWS_WAITING:
             self.flush()
@@ -401,6 +427,28 @@ class TransactionProducer:
         if self._rows:
             rows, self._rows = self._rows, []
             self._transaction.push(self.topic, rows, **self._options)
+
+
+def _offsets_of(consumer: ConsumerOffsets, taken: Uncommitted) -> PublishedOffsets:
+    """Return the offsets to publish.
+
+    Raises:
+        FencedMember: The member has joined anew since they were taken.
+        InvalidArgument: There are more than one publish carries.
+    """
+    fence = consumer.fence_of(taken)
+    return build(
+        PublishedOffsets,
+        InvalidArgument,
+        "transaction",
+        consumer=consumer.name,
+        member=None if fence is None else fence.member,
+        member_epoch=None if fence is None else fence.epoch,
+        offsets=tuple(
+            PublishedOffset(topic=consumer.topic.name, partition=value, offset=offset)
+            for value, offset in taken.offsets.items()
+        ),
+    )
 
 
 @checked

@@ -296,3 +296,44 @@ def test_a_member_whose_program_asks_for_nothing_leaves_and_comes_back(
         own.join(60)
         assert not own.is_alive(), "it reads again"
     member.stop()
+
+
+def test_a_callback_that_raises_ends_the_member_in_order(wings: Client, new_topic_id: str) -> None:
+    group = f"{new_topic_id}-group"
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    wings.push(new_topic_id, {"n": [1]})
+
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    consumer = wings.consumer(group, new_topic_id, group=True, on_assigned=fail)
+    with pytest.raises(ZeroDivisionError):
+        next(consumer)
+    consumer.close()
+    with wings.consumer(group, new_topic_id, group=True, timeout=30) as another:
+        assert next(another).batch.num_rows == 1  # Long before a session of 45 s is over.
+
+
+def test_a_member_with_nothing_in_hand_that_asks_for_nothing_leaves(
+    wings: Client, new_topic_id: str
+) -> None:
+    group = f"{new_topic_id}-group"
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    with wings.consumer(
+        group, new_topic_id, group=True, session=6, poll_timeout=1, timeout=0.2
+    ) as consumer:
+        assert list(consumer) == []
+        wait_for(lambda: not any(each.members for each in wings.consumer_groups()))
+
+
+def test_a_group_with_members_begins_another_topic_at_its_start_or_says_why_not(
+    wings: Client, new_topic_id: str
+) -> None:
+    group = f"{new_topic_id}-group"
+    for topic in (new_topic_id, f"{new_topic_id}-2"):
+        wings.create_topic(topic, {"n": "int64"})
+        wings.push(topic, {"n": [1]})
+    with wings.consumer(group, new_topic_id, group=True, auto_commit=False) as consumer:
+        next(consumer)
+        with pytest.raises(FencedMember, match="begins at the earliest"):
+            wings.consumer(group, f"{new_topic_id}-2", group=True, start="latest")

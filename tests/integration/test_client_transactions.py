@@ -5,7 +5,8 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,18 @@ from breakable_proxy import BreakableProxy
 from fix_client import NewTopic, async_in_soak
 from flight_calls import act
 from forked_servers import ForkedServer, ForkedServers
+from waiting import until
 
 import wings_client
 from wings_client import Client, Consumer, Topic, Transaction
 from wings_core.errors import (
     FencedMember,
+    GroupNotFound,
     InvalidArgument,
     PublishFenced,
     SchemaMismatch,
     Unavailable,
+    WingsError,
 )
 from wings_server.testing import RunningServer
 
@@ -147,6 +151,8 @@ def test_a_writer_that_begins_anew_fences_its_earlier_life(
         with second.begin() as transaction:
             transaction.push(topic, {"n": [3]})
     assert rows_of(wings, topic) == [2, 3]
+    left = wings.abort("task", [], prefix="transaction-")
+    assert left.deleted == (), "what was refused is deleted"
 
 
 def test_a_transaction_that_is_open_for_too_long_is_aborted(
@@ -315,3 +321,151 @@ def test_a_member_of_a_group_commits_only_what_is_its_own(
         publish(consumer, 2)
     assert sorted(rows_of(wings, target)) == [1, 2, 3, 4, 5]
     assert offsets_of(wings, "shared", source) == {1: 2, 2: 2, 3: 1}
+
+
+def leave(server: RunningServer, group: str, member: str) -> None:
+    """End the session of a member behind its back."""
+    with flight.FlightClient(server.flight) as other:
+        act(other, "group-heartbeat", consumer=group, member=member, member_epoch=-1)
+
+
+@pytest.mark.parametrize("committed_first", [False, True])
+def test_a_member_that_joined_anew_publishes_nothing_of_its_earlier_session(
+    wings: Client,
+    server: RunningServer,
+    new_topic: NewTopic,
+    target: Topic,
+    committed_first: bool,
+) -> None:
+    source = new_topic(*KEYED, partition_key="key")
+    wings.push(source, {"key": [1, 2, 3], "n": [1, 2, 3]})
+    group = f"anew-{source.uuid}"
+    transactions = wings.transactions(group)
+
+    def rejoined() -> bool:
+        with suppress(GroupNotFound):
+            (found,) = wings.consumer_group(group).members or [None]
+            return found is not None and found.member_epoch > 1 and bool(found.assignment)
+        return False
+
+    def copy(consumer: Consumer, between: Callable[[], object] = int) -> None:
+        with transactions.begin() as transaction:
+            rows = 0
+            while rows < 3:
+                batch = next(consumer).batch
+                rows += batch.num_rows
+                transaction.push(target, {"n": batch["n"]})
+            if committed_first:
+                transaction.commit(consumer)
+            between()
+            transaction.commit(consumer)
+
+    def rejoin() -> None:
+        leave(server, group, "only")
+        until(rejoined)
+
+    with wings.consumer(
+        group, source, group=True, member="only", session=6, auto_commit=False
+    ) as consumer:
+        with pytest.raises(FencedMember, match="read again"):
+            copy(consumer, rejoin)
+        assert rows_of(wings, target) == []
+        copy(consumer)  # It was delivered again.
+    assert sorted(rows_of(wings, target)) == [1, 2, 3]
+    assert offsets_of(wings, group, source) == {1: 1, 2: 1, 3: 1}
+
+
+def test_a_member_keeps_partitions_until_its_transaction_has_committed_them(
+    wings: Client, new_topic: NewTopic, target: Topic
+) -> None:
+    source = new_topic(*KEYED, partition_key="key")
+    keys = list(range(20))
+    wings.push(source, {"key": keys, "n": [0] * 20})
+    group = f"keeps-{source.uuid}"
+
+    def member(timeout: float) -> Consumer:
+        return wings.consumer(
+            group, source, group=True, session=6, auto_commit=False, timeout=timeout
+        )
+
+    def copy(consumer: Consumer, transaction: Transaction, rows: int) -> None:
+        while rows > 0:
+            batch = next(consumer).batch
+            rows -= batch.num_rows
+            rows_read = zip(batch["key"].to_pylist(), batch["n"].to_pylist(), strict=True)
+            transaction.push(target, {"n": [key * 10 + n for key, n in rows_read]})
+
+    def is_told() -> bool:
+        members = wings.consumer_group(group).members
+        held = [sum(len(each.slots) for each in found.assignment) for found in members]
+        return len(held) == 2 and max(held) == 128
+
+    with member(2) as first:
+        transactions = wings.transactions(f"{group}-first")
+        with transactions.begin() as transaction:
+            copy(first, transaction, 20)
+            with member(30) as second:
+                others = wings.transactions(f"{group}-second")
+                failed: list[BaseException] = []
+
+                def read() -> None:
+                    try:
+                        with others.begin() as other:
+                            copy(second, other, 1)
+                            other.commit(second)
+                    except BaseException as error:  # noqa: BLE001 - told below.
+                        failed.append(error)
+
+                reading = threading.Thread(target=read)
+                reading.start()
+                until(is_told)
+                wings.push(source, {"key": keys, "n": [1] * 20})
+                copy(first, transaction, 1)
+                transaction.commit(first)
+                transaction.end()
+                wings.push(source, {"key": keys, "n": [2] * 20})
+                next(first)  # It gives partitions up as it asks for more.
+                reading.join(60)
+                assert not reading.is_alive()
+                assert failed == []
+    found = rows_of(wings, target)
+    assert len(found) == len(set(found)) > 20
+
+
+def test_a_transaction_of_which_a_call_failed_publishes_nothing(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    transactions = wings.transactions("failing")
+
+    def swallow(fail: Callable[[Transaction], object]) -> None:
+        with transactions.begin() as transaction:
+            transaction.push(topic, {"n": [1]})
+            with suppress(WingsError):
+                fail(transaction)
+
+    def flush(transaction: Transaction) -> None:
+        producer = transaction.producer(topic)
+        producer.extend([{"n": 2}, {"n": "no number"}])
+        producer.flush()
+
+    def push_another_column(transaction: Transaction) -> None:
+        transaction.push(topic, {"m": [1]})
+
+    def push_nowhere(transaction: Transaction) -> None:
+        transaction.push("nowhere", {"n": [1]})
+
+    for fail in (push_another_column, push_nowhere, flush):
+        with pytest.raises(InvalidArgument, match="only be aborted"):
+            swallow(fail)
+    overdue = transactions.begin(timeout=0.01)
+    threading.Event().wait(0.02)
+    with transactions.begin() as transaction:  # The one before is over, whoever holds it.
+        producer = transaction.producer(topic)
+        producer.append({"n": 3})
+    for call in (partial(producer.append, {"n": 4}), overdue.end):
+        with pytest.raises(InvalidArgument, match="was ended"):
+            call()
+    with pytest.raises(InvalidArgument, match="positive"):
+        transactions.begin(timeout=0)
+    assert rows_of(wings, topic) == [3]

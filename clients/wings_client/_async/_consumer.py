@@ -56,15 +56,18 @@ class AsyncConsumer(AsyncIterator[Consumed]):
         try:
             if engine.ask():
                 await self._pool.run(engine.commit_processed)
-            taken = await self._taker.take(engine.timeout)
-            while taken is None or (accepted := engine.reads.accept(taken)) is None:
-                if taken is None and await self._pool.run(engine.is_over):
-                    raise StopAsyncIteration
-                taken = await self._taker.take(engine.patience)
+            seconds = engine.timeout
+            while True:
+                taken = await self._taker.take(seconds)
+                if taken is None:
+                    if await self._pool.run(engine.is_over):
+                        raise StopAsyncIteration
+                    seconds = engine.patience
+                elif (accepted := engine.reads.accept(taken)) is not None:
+                    return accepted
         except asyncio.CancelledError:
             self._cancel()
             raise
-        return accepted
 
     async def commit(self) -> None:
         """Commit everything that was delivered, the last batch included.

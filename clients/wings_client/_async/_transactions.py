@@ -121,8 +121,7 @@ class AsyncTransaction:
         Raises:
             InvalidArgument: As `Transaction.commit`.
         """
-        async with self._calling:
-            self._transaction.commit(consumer)
+        await self.run(partial(self._transaction.commit, consumer))
 
     async def end(self) -> Published:
         """Publish; see `Transaction.end`.
@@ -175,7 +174,7 @@ class AsyncTransactionProducer:
             WingsError: As `TransactionProducer.append`.
         """
         if self._producer.rows_waiting + 1 < ROWS_WAITING:
-            self._producer.append(row)
+            self._producer.append(row)  # Takes no time, and is not in the way of other calls.
         else:
             await self._transaction.run(partial(self._producer.append, row))
 

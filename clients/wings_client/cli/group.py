@@ -136,11 +136,11 @@ def reset(
 
         $ wings group reset alerts flights --to 2026-11-20T12:00:00Z --yes
     """
-    where = parse_start(to)
+    where = parse_start(to, "--to")
     require_terminal(yes, "reset the group")
     with connected(endpoint, topic) as client:
-        found = client.consumer_group(group)
         if not yes:
+            found = client.consumer_group(group)
             typer.confirm(f"Reset {group} to {to}? Now: {_summary(found)}", abort=True)
         offsets = client.reset_consumer_group(group, topic, where)
     typer.echo(f"{group} reads on at {to} in {count_of(len(offsets), 'partition')}")

@@ -107,15 +107,19 @@ def parse_offset(text: str) -> Offset:
         ) from None
 
 
-def parse_start(text: str) -> Literal["earliest", "latest"] | datetime:
+def parse_start(text: str, option: str = "--from") -> Literal["earliest", "latest"] | datetime:
     """Parse a start in all partitions: an offset, but no number.
+
+    Args:
+        text: The text.
+        option: The option that it was given by, for the error.
 
     Raises:
         typer.BadParameter: The text is none, or a number.
     """
     start = parse_offset(text)
     if isinstance(start, int):
-        raise typer.BadParameter("expected earliest, latest, or a time", param_hint="--from")
+        raise typer.BadParameter("expected earliest, latest, or a time", param_hint=option)
     return start
 
 
