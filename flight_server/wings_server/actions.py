@@ -6,6 +6,7 @@ function's docstring is its description in Flight's ListActions and the OpenAPI 
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import groupby, islice, repeat
 from operator import attrgetter, itemgetter
@@ -63,7 +64,7 @@ from wings_core.security.tokens import Token, digest_of, new_secret, parse_expir
 from wings_core.times import now_us
 from wings_server.action import Actions, Json
 from wings_server.backups import BACKUP_ACTIONS
-from wings_server.group_actions import GROUP_ACTIONS, commit_fenced
+from wings_server.group_actions import GROUP_ACTIONS, looking_at_members
 from wings_server.served_log import ServedLog
 from wings_server.share_actions import SHARE_ACTIONS
 from wings_server.totals_actions import TOTALS_ACTIONS
@@ -221,7 +222,8 @@ def commit_offsets(log: ServedLog, body: CommitOffsets) -> bytes:
     """Store a named consumer's next offsets, all entries or none."""
     names, values, numbers, _ = body.offsets
     entries = zip(names, values, numbers, strict=True)
-    commit_fenced(log, body.consumer, _positions(log, entries), body.fence)
+    with looking_at_members(log, body.consumer, body.fence):
+        log.registry.commit_offsets(body.consumer, _positions(log, entries), body.fence)
     return body.to_bytes()
 
 
@@ -246,7 +248,7 @@ def get_offsets(log: Log, body: GetOffsets) -> Json:
 
 
 @ACTIONS.add("stage-publish", StagePublish)
-def publish_stages(log: Log, body: StagePublish) -> Json:
+def publish_stages(log: ServedLog, body: StagePublish) -> Json:
     """Make stages visible in one transaction, once for each batch of a writer."""
     shards = [entry.progress() for entry in body.shards]
     offsets = None
@@ -255,9 +257,13 @@ def publish_stages(log: Log, body: StagePublish) -> Json:
         offsets = ConsumerCommit(
             body.offsets.consumer, tuple(_positions(log, entries)), body.offsets.fence
         )
-    published = log.stages.publish(
-        body.writer, body.batch, body.stages, shards, epoch=body.epoch, offsets=offsets
-    )
+    guard = nullcontext()
+    if offsets is not None:
+        guard = looking_at_members(log, offsets.consumer, offsets.member)
+    with guard:
+        published = log.stages.publish(
+            body.writer, body.batch, body.stages, shards, epoch=body.epoch, offsets=offsets
+        )
     return describe_published(published)
 
 

@@ -1,10 +1,13 @@
 """The actions on consumer groups."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import islice
 from typing import Any, TypeVar
+
+from pydantic import StrictBool, StrictInt, StrictStr, TypeAdapter
 
 from wings_core.consumer_groups.coordinator import RunElsewhere
 from wings_core.consumer_groups.group import Heartbeat
@@ -33,13 +36,14 @@ from wings_core.model import GroupMember, MemberEpoch, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import (
     Partition,
+    partition_of_value,
     partition_sort_key,
     partition_value,
     partitions_of,
 )
 from wings_core.security.principal import CALLER, authorize
 from wings_core.security.rights import Right
-from wings_core.slots import mask_of, slot_of
+from wings_core.slots import mask_of, slot_of, slots_in
 from wings_server.action import Actions, Answer, Json
 from wings_server.group_node import GroupNode
 from wings_server.served_log import ServedLog
@@ -71,15 +75,15 @@ def _passed_on(
 def heartbeat(log: ServedLog, body: GroupHeartbeat) -> Json:
     """Join a consumer group, stay in it or leave it; returns the slots that the member may read."""
     node = _node(log)
-    topics = None if body.topics is None else frozenset(map(node.uuid_of, body.topics))
-    if topics is None:
-        _authorize_member(node, body.consumer, body.member)
+    uuid_of = cache(node.uuid_of)
+    topics = None if body.topics is None else frozenset(map(uuid_of, body.topics))
+    _authorize_member(node, body)
     owned: dict[str, int] | None = None
     if body.owned is not None:
         owned = {}
         for each in body.owned:
             try:
-                owned[node.uuid_of(each.topic)] = mask_of(each.slots)
+                owned[uuid_of(each.topic)] = mask_of(each.slots)
             except TopicNotFound:
                 continue  # Deleted: there is nothing to give up.
     answer = node.coordinator.heartbeat(
@@ -96,16 +100,16 @@ def heartbeat(log: ServedLog, body: GroupHeartbeat) -> Json:
 @_passed_on("group-describe", DescribeGroup)
 def describe_group(log: ServedLog, body: DescribeGroup) -> Json:
     """Return a consumer group's members, and offsets and lag of its partitions, page by page."""
-    node, caller = _node(log), CALLER.get()
+    node = _node(log)
     members = node.coordinator.members(body.consumer)
     names = node.names_of({uuid for member in members for uuid in member.topics})
-    topics = {TopicName.parse(name) for name in names.values()}
-    topics |= {each.topic for each in log.registry.get_offsets(body.consumer)}
-    readable = [name for name in sorted(topics) if caller.may(Right.READ, str(name))]
-    if not readable:  # Of a group that exists too, as far as this caller may know.
-        raise GroupNotFound(f"there is no consumer group {body.consumer!r}")
+    offsets = {
+        (each.topic, each.partition): each.offset
+        for each in log.registry.get_offsets(body.consumer)
+    }
+    readable = _readable(body.consumer, names.values(), (topic for topic, _ in offsets))
     named = {uuid: name for uuid, name in names.items() if TopicName.parse(name) in readable}
-    lines = list(islice(_lines(log, body, readable, members), DESCRIBED_MAX + 1))
+    lines = list(islice(_lines(log, body, readable, members, offsets), DESCRIBED_MAX + 1))
     last = lines[DESCRIBED_MAX - 1] if len(lines) > DESCRIBED_MAX else None
     return {
         "consumer": body.consumer,
@@ -115,57 +119,78 @@ def describe_group(log: ServedLog, body: DescribeGroup) -> Json:
     }
 
 
+def _readable(
+    consumer: str, subscribed: Iterable[str], committed: Iterable[TopicName]
+) -> list[TopicName]:
+    """Return the topics of a group that the caller may read, by name.
+
+    Raises:
+        GroupNotFound: There is none: of a group that exists too, as far as the caller may know.
+    """
+    caller = CALLER.get()
+    topics = {*map(TopicName.parse, subscribed), *committed}
+    readable = [name for name in sorted(topics) if caller.may(Right.READ, str(name))]
+    if not readable:
+        raise GroupNotFound(f"there is no consumer group {consumer!r}")
+    return readable
+
+
 def _lines(
-    log: Log, body: DescribeGroup, topics: Sequence[TopicName], members: Sequence[GroupMember]
+    log: Log,
+    body: DescribeGroup,
+    topics: Sequence[TopicName],
+    members: Sequence[GroupMember],
+    offsets: Mapping[tuple[TopicName, Partition], int],
 ) -> Iterator[dict[str, Any]]:
     """Yield the lines of a description by topic and partition, those after the mark."""
-    after_topic, after_partition = _mark(body.after)
+    after = _mark(body.after)
     for name in topics:
-        if str(name) < after_topic:
+        if after is not None and str(name) < after[0]:
             continue
         try:
             topic = log.admin.get_topic(name)
             states = log.registry.partition_states(topic.uuid)
         except TopicNotFound:
             continue
-        offsets = {
-            each.partition: each.offset
-            for each in log.registry.get_offsets(body.consumer, topic.uuid)
+        owners = {
+            slot: member.member
+            for member in members
+            for slot in slots_in(member.assigned.get(topic.uuid, 0))
         }
-        is_after = str(name) != after_topic
         for state in sorted(states, key=lambda state: partition_sort_key(state.partition)):
-            if not is_after:
-                is_after = partition_value(state.partition) == after_partition
+            key = (str(name), partition_sort_key(state.partition))
+            if after is not None and key <= after:
                 continue
-            offset, slot = offsets.get(state.partition), slot_of(state.partition)
+            offset = offsets.get((name, state.partition))
             start = state.log_start_offset if offset is None else offset
             yield {
                 "topic": str(name),
                 "partition": partition_value(state.partition),
-                "member": _owner(members, topic, slot),
+                "member": owners.get(slot_of(state.partition)),
                 "offset": offset,
                 "log_end_offset": state.next_offset,
                 "lag": max(0, state.next_offset - max(start, state.log_start_offset)),
             }
 
 
-def _mark(after: str | None) -> tuple[str, Any]:
+def _mark(after: str | None) -> tuple[str, tuple[bool, int | str | bytes]] | None:
+    """Return the place after which a page begins, as it is sorted.
+
+    Raises:
+        InvalidArgument: It is not the `next` of a description.
+    """
     if after is None:
-        return "", None
+        return None
     try:
-        topic, partition = json.loads(after)
+        topic, value = _MARK.validate_json(after)
     except ValueError:
-        topic = partition = None
-    if not isinstance(topic, str):
-        raise InvalidArgument(f"key 'after': {after[:80]!r} is not the `next` of a description")
-    return topic, partition
+        raise InvalidArgument(
+            f"key 'after': {after[:80]!r} is not the `next` of a description"
+        ) from None
+    return topic, partition_sort_key(partition_of_value(value))
 
 
-def _owner(members: Sequence[GroupMember], topic: Topic, slot: int) -> str | None:
-    for member in members:
-        if member.assigned.get(topic.uuid, 0) >> slot & 1:
-            return member.member
-    return None
+_MARK = TypeAdapter(tuple[str, StrictBool | StrictInt | StrictStr | None])
 
 
 @GROUP_ACTIONS.add("group-list", ListConsumerGroups)
@@ -177,12 +202,12 @@ def list_consumer_groups(log: ServedLog, body: ListConsumerGroups) -> Json:
     while names := log.metadata.consumer_groups.names(body.limit, after=after):
         for consumer in names:
             members = log.metadata.consumer_groups.load(consumer).members
-            topics = set(node.names_of({uuid for member in members for uuid in member.topics}))
-            shown = {node.names_of([uuid])[uuid] for uuid in topics}
+            uuids = {uuid for member in members for uuid in member.topics}
+            shown = set(node.names_of(uuids).values())
             if not members:
                 shown = {str(each.topic) for each in log.registry.get_offsets(consumer)}
             readable = sorted(name for name in shown if caller.may(Right.READ, name))
-            if readable or caller.is_operator:
+            if readable:
                 found.append({"consumer": consumer, "members": len(members), "topics": readable})
             if len(found) == body.limit:
                 return found
@@ -207,12 +232,14 @@ def reset_group(log: ServedLog, body: ResetGroup) -> Json:
             log.registry.commit_offsets(body.consumer, entries)
         return describe_committed(body.consumer, str(topic.name), offsets)
 
-    if not (
-        log.metadata.consumer_groups.load(body.consumer).epoch
-        or log.registry.get_offsets(body.consumer, items_max=1)
-    ):
-        raise GroupNotFound(f"there is no consumer group {body.consumer!r}")
-    return _node(log).coordinator.run_alone(body.consumer, reset)
+    node = _node(log)
+    members = node.coordinator.members(body.consumer)
+    names = node.names_of({uuid for member in members for uuid in member.topics})
+    committed = {each.topic for each in log.registry.get_offsets(body.consumer)}
+    if not members and not committed and log.metadata.consumer_groups.load(body.consumer).epoch:
+        committed = {topic.name}  # Its members have left and committed nothing.
+    _readable(body.consumer, names.values(), committed)
+    return node.coordinator.run_alone(body.consumer, reset)
 
 
 def _reset_offsets(log: Log, topic: Topic, body: ResetGroup) -> Iterator[tuple[Partition, int]]:
@@ -231,18 +258,16 @@ def _reset_offsets(log: Log, topic: Topic, body: ResetGroup) -> Iterator[tuple[P
         yield state.partition, at.get(state.partition, begin)
 
 
-def commit_fenced(
-    log: ServedLog,
-    consumer: str,
-    offsets: Sequence[tuple[Topic, Partition, int]],
-    member: MemberEpoch | None,
-) -> None:
-    """Store a consumer's offsets; see `OffsetRegistry.commit_offsets`.
+@contextmanager
+def looking_at_members(
+    log: ServedLog, consumer: str, member: MemberEpoch | None
+) -> Generator[None]:
+    """Have members removed whose session ended, where a commit without a member was refused.
 
-    Where the members of a group may have ended unnoticed, as no node runs it, one looks at them.
+    No node may run the group, and so none may have noticed: the next commit finds it empty then.
     """
     try:
-        log.registry.commit_offsets(consumer, offsets, member)
+        yield
     except FencedMember:
         if member is None:
             with suppress(WingsError):
@@ -250,8 +275,8 @@ def commit_fenced(
         raise
 
 
-def _authorize_member(node: GroupNode, consumer: str, member: str) -> None:
-    """Check that the caller may read what a member has subscribed to.
+def _authorize_member(node: GroupNode, body: GroupHeartbeat) -> None:
+    """Check that the caller may read what a member, or that of its instance, has subscribed to.
 
     Raises:
         PermissionDenied: It may not.
@@ -259,8 +284,9 @@ def _authorize_member(node: GroupNode, consumer: str, member: str) -> None:
     caller = CALLER.get()
     if caller.is_operator:
         return
-    for each in node.coordinator.members(consumer):
-        if each.member == member:
+    for each in node.coordinator.members(body.consumer):
+        is_instance = body.instance is not None and each.instance == body.instance
+        if each.member == body.member or is_instance:
             for name in node.names_of(each.topics).values():
                 authorize(caller, Right.READ, name)
 

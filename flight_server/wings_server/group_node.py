@@ -63,7 +63,8 @@ class GroupNode:
         self._scheme = "grpc+tls" if tls else "grpc"
         self._lock = threading.Lock()
         """Guards the tables below; nothing is called under it."""
-        self._names: dict[str, str] = {}
+        self._names: dict[str, str | None] = {}
+        """Topics' names by UUID; None of one that was deleted."""
         self._slots: dict[str, tuple[float, TopicSlots]] = {}
         self._clients: dict[str, flight.FlightClient] = {}
         metadata = log.metadata
@@ -102,12 +103,21 @@ class GroupNode:
         """Return the full names of topics by UUID, without those that do not exist."""
         wanted = set(uuids)
         with self._lock:
-            found = {uuid: self._names[uuid] for uuid in wanted if uuid in self._names}
-        if len(found) < len(wanted):  # Members joined at another node.
+            known = {uuid: self._names[uuid] for uuid in wanted if uuid in self._names}
+        if len(known) < len(wanted):  # Members joined at another node.
             every = {topic.uuid: str(topic.name) for topic in all_topics(self._log.admin)}
-            self._remember(every)
-            found = {uuid: every[uuid] for uuid in wanted if uuid in every}
-        return found
+            known = {uuid: every.get(uuid) for uuid in wanted}
+            self._remember(known)
+        return {
+            uuid: name for uuid, name in known.items() if name is not None and self._is(uuid, name)
+        }
+
+    def _is(self, uuid: str, name: str) -> bool:
+        """Return whether the topic of a name is still that of a UUID."""
+        try:
+            return self._log.admin.get_topic(TopicName.parse(name)).uuid == uuid
+        except TopicNotFound:
+            return False
 
     def pass_on(self, elsewhere: RunElsewhere, action: str, body: ActionBody) -> bytes:
         """Run an action at the node that runs the group; returns its response.
@@ -149,7 +159,7 @@ class GroupNode:
         with self._lock:
             return self._clients.setdefault(address, client)
 
-    def _remember(self, names: Mapping[str, str]) -> None:
+    def _remember(self, names: Mapping[str, str | None]) -> None:
         with self._lock:
             if len(self._names) + len(names) > TOPICS_KEPT_MAX:
                 self._names.clear()

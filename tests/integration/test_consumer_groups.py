@@ -1,5 +1,6 @@
 """Consumer groups over Flight and HTTP: members, slots, fenced commits, descriptions, resets."""
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -343,3 +344,34 @@ def test_the_actions_are_served_over_http(server: RunningServer, topic: str, gro
     assert post("group-describe", consumer=group).json()["members"][0]["member"] == "a"
     fenced = post("group-heartbeat", consumer=group, member="b", member_epoch=1)
     assert (fenced.status_code, fenced.json()["code"]) == (409, "FENCED_MEMBER")
+
+
+def test_a_mark_that_is_none_is_refused_and_one_of_a_partition_that_is_gone_is_passed(
+    client: flight.FlightClient, topic: str, group: str
+) -> None:
+    full = f"tenants/default/namespaces/default/topics/{topic}"
+    beat(client, group, "a", 0, topics=[topic])
+    for after in ("5", "null", '"ab"', '{"a": 1, "b": 2}', '["t"]', "[1, 1]", '["t", 1.5]', "["):
+        error = refused(client, "group-describe", consumer=group, after=after)
+        assert (error["code"], "'after'" in error["message"]) == ("INVALID_ARGUMENT", True), after
+
+    def keys_after(after: object) -> list[int]:
+        found = act(client, "group-describe", consumer=group, after=json.dumps([full, after]))
+        return [each["partition"] for each in found["partitions"]]
+
+    assert keys_after(-5) == KEYS
+    assert keys_after(17) == KEYS[18:]
+    assert keys_after(999) == []
+
+
+def test_a_group_whose_topic_is_deleted_does_not_read_the_next_of_its_name(
+    client: flight.FlightClient, new_topic_id: str, group: str
+) -> None:
+    create_topic(client, new_topic_id, ["n: int64"])
+    first = beat(client, group, "a", 0, topics=[new_topic_id])
+    act(client, "delete-topic", topic=new_topic_id)
+    create_topic(client, new_topic_id, ["n: int64"])
+    again = beat(client, group, "a", first["member_epoch"], owned=[])
+    assert not again["assignment"]
+    second = beat(client, group, "b", 0, topics=[new_topic_id])
+    assert slots_of(second) == [0]

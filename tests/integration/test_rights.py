@@ -394,6 +394,43 @@ def test_offsets_in_a_publish_need_the_right_to_read_their_topic(
     ]
 
 
+def test_a_member_is_moved_by_nobody_who_may_not_read_its_topics(
+    granted: Granted, root: flight.FlightClient
+) -> None:
+    other = f"{DEFAULT}/topics/readable"
+    create_topic(root, other, ["n: int64"])
+    theirs, _ = granted(f"read={MINE}")
+    joined = act(
+        theirs,
+        "group-heartbeat",
+        consumer="kept",
+        member="m",
+        member_epoch=0,
+        topics=[MINE],
+        instance="i",
+    )
+    stranger, _ = granted(f"read={other}")
+    for body in (
+        {"member": "m", "member_epoch": 0, "topics": [other]},
+        {"member": "m", "member_epoch": joined["member_epoch"], "topics": [other]},
+        {"member": "m", "member_epoch": -1, "topics": [other]},
+        {"member": "n", "member_epoch": 0, "topics": [other], "instance": "i"},
+    ):
+        answer = {"consumer": "kept", **body}
+        assert act_code(stranger, "group-heartbeat", answer) == "PERMISSION_DENIED"
+    reset = {"consumer": "kept", "topic": other, "to": "earliest"}
+    assert act_code(stranger, "group-reset", reset) == "GROUP_NOT_FOUND"
+    epoch = joined["member_epoch"]
+    assert (
+        act_code(
+            theirs,
+            "group-heartbeat",
+            {"consumer": "kept", "member": "m", "member_epoch": epoch, "instance": "i"},
+        )
+        is None
+    )
+
+
 def test_a_share_stream_without_the_right_ends_in_band(granted: Granted) -> None:
     for right in RIGHTS:
         client, _ = granted(f"{right}={MINE}")

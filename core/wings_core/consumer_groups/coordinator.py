@@ -13,12 +13,13 @@ later than that, so a member never outlives the session that its last answer pro
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from wings_core.consumer_groups.assignment import TopicSlots
 from wings_core.consumer_groups.group import Beat, ConsumerGroup, Heartbeat
-from wings_core.errors import Unavailable
+from wings_core.errors import FencedMember, InvalidArgument, ResourceExhausted, Unavailable
 from wings_core.metadata.interfaces import ConsumerGroups
 from wings_core.metadata.maintenance import Maintenance, MaintenanceLease
 from wings_core.model import GroupMember
@@ -118,17 +119,10 @@ class GroupCoordinator:
             FencedMember: See `ConsumerGroup.heartbeat`.
             Unavailable: Metadata cannot be reached; the member says the same again.
         """
-        shard = self._shards[zlib.crc32(consumer.encode()) % SHARDS]
-        with shard.lock:
-            lease = self._lease_of(shard)
-            group = shard.groups.get(consumer)
-            if group is None:
-                group = shard.groups[consumer] = self._load(consumer)
-            try:
-                answer = group.heartbeat(beat, self._clock())
-            finally:  # Also where the member is fenced, as other sessions may have ended.
-                self._save(shard, lease, consumer, group)
-            return Answer(answer, self._heartbeat_ms(group, beat.member))
+        with self._opened(consumer) as group:
+            answer = group.heartbeat(beat, self._clock())
+            heartbeat_ms = self._heartbeat_ms(group, beat.member)
+        return Answer(answer, heartbeat_ms)
 
     def members(self, consumer: str) -> list[GroupMember]:
         """Return the live members of a group, by id, as they are stored.
@@ -146,14 +140,7 @@ class GroupCoordinator:
             RunElsewhere: Another node holds the lease of the group.
             Unavailable: Metadata cannot be reached.
         """
-        shard = self._shards[zlib.crc32(consumer.encode()) % SHARDS]
-        with shard.lock:
-            lease = self._lease_of(shard)
-            group = shard.groups.get(consumer)
-            if group is None:
-                group = shard.groups[consumer] = self._load(consumer)
-            if group.expire(self._clock()):
-                self._save(shard, lease, consumer, group)
+        with self._opened(consumer) as group:
             return work(sorted(group.members.values(), key=lambda member: member.member))
 
     def tick(self) -> None:
@@ -164,19 +151,14 @@ class GroupCoordinator:
         """
         members = 0
         for shard in self._shards:
-            with shard.lock:
-                if shard.lease is None:
-                    continue
+            for consumer in list(shard.groups):
                 try:
-                    lease = self._lease_of(shard)
+                    with self._opened(consumer) as group:
+                        members += len(group.members)
+                        if not group.members:
+                            del shard.groups[consumer]
                 except RunElsewhere:
-                    continue
-                for consumer, group in list(shard.groups.items()):
-                    if group.expire(self._clock()):
-                        self._save(shard, lease, consumer, group)
-                    members += len(group.members)
-                    if not group.members:
-                        del shard.groups[consumer]
+                    break
         self._members = members
 
     def close(self) -> None:
@@ -186,6 +168,32 @@ class GroupCoordinator:
                 if shard.lease is not None:
                     self._leases.release_lease(shard.name, self._holder)
                 self._forget(shard)
+
+    @contextmanager
+    def _opened(self, consumer: str) -> Generator[ConsumerGroup]:
+        """Lend a group that this node runs, its ended sessions removed; save what is changed.
+
+        Raises:
+            RunElsewhere: Another node holds the lease of the group.
+            Unavailable: Metadata cannot be reached.
+        """
+        shard = self._shards[zlib.crc32(consumer.encode()) % SHARDS]
+        with shard.lock:
+            lease = self._lease_of(shard)
+            group = shard.groups.get(consumer)
+            if group is None:
+                group = shard.groups[consumer] = self._load(consumer)
+            try:
+                if group.expire(self._clock()):
+                    self._save(shard, lease, consumer, group)
+                yield group
+            except (FencedMember, InvalidArgument, ResourceExhausted):
+                self._save(shard, lease, consumer, group)
+                raise
+            except BaseException:
+                shard.groups.pop(consumer, None)  # Half changed: it is loaded again.
+                raise
+            self._save(shard, lease, consumer, group)
 
     def _lease_of(self, shard: _Shard) -> MaintenanceLease:
         """Return the lease of a shard, acquired or renewed where that is due."""

@@ -78,8 +78,8 @@ class ConsumerGroup:
     Args:
         slots_of: Returns the slots of topics by UUID, without those that do not exist.
         epoch: The highest epoch that was given out.
-        members: The members as stored, each with a whole session from `now` on.
-        now: The time.
+        members: The members, by id.
+        sessions: Their sessions, by the members' ids.
     """
 
     slots_of: Callable[[Iterable[str]], Mapping[str, TopicSlots]]
@@ -151,18 +151,10 @@ class ConsumerGroup:
             self._remove(gone)
         return gone
 
-    def next_expiry(self) -> float | None:
-        """Return the earliest time at which a session may end; None: there are no members."""
-        return min((session.deadline for session in self.sessions.values()), default=None)
-
     @property
     def is_settled(self) -> bool:
         """Whether every member holds its target, and nothing else."""
         return all(each.target == each.assigned == each.held for each in self.members.values())
-
-    def refresh(self) -> None:
-        """Assign anew, as a topic was created or deleted."""
-        self._retarget()
 
     def take_change(self) -> GroupChange | None:
         """Return what changed since the last call; None: nothing that is durable."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -47,7 +48,7 @@ class GroupMember:
 
     def to_json(self) -> str:
         """Return the member as JSON, the inverse of `from_json`."""
-        return _MEMBER.dump_json(self).decode()
+        return _member_adapter().dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> "GroupMember":
@@ -57,12 +58,15 @@ class GroupMember:
             InvalidArgument: The text is none.
         """
         try:
-            return _MEMBER.validate_json(text)
+            return _member_adapter().validate_json(text)
         except ValidationError:
             raise InvalidArgument(f"{text[:80]!r} is no member of a consumer group") from None
 
 
-_MEMBER = TypeAdapter(GroupMember)
+@cache
+def _member_adapter() -> TypeAdapter[GroupMember]:
+    """Return the adapter, which clients never need."""
+    return TypeAdapter(GroupMember)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,90 @@
+"""The coordinator of groups beside its metadata: half-made changes, and leases that it lets go."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from wings_core.consumer_groups.assignment import TopicSlots
+from wings_core.consumer_groups.coordinator import LEASE_SECONDS, GroupCoordinator, RunElsewhere
+from wings_core.consumer_groups.group import JOIN, LEAVE, Heartbeat
+from wings_core.errors import Unavailable
+from wings_core.metadata.sqlite import SqliteMetadata
+
+TOPIC = "t" * 32
+
+
+class World:
+    """A clock, and slots that can be out of reach."""
+
+    def __init__(self) -> None:
+        self.time = 1_000.0
+        self.is_reachable = True
+
+    def slots_of(self, topics: Iterable[str]) -> Mapping[str, TopicSlots]:
+        if not self.is_reachable:
+            raise Unavailable("metadata cannot be reached")
+        return dict.fromkeys(topics, TopicSlots(0b1111, 0b1111))
+
+    def coordinator(self, metadata: SqliteMetadata, holder: str) -> GroupCoordinator:
+        return GroupCoordinator(
+            metadata.consumer_groups,
+            metadata.maintenance,
+            holder,
+            self.slots_of,
+            lambda: self.time,
+        )
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def metadata(tmp_path: Path, world: World) -> Iterator[SqliteMetadata]:
+    with SqliteMetadata(
+        tmp_path / "metadata.sqlite", clock=lambda: int(world.time * 1_000_000)
+    ) as opened:
+        yield opened
+
+
+def join(coordinator: GroupCoordinator, member: str) -> int:
+    topics = frozenset({TOPIC})
+    return coordinator.heartbeat("g", Heartbeat(member, JOIN, topics, session_ms=6_000)).beat.epoch
+
+
+def test_a_change_that_is_half_made_as_metadata_is_away_leaves_nothing(
+    metadata: SqliteMetadata, world: World
+) -> None:
+    coordinator = world.coordinator(metadata, "one")
+    join(coordinator, "a")
+    join(coordinator, "b")
+    world.is_reachable = False
+    with pytest.raises(Unavailable):
+        join(coordinator, "c")
+    with pytest.raises(Unavailable):
+        coordinator.heartbeat("g", Heartbeat("a", LEAVE))
+    assert [member.member for member in metadata.consumer_groups.load("g").members] == ["a", "b"]
+    world.is_reachable = True
+    assert [member.member for member in coordinator.members("g")] == ["a", "b"]
+    world.time += 7
+    assert coordinator.members("g") == [], "each has a session that ends"
+
+
+def test_the_lease_of_groups_without_members_is_let_go(
+    metadata: SqliteMetadata, world: World
+) -> None:
+    first, second = (world.coordinator(metadata, name) for name in ("one", "two"))
+    join(first, "a")
+    for _ in range(3):
+        world.time += LEASE_SECONDS / 2
+        first.tick()
+        with pytest.raises(RunElsewhere):
+            second.members("g")
+        first.heartbeat("g", Heartbeat("a", metadata.consumer_groups.load("g").members[0].epoch))
+    first.heartbeat("g", Heartbeat("a", LEAVE))
+    for _ in range(3):
+        world.time += LEASE_SECONDS / 2
+        first.tick()
+    assert second.members("g") == []
