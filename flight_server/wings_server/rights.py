@@ -138,7 +138,8 @@ def _writer(_: Log, body: TransactionBegin) -> list[str]:
 
 def _published_offsets(_: Log, body: StagePublish) -> list[str]:
     entries = () if body.offsets is None else body.offsets.offsets
-    return [str(TopicName.parse(entry.topic)) for entry in entries]
+    names = dict.fromkeys(entry.topic for entry in entries)
+    return [str(TopicName.parse(name)) for name in names]
 
 
 def _all(_: Principal, answer: Any) -> Answer:

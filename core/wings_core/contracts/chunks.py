@@ -168,13 +168,18 @@ def ranges_metadata(
             the order of the rows.
         slots: Slot of the partition of each range; None: the read is not of slots.
     """
-    each = [
-        f'{{"partition": {partition}, "start_offset": {start}, "end_offset": {end}, "rows": {rows}'
-        for partition, start, end, rows in ranges
-    ]
-    if slots is not None:
-        each = [f'{text}, "slot": {slot}' for text, slot in zip(each, slots, strict=True)]
-    found = "".join([f"{text}}}, " for text in each])[: -len(", ")]
+    ended = (
+        zip(ranges, repeat("}"), strict=False)
+        if slots is None
+        else zip(ranges, [f', "slot": {slot}}}' for slot in slots], strict=True)
+    )
+    found = ", ".join(
+        [
+            f'{{"partition": {partition}, "start_offset": {start}, "end_offset": {end}, '
+            f'"rows": {rows}{end_text}'
+            for (partition, start, end, rows), end_text in ended
+        ]
+    )
     return f'{{"ranges": [{found}]}}'.encode()
 
 

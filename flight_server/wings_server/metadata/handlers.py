@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
@@ -36,8 +35,6 @@ from wings_core.protocol.v1 import tokens_pb2 as tokens_pb
 from wings_core.schemas import check_topic_schema
 from wings_server.metadata.copies import CopyHandlers
 from wings_server.metadata.requests import TOPICS_BYTES_MAX, page, page_size_of, snake_case
-
-_NO_SCHEMA = pa.schema([])
 
 
 def services(

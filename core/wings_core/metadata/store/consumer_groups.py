@@ -33,6 +33,7 @@ class DatabaseConsumerGroups(ConsumerGroups):
         check_id("the consumer's name", consumer)
         for member in change.changed:
             check_id("the member's name", member.member)
+            check_text("the instance", member.instance or "")
 
         def work(connection: Connection) -> None:
             _save(connection, consumer, change)
@@ -81,9 +82,11 @@ def check_fence(
             the consumer's group has members.
     """
     # Excludes a change of the group; the next statement sees the members as they are then.
-    connection.execute(
+    group = connection.execute(
         "SELECT epoch FROM consumer_groups WHERE consumer = %s FOR SHARE", (consumer,)
-    )
+    ).fetchone()
+    if group is None and member is None:  # Which most consumers are.
+        return
     row = connection.execute(
         "SELECT state FROM consumer_group_members WHERE consumer = %s "
         "AND (%s::text IS NULL OR member = %s::text) LIMIT 1",
