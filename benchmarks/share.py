@@ -184,7 +184,7 @@ def _bench(replicas: int) -> Generator[_Bench]:
             coordinator = Coordinator(Replicas(links), ShareSource(metadata.registry))
         else:
             store = SqliteHoldStore(directory / "holds.sqlite")
-            replica = stack.enter_context(closing(Replica(store)))
+            replica = stack.enter_context(closing(Replica(lambda: store)))
             own = Replicas([LocalLink(replica)], local=True)
             coordinator = Coordinator(own, ShareSource(metadata.registry))
         yield stack.enter_context(closing(_Bench(metadata, coordinator, directory)))

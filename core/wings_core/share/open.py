@@ -1,19 +1,20 @@
 """Where the holds of share groups are: in this process, at replicas elsewhere, or nowhere."""
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wings_core.errors import InvalidArgument, TopicNotFound
+from wings_core.errors import InvalidArgument, StorageCorrupt, TopicNotFound, Unavailable
 from wings_core.metadata.interfaces import Admin, Groups, all_topics
 from wings_core.metadata.sqlite.integrity import is_empty
 from wings_core.model import ShareGroup
 from wings_core.share.coordinator.coordinator import Replicas
 from wings_core.share.quorum.run import LocalLink
 from wings_core.share.replica.copies import PostgresCopies
+from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.sqlite_store import SqliteHoldStore, damaged
-from wings_core.share.replica.standby import StandbyReplica
 
 if TYPE_CHECKING:
     from wings_core.security.peers import PeerAccess
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 OpenReplicas = Callable[[], Replicas]
 """Opens the replicas of a coordinator, which closes them."""
+
+_logger = logging.getLogger(__name__)
 
 
 def open_embedded(path: Path, groups: Callable[[], Sequence[ShareGroup]]) -> Replicas:
@@ -34,7 +37,7 @@ def open_embedded(path: Path, groups: Callable[[], Sequence[ShareGroup]]) -> Rep
     return Replicas([LocalLink(replica)], local=True, own=replica)
 
 
-def open_replica(path: Path, groups: Callable[[], Sequence[ShareGroup]]) -> StandbyReplica:
+def open_replica(path: Path, groups: Callable[[], Sequence[ShareGroup]]) -> Replica:
     """Open a replica in a file, created where it is not there and no group is.
 
     Never raises: while the file cannot be used, the replica refuses, and what is damaged it refuses
@@ -50,7 +53,7 @@ def open_replica(path: Path, groups: Callable[[], Sequence[ShareGroup]]) -> Stan
             raise damaged(path, "it is missing or empty, and there are share groups")
         return SqliteHoldStore(path)
 
-    return StandbyReplica(open_store)
+    return _tried(Replica(open_store))
 
 
 def all_groups(admin: Admin, groups: Groups) -> list[ShareGroup]:
@@ -93,9 +96,7 @@ class SharedHolds:
 
         self._access = access
         self._address = ""
-        self.replica = StandbyReplica(
-            lambda: store(url, claim_seconds=0, address=self._address), waits=True
-        )
+        self.replica = Replica(lambda: store(url, claim_seconds=0, address=self._address))
         """To be served to the other nodes."""
         self._connections = PostgresConnections(url, SCHEMA)
         self._owner = OwnerLookup(self._connections)
@@ -131,14 +132,25 @@ def open_postgres_store(url: str, schema: str) -> "PostgresHoldStore":
     return _postgres_store()(url, schema)
 
 
-def open_standby(url: str) -> StandbyReplica:
+def open_standby(url: str) -> Replica:
     """Open a replica in PostgreSQL that refuses while another process serves it; never waits.
 
     Raises:
         InvalidArgument: The URL cannot be read, or this installation cannot use PostgreSQL.
     """
     store = _postgres_store()
-    return StandbyReplica(lambda: store(url, claim_seconds=0))
+    return _tried(Replica(lambda: store(url, claim_seconds=0)))
+
+
+def _tried(replica: Replica) -> Replica:
+    """Open the store of a replica, if that is possible by now; it is tried again later."""
+    try:
+        replica.open()
+    except StorageCorrupt as error:
+        _logger.error("%s", error.message)
+    except Unavailable as error:
+        _logger.warning("share groups are refused for now: %s", error.message)
+    return replica
 
 
 def _postgres_store() -> "type[PostgresHoldStore]":

@@ -1,5 +1,6 @@
 """A replica of holds as a process of its own."""
 
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -48,8 +49,9 @@ class HoldServer:
         settings = self.settings
         with ExitStack() as started:
             security = service_security(settings)
-            store = _open_store(settings, started)
-            self.replica = started.enter_context(closing(Replica(store)))
+            replica = self.replica = Replica(_store_of(settings, started))
+            started.enter_context(closing(replica))
+            replica.open()
             service = GrpcService([hold_service(self.replica)], settings.listen, security)
             self.tls = security.tls
             service.start()
@@ -72,14 +74,15 @@ class HoldServer:
         self._stop.close()
 
 
-def _open_store(settings: HoldSettings, started: ExitStack) -> HoldStore:
+def _store_of(settings: HoldSettings, started: ExitStack) -> Callable[[], HoldStore]:
     if settings.holds_url is not None:
-        return open_postgres_store(settings.holds_url.get_secret_value(), settings.holds_schema)
+        url = settings.holds_url.get_secret_value()
+        return lambda: open_postgres_store(url, settings.holds_schema)
     directory = started.enter_context(DataDirectory.open(settings.data_dir, "metadata"))
     # For its reserve, so that acknowledgements work on a full disk.
     disk = DiskGuard(directory.path, settings.limits.disk_free_bytes_min, directory.reserve)
     started.callback(disk.close)
-    return SqliteHoldStore(directory.holds)
+    return lambda: SqliteHoldStore(directory.holds)
 
 
 def rebuild_directory(path: Path, metadata_url: str | None) -> Rebuilt:

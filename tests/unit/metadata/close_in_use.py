@@ -94,7 +94,7 @@ def postgres(url: str) -> Opened:
 def replica(directory: Path) -> Opened:
     """A replica whose store is closed under it, as a simulated crash does."""
     opened = SqliteHoldStore(directory / "replica.sqlite")
-    under_test = Replica(opened)
+    under_test = Replica(lambda: opened)
 
     def hold(number: int) -> None:
         lease = Lease("c", number, "m")

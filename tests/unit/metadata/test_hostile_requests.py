@@ -61,7 +61,7 @@ class Service:
 
     def __init__(self, directory: Path) -> None:
         self._metadata = SqliteMetadata(directory / "metadata.db")
-        self._replica = Replica(SqliteHoldStore(directory / "holds.db"))
+        self._replica = Replica(lambda: SqliteHoldStore(directory / "holds.db"))
         self._service = MetadataService(
             self._metadata, "store", Address("127.0.0.1", 0), holds=self._replica
         )

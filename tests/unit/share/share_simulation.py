@@ -87,7 +87,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self.partitions: dict[Any, StoredPartition] = {}
         self.all_marks: dict[str, Mark] = {}
-        self.is_stale = False
+        self.is_stale = self.is_lost = False
 
     def check(self) -> None:
         pass
@@ -313,7 +313,8 @@ class World:
 
     def start_replica(self, node: ReplicaNode) -> None:
         node.up = True
-        node.replica = self.parts.replica(node.store, node.clock)
+        node.replica = self.parts.replica(lambda: node.store, node.clock)
+        node.replica.open()
         self.observer.replica_started(node)
 
     def start_coordinator(self, node: CoordinatorNode) -> None:

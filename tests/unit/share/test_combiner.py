@@ -50,7 +50,7 @@ def lease(number: int) -> Lease:
 
 def held(store: SlowStore) -> Replica:
     """Return a replica with a message held for each worker."""
-    replica = Replica(store)
+    replica = Replica(lambda: store)
     requests = [
         HoldRequest(KEY, (OffsetRange(number, number),), lease(number), 60_000, 1_000)
         for number in range(WORKERS)
@@ -127,7 +127,7 @@ def test_acknowledgements_of_many_partitions_and_requests_share_a_write(
     group = share.group(topic=topic)
     leased = [each for partition in (A, B) for each in share.acquire(group, 4, partition=partition)]
     writes: list[object] = []
-    store = share.replicas[0]._store  # pyright: ignore[reportPrivateUsage]
+    store = share.stores[0]
     write = store.write
 
     def counted(*args: Any) -> None:

@@ -222,7 +222,7 @@ def test_a_file_without_checksums_gets_them(tmp_path: Path) -> None:
         old.execute("PRAGMA user_version = 1")
         old.commit()
     assert not list(problems_of(path))
-    with closing(Replica(SqliteHoldStore(path))) as replica:
+    with closing(Replica(lambda: SqliteHoldStore(path))) as replica:
         (state,) = replica_calls.read(replica, GROUP, ())
     assert (state.start_offset, state.finished) == (12, (OffsetRange(20, 30),))
     assert not list(problems_of(path))

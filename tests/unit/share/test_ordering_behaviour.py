@@ -105,7 +105,7 @@ def test_another_coordinator_neither_overtakes_nor_stalls(remote_share: ShareUnd
 def test_a_replica_that_missed_an_acceptance_does_not_hold_up_the_next(tmp_path: Path) -> None:
     clock, key = HandClock(), ShareKey("group", "topic", A)
     mine, theirs = Lease("c", 1, "m"), Lease("c", 2, "m")
-    replica = Replica(SqliteHoldStore(tmp_path / "holds.sqlite"), clock)
+    replica = Replica(lambda: SqliteHoldStore(tmp_path / "holds.sqlite"), clock)
 
     def hold(first: int, last: int, next_offset: int | None) -> PartOutcome:
         ranges = (OffsetRange(first, last),)
@@ -120,7 +120,7 @@ def test_a_replica_that_missed_an_acceptance_does_not_hold_up_the_next(tmp_path:
     assert hold(5, 9, 5) is PartOutcome.OK
     assert hold(0, 4, 5) is PartOutcome.TOMB
     replica.close()
-    replica = Replica(SqliteHoldStore(tmp_path / "holds.sqlite"), clock)
+    replica = Replica(lambda: SqliteHoldStore(tmp_path / "holds.sqlite"), clock)
     assert hold(0, 4, None) is PartOutcome.TOMB
     replica.close()
 

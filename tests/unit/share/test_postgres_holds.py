@@ -21,11 +21,11 @@ from wings_core.metadata.postgres.connections import Connection
 from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.model import OffsetRange, ShareKey
-from wings_core.share.replica import postgres_lease, postgres_store, standby
+from wings_core.share.replica import postgres_lease, postgres_store
+from wings_core.share.replica import replica as replica_module
 from wings_core.share.replica.postgres_store import PostgresHoldStore
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import LeaseEntry, PartOutcome
-from wings_core.share.replica.standby import StandbyReplica
 from wings_core.times import Deadline
 from wings_server.holds.process import HoldServer
 from wings_server.settings import Address, HoldSettings, load
@@ -44,17 +44,17 @@ def proxy(postgres: PostgresServer) -> Generator[CommitProxy]:
         made.close()
 
 
-def hold(replica: Replica | StandbyReplica, first: int, last: int) -> list[PartOutcome]:
+def hold(replica: Replica, first: int, last: int) -> list[PartOutcome]:
     parts = replica_calls.hold(replica, KEY, [OffsetRange(first, last)], MINE, TTL_MS, 1_000)
     return [part.outcome for part in parts]
 
 
-def finish(replica: Replica | StandbyReplica, first: int, last: int) -> None:
+def finish(replica: Replica, first: int, last: int) -> None:
     parts = replica_calls.tombstone(replica, KEY, [LeaseEntry(first, last, MINE)])
     assert all(part.outcome is PartOutcome.OK for part in parts)
 
 
-def start_of(replica: Replica | StandbyReplica) -> int:
+def start_of(replica: Replica) -> int:
     (state,) = replica_calls.read(replica, "group", [UNPARTITIONED])
     return state.start_offset
 
@@ -63,7 +63,7 @@ def start_of(replica: Replica | StandbyReplica) -> int:
 def test_a_tombstone_whose_answer_is_lost_is_read_again_and_holds_stay(
     postgres_holds: PostgresHolds, proxy: CommitProxy, cut: Cut
 ) -> None:
-    with closing(Replica(postgres_holds.open(url=through(proxy)), HandClock())) as replica:
+    with closing(Replica(lambda: postgres_holds.open(url=through(proxy)), HandClock())) as replica:
         hold(replica, 0, 9)
         finish(replica, 0, 1)
         proxy.arm(cut)
@@ -78,14 +78,14 @@ def test_a_tombstone_whose_answer_is_lost_is_read_again_and_holds_stay(
         )
         assert part.outcome is PartOutcome.NOK
         finish(replica, 4, 9)
-    with closing(Replica(postgres_holds.open(), HandClock())) as replica:
+    with closing(Replica(postgres_holds.open, HandClock())) as replica:
         assert start_of(replica) == (2 if cut == "before" else 10)
 
 
 def test_a_write_that_arrives_late_is_over_when_all_is_read_again(
     postgres_holds: PostgresHolds, proxy: CommitProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with closing(Replica(postgres_holds.open(url=through(proxy)), HandClock())) as replica:
+    with closing(Replica(lambda: postgres_holds.open(url=through(proxy)), HandClock())) as replica:
         hold(replica, 0, 9)
         monkeypatch.setattr(postgres_lease, "CALL_SECONDS_MAX", 1.0)
         proxy.arm("delayed")
@@ -104,7 +104,7 @@ def test_a_write_that_arrives_late_is_over_when_all_is_read_again(
 
 def finish_every_other(postgres_holds: PostgresHolds, ranges: int) -> None:
     """Leave so many ranges to the next who opens the holds."""
-    with closing(Replica(postgres_holds.open(), HandClock())) as replica:
+    with closing(Replica(postgres_holds.open, HandClock())) as replica:
         for first in range(1, 2 * ranges, 2):
             hold(replica, first, first)
             finish(replica, first, first)
@@ -199,33 +199,13 @@ def test_a_renewal_that_fails_in_any_way_is_tried_again(
             assert not deadline.passed, "the lease is not renewed any more"
 
 
-def test_whoever_lost_the_lease_writes_nothing_and_answers_nothing(
-    postgres_holds: PostgresHolds,
-) -> None:
-    clock = HandClock()
-    with closing(Replica(old := postgres_holds.open(), clock)) as replica:
-        hold(replica, 0, 9)
-        postgres_holds.end_lease()
-        with closing(Replica(postgres_holds.open(), clock)) as successor:
-            # Until it writes, or renews, it does not know; its write is refused.
-            with pytest.raises(Unavailable, match="taken over"):
-                finish(replica, 0, 3)
-            assert old.is_lost
-            for call in (lambda: hold(replica, 20, 29), lambda: start_of(replica)):
-                with pytest.raises(Unavailable, match="taken over"):
-                    call()
-            assert start_of(successor) == 0
-            # What the first one may have granted is respected.
-            assert hold(successor, 0, 9) == [PartOutcome.NOK]
-
-
 def test_a_standby_takes_over_what_another_process_gives_up(
     postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standby, "TRY_SECONDS", 0.0)
+    monkeypatch.setattr(replica_module, "TRY_SECONDS", 0.0)
     clock = HandClock()
-    first = StandbyReplica(postgres_holds.open, clock)
-    other = StandbyReplica(postgres_holds.open, clock)
+    first = Replica(postgres_holds.open, clock)
+    other = Replica(postgres_holds.open, clock)
     with closing(first), closing(other):
         hold(first, 0, 9)
         finish(first, 0, 3)
@@ -237,28 +217,34 @@ def test_a_standby_takes_over_what_another_process_gives_up(
             start_of(first)
 
 
-def test_a_standby_that_was_taken_over_becomes_one_again(
+def test_whoever_lost_the_lease_writes_and_answers_nothing_until_it_has_it_again(
     postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standby, "TRY_SECONDS", 0.0)
+    monkeypatch.setattr(replica_module, "TRY_SECONDS", 0.0)
     clock = HandClock()
-    with closing(StandbyReplica(postgres_holds.open, clock)) as first:
+    with closing(Replica(postgres_holds.open, clock)) as first:
         hold(first, 0, 9)
         postgres_holds.end_lease()
-        with closing(StandbyReplica(postgres_holds.open, clock)) as other:
+        with closing(Replica(postgres_holds.open, clock)) as other:
             assert start_of(other) == 0
+            # Until it writes, or renews, it does not know; its write is refused.
             with pytest.raises(Unavailable, match="taken over"):
                 finish(first, 0, 3)
-            with pytest.raises(Unavailable, match="another process"):
-                start_of(first)
+            assert not first.serves
+            for call in (lambda: hold(first, 20, 29), lambda: start_of(first)):
+                with pytest.raises(Unavailable, match="another process"):
+                    call()
+            assert start_of(other) == 0
+            # What the first one may have granted is respected.
+            assert hold(other, 0, 9) == [PartOutcome.NOK]
         assert start_of(first) == 0
 
 
 def test_nobody_waits_for_long_while_a_standby_takes_over(
     postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standby, "TRY_SECONDS", 0.0)
-    monkeypatch.setattr(standby, "LOCK_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(replica_module, "TRY_SECONDS", 0.0)
+    monkeypatch.setattr(replica_module, "LOCK_WAIT_SECONDS", 0.01)
     begun, go_on = threading.Event(), threading.Event()
     answers = iter([False, True])
 
@@ -269,11 +255,13 @@ def test_nobody_waits_for_long_while_a_standby_takes_over(
         assert go_on.wait(30)
         return postgres_holds.open()
 
-    with closing(StandbyReplica(open_slowly, HandClock())) as taking, ThreadPoolExecutor(1) as one:
+    with closing(Replica(open_slowly, HandClock())) as taking, ThreadPoolExecutor(1) as one:
+        with pytest.raises(Unavailable, match="another process"):
+            taking.open()
         first = one.submit(start_of, taking)
         assert begun.wait(30)
         try:
-            with pytest.raises(Unavailable, match="taken over"):
+            with pytest.raises(Unavailable, match="opens"):
                 start_of(taking)
         finally:
             go_on.set()

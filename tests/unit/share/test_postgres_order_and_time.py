@@ -22,7 +22,8 @@ RESTART_SECONDS = 25.0
 def share(tmp_path: Path, postgres_holds: PostgresHolds) -> Generator[ShareUnderTest]:
     class OverPostgres(ShareUnderTest):
         def open_replica(self, number: int) -> Replica:
-            return Replica(postgres_holds.open(), self.clock)
+            store = self.stores[number] = postgres_holds.open()
+            return Replica(lambda: store, self.clock)
 
     with open_sqlite(tmp_path) as metadata:
         under_test = OverPostgres(metadata, tmp_path, 1)

@@ -142,7 +142,7 @@ def test_requests_of_several_partitions_are_carried_out_together(
 ) -> None:
     service = remote_share.services[0]
     assert service is not None
-    store = remote_share.replicas[0]._store  # pyright: ignore[reportPrivateUsage]
+    store = remote_share.stores[0]
     writes: list[object] = []
     write = store.write
 

@@ -58,7 +58,8 @@ class RestartedReplica:
 
     def open(self) -> None:
         self.store = self.open_store()
-        self.replica = Replica(self.store, self.clock)
+        self.replica = Replica(lambda: self.store, self.clock)
+        self.replica.open()
 
     def crash(self) -> None:
         self.abandon_store()
@@ -353,7 +354,10 @@ def test_calls_are_refused_while_a_replica_reads_its_store_again(
     stale_store: StaleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replica, "LOCK_WAIT_SECONDS", 0.01)
-    with closing(Replica(stale_store, HandClock())) as under_test, ThreadPoolExecutor(1) as other:
+    with (
+        closing(Replica(lambda: stale_store, HandClock())) as under_test,
+        ThreadPoolExecutor(1) as other,
+    ):
         stale_store.stale = True
         first = other.submit(replica_calls.read, under_test, "group", [UNPARTITIONED])
         assert stale_store.reading.wait(30)
@@ -368,7 +372,7 @@ def test_calls_are_refused_while_a_replica_reads_its_store_again(
 def test_a_replica_whose_lease_ended_while_it_read_its_store_again_grants_nothing(
     stale_store: StaleStore,
 ) -> None:
-    with closing(Replica(stale_store, HandClock())) as under_test:
+    with closing(Replica(lambda: stale_store, HandClock())) as under_test:
 
         def hold() -> list[RangeAnswer]:
             return replica_calls.hold(under_test, KEY, [OffsetRange(0, 0)], MINE, TTL_MS, PLENTY)

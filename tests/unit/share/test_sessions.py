@@ -33,7 +33,7 @@ class HaltedReplica(Replica):
     """A replica that carries out nothing while it is halted, and tells of what it does."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(SqliteHoldStore(path))
+        super().__init__(lambda: SqliteHoldStore(path))
         self.goes = threading.Event()
         self.goes.set()
         self.begun: SimpleQueue[int] = SimpleQueue()

@@ -14,8 +14,8 @@ from wings_core.share.remote import shared
 from wings_core.share.remote.link import RemoteLink
 from wings_core.share.remote.session import HoldSession
 from wings_core.share.remote.shared import SharedLink
+from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import Answer, ForgetRequest
-from wings_core.share.replica.standby import StandbyReplica
 from wings_core.times import Deadline
 
 SECONDS = 30.0
@@ -32,7 +32,7 @@ def fail(_: threading.Thread) -> NoReturn:
 def test_a_request_whose_next_owner_no_thread_can_ask_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    link = SharedLink(StandbyReplica(refuse), "127.0.0.1:9", lambda: None, PeerAccess())
+    link = SharedLink(Replica(refuse), "127.0.0.1:9", lambda: None, PeerAccess())
     answers: list[Answer] = []
     late = Unavailable("it does not answer")
     monkeypatch.setattr(threading.Thread, "start", fail)
@@ -61,7 +61,7 @@ def test_a_link_that_is_slow_to_close_holds_up_no_other(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(shared, "LINKS_MAX", 1)
     monkeypatch.setattr(RemoteLink, "close", close_slowly)
-    link = SharedLink(StandbyReplica(refuse), "127.0.0.1:9", lambda: None, PeerAccess())
+    link = SharedLink(Replica(refuse), "127.0.0.1:9", lambda: None, PeerAccess())
     remote: Callable[[str], RemoteLink] = link._remote  # pyright: ignore[reportPrivateUsage]
     remote("127.0.0.1:1")
     with ThreadPoolExecutor(2) as threads:

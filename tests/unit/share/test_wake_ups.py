@@ -331,6 +331,6 @@ def test_a_request_that_is_refused_as_another_thread_takes_it_ends_with_the_refu
             self._waiting.clear()
             raise Unavailable("occupied")
 
-    with closing(Occupied(SqliteHoldStore(tmp_path / "holds.sqlite"))) as replica:
+    with closing(Occupied(lambda: SqliteHoldStore(tmp_path / "holds.sqlite"))) as replica:
         (answer,) = replica.perform([ReadRequest("group", ())])
         assert isinstance(answer, Unavailable)

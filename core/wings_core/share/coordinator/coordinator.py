@@ -51,8 +51,8 @@ from wings_core.share.model import (
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.run import ReplicaLink, Runner
 from wings_core.share.quorum.votes import UNTOUCHED, KnownPartition
+from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import LeaseEntry
-from wings_core.share.replica.standby import StandbyReplica
 from wings_core.share.replica.store import StoredPartition
 from wings_core.times import Deadline
 
@@ -67,7 +67,7 @@ class Replicas:
     """The way to each, closed with the coordinator; none: it serves no groups."""
     local: bool = False
     """Whether the only replica is in this process."""
-    own: StandbyReplica | None = None
+    own: Replica | None = None
     """A replica that is closed with the coordinator."""
 
 

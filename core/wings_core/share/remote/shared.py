@@ -13,8 +13,8 @@ from functools import partial
 from wings_core.errors import Unavailable, WingsError
 from wings_core.security.peers import PeerAccess
 from wings_core.share.remote.link import RemoteLink
+from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import Answer, ReleaseRequest, Request, refused
-from wings_core.share.replica.standby import StandbyReplica
 from wings_core.times import Deadline
 
 LINKS_MAX = 16
@@ -25,7 +25,7 @@ class SharedLink:
     """A link to the replica wherever it is served, in this process or in another.
 
     Args:
-        standby: This process's, which takes over; not closed with the link.
+        replica: This process's, which takes over; not closed with the link.
         own: Where others reach this process.
         find_owner: Returns where the process is reached that serves the replica; None: none does.
         access: Credentials presented to it.
@@ -33,12 +33,12 @@ class SharedLink:
 
     def __init__(
         self,
-        standby: StandbyReplica,
+        replica: Replica,
         own: str,
         find_owner: Callable[[], str | None],
         access: PeerAccess,
     ) -> None:
-        self._standby = standby
+        self._replica = replica
         self._own = own
         self._find_owner = find_owner
         self._access = access
@@ -65,13 +65,13 @@ class SharedLink:
         """Make requests of an owner that is known, or of the one that is looked up."""
         link: RemoteLink | None = None
         try:
-            if not self._standby.serves:
+            if not self._replica.serves:
                 owner = owner or self._look_up()
                 link = None if owner is None else self._remote(owner)
         except WingsError as error:
             answers: Sequence[Answer] = refused(requests, error)
         else:
-            answers = self._standby.perform(requests) if link is None else ()
+            answers = self._replica.perform(requests) if link is None else ()
         if link is None:
             for number, answer in enumerate(answers):
                 done(number, answer)

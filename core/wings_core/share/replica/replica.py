@@ -1,5 +1,9 @@
 """Replica: holds in memory, tombstones and counts durable; one vote of the majority.
 
+**The store may be away.** One of several processes has what is in PostgreSQL; a file may be
+damaged, or its disk full. Until the store can be opened, requests are refused; once a second one
+tries again. Damage stays until the next start.
+
 **A restart forgets the holds.** Before a hold is granted that would expire after the group's mark,
 the mark is moved past it, durably and in coarse steps. After a restart nothing of the group is held
 until the mark has passed: a lease granted before still holds alone. A replica that is
@@ -7,8 +11,8 @@ closed moves the marks back to what is really held.
 
 Memory is changed first, then the store is written, then the answer is given; a failed write undoes
 the change. One lock covers it all, the write included. Requests of other threads wait for the lock
-and go into the next write, so a hundred threads share one sync. While the store is read again, or
-forgets a group, other calls are refused.
+and go into the next write, so a hundred threads share one sync. While the store is opened, read
+again, or forgets a group, other calls are refused.
 """
 
 import heapq
@@ -16,11 +20,17 @@ import itertools
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from wings_core.errors import GroupNotFound, Internal, Unavailable, WingsError
+from wings_core.errors import (
+    GroupNotFound,
+    Internal,
+    StorageCorrupt,
+    Unavailable,
+    WingsError,
+)
 from wings_core.model import HeldRange, Lease
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock, MonotonicClock
@@ -43,6 +53,7 @@ from wings_core.share.replica.requests import (
     refused,
 )
 from wings_core.share.replica.store import HoldStore, Mark
+from wings_core.times import Deadline
 
 MARK_SHARE = 0.25
 MARK_SECONDS_MIN = 1.0
@@ -53,6 +64,9 @@ FORGOTTEN_MAX = 10_000
 
 LOCK_WAIT_SECONDS = 1.0
 """Longest wait for the lock while the replica does something that may take minutes."""
+
+TRY_SECONDS = 1.0
+"""Pause between attempts to open the store."""
 
 SWEEP_MAX = 10_000
 """Holds that expire in one call at most."""
@@ -83,40 +97,64 @@ class _Pending:
 class Replica:
     """A `HoldReplica`; all methods from any thread, and each blocks for a sync of the disk at most.
 
-    Exceptions are a `ForgetRequest`, and the first call after a write with an unknown outcome,
-    which reads the store again: both take as long as there are ranges.
+    Exceptions are the request that opens the store, a `ForgetRequest`, and the first call after a
+    write with an unknown outcome, which reads the store again: they take as long as there are
+    ranges.
 
     Args:
-        store: Loaded here, and closed with the replica.
+        open_store: Opens the store without waiting for its owner; raises `Unavailable` where there
+            is one. The store is closed with the replica.
         clock: The clock of TTLs.
     """
 
-    def __init__(self, store: HoldStore, clock: Clock | None = None) -> None:
-        self._partitions: dict[ShareKey, ReplicaPartition] = {}
-        self._keys: dict[str, dict[Partition, ShareKey]] = {}
-        """Keys by group and partition."""
-        self._forgotten: OrderedDict[str, None] = OrderedDict()
-        self._expiries: list[Expiry] = []
-        self._pushed = 0
-        self._holds = 0
-        self._touched: dict[ShareKey, ReplicaPartition] = {}
-        """Partitions that may have changed since the last write."""
-        self._refused_until: dict[str, float] = {}
-        """Until when a group is refused, as holds of before the start may not have expired."""
-
+    def __init__(self, open_store: Callable[[], HoldStore], clock: Clock | None = None) -> None:
+        self._open_store = open_store
+        self._clock = clock or MonotonicClock()
+        self._lock = threading.Lock()
         self._waiting: deque[_Pending] = deque()
         """Calls whose requests no thread has taken yet."""
-        self._lock = threading.Lock()
-        self._store = store
-        self._clock = clock or MonotonicClock()
         self._closed = False
         self._occupied = False
         """Whether the thread with the lock does something that may take minutes."""
-        for stored in store.load():
-            self._add(ReplicaPartition(stored.key, stored))
+        self._store: HoldStore | None = None
+        self._refusal: WingsError = Unavailable("this replica of holds is closed")
+        """The error of requests while the store is not open."""
+        self._next_try = Deadline.after(0)
+        self._forgotten: OrderedDict[str, None] = OrderedDict()
+        self._partitions: dict[ShareKey, ReplicaPartition] = {}
+        self._keys: dict[str, dict[Partition, ShareKey]] = {}
+        """Keys by group and partition."""
+        self._expiries: list[Expiry] = []
+        self._numbers = itertools.count()
+        """Numbers of expiries, so that those of one moment are not compared further."""
+        self._holds = 0
+        self._touched: dict[ShareKey, ReplicaPartition] = {}
+        """Partitions that may have changed since the last write."""
         self._marks: dict[str, Mark] = {}
         self._marks_to_write: dict[str, Mark | None] = {}
-        self._refused_until = self._refusals(store.marks())
+        self._refused_until: dict[str, float] = {}
+        """Until when a group is refused, as holds of before the start may not have expired."""
+
+    @property
+    def damage(self) -> StorageCorrupt | None:
+        """The error of every call until the next start; None: nothing is damaged."""
+        return self._refusal if isinstance(self._refusal, StorageCorrupt) else None
+
+    @property
+    def serves(self) -> bool:
+        """Whether this process has the store, as far as it knows."""
+        store = self._store
+        return store is not None and not store.is_lost
+
+    def open(self) -> None:
+        """Open the store now instead of at the first request.
+
+        Raises:
+            Unavailable: Another process has it, or it cannot be opened.
+            StorageCorrupt: It is damaged.
+        """
+        with self._lock:
+            self._opened()
 
     def perform(self, requests: Sequence[Request]) -> Sequence[Answer]:
         """Carry out requests in one write with those of other threads; blocks until it is over.
@@ -147,20 +185,12 @@ class Replica:
     def close(self) -> None:
         """Write the holds down for the next start, and close the store.
 
-        If the write fails, the next start waits for the earlier marks, as after a crash.
+        Another process may take it over then. If the write fails, the next start waits for the
+        earlier marks, as after a crash.
         """
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
-            try:
-                self._store.check()
-                if not self._store.is_stale:
-                    self._leave()
-            except WingsError as error:
-                _logger.warning("what is held is not written down: %s", error.message)
-            finally:
-                self._store.close()
+            self._close_store()
 
     def _acquire_lock(self) -> None:
         """Wait for the lock.
@@ -170,9 +200,68 @@ class Replica:
         """
         while not self._lock.acquire(timeout=LOCK_WAIT_SECONDS):
             if self._occupied:
-                raise Unavailable("this replica of holds reads, or forgets, what it stores")
+                raise Unavailable("this replica of holds opens, reads or forgets what it stores")
 
     # Inside; the lock is held.
+
+    def _opened(self) -> HoldStore:
+        """Return the store, opened if need be.
+
+        Raises:
+            Unavailable: The replica is closed, or the store is another process's, or cannot be
+                opened.
+            StorageCorrupt: It is damaged.
+        """
+        if self._closed:
+            raise Unavailable("this replica of holds is closed")
+        if self._store is not None and self._store.is_lost:
+            self._close_store()
+        if self._store is None:
+            if self.damage is not None or not self._next_try.passed:
+                raise type(self._refusal)(self._refusal.message)  # Each thread its own.
+            self._next_try = Deadline.after(TRY_SECONDS)
+            try:
+                with self._occupying():
+                    store = self._open_store()
+                    try:
+                        self._load(store)
+                    except BaseException:
+                        store.close()
+                        raise
+            except StorageCorrupt as error:
+                self._refusal = error
+                raise
+            except WingsError as error:
+                self._refusal = Unavailable(error.message)
+                raise self._refusal from error
+            self._store = store
+        return self._store
+
+    def _load(self, store: HoldStore) -> None:
+        """Begin with what a store has, in place of what was known before."""
+        self._partitions, self._keys, self._expiries = {}, {}, []
+        for stored in store.load():
+            self._add(ReplicaPartition(stored.key, stored))
+        self._marks = {}
+        marks = store.marks()
+        self._refused_until = self._refusals(marks)
+        if marks:
+            store.write([], {group_uuid: self._marks.get(group_uuid) for group_uuid in marks})
+
+    def _close_store(self) -> None:
+        """Write the holds down, where the store is open, and close it."""
+        store, self._next_try = self._store, Deadline.after(0)
+        if store is None:
+            return
+        try:
+            store.check()
+            if not store.is_stale:
+                self._leave(store)
+        except WingsError as error:
+            _logger.warning("what is held is not written down: %s", error.message)
+        finally:
+            self._store = None
+            store.close()
 
     def _perform_waiting(self) -> None:
         """Carry out the requests of waiting calls, up to `BATCH_MAX`."""
@@ -204,10 +293,10 @@ class Replica:
         Raises:
             WingsError: None of them was carried out.
         """
-        now, expired = self._begin()
+        store, now, expired = self._begin()
         try:
             answers = [self._answer(request, now) for request in requests]
-            self._write()
+            self._write(store)
         except BaseException:
             self._undo(expired)
             raise
@@ -228,10 +317,10 @@ class Replica:
         return [()]
 
     def _forget_group(self, group_uuid: str) -> None:
-        _, expired = self._begin()
+        store, _, expired = self._begin()
         try:
             with self._occupying():
-                self._store.forget(group_uuid)
+                store.forget(group_uuid)
             for key in self._keys.pop(group_uuid, {}).values():
                 del self._partitions[key]
                 self._touched.pop(key, None)  # Those of other groups may just have expired.
@@ -240,31 +329,30 @@ class Replica:
             self._forgotten[group_uuid] = None
             while len(self._forgotten) > FORGOTTEN_MAX:
                 self._forgotten.popitem(last=False)
-            self._write()
+            self._write(store)
         except BaseException:
             self._undo(expired)
             raise
         finally:
             self._end()
 
-    def _begin(self) -> tuple[float, list[Expiry]]:
+    def _begin(self) -> tuple[HoldStore, float, list[Expiry]]:
         """Begin changes, which `_write` or `_undo` follows, and `_end`.
 
         Returns:
-            The time, and the holds that have expired.
+            The store, the time, and the holds that have expired.
 
         Raises:
-            Unavailable: The replica is closed, or its store does not answer for what it holds.
+            WingsError: The store cannot be used.
         """
-        if self._closed:
-            raise Unavailable("this replica of holds is closed")
-        self._store.check()
-        if self._store.is_stale:
+        store = self._opened()
+        store.check()
+        if store.is_stale:
             with self._occupying():
-                self._reload()
-            self._store.check()  # It took its time.
+                self._reload(store)
+            store.check()  # It took its time.
         now = self._clock.now()
-        return now, self._sweep(now)
+        return store, now, self._sweep(now)
 
     def _undo(self, expired: Sequence[Expiry]) -> None:
         for partition in self._touched.values():
@@ -285,24 +373,24 @@ class Replica:
         finally:
             self._occupied = False
 
-    def _write(self) -> None:
+    def _write(self, store: HoldStore) -> None:
         writes = [
             write
             for partition in self._touched.values()
             if (write := partition.take_write()) is not None
         ]
         if writes or self._marks_to_write:
-            self._store.write(writes, self._marks_to_write)
+            store.write(writes, self._marks_to_write)
         for group_uuid, mark in self._marks_to_write.items():
             if mark is not None:
                 self._marks[group_uuid] = mark
         for partition in self._touched.values():
             partition.keep()
 
-    def _reload(self) -> None:
+    def _reload(self, store: HoldStore) -> None:
         """Read again what is stored, as a write failed that may have been done; holds stay."""
         before = list(self._partitions.values())
-        stored = self._store.load()
+        stored = store.load()
         self._partitions.clear()
         self._keys.clear()
         for found in stored:
@@ -336,11 +424,10 @@ class Replica:
                 refused[group_uuid] = now + seconds
                 # As it counts from now on: another restart must respect it as well.
                 self._marks[group_uuid] = Mark(self._clock.boot_id, now + seconds, seconds)
-        if marks:
-            self._store.write([], {group_uuid: self._marks.get(group_uuid) for group_uuid in marks})
         return refused
 
-    def _leave(self) -> None:
+    def _leave(self, store: HoldStore) -> None:
+        """Write marks and counts down, as a start will need them."""
         now = self._clock.now()
         self._sweep(now)
         latest = dict(self._refused_until)
@@ -355,7 +442,8 @@ class Replica:
             left = latest.get(group_uuid, 0.0) - now
             mark = Mark(self._clock.boot_id, now + left, left) if left > 0 else None
             self._marks_to_write[group_uuid] = mark
-        self._write()
+        self._write(store)
+        self._end()
 
     # Requests.
 
@@ -473,19 +561,16 @@ class Replica:
         room = HOLDS_TOLD_MAX if request.with_holds else 0
         for name in partitions or known:
             key = known.get(name)
-            if request.with_holds and not partitions and not self._is_held(key):
-                continue
             if key is None:
                 states.append(ReplicaState(name, 0, (), (), 0))
                 continue
             found = self._partitions[key]
-            holds = tuple(_held(found, now, room)) if room else ()
+            if request.with_holds and not partitions and not found.held:
+                continue
+            holds = tuple(_held(found, now, room))
             room -= len(holds)
-            states.append(replace(_state(found), holds=holds) if holds else _state(found))
+            states.append(_state(found, holds))
         return states
-
-    def _is_held(self, key: ShareKey | None) -> bool:
-        return key is not None and self._partitions[key].held > 0
 
     def _partition(self, key: ShareKey) -> ReplicaPartition:
         partition = self._partitions.get(key)
@@ -530,38 +615,30 @@ class Replica:
         room: int,
     ) -> list[RangeAnswer]:
         last = min(piece.last, piece.first + room - 1)
-        if last == piece.last:
-            self._put_hold(partition, piece.first, last, hold)
-            return [RangeAnswer(piece.first, last, PartOutcome.OK, piece.count)]
         parts: list[RangeAnswer] = []
         if last >= piece.first:
             self._put_hold(partition, piece.first, last, hold)
             parts.append(RangeAnswer(piece.first, last, PartOutcome.OK, piece.count))
-        first = max(piece.first, last + 1)
-        retry_ms = int(ROOM_RETRY_SECONDS * 1_000)
-        parts.append(RangeAnswer(first, piece.last, PartOutcome.NOK, piece.count, retry_ms))
+        if last < piece.last:
+            first = max(piece.first, last + 1)
+            retry_ms = int(ROOM_RETRY_SECONDS * 1_000)
+            parts.append(RangeAnswer(first, piece.last, PartOutcome.NOK, piece.count, retry_ms))
         return parts
 
     def _put_hold(self, partition: ReplicaPartition, first: int, last: int, hold: Hold) -> None:
         partition.hold(first, last, hold)
-        self._pushed += 1  # So that entries of one moment are never compared further.
-        entry = (hold.expires_at, self._pushed, partition.key, first, last)
+        entry = (hold.expires_at, next(self._numbers), partition.key, first, last)
         heapq.heappush(self._expiries, entry)
         if len(self._expiries) > 2 * self._holds + STALE_MAX:
             self._forget_stale()
 
     def _forget_stale(self) -> None:
         self._expiries = [
-            (hold.expires_at, number, partition.key, first, last)
-            for number, partition in enumerate(self._partitions.values())
+            (hold.expires_at, next(self._numbers), partition.key, first, last)
+            for partition in self._partitions.values()
             for first, last, hold in partition.holds
         ]
         self._holds = len(self._expiries)
-        self._expiries = [
-            (expires_at, number, key, first, last)
-            for number, (expires_at, _, key, first, last) in enumerate(self._expiries)
-        ]
-        self._pushed = len(self._expiries)
         heapq.heapify(self._expiries)
 
     def _sweep(self, now: float) -> list[Expiry]:
@@ -581,13 +658,14 @@ class Replica:
         return swept
 
 
-def _state(partition: ReplicaPartition) -> ReplicaState:
+def _state(partition: ReplicaPartition, holds: tuple[HeldRange, ...]) -> ReplicaState:
     return ReplicaState(
         partition.key.partition,
         partition.start_offset,
         tuple(OffsetRange(first, last) for first, last, _ in partition.finished),
         tuple(CountedRange(*counted) for counted in partition.counts),
         partition.held,
+        holds,
     )
 
 

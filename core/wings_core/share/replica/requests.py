@@ -1,8 +1,7 @@
 """Requests to a replica of holds, and its answers.
 
 Ranges of one request do not overlap and are in order; the parts of an answer cover them, in order.
-`Replica` answers in process, `StandbyReplica` where one of several processes serves it, and
-`remote.link` over gRPC.
+`Replica` answers in process, and `remote.link` over gRPC.
 """
 
 from collections.abc import Mapping, Sequence

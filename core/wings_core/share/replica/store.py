@@ -55,6 +55,11 @@ class HoldStore(Protocol):
         """Whether a write failed that may have been done: then `load` tells what is there."""
         ...
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process has taken over, or damage was found: it is of no use any more."""
+        ...
+
     def check(self) -> None:
         """Make sure that this object alone writes what is stored; never waits.
 
