@@ -11,23 +11,31 @@ from wings_core.partitions import UNPARTITIONED, Partition
 SLOTS = 256
 """Slots of a topic with a key; one without has slot 0 alone."""
 
-EVERY_SLOT = (1 << SLOTS) - 1
-"""The mask of all slots."""
+SLOTS_MAX = 10_000
+"""Most slots, and numbered partitions, of a topic with numbered partitions."""
 
 Slots = int
 """A set of slots as a bit mask: bit n is slot n."""
 
 
-def slot_of(partition: Partition) -> int:
-    """Return the slot of a partition of a topic, 0 to `SLOTS` - 1.
+def slot_of(partition: Partition, *, numbered: bool = False) -> int:
+    """Return the slot of a partition.
 
-    It is XXH3 (64 bits, seed 0) of the value's JSON text in UTF-8, modulo `SLOTS`.
+    It is XXH3 (64 bits, seed 0) of the value's JSON text in UTF-8, modulo `SLOTS`; of a topic with
+    numbered partitions it is the number.
     """
+    if numbered:
+        return int(partition)
     if partition == UNPARTITIONED:
         return 0
     from xxhash import xxh3_64_intdigest  # A client alone has none, and takes slots as given.
 
     return xxh3_64_intdigest(partition.encode()) % SLOTS
+
+
+def first_slots(count: int) -> Slots:
+    """Return the mask of the first slots."""
+    return (1 << count) - 1
 
 
 def mask_of(slots: Iterable[int]) -> Slots:

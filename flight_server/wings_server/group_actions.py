@@ -43,7 +43,7 @@ from wings_core.partitions import (
 )
 from wings_core.security.principal import CALLER, authorize
 from wings_core.security.rights import Right
-from wings_core.slots import mask_of, slot_of, slots_in
+from wings_core.slots import mask_of, slots_in
 from wings_server.action import Actions, Answer, Json
 from wings_server.group_node import GroupNode
 from wings_server.served_log import ServedLog
@@ -75,17 +75,22 @@ def _passed_on(
 def heartbeat(log: ServedLog, body: GroupHeartbeat) -> Json:
     """Join a consumer group, stay in it or leave it; returns the slots that the member may read."""
     node = _node(log)
-    uuid_of = cache(node.uuid_of)
-    topics = None if body.topics is None else frozenset(map(uuid_of, body.topics))
+    topic_of = cache(node.topic_of)
+    topics = None if body.topics is None else frozenset(topic_of(each).uuid for each in body.topics)
     _authorize_member(node, body)
     owned: dict[str, int] | None = None
     if body.owned is not None:
         owned = {}
         for each in body.owned:
             try:
-                owned[uuid_of(each.topic)] = mask_of(each.slots)
+                topic = topic_of(each.topic)
             except TopicNotFound:
                 continue  # Deleted: there is nothing to give up.
+            if each.slots and max(each.slots) >= topic.slots:
+                raise InvalidArgument(
+                    f"key 'owned': {each.topic:.80} has the slots 0 to {topic.slots - 1}"
+                )
+            owned[topic.uuid] = mask_of(each.slots)
     answer = node.coordinator.heartbeat(
         body.consumer,
         Heartbeat(body.member, body.member_epoch, topics, body.instance, body.session_ms, owned),
@@ -166,7 +171,7 @@ def _lines(
             yield {
                 "topic": str(name),
                 "partition": partition_value(state.partition),
-                "member": owners.get(slot_of(state.partition)),
+                "member": owners.get(topic.slot_of(state.partition)),
                 "offset": offset,
                 "log_end_offset": state.next_offset,
                 "lag": max(0, state.next_offset - max(start, state.log_start_offset)),

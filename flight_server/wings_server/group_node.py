@@ -21,12 +21,11 @@ from wings_core.contracts.actions import ActionBody
 from wings_core.errors import TopicNotFound, Unavailable, WingsError, error_from_json
 from wings_core.log import Log
 from wings_core.metadata.interfaces import all_topics
-from wings_core.model import Node
+from wings_core.model import Node, Topic
 from wings_core.names import TopicName
-from wings_core.partitions import UNPARTITIONED
 from wings_core.security.peers import PeerAccess
 from wings_core.security.principal import SECRET
-from wings_core.slots import EVERY_SLOT, mask_of, slot_of
+from wings_core.slots import first_slots, mask_of
 
 TICK_SECONDS = 1.0
 """How often sessions are looked at."""
@@ -66,6 +65,9 @@ class GroupNode:
         self._names: dict[str, str | None] = {}
         """Topics' names by UUID; None of one that was deleted."""
         self._slots: dict[str, tuple[float, TopicSlots]] = {}
+        """Slots of topics by UUID, with the time of the look."""
+        self._numbered: dict[str, Topic] = {}
+        """Topics with numbered partitions among them, as of the look."""
         self._clients: dict[str, flight.FlightClient] = {}
         metadata = log.metadata
         self.coordinator = GroupCoordinator(
@@ -89,15 +91,15 @@ class GroupNode:
         for client in clients.values():
             client.close()
 
-    def uuid_of(self, name: str) -> str:
-        """Return the UUID of a topic.
+    def topic_of(self, name: str) -> Topic:
+        """Return a topic that members read.
 
         Raises:
             TopicNotFound: There is no topic of this name.
         """
         topic = self._log.admin.get_topic(TopicName.parse(name))
         self._remember({topic.uuid: str(topic.name)})
-        return topic.uuid
+        return topic
 
     def names_of(self, uuids: Iterable[str]) -> dict[str, str]:
         """Return the full names of topics by UUID, without those that do not exist."""
@@ -108,16 +110,16 @@ class GroupNode:
             every = {topic.uuid: str(topic.name) for topic in all_topics(self._log.admin)}
             known = {uuid: every.get(uuid) for uuid in wanted}
             self._remember(known)
-        return {
-            uuid: name for uuid, name in known.items() if name is not None and self._is(uuid, name)
-        }
+        found = (self._find(uuid, name) for uuid, name in known.items())
+        return {topic.uuid: str(topic.name) for topic in found if topic is not None}
 
-    def _is(self, uuid: str, name: str) -> bool:
-        """Return whether the topic of a name is still that of a UUID."""
+    def _find(self, uuid: str, name: str | None) -> Topic | None:
+        """Return the topic of a name where it is still that of a UUID."""
         try:
-            return self._log.admin.get_topic(TopicName.parse(name)).uuid == uuid
+            topic = None if name is None else self._log.admin.get_topic(TopicName.parse(name))
         except TopicNotFound:
-            return False
+            return None
+        return topic if topic is not None and topic.uuid == uuid else None
 
     def pass_on(self, elsewhere: RunElsewhere, action: str, body: ActionBody) -> bytes:
         """Run an action at the node that runs the group; returns its response.
@@ -180,20 +182,42 @@ class GroupNode:
                 with self._lock:
                     if len(self._slots) >= TOPICS_KEPT_MAX:
                         self._slots.clear()
+                        self._numbered.clear()
                     self._slots[uuid] = known
             found[uuid] = known[1]
         return found
 
     def _look_for_slots(self, uuid: str) -> TopicSlots:
-        states = self._log.registry.partition_states(uuid)
-        if any(state.partition == UNPARTITIONED for state in states):
+        topic = self._find(uuid, self.names_of((uuid,)).get(uuid))
+        if topic is None:
+            raise TopicNotFound("the topic was deleted")
+        if topic.partition_key is None:
             return TopicSlots(1, 1)
-        filled = mask_of({slot_of(state.partition) for state in states})
-        return TopicSlots(EVERY_SLOT, filled)
+        if topic.config.kafka is not None:
+            with self._lock:
+                self._numbered[uuid] = topic
+        states = self._log.registry.partition_states(uuid)
+        filled = mask_of({topic.slot_of(state.partition) for state in states if state.next_offset})
+        return TopicSlots(first_slots(topic.slots), filled)
+
+    def _look_at_numbers(self) -> None:
+        """Have partitions assigned that numbered topics were given since their slots were told."""
+        with self._lock:
+            numbered = dict(self._numbered)
+        for uuid, before in numbered.items():
+            topic = self._find(uuid, str(before.name))
+            if topic is None or topic.slots == before.slots:
+                continue
+            with self._lock:
+                self._slots.pop(uuid, None)
+            self.coordinator.cover_slots(uuid)
+            with self._lock:
+                self._numbered[uuid] = topic
 
     def _run(self) -> None:
         while not self._closing.wait(TICK_SECONDS):
             try:
+                self._look_at_numbers()
                 self.coordinator.tick()
             except Unavailable as error:
                 _logger.warning("cannot reach metadata for consumer groups", reason=error.message)

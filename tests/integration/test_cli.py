@@ -29,6 +29,7 @@ from tables import each
 import wings_client
 from wings_client import Retry
 from wings_core.errors import TopicNotFound
+from wings_core.kafka_topics import topic_id_of
 from wings_core.partitions import Partition
 from wings_server.testing import RunningServer, ServerProcess, server_process
 
@@ -169,6 +170,24 @@ def test_ctrl_c_ends_a_fetch_that_waits(server: RunningServer, topic: str) -> No
 
 
 # Topics.
+
+
+def test_a_topic_for_kafka_is_created_and_gains_partitions(wings: Wings, new_topic_id: str) -> None:
+    kafka_name = new_topic_id.upper()
+    created = wings("topic", "create", kafka_name, "--kafka-partitions", "3")
+    assert created.status == 0
+    topic_id = created.out.partition(":")[0]
+    assert topic_id == topic_id_of(kafka_name)
+    described = wings("topic", "describe", topic_id).out
+    assert f'kafka: {{"partitions": 3, "name": "{kafka_name}", "value": "binary"}}' in described
+    assert "0 messages, 0 bytes, 3 partitions" in described
+    altered = wings("topic", "alter", topic_id, "--kafka-partitions", "4").out
+    assert altered == (f'kafka: {{"partitions": 4, "name": "{kafka_name}", "value": "binary"}}\n')
+    assert wings("topic", "alter", topic_id, "--kafka-partitions", "3").status == 1
+    rows = wings("topic", "create", new_topic_id, "--kafka-partitions", "1", "--field", "n:int64")
+    assert rows.out == f"{new_topic_id}: partition int32, n int64; partitioned by partition\n"
+    for topic in (topic_id, new_topic_id):
+        assert wings("topic", "delete", topic, "--yes").status == 0
 
 
 def test_a_topic_is_created_listed_described_and_deleted(wings: Wings, new_topic_id: str) -> None:

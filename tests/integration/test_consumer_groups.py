@@ -172,6 +172,60 @@ def test_slots_are_refused_where_they_mean_nothing(client: flight.FlightClient, 
         assert error_of(caught.value)["code"] == "INVALID_TICKET"
 
 
+def test_slots_of_a_kafka_topic_are_its_partitions_also_those_it_gains(
+    client: flight.FlightClient, new_topic_id: str, group: str
+) -> None:
+    columns = [{"name": name, "type": "int32"} for name in ("partition", "n")]
+    kafka = {"partitions": 2, "value": "json"}
+    act(
+        client,
+        "create-topic",
+        topic=new_topic_id,
+        schema={"fields": columns},
+        partition_key="partition",
+        config={"kafka": kafka},
+    )
+    states = act(client, "partition-states", topic=new_topic_id)
+    assert [(state["partition"], state["last_timestamp"]) for state in states] == [
+        (0, None),
+        (1, None),
+    ]
+    rows = pa.record_batch({"partition": pa.array([1, 0], pa.int32()), "n": pa.array([1, 2], "i4")})
+    push(client, new_topic_id, rows)
+    for number in (-1, 2):
+        outside = rows.set_column(0, "partition", pa.array([0, number], pa.int32()))
+        with pytest.raises(flight.FlightError, match="partitions 0 to 1"):
+            push(client, new_topic_id, outside)
+    answer = get_many(client, kind="scan", topic=new_topic_id, partitions="all", slots=[1])
+    assert answer.rows == {1: [{"partition": 1, "n": 1}]}
+    assert [each["slot"] for part in answer.ranges for each in part] == [1]
+    with pytest.raises(flight.FlightError) as caught:
+        get_many(client, kind="scan", topic=new_topic_id, partitions="all", slots=[2])
+    assert error_of(caught.value)["code"] == "INVALID_TICKET"
+
+    state = beat(client, group, "one", 0, topics=[new_topic_id])
+    assert slots_of(state) == [0, 1]
+    owned = [{"topic": new_topic_id, "slots": [2]}]
+    with pytest.raises(flight.FlightError, match="slots 0 to 1"):
+        beat(client, group, "one", state["member_epoch"], owned=owned)
+    described = act(client, "group-describe", consumer=group)
+    assert [(each["partition"], each["member"]) for each in described["partitions"]] == [
+        (0, "one"),
+        (1, "one"),
+    ]
+    altered = act(client, "alter-topic", topic=new_topic_id, config={"kafka": {"partitions": 300}})
+    assert altered["config"]["kafka"] == {"partitions": 300, "name": None, "value": "json"}
+    while len(slots_of(state)) < 300:
+        again = beat(client, group, "one", state["member_epoch"], owned=state["assignment"])
+        state = state if again["assignment"] is None else again
+    push(client, new_topic_id, rows.set_column(0, "partition", pa.array([0, 299], pa.int32())))
+    commit = {"topic": new_topic_id, "partition": 299, "offset": 1}
+    epoch = state["member_epoch"]
+    act(
+        client, "commit-offsets", consumer=group, member="one", member_epoch=epoch, offsets=[commit]
+    )
+
+
 def test_a_commit_is_fenced_by_what_its_member_holds(
     client: flight.FlightClient, topic: str, group: str
 ) -> None:

@@ -38,6 +38,7 @@ from wings_client.cli.values import (
 )
 from wings_core.arrow_types import fields_of
 from wings_core.contracts.actions import TopicBody
+from wings_core.kafka_topics import BINARY_SCHEMA, PARTITION_COLUMN, topic_id_of
 from wings_core.type_names import type_name
 
 app = typer.Typer(
@@ -57,6 +58,12 @@ SetOption = Annotated[
         metavar="KEY=VALUE",
         help="A configuration key with its value as JSON: retention_on_acceptance=true.",
     ),
+]
+
+
+KafkaPartitionsOption = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Number of partitions of a topic for Kafka's clients."),
 ]
 
 
@@ -124,6 +131,7 @@ def create(
             metavar="COLUMN", help="Column whose value determines the partition of a row."
         ),
     ] = None,
+    kafka_partitions: KafkaPartitionsOption = None,
     settings: SetOption = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Accept an identical existing topic.")
@@ -141,14 +149,37 @@ def create(
     From a file:
 
         $ wings topic create flights --like flights.parquet --partition-key origin
+
+    For Kafka's clients, with binary values; with columns, a value is a JSON object of them:
+
+        $ wings topic create Orders.Paid --kafka-partitions 6
     """
-    config = parse_settings(settings or [])
-    schema = columns.schema()
+    config: dict[str, Any] = dict(parse_settings(settings or []))
+    if kafka_partitions is None:
+        schema = columns.schema()
+    else:
+        name, schema, config["kafka"] = _kafka_topic(name, columns, kafka_partitions)
+        partition_key = partition_key or PARTITION_COLUMN
     with connected(endpoint) as client:
         created = client.create_topic(
             name, schema, partition_key, config, if_not_exists=if_not_exists
         )
     typer.echo(f"{short_name(created.name)}: {columns_text(created)}")
+
+
+def _kafka_topic(
+    name: str, columns: SchemaOptions, partitions: int
+) -> tuple[str, pa.Schema, dict[str, Any]]:
+    """Return a Kafka topic's name, columns and configuration key."""
+    config: dict[str, Any] = {"partitions": partitions, "value": "binary"}
+    if "/" not in name and topic_id_of(name) != name:
+        name, config["name"] = topic_id_of(name), name
+    if not columns.field and columns.like is None:
+        return name, BINARY_SCHEMA, config
+    schema = columns.schema()
+    if PARTITION_COLUMN not in schema.names:
+        schema = schema.insert(0, BINARY_SCHEMA.field(PARTITION_COLUMN))
+    return name, schema, {**config, "value": "json"}
 
 
 @app.command("list")
@@ -210,6 +241,7 @@ def alter(
         list[str] | None,
         typer.Option(metavar="NAME", help="A column to make nullable."),
     ] = None,
+    kafka_partitions: KafkaPartitionsOption = None,
     settings: SetOption = None,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
@@ -224,9 +256,11 @@ def alter(
 
         $ wings topic alter jobs --set retention_on_acceptance=true --set retention_ms=null
     """
-    if not (add or widen or nullable or settings):
-        raise typer.BadParameter("give --add, --widen, --nullable or --set")
-    config = parse_settings(settings or [])
+    config: dict[str, Any] = dict(parse_settings(settings or []))
+    if kafka_partitions is not None:
+        config["kafka"] = {"partitions": kafka_partitions}
+    if not (add or widen or nullable or config):
+        raise typer.BadParameter("give --add, --widen, --nullable, --kafka-partitions or --set")
     added, widened = parse_fields(add or []), parse_fields(widen or [])
     for field in (*added.values(), *widened.values()):
         if not field.nullable:

@@ -14,7 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
 from wings_core.consumer_groups.assignment import TopicSlots
@@ -161,6 +161,18 @@ class GroupCoordinator:
                     break
         self._members = members
 
+    def cover_slots(self, topic: str) -> None:
+        """Assign slots that a topic, given by its UUID, has gained, in the groups of this node.
+
+        Raises:
+            Unavailable: Metadata cannot be reached.
+        """
+        for shard in self._shards:
+            for consumer, group in list(shard.groups.items()):
+                if any(topic in member.topics for member in list(group.members.values())):
+                    with suppress(RunElsewhere), self._opened(consumer) as opened:
+                        opened.cover_slots()
+
     def close(self) -> None:
         """Release the leases, so that other nodes take over at once."""
         for shard in self._shards:
@@ -227,7 +239,9 @@ class GroupCoordinator:
 
     def _load(self, consumer: str) -> ConsumerGroup:
         stored = self._store.load(consumer)
-        return ConsumerGroup.load(self._slots_of, stored.epoch, stored.members, self._clock())
+        group = ConsumerGroup.load(self._slots_of, stored.epoch, stored.members, self._clock())
+        group.cover_slots()
+        return group
 
     def _save(
         self, shard: _Shard, lease: MaintenanceLease, consumer: str, group: ConsumerGroup

@@ -151,6 +151,16 @@ class ConsumerGroup:
             self._remove(gone)
         return gone
 
+    def cover_slots(self) -> None:
+        """Assign slots that topics have gained since the last assignment; nothing else moves."""
+        members = self.members.values()
+        covered: Assignment = {}
+        for member in members:
+            covered = _union(covered, member.target)
+        topics = self.slots_of(frozenset().union(*(member.topics for member in members)))
+        if any(slots.every & ~covered.get(topic, 0) for topic, slots in topics.items()):
+            self._retarget()
+
     @property
     def is_settled(self) -> bool:
         """Whether every member holds its target, and nothing else."""

@@ -32,7 +32,7 @@ from wings_core.contracts.messages import (
     shown,
 )
 from wings_core.schemas import FIELDS_MAX
-from wings_core.slots import SLOTS
+from wings_core.slots import SLOTS_MAX
 from wings_core.suggestions import suggested
 from wings_core.times import parse_timestamp
 
@@ -87,8 +87,8 @@ Columns = Annotated[
 """Names of columns, in the order to return."""
 
 SlotNumbers = Annotated[
-    tuple[Annotated[int, Field(ge=0, lt=SLOTS)], ...],
-    Field(strict=False, max_length=SLOTS),
+    tuple[Annotated[int, Field(ge=0, lt=SLOTS_MAX)], ...],
+    Field(strict=False, max_length=SLOTS_MAX),
     AfterValidator(check_distinct),
 ]
 """Slots of a topic's partitions; see `wings_core.slots`."""

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wings_core.contracts.reads import ALL, Offset, PartitionOptions, TimestampOffset
-from wings_core.errors import StorageCorrupt
+from wings_core.errors import InvalidTicket, StorageCorrupt
 from wings_core.fetch.cursors import MOVES_MAX, Chosen, PartitionCursor, below_start
 from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
 from wings_core.model import Location, PartitionState, Topic
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of, partitions_of
 from wings_core.schema_versions import SchemaVersions
-from wings_core.slots import EVERY_SLOT, mask_of, slot_of
+from wings_core.slots import mask_of
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 
@@ -107,14 +107,17 @@ def chosen_of(topic: Topic, options: PartitionOptions) -> Chosen:
         PartitionRequired: A null on a topic with a key.
         PartitionNotAllowed: A value on a topic without one.
         PartitionTypeMismatch: A value that is not of the key's kind.
+        InvalidTicket: A slot that the topic does not have.
     """
     if options.partitions is None:
         return Chosen([partition_of(options.partition, topic.key_type)])
     if options.partitions == ALL:
-        slots = EVERY_SLOT if options.slots is None else mask_of(options.slots)
+        slots = options.slots
+        if slots is not None and max(slots) >= topic.slots:
+            raise InvalidTicket(f"key 'slots': the topic has the slots 0 to {topic.slots - 1}")
         if topic.partition_key is None:
-            return Chosen([UNPARTITIONED] if slots & 1 << slot_of(UNPARTITIONED) else [])
-        return Chosen(None, slots)
+            return Chosen([UNPARTITIONED] if slots is None or 0 in slots else [])
+        return Chosen(None) if slots is None else Chosen(None, mask_of(slots), topic.slot_of)
     values = [entry.partition for entry in options.partitions]
     return Chosen(partitions_of(values, topic.key_type))
 

@@ -4,14 +4,14 @@ A read of one partition is a read of many of which there is one.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from wings_core.errors import OffsetOutOfRange
 from wings_core.model import PartitionState
 from wings_core.partitions import Partition, partition_value
-from wings_core.slots import EVERY_SLOT, slot_of
+from wings_core.slots import Slots, slot_of
 
 UNKNOWN = 1 << 63
 """The `stop` of a cursor whose log's end only a look at metadata tells."""
@@ -26,26 +26,33 @@ class Chosen:
 
     Args:
         named: The partitions, each once; None: all, those born during the read too.
-        slots: Slots of the partitions among all, as a mask.
+        slots: Slots of the partitions among all, as a mask; None: all slots.
+        slot_of: Returns a partition's slot.
 
     Attributes:
         named: The partitions, or None.
     """
 
-    def __init__(self, named: Sequence[Partition] | None, slots: int = EVERY_SLOT) -> None:
+    def __init__(
+        self,
+        named: Sequence[Partition] | None,
+        slots: Slots | None = None,
+        slot_of: Callable[[Partition], int] = slot_of,
+    ) -> None:
         self.named = named
         self._set = None if named is None else frozenset(named)
         self._slots = slots
+        self._slot_of = slot_of
 
     def __contains__(self, partition: Partition) -> bool:
         """Tell whether the read is of a partition, born or not."""
         if self._set is not None:
             return partition in self._set
-        return self._slots == EVERY_SLOT or bool(self._slots >> slot_of(partition) & 1)
+        return self._slots is None or bool(self._slots >> self._slot_of(partition) & 1)
 
     def of(self, states: list[PartitionState]) -> list[PartitionState]:
         """Return those of all partitions that the read is of."""
-        if self._slots == EVERY_SLOT:
+        if self._slots is None:
             return states
         return [state for state in states if state.partition in self]
 

@@ -27,9 +27,8 @@ from wings_core.metadata.located import (
     numbered,
     run_starts,
 )
-from wings_core.model import Location
+from wings_core.model import Location, Topic
 from wings_core.partitions import Partition
-from wings_core.slots import slot_of
 
 COVERS_MAX = 256
 """Covers that a plan keeps: with other columns or filters, its chunks end elsewhere."""
@@ -75,10 +74,9 @@ class Covered(list[PartRange]):
         """The chunk's app_metadata."""
         return ranges_metadata(self)
 
-    @cached_property
-    def metadata_with_slots(self) -> bytes:
-        """The chunk's app_metadata for a read of slots."""
-        return ranges_metadata(self, [slot_of(partition) for partition, *_ in self])
+    def metadata_with_slots(self, topic: Topic) -> bytes:
+        """Return the chunk's app_metadata for a read of slots."""
+        return ranges_metadata(self, [topic.slot_of(partition) for partition, *_ in self])
 
 
 class Cover(NamedTuple):

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from wings_core.batches import BatchCheck
 from wings_core.errors import BatchTooLarge, InvalidArgument
-from wings_core.ingest.route import Run, check_single_partition, route
+from wings_core.ingest.route import Run, check_numbers, check_single_partition, route
 from wings_core.ingest.sizes import bytes_of_runs
 from wings_core.limits import Limits
 from wings_core.model import (
@@ -265,8 +265,8 @@ class Preparer:
             BatchTooLarge: The batch exceeds the limits of bytes, rows or partitions.
             SchemaMismatch: Invalid data, or nulls in a non-nullable column.
             PartitionRequired: A null in the key column.
-            InvalidArgument: A row does not belong to the given partition, or an expected offset is
-                given for rows of several partitions.
+            InvalidArgument: A row does not belong to the given partition or to a numbered one of
+                the topic, or an expected offset is given for rows of several partitions.
         """
         if batch.num_rows > self._rows_max:
             raise BatchTooLarge(
@@ -296,6 +296,7 @@ class Preparer:
                 check_single_partition(self._topic, batch, options.partition)
             count = batch.num_rows
             rows, runs = batch, ((options.partition, count),) if count else ()
+        check_numbers(self._topic, runs)
         # Rows of type null may have no bytes.
         run_bytes = (size or 1,) if len(runs) == 1 else bytes_of_runs(rows, runs)
         pages, page_runs = ((), ()) if small else self._encode(rows, runs, run_bytes)

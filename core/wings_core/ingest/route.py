@@ -82,6 +82,23 @@ def check_single_partition(topic: Topic, batch: pa.RecordBatch, partition: Parti
             )
 
 
+def check_numbers(topic: Topic, runs: tuple[Run, ...]) -> None:
+    """Check that rows belong to partitions of the topic, where these are numbered.
+
+    Raises:
+        InvalidArgument: A partition's number is out of range.
+    """
+    if topic.config.kafka is None:
+        return
+    for partition, _ in runs:
+        if not 0 <= int(partition) < topic.slots:
+            raise InvalidArgument(
+                f"the topic has the partitions 0 to {topic.slots - 1}, not {partition}",
+                column=topic.partition_key,
+                partition=partition_value(partition),
+            )
+
+
 def _key_column(topic: Topic, batch: pa.RecordBatch) -> "pa.Array[Any]":
     column: pa.Array[Any] = batch.column(topic.schema.get_field_index(str(topic.partition_key)))
     if column.null_count:

@@ -80,7 +80,7 @@ from wings_core.model.stages import (
     Stage,
     StageEntry,
 )
-from wings_core.model.topics import Namespace, Node, Topic, TopicConfig
+from wings_core.model.topics import KafkaConfig, Namespace, Node, Topic, TopicConfig
 
 __all__ = [
     "INLINE_FOLIOS_MAX",
@@ -105,6 +105,7 @@ __all__ = [
     "InlineBacklog",
     "InlineFolio",
     "InlinePage",
+    "KafkaConfig",
     "LargestTopics",
     "Lease",
     "LeasedRange",

@@ -42,9 +42,8 @@ class GroupMember:
             topic: The topic's UUID.
             slot: The slot's number.
         """
-        return epoch in (self.epoch, self.previous_epoch) and bool(
-            self.held.get(topic, 0) >> slot & 1
-        )
+        is_current = slot >= 0 and epoch in (self.epoch, self.previous_epoch)
+        return is_current and bool(self.held.get(topic, 0) >> slot & 1)
 
     def to_json(self) -> str:
         """Return the member as JSON, the inverse of `from_json`."""

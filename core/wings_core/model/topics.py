@@ -8,6 +8,28 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wings_core.model.pages import PageFormat
 from wings_core.names import NamespaceName, TopicName
+from wings_core.partitions import Partition
+from wings_core.slots import SLOTS, SLOTS_MAX, slot_of
+
+
+class KafkaConfig(BaseModel):
+    """Configuration of a topic that Kafka's clients produce to and consume."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    partitions: int = Field(
+        ge=1,
+        le=SLOTS_MAX,
+        description="Number of partitions, whose values are 0 to this less one. It only rises.",
+    )
+    name: str | None = Field(
+        default=None,
+        description="Name for Kafka's clients. Null: the topic's id.",
+    )
+    value: Literal["binary", "json"] = Field(
+        default="binary",
+        description="Whether records keep their values as bytes, or are rows from JSON objects.",
+    )
 
 
 class TopicConfig(BaseModel):
@@ -70,6 +92,11 @@ class TopicConfig(BaseModel):
         ge=0,
         description="Least milliseconds between two snapshots of the table.",
     )
+    kafka: KafkaConfig | None = Field(
+        default=None,
+        description="How Kafka's clients see the topic, whose key is an int32 column `partition`. "
+        "Set at creation. Null: it has no numbered partitions.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -85,6 +112,10 @@ class TopicConfig(BaseModel):
     def changed(self, change: "TopicConfig") -> "TopicConfig":
         """Return the configuration with the keys that are set in `change` replaced."""
         given = {key: getattr(change, key) for key in change.model_fields_set}
+        if self.kafka is not None and change.kafka is not None:
+            kafka = change.kafka
+            some = {key: getattr(kafka, key) for key in kafka.model_fields_set}
+            given["kafka"] = self.kafka.model_copy(update=some)
         return self.model_copy(update=given)
 
     @property
@@ -145,6 +176,21 @@ class Topic:
     def key_type(self) -> pa.DataType | None:
         """Type of the partition key's column; None for a topic without a key."""
         return None if self.partition_key is None else self.schema.field(self.partition_key).type
+
+    @property
+    def slots(self) -> int:
+        """Number of its slots, which are 0 to this less one; without a key only 0 is used."""
+        return SLOTS if self.config.kafka is None else self.config.kafka.partitions
+
+    def slot_of(self, partition: Partition) -> int:
+        """Return the slot of a partition."""
+        return slot_of(partition, numbered=self.config.kafka is not None)
+
+    @property
+    def kafka_name(self) -> str:
+        """Name for Kafka's clients."""
+        kafka = self.config.kafka
+        return self.name.topic if kafka is None or kafka.name is None else kafka.name
 
 
 @dataclass(frozen=True, slots=True)

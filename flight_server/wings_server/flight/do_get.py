@@ -128,7 +128,9 @@ class Get:
         """Return the app_metadata of a chunk; of one partition that was named alone, its range."""
         if self.ticket.partitions is not None:
             ranges = chunk.ranges
-            return ranges.metadata if self.ticket.slots is None else ranges.metadata_with_slots
+            if self.ticket.slots is None:
+                return ranges.metadata
+            return ranges.metadata_with_slots(self.read.topic)
         ((_, start_offset, end_offset, _),) = chunk.ranges
         return chunk_metadata(start_offset, end_offset)
 

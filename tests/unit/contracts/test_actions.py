@@ -213,6 +213,7 @@ def test_a_topics_description_can_be_created_from() -> None:
             "table": None,
             "table_partition_by": None,
             "table_commit_ms": 60_000,
+            "kafka": None,
         },
         "created_at": "2026-11-20T12:00:00.000000Z",
     }

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -20,9 +21,11 @@ from wings_core.errors import (
     TopicNotFound,
     WingsError,
 )
+from wings_core.kafka_topics import BINARY_SCHEMA, topic_id_of, topic_name_of
 from wings_core.metadata.checks import DELETED_KEPT_US
 from wings_core.metadata.store import topics
 from wings_core.model import (
+    KafkaConfig,
     Namespace,
     Node,
     ShardClaim,
@@ -33,7 +36,7 @@ from wings_core.model import (
     TopicConfig,
 )
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
-from wings_core.partitions import UNPARTITIONED
+from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.schema_changes import SchemaChange
 
 ORDERS = DEFAULT_NAMESPACE.topic("orders")
@@ -485,3 +488,96 @@ def test_names_that_are_no_text_are_refused_by_every_store(
         NamespaceName.parse(f"tenants/t/namespaces/{bad}")
     with pytest.raises(InvalidName):
         DEFAULT_NAMESPACE.topic(bad)
+
+
+def kafka_topic(
+    metadata: MetadataUnderTest, named: str, schema: pa.Schema = BINARY_SCHEMA, **kafka: Any
+) -> Topic:
+    config = TopicConfig(kafka=KafkaConfig.model_validate({"partitions": 3, **kafka}))
+    where = topic_name_of(named, DEFAULT_NAMESPACE)
+    return metadata.admin.create_topic(where, schema, "partition", config)
+
+
+def test_numbered_partitions_are_listed_from_the_creation_on_and_page_by_page(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = kafka_topic(metadata, "numbers", partitions=11)
+    written = [Partition("2"), Partition("10")]
+    for each in written:
+        metadata.push(topic, partition=each)
+    states = metadata.registry.partition_states(topic.uuid)
+    assert [state.partition for state in states] == [str(number) for number in range(11)]
+    assert [state.partition for state in states if state.next_offset] == written
+    assert all((state.last_timestamp is None) == (state.next_offset == 0) for state in states)
+    page = metadata.registry.partition_states(topic.uuid, after=Partition("1"), items_max=3)
+    assert [state.partition for state in page] == ["2", "3", "10"]
+    assert metadata.opened.maintenance.topic_state(topic.uuid).sums.partitions == 11
+
+
+def test_a_kafka_topic_has_the_id_of_its_name(metadata: MetadataUnderTest) -> None:
+    for name, topic_id in (
+        ("orders", "orders"),
+        ("My.Topic", "my-topic-927fec86"),
+        ("__changes_v2", "changes_v2-3ca5f2a2"),
+        ("0.0", "topic-8aed642b"),
+        ("x" * 64, f"{'x' * 54}-7ce10097"),
+    ):
+        assert topic_id_of(name) == topic_id
+    for name in ("", ".", "..", "a b", "x" * 250, "h\u00e9"):
+        with pytest.raises(InvalidArgument, match="not a name of a Kafka topic"):
+            topic_id_of(name)
+    topic = kafka_topic(metadata, "My.Topic", name="My.Topic")
+    assert metadata.admin.get_topic(topic_name_of("My.Topic", DEFAULT_NAMESPACE)) == topic
+    assert topic.kafka_name == "My.Topic"
+    with pytest.raises(AlreadyExists):
+        kafka_topic(metadata, "My.Topic", name="My.Topic")
+    for where, name in (("orders", "Orders"), ("My.Other", "My.Topic")):
+        with pytest.raises(InvalidArgument, match="has the id"):
+            kafka_topic(metadata, where, name=name)
+
+
+def test_a_kafka_topic_has_the_columns_that_it_must_have(metadata: MetadataUnderTest) -> None:
+    columns = list(BINARY_SCHEMA)
+    key = pa.field("partition", pa.int32())
+    for schema, value in (
+        (pa.schema([pa.field("partition", pa.int64()), *columns[1:]]), "binary"),
+        (pa.schema(columns[:-1]), "binary"),
+        (pa.schema([*columns, pa.field("more", pa.int8())]), "binary"),
+        (pa.schema([*columns[:2], pa.field("value", pa.binary(), False), *columns[3:]]), "binary"),
+        (pa.schema([pa.field("partition", pa.string())]), "json"),
+    ):
+        with pytest.raises(InvalidSchema):
+            kafka_topic(metadata, "refused", schema, value=value)
+    config = TopicConfig(kafka=KafkaConfig(partitions=1))
+    with pytest.raises(InvalidSchema, match="key of a Kafka topic"):
+        metadata.admin.create_topic(ORDERS, BINARY_SCHEMA, "key", config)
+    binary = kafka_topic(metadata, "binary")
+    more = SchemaChange(add=pa.schema([pa.field("more", pa.int8())]))
+    with pytest.raises(InvalidSchema):
+        metadata.admin.alter_schema(binary.name, more)
+    rows = kafka_topic(metadata, "rows", pa.schema([key, pa.field("n", pa.int64())]), value="json")
+    assert metadata.admin.alter_schema(rows.name, more).schema.names == ["partition", "n", "more"]
+
+
+def test_partitions_of_a_kafka_topic_only_rise(metadata: MetadataUnderTest) -> None:
+    topic = kafka_topic(metadata, "Rising", name="Rising")
+
+    def alter(kafka: dict[str, Any] | None) -> Topic:
+        return metadata.admin.alter_topic(topic.name, TopicConfig.model_validate({"kafka": kafka}))
+
+    altered = alter({"partitions": 5})
+    assert altered.config.kafka == KafkaConfig(partitions=5, name="Rising")
+    assert len(metadata.registry.partition_states(topic.uuid)) == 5
+    for refused in (
+        {"partitions": 4},
+        {"partitions": 5, "value": "json"},
+        {"partitions": 5, "name": "Other"},
+        None,
+    ):
+        with pytest.raises(InvalidArgument):
+            alter(refused)
+    metadata.admin.create_topic(ORDERS, SCHEMA)
+    with pytest.raises(InvalidArgument, match="neither added nor removed"):
+        metadata.admin.alter_topic(ORDERS, TopicConfig(kafka=KafkaConfig(partitions=1)))
+    metadata.reopen()
+    assert metadata.admin.get_topic(topic.name) == altered

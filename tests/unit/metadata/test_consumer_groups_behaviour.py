@@ -6,8 +6,18 @@ import pytest
 from fix_metadata import SECOND, A, B, MetadataUnderTest
 
 from wings_core.errors import FencedMember, InvalidArgument
+from wings_core.kafka_topics import BINARY_SCHEMA
 from wings_core.metadata.maintenance import MaintenanceLease
-from wings_core.model import GroupChange, GroupMember, MemberEpoch, StoredGroup
+from wings_core.model import (
+    GroupChange,
+    GroupMember,
+    KafkaConfig,
+    MemberEpoch,
+    StoredGroup,
+    TopicConfig,
+)
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.partitions import Partition
 from wings_core.slots import SLOTS, mask_of, slot_of
 
 LEASE = "consumer-groups/1"
@@ -99,6 +109,23 @@ def test_a_commit_is_of_a_member_that_holds_all_its_partitions(
         with pytest.raises(FencedMember):
             registry.commit_offsets("group", [(keyed, each, 0) for each in partitions], stated)
     assert [each.partition for each in registry.get_offsets("group")] == [A]
+
+
+def test_the_slot_of_a_numbered_partition_is_its_number(metadata: MetadataUnderTest) -> None:
+    topic = metadata.opened.admin.create_topic(
+        DEFAULT_NAMESPACE.topic("numbered"),
+        BINARY_SCHEMA,
+        "partition",
+        TopicConfig(kafka=KafkaConfig(partitions=300)),
+    )
+    registry, one = metadata.opened.registry, MemberEpoch("one", 5)
+    assert save(metadata, member("one", 5, topic.uuid, mask_of([7, 299])))
+    registry.commit_offsets(
+        "group", [(topic, Partition("299"), 0), (topic, Partition("7"), 0)], one
+    )
+    for other in ("8", "-1", "300"):
+        with pytest.raises(FencedMember):
+            registry.commit_offsets("group", [(topic, Partition(other), 0)], one)
 
 
 def test_a_commit_without_a_member_is_taken_once_the_group_has_none(

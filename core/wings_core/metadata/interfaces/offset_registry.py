@@ -232,7 +232,9 @@ class OffsetRegistry(Protocol):
         after: Partition | None = None,
         items_max: int | None = None,
     ) -> list[PartitionState]:
-        """Return the partitions written to so far, by value; an unpartitioned topic's one always.
+        """Return the partitions written to so far, by value.
+
+        The partition of a topic without a key, and numbered ones, are returned always.
 
         Which of them a part of the list has, goes by their JSON text, the order that they are found
         in quickly.

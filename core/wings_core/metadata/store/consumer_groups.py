@@ -8,7 +8,14 @@ from wings_core.metadata.interfaces import ConsumerGroups
 from wings_core.metadata.maintenance import MaintenanceLease
 from wings_core.metadata.store.database import Connection, Database
 from wings_core.metadata.store.maintenance import is_held
-from wings_core.model import GroupChange, GroupMember, MemberEpoch, StoredGroup, Topic
+from wings_core.model import (
+    GroupChange,
+    GroupMember,
+    MemberEpoch,
+    StoredGroup,
+    Topic,
+    TopicConfig,
+)
 from wings_core.partitions import Partition
 from wings_core.slots import slot_of
 
@@ -101,12 +108,21 @@ def check_fence(
     if row is None:
         raise FencedMember(f"member {member.member!r} is not in the group {consumer!r}")
     stored = GroupMember.from_json(row[0])
+    numbered = {
+        uuid: _is_numbered(connection, uuid) for uuid in {each.uuid for each, *_ in offsets}
+    }
     for topic, partition, _ in offsets:
-        if not stored.may_commit(member.epoch, topic.uuid, slot_of(partition)):
+        slot = slot_of(partition, numbered=numbered[topic.uuid])
+        if not stored.may_commit(member.epoch, topic.uuid, slot):
             raise FencedMember(
                 f"member {member.member!r} at epoch {member.epoch} does not hold partition "
                 f"{partition:.80} of {topic.name}"
             )
+
+
+def _is_numbered(connection: Connection, topic_uuid: str) -> bool:
+    row = connection.execute("SELECT config FROM topics WHERE uuid = %s", (topic_uuid,)).fetchone()
+    return row is not None and TopicConfig.model_validate_json(row[0]).kafka is not None
 
 
 def _load(connection: Connection, consumer: str) -> StoredGroup:

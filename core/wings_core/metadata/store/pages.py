@@ -22,6 +22,7 @@ from wings_core.model import (
     PartitionState,
     PartitionSums,
     TierState,
+    TopicConfig,
     TopicState,
     TopicSums,
     page_format,
@@ -49,8 +50,8 @@ WHERE topics.uuid = %s::text AND topics.deleted_at IS NULL
 ORDER BY partitions.value LIMIT %s::bigint
 """
 
-_UNPARTITIONED = """
-SELECT partition_key IS NULL FROM topics WHERE uuid = %s::text AND deleted_at IS NULL
+_KEY_AND_CONFIG = """
+SELECT partition_key, config FROM topics WHERE uuid = %s::text AND deleted_at IS NULL
 """
 
 _TIER_STATES = """
@@ -74,7 +75,7 @@ count(*) AS partitions, sum(next_offset) AS messages, sum(pages) AS pages,
 """
 
 _TOPIC_STATE = f"""
-SELECT topics.partition_key IS NULL, sums.last_timestamp, sums.partitions,
+SELECT topics.partition_key, topics.config, sums.last_timestamp, sums.partitions,
     sums.messages, sums.pages, sums.rows, sums.bytes,
     sums.merged_pages, sums.merged_rows, sums.merged_bytes
 FROM topics CROSS JOIN (
@@ -101,16 +102,26 @@ def partition_states(
     connection: Connection, topic_uuid: str, after: Partition | None, items_max: int | None
 ) -> list[PartitionState]:
     """Return the partitions of a topic; see `OffsetRegistry.partition_states`."""
+    topic = connection.execute(_KEY_AND_CONFIG, (topic_uuid,))
     rows = connection.execute(_STATES, (after or "", topic_uuid, items_max)).fetchall()
-    if not rows:
+    found = topic.fetchone()
+    if not rows or found is None:
         raise TopicNotFound("the topic was deleted")
-    if rows[0][0] is None:
-        if after is not None:
-            return []
-        found = connection.execute(_UNPARTITIONED, (topic_uuid,)).fetchone()
-        return [_empty(UNPARTITIONED)] if found is not None and found[0] else []
-    states = list(map(_state_of, rows))
+    states = [] if rows[0][0] is None else list(map(_state_of, rows))
+    always = _always_there(*found)
+    if always:
+        unborn = set(always).difference(state.partition for state in states)
+        states += [_empty(partition) for partition in unborn if partition > (after or "")]
+        states = sorted(states)[:items_max]
     return sorted_by_partition(states, [state[0] for state in states])
+
+
+def _always_there(partition_key: str | None, config: str) -> list[Partition]:
+    """Return the partitions that a topic has before their first message."""
+    if partition_key is None:
+        return [UNPARTITIONED]
+    kafka = TopicConfig.model_validate_json(config).kafka
+    return [] if kafka is None else [Partition(str(number)) for number in range(kafka.partitions)]
 
 
 def partition_state(
@@ -146,10 +157,10 @@ def topic_state(connection: Connection, topic_uuid: str) -> TopicState:
     row = connection.execute(_TOPIC_STATE, (topic_uuid, topic_uuid)).fetchone()
     if row is None:
         raise TopicNotFound("the topic was deleted")
-    unpartitioned, last_timestamp, *counts = row
+    partition_key, config, last_timestamp, *counts = row
     sums = _sums([counts])
-    if unpartitioned and not sums.partitions:
-        sums = replace(sums, partitions=1)  # It is there before its first message.
+    always = len(_always_there(partition_key, config))
+    sums = replace(sums, partitions=max(sums.partitions, always))
     return TopicState(sums, last_timestamp)
 
 

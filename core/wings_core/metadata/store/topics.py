@@ -8,6 +8,7 @@ from typing import Any, Literal, LiteralString
 import pyarrow as pa
 
 from wings_core.errors import InvalidSchema, NamespaceNotEmpty, NamespaceNotFound, TopicNotFound
+from wings_core.kafka_topics import check_kafka
 from wings_core.metadata.checks import (
     check_text,
     chosen_uuid,
@@ -197,7 +198,7 @@ class DatabaseAdmin(Admin):
             if schema is topic.schema:
                 return topic
             changed = replace(topic, schema=schema, earlier_schemas=topic.schemas)
-            check_segment_format(changed)
+            _checked(changed, topic.config)
             earlier = schemas_bytes(topic.schemas)
             if len(earlier) > VERSIONS_BYTES_MAX:
                 raise InvalidSchema(
@@ -245,12 +246,15 @@ class DatabaseAdmin(Admin):
 
 
 def _checked(topic: Topic, before: TopicConfig | None = None) -> Topic:
-    """Return a topic, where its segments and its table can be as its configuration says.
+    """Return a topic, where it can be as its configuration says.
 
     Raises:
-        InvalidArgument: The table cannot be partitioned so.
-        InvalidSchema: The segments' format has no type for a column; fact `column`.
+        InvalidArgument: The table cannot be partitioned so, or the Kafka topic not be named or
+            changed so.
+        InvalidSchema: The segments' format has no type for a column; fact `column`. Or the columns
+            are not those of a Kafka topic.
     """
+    check_kafka(topic, before)
     check_layout(topic, before)
     return check_segment_format(topic)
 
