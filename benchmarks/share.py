@@ -117,7 +117,7 @@ class _Bench:
             start="earliest", in_flight_max=1_000_000, lock_duration_ms=12 * 3_600_000
         )
         group = ShareGroup(f"g{number}", f"group-{number}", topic, config)
-        self._coordinator.create(group)
+        self._coordinator.positions.create(group)
         return group
 
     def acquire(self, group: ShareGroup, messages: int) -> list[LeasedRange]:

@@ -131,7 +131,9 @@ class Log:
             self.reclaimer.wake,
             self._tiering(),
             drain=None if self.drain is None else self.drain.run,
-            finished=partial(finished_by_all, metadata.groups, self.shares.coordinator.describe),
+            finished=partial(
+                finished_by_all, metadata.groups, self.shares.coordinator.positions.describe
+            ),
             tables=tables,
         )
 

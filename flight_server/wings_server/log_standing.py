@@ -108,7 +108,7 @@ class Standings:
             for group in shares.of_topic(topic)[:most]:
                 # If no majority of the replicas responds, the other groups still have series.
                 with suppress(Unavailable):
-                    yield group, shares.coordinator.describe(group)
+                    yield group, shares.coordinator.positions.describe(group)
 
 
 def _size(largest: LargestTopics) -> int:

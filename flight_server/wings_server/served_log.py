@@ -51,7 +51,7 @@ class ServedLog(Log):
             self.tables = Tables(metadata, catalog, parts.storage.remote.objects)
         super().__init__(parts, limits, on_flush, self.tables)
         groups = partial(all_groups, metadata.admin, metadata.groups)
-        holds = holds or ReplicaCopies(groups, self.shares.coordinator.stored)
+        holds = holds or ReplicaCopies(groups, self.shares.coordinator.positions.stored)
         self.backups = Backups(metadata, holds, parts.storage.places, self.reclaimer.wake, scratch)
         self.sql = Sql(self)
 

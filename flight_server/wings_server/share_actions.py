@@ -68,7 +68,7 @@ def purge_group(log: Log, body: PartitionsOfGroup) -> Json:
     partition = _partition(group, body)
     purged = sum(
         state.lag
-        for state in log.shares.coordinator.describe(group)
+        for state in log.shares.coordinator.positions.describe(group)
         if partition is None or state.partition == partition
     )
     log.shares.seek(topic, body.group, "latest", partition)
@@ -85,7 +85,7 @@ def describe_share_group(log: Log, body: GroupBody) -> Json:
 def members_of_group(log: Log, body: GroupBody) -> Json:
     """Return who holds what of a share group, since when, and its oldest unfinished message."""
     group = log.shares.find(TopicName.parse(body.topic), body.group)
-    states = log.shares.coordinator.describe(group)
+    states = log.shares.coordinator.positions.describe(group)
     oldest = oldest_unfinished(log.registry, group, states)
     now_us = int(time.time() * 1_000_000)
     return describe_members(group, states, log.shares.coordinator.held(group), oldest, now_us)
@@ -287,7 +287,7 @@ def _partition(group: ShareGroup, body: PartitionsOfGroup) -> Partition | None:
 
 
 def _described(log: Log, group: ShareGroup) -> dict[str, Any]:
-    return describe_group(group, log.shares.coordinator.describe(group))
+    return describe_group(group, log.shares.coordinator.positions.describe(group))
 
 
 def acknowledgement_of(

@@ -28,7 +28,7 @@ from wings_core.model import (
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.coordinator import Coordinator
-from wings_core.share.coordinator.starts import Position
+from wings_core.share.coordinator.positions import Position
 from wings_core.share.counts import GroupCounts
 from wings_core.share.dead_letters.redrive import Redriver
 from wings_core.share.dead_letters.writer import open_dead_letter_topic
@@ -112,7 +112,7 @@ class Shares:
         self._check_config(found, config)
         wanted = ShareGroup(group, str(uuid4()), found, config)
         # First its start, then its name: who finds the group finds it at its start.
-        self.coordinator.create(wanted)
+        self.coordinator.positions.create(wanted)
         try:
             created = self._groups.create(wanted, if_not_exists=if_not_exists)
         except WingsError as error:
@@ -166,7 +166,11 @@ class Shares:
         before = self._groups.get(self._admin.get_topic(topic), group)
         anew = replace(before, uuid=str(uuid4()))
         # First where it is, then its name, as in `create`.
-        self.coordinator.create_moved(before, anew, to, partition)
+        positions = self.coordinator.positions
+        if partition is None:
+            positions.create(anew, to)
+        else:
+            positions.create_moved(before, anew, to, partition)
         try:
             moved = self._groups.restart(before, anew.uuid)
         except WingsError as error:

@@ -18,7 +18,8 @@ from tables import each
 from wings_core.errors import GroupNotFound, InvalidArgument, InvalidRecordState, Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.model import Lease, LeasedRange, PartitionState, ShareConfig, ShareGroup, member_tag
-from wings_core.share.coordinator import acquires, finalize
+from wings_core.share.coordinator import coordinator as coordinator_module
+from wings_core.share.coordinator import finalize
 from wings_core.share.model import Acknowledgement, AcknowledgeType, AcquireRequest, ShareKey
 from wings_core.share.replica.requests import (
     Answer,
@@ -33,7 +34,7 @@ LONG = 60.0
 
 
 def lag(share: ShareUnderTest, group: ShareGroup) -> tuple[int, int, int]:
-    (state,) = share.coordinator.describe(group)
+    (state,) = share.coordinator.positions.describe(group)
     return state.start_offset, state.in_flight, state.lag
 
 
@@ -142,11 +143,11 @@ def test_what_is_not_held_with_the_lease_is_refused_and_nothing_changes(
     else:
         assert share.acknowledge(group, leased, "accept") is None
         share.wait_for_replicas(group, 0)
-    before = share.coordinator.describe(group)
+    before = share.coordinator.positions.describe(group)
     entry = entry_of(leased, what, **facts)
     (result,) = share.coordinator.acknowledge(group, member, [entry])
     assert isinstance(result.error, InvalidRecordState)
-    assert share.coordinator.describe(group) == before
+    assert share.coordinator.positions.describe(group) == before
     assert share.dead_letters.written == []
 
 
@@ -167,7 +168,7 @@ def test_one_bad_entry_rolls_back_its_partition(share: ShareUnderTest) -> None:
     )
     codes = [None if result.error is None else result.error.code for result in results]
     assert codes == ["INVALID_RECORD_STATE", None, "INVALID_RECORD_STATE"]
-    states = {state.partition: state for state in share.coordinator.describe(group)}
+    states = {state.partition: state for state in share.coordinator.positions.describe(group)}
     assert (states[A].start_offset, states[A].in_flight, states[A].lag) == (0, 4, 4)
     assert (states[B].start_offset, states[B].in_flight, states[B].lag) == (4, 0, 0)
 
@@ -682,7 +683,7 @@ def test_what_was_accepted_is_not_told_to_have_failed_where_a_release_does(
             failing.setattr(replica, "_release", fail)
         results = share.coordinator.acknowledge(group, "me", entries)
     assert [type(result.error) for result in results] == [type(None), Unavailable]
-    (state,) = share.coordinator.describe(group)
+    (state,) = share.coordinator.positions.describe(group)
     assert (state.start_offset, state.lag) == (2, 2)
     share.clock.time += 31
     assert spans(share.acquire(group))[0][:2] == (2, 3)
@@ -856,7 +857,7 @@ def test_what_others_hold_is_asked_for_less_and_less_often_however_often_a_membe
 def test_a_look_ends_though_what_it_has_looked_at_is_to_be_asked_for_again_by_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acquires, "PEEK_PARTITIONS", 1)
+    monkeypatch.setattr(coordinator_module, "PEEK_PARTITIONS", 1)
     with open_share(tmp_path, 3) as share:
         topic, other = share.metadata.create_topic("key"), share.open_coordinator()
         group = share.group(topic=topic, in_flight_max=1)

@@ -89,5 +89,5 @@ def test_a_crash_between_dead_letter_and_tombstone_leaves_one_dead_letter(
             again += acquire(log, group)
         assert all(reject(log, group, each).error is None for each in again)
         assert letters(log) == [0, 1, 2, 3, 4]
-        (state,) = log.shares.coordinator.describe(group)
+        (state,) = log.shares.coordinator.positions.describe(group)
         assert (state.lag, state.start_offset) == (0, 5)

@@ -51,7 +51,7 @@ def test_a_message_is_delivered_from_its_time_on(share: ShareUnderTest) -> None:
     assert acquire(share, group, times) == [(1, 1, 1), (4, 4, 1)]
     found = share.coordinator.acquire_now(AcquireRequest(group, "me", None, 100, times=times))
     assert not found.ranges
-    (state,) = share.coordinator.describe(group)
+    (state,) = share.coordinator.positions.describe(group)
     assert (state.in_flight, state.lag) == (2, 6)
     share.clock.time += 3.9
     assert acquire(share, group, times) == []

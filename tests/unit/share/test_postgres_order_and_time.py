@@ -104,5 +104,5 @@ def test_times_are_kept_by_the_process_that_takes_over(
     assert acquired(group) == []
     share.clock.time += 30 - RESTART_SECONDS
     assert acquired(group) == [(0, 0)]
-    (state,) = coordinator.describe(group)
+    (state,) = coordinator.positions.describe(group)
     assert (state.start_offset, state.lag) == (4, 0)

@@ -95,7 +95,7 @@ def test_what_is_told_of_while_partitions_are_listed_is_not_forgotten() -> None:
     topic.index = ReadyPartitions(topic.clock.now, states, topic.watched, topic.hear_of_sooner)
     topic.index.look()
     ((partition, generation),) = topic.index.peek(A, 1)
-    assert topic.index.listed_state(A) is None  # It is behind.
+    assert topic.index.known_state(A) == PartitionState(A, 0, 2, 0, None)
     topic.index.looked_at(partition, generation, 1, None)
     assert topic.ready() == [A]
 

@@ -40,7 +40,7 @@ def test_with_one_of_three_replicas_down_work_goes_on(remote_share: ShareUnderTe
     (leased,) = share.acquire(group, 4)
     assert (leased.start_offset, leased.end_offset) == (4, 7)
     assert share.acknowledge(group, leased, "accept") is None
-    (state,) = share.coordinator.describe(group)
+    (state,) = share.coordinator.positions.describe(group)
     assert (state.start_offset, state.lag) == (8, 2)
 
 
@@ -57,7 +57,7 @@ def test_with_two_of_three_replicas_down_nothing_is_delivered(
         share.acquire(group)
     assert isinstance(share.acknowledge(group, leased, "accept"), Unavailable)
     with pytest.raises(Unavailable):
-        share.coordinator.describe(group)
+        share.coordinator.positions.describe(group)
     # The acknowledgement was refused, but the one replica that is up has the tombstone.
     while replica_calls.read(share.replicas[2], group.uuid, [UNPARTITIONED])[0].start_offset < 4:
         time.sleep(0.002)  # It may be slower than the others are in failing.
@@ -99,7 +99,7 @@ def test_three_coordinators_at_once_on_few_messages_deliver_each_once(
     def work(number: int) -> list[int]:
         coordinator, done = coordinators[number], list[int]()
         member = f"member-{number}"
-        while sum(state.lag for state in coordinator.describe(group)):
+        while sum(state.lag for state in coordinator.positions.describe(group)):
             share.clock.time += 0.01  # Far from any lock's end.
             for leased in share.acquire(group, 3, member=member, coordinator=coordinator):
                 error = share.acknowledge(

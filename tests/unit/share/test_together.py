@@ -74,14 +74,16 @@ def test_where_one_partition_is_not_known_nothing_of_another_is_kept_from_the_ne
     for partition in (A, B):  # From here on the coordinator knows both.
         (leased,) = share.acquire(group, 1, partition=partition)
         assert share.acknowledge(group, leased, "accept") is None
-    known = GroupTable.recent_state
+    known = GroupTable.state
 
-    def lose_b(table: GroupTable, index: Any, of: ShareGroup, partition: Partition) -> Any:
+    def lose_b(
+        table: GroupTable, index: Any, of: ShareGroup, partition: Partition, *, recent: bool
+    ) -> Any:
         if partition == B:
             raise Unavailable("metadata is gone")
-        return known(table, index, of, partition)
+        return known(table, index, of, partition, recent=recent)
 
-    monkeypatch.setattr(GroupTable, "recent_state", lose_b)
+    monkeypatch.setattr(GroupTable, "state", lose_b)
     requests = [AcquireRequest(group, "one", each, 3, 3) for each in (A, B)]
     with pytest.raises(Unavailable):
         share.coordinator.settle(group, (), requests)
@@ -126,7 +128,7 @@ def test_each_of_those_that_accept_at_once_is_answered_by_itself(share: ShareUnd
     errors = [[type(result.error) for result in found] for found in results]
     refused = InvalidRecordState
     assert errors == [[type(None)], [refused], [refused, refused], [type(None)]]
-    (state,) = share.coordinator.describe(group)
+    (state,) = share.coordinator.positions.describe(group)
     assert (state.lag, state.in_flight) == (9 - 4, 5)
 
 

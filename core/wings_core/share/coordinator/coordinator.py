@@ -7,11 +7,19 @@ of its own, and of locks and delays that end by the thread that counts their tim
 
 import logging
 import random
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from wings_core.errors import GroupNotFound, StorageCorrupt, WingsError
+from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
+from wings_core.errors import (
+    GroupNotFound,
+    InvalidArgument,
+    OffsetOutOfRange,
+    StorageCorrupt,
+    WingsError,
+)
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import (
@@ -20,24 +28,17 @@ from wings_core.model import (
     LeasedRange,
     PartitionState,
     ShareGroup,
-    SharePartitionState,
 )
-from wings_core.partitions import Partition
+from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.clock import Clock, MonotonicClock
-from wings_core.share.coordinator.acquires import Acquires
 from wings_core.share.coordinator.core import CoordinatorCore, Told
 from wings_core.share.coordinator.group_table import FindGroup, GroupTable
 from wings_core.share.coordinator.housekeeping import Archiving, Loop, WakeUps
-from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX, key_of
-from wings_core.share.coordinator.ready import WaitingMember
+from wings_core.share.coordinator.lease import Bundle, Leased
+from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX, Bounds
+from wings_core.share.coordinator.positions import FindOffsets, Positions
+from wings_core.share.coordinator.ready import ReadyPartitions, WaitingMember
 from wings_core.share.coordinator.settle import Settles
-from wings_core.share.coordinator.starts import (
-    FindOffsets,
-    Finished,
-    Position,
-    Starts,
-    finished_of,
-)
 from wings_core.share.counts import ShareCounts
 from wings_core.share.model import (
     Acknowledgement,
@@ -46,15 +47,15 @@ from wings_core.share.model import (
     AcquireRequest,
     DeadLetterSink,
     ReadTimes,
-    ShareKey,
 )
 from wings_core.share.quorum.quorum import HoldQuorum
-from wings_core.share.quorum.run import ReplicaLink, Runner
-from wings_core.share.quorum.votes import UNTOUCHED, KnownPartition
+from wings_core.share.quorum.run import Procedure, ReplicaLink, Runner
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import LeaseEntry
-from wings_core.share.replica.store import StoredPartition
 from wings_core.times import Deadline
+
+PEEK_PARTITIONS, PEEK_MIN = 16, 4
+"""Ready partitions that an acquire looks at first, at most and at least; then at more."""
 
 _logger = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ class Coordinator:
 
     Attributes:
         is_local: Whether the only replica is in this process.
+        positions: Where groups stand, and where they begin.
         counts: Messages delivered and finished here since the start, by group.
     """
 
@@ -129,7 +131,6 @@ class Coordinator:
         self._replicas, self._source = replicas, source
         self._runner = runner = Runner(replicas.links)
         self._registry = registry = source.registry
-        self._starts = Starts(registry, source.find_offsets)
         self._groups = groups = GroupTable(
             core.table,
             registry,
@@ -144,7 +145,7 @@ class Coordinator:
         self._wake_ups = Loop("wings-share-wake", WakeUps(groups.wake_due).step)
         self._looks = Loop("wings-share-groups", groups.look_at_followed)
         self._maintenance = Loop("wings-share", Archiving(groups, core, runner).step)
-        self._acquires = Acquires(groups, core, runner, registry, self.counts, local=local)
+        self.positions = Positions(groups, registry, source.find_offsets, quorum, runner)
         self._settles = Settles(groups, core.table, core.settling, runner, self.counts)
 
     @property
@@ -153,48 +154,6 @@ class Coordinator:
         return None if self._replicas.own is None else self._replicas.own.damage
 
     # Groups.
-
-    def create(self, group: ShareGroup) -> None:
-        """Put a new group at its start in every partition there is; blocks for the replicas.
-
-        Call it before the group is made known; again is harmless until then.
-
-        Raises:
-            Unavailable: No majority of the replicas answered.
-            TopicNotFound: The topic was deleted.
-        """
-        self._groups.refuse()
-        self._begin(group, self._starts.of(group.topic, group.config.start))
-
-    def create_moved(
-        self, group: ShareGroup, anew: ShareGroup, to: Position, partition: Partition | None
-    ) -> None:
-        """Put a new group at a position; blocks for the replicas.
-
-        Call it before the new group is made known in place of the other.
-
-        Args:
-            group: Where the partitions are taken from that are not moved.
-            anew: The new one, of the same topic.
-            to: Where it begins.
-            partition: In this one, and in the others where `group` is; None: in all.
-
-        Raises:
-            Unavailable: No majority of the replicas answered.
-            OffsetOutOfRange: There is no such offset.
-            InvalidArgument: Nothing was written to the partition yet.
-            TopicNotFound: The topic was deleted.
-        """
-        self._groups.refuse()
-        if partition is None:
-            self._begin(anew, self._starts.of(group.topic, to))
-            return
-        finished = {partition: self._starts.of_one(group.topic, to, partition)}
-        logs = self._registry.partition_states(group.topic.uuid)
-        others = [state.partition for state in logs if state.partition != partition]
-        known = self._read(group, others)
-        finished |= {each: finished_of(known[each]) for each in others}
-        self._begin(anew, finished)
 
     def delete(self, group: ShareGroup) -> None:
         """Forget a group that is not known any more; blocks for the replicas, wakes its waiters.
@@ -258,8 +217,19 @@ class Coordinator:
             Unavailable: Nothing could be held because no majority of the replicas answered.
             TopicNotFound: The topic was deleted.
         """
+        _check_member(request)
         with self._blaming(request.group):
-            return self._acquires.now(request, self._source.times)
+            group = self._groups.check(request.group)
+            request = replace(request, group=group, times=request.times or self._source.times)
+            index = self._groups.index(group)
+            try:
+                acquired = self._look_everywhere(index, request)
+            except WingsError:
+                index.took_some()  # It may have been woken for what another can get.
+                raise
+        if not acquired.ranges and request.partition is not None:
+            index.found_none(request.partition)
+        return acquired
 
     def settle(
         self,
@@ -282,10 +252,13 @@ class Coordinator:
         """
         with self._blaming(group):
             group = self._groups.check(group)
-            begun = self._acquires.begin(group, acquires) if acquires else None
-            beside = [] if begun is None else begun.procedures
-            results, outcomes = self._settles.take(group, requests, beside)
-        return results, [] if begun is None else self._acquires.finish(begun, outcomes)
+            if not acquires:
+                return self._settles.take(group, requests, ())[0], []
+            index = self._groups.index(group)
+            index.look()
+            picked = self._pick(index, group, acquires, _peeked(acquires), recent=True)
+            results, outcomes = self._settles.take(group, requests, picked.procedures)
+        return results, self._hand_out(picked, outcomes)
 
     @contextmanager
     def following(self, group: ShareGroup, callback: Callable[[], None]) -> Generator[None]:
@@ -387,40 +360,6 @@ class Coordinator:
             except WingsError as error:
                 _logger.info("messages of %s expire: %s", group.name, error.message)
 
-    def describe(self, group: ShareGroup) -> list[SharePartitionState]:
-        """Return where the group stands in each partition written to, by value.
-
-        Blocks for the replicas.
-
-        Raises:
-            Unavailable: No majority of the replicas answered.
-            TopicNotFound: The topic was deleted.
-        """
-        self._groups.check(group)
-        logs = self._registry.partition_states(group.topic.uuid)
-        known = self._read(group, [state.partition for state in logs])
-        return [_describe(state, known[state.partition]) for state in logs]
-
-    def stored(self, group: ShareGroup) -> list[StoredPartition]:
-        """Return what a majority of the replicas keeps of the group, of each partition written to.
-
-        Blocks for the replicas.
-
-        Raises:
-            Unavailable: No majority of the replicas answered.
-            TopicNotFound: The topic was deleted.
-        """
-        logs = self._registry.partition_states(self._groups.check(group).topic.uuid)
-        return [
-            StoredPartition(
-                ShareKey(group.uuid, group.topic.uuid, partition),
-                known.start_offset,
-                [(each.first, each.last, 0) for each in known.finished],
-                [(each.first, each.last, each.count) for each in known.counts],
-            )
-            for partition, known in self._read(group, [each.partition for each in logs]).items()
-        ]
-
     def held(self, group: ShareGroup) -> Mapping[Partition, Sequence[HeldRange]]:
         """Return what members of any node hold of a group, by partition, in order of offset.
 
@@ -453,29 +392,139 @@ class Coordinator:
             self._source.blame(group)
             raise
 
-    def _read(
-        self, group: ShareGroup, partitions: Sequence[Partition]
-    ) -> dict[Partition, KnownPartition]:
-        """Return what a majority knows of partitions, in requests of a bounded number each."""
-        known: dict[Partition, KnownPartition] = {}
-        for at in range(0, len(partitions), READ_PARTITIONS_MAX):
-            some = partitions[at : at + READ_PARTITIONS_MAX]
-            known |= self._runner.run(self._quorum.read(group.uuid, group.topic.uuid, some))
-        return known
+    def _look_everywhere(self, index: ReadyPartitions, request: AcquireRequest) -> Acquired:
+        """Lease what is available for one request, in some partitions after others.
 
-    def _begin(self, group: ShareGroup, finished: Finished) -> None:
-        """Make a group that is not known yet begin where so much is finished of partitions."""
-        begun = [(partition, ranges) for partition, ranges in finished.items() if ranges]
-        for at in range(0, len(begun), READ_PARTITIONS_MAX):
-            outcomes = self._runner.run_all(
-                [
-                    self._quorum.repair(key_of(group, partition), ranges)
-                    for partition, ranges in begun[at : at + READ_PARTITIONS_MAX]
-                ]
+        Raises:
+            WingsError: Nothing was leased.
+        """
+        group, only = request.group, _only_partition(request)
+        index.look()
+        if only is not None:
+            index.note(self._registry.partition_state(group.topic.uuid, only))
+        elif not self.is_local:
+            index.look_again()  # Over a network, commits are told of a while later.
+        most, tried = _peeked([request]), set[Partition]()
+        recent = only is not None or not self.is_local
+        while True:
+            picked = self._pick(index, group, [request], most, tried, recent=recent)
+            outcomes = self._runner.run_all(picked.procedures)
+            (acquired,) = self._hand_out(picked, outcomes)
+            if isinstance(acquired, WingsError):
+                raise acquired
+            if acquired.ranges or not picked.states:
+                return acquired
+            # Where others held all that was picked, the rest of the partitions were not looked at.
+            tried.update(bundle.tracked.key.partition for bundle in picked.bundles)
+            if not picked.bundles:
+                tried.update(picked.states)
+            most = READ_PARTITIONS_MAX
+
+    def _pick(
+        self,
+        index: ReadyPartitions,
+        group: ShareGroup,
+        requests: Sequence[AcquireRequest],
+        most: int,
+        besides: Container[Partition] = (),
+        *,
+        recent: bool,
+    ) -> "_Picked":
+        """Pick messages of partitions that are ready; the procedures that hold them must be run.
+
+        Args:
+            index: The group's.
+            group: The group as it is now.
+            requests: At least one.
+            most: Partitions to look at, at most.
+            besides: Partitions to leave out.
+            recent: Whether it is enough where a partition's log stood a moment ago.
+        """
+        picked = _Picked(group, index, self._core.now(), [[] for _ in requests])
+        wanting: dict[Partition | None, dict[int, AcquireRequest]] = {}
+        for number, each in enumerate(requests):
+            wanting.setdefault(_only_partition(each), {})[number] = each
+        looked_at: list[list[PartitionState]] = []
+        for wanted in wanting:
+            found = index.peek(wanted, most, besides)
+            for partition, generation in found:
+                if partition not in picked.states:
+                    state = self._groups.state(index, group, partition, recent=recent)
+                    picked.states[partition] = state
+                    picked.generations[partition] = generation
+            looked_at.append([picked.states[partition] for partition, _ in found])
+        error = self._prepare(group, picked.states.values())
+        # Only now, as nothing may fail any more: what is picked is kept from all others.
+        for of_partition, states in zip(wanting.values(), looked_at, strict=True):
+            plan = self._core.leases.plan(group, of_partition, states, self._batch_end)
+            for number in of_partition:
+                failed = plan.errors.get(number, error)
+                picked.leased[number] = [] if failed is None else failed
+            picked.bundles += plan.bundles
+        picked.procedures = [self._core.leases.hold(group, each) for each in picked.bundles]
+        return picked
+
+    def _prepare(self, group: ShareGroup, states: Collection[PartitionState]) -> WingsError | None:
+        """Load partitions that are not known yet; blocks for the replicas then.
+
+        Returns:
+            The error for which some are not loaded.
+        """
+        table = self._core.table
+        if self.is_local and all(
+            table.is_loaded(group, state.partition) for state in states if state.next_offset
+        ):
+            return None
+        return self._runner.run_all([self._core.leases.prepare(group, list(states))])[0]
+
+    def _batch_end(self, group: ShareGroup, partition: Partition, offset: int) -> int:
+        try:
+            located = self._registry.locate(group.topic.uuid, partition, offset, 1)
+        except OffsetOutOfRange:
+            return offset  # Retention has just passed it.
+        return located.locations[0].end_offset if located.locations else offset
+
+    def _hand_out(
+        self, picked: "_Picked", outcomes: Sequence[list[tuple[int, Leased]] | WingsError]
+    ) -> list[Acquired | WingsError]:
+        """Return what each request got, by the outcomes of the procedures."""
+        group, table = picked.group, self._core.table
+        leased = _gathered(picked, outcomes)
+        if (self._core.now() - picked.begun_at) * 2_000 >= group.config.lock_duration_ms:
+            # Other procedures took long, which all waited for: leases may be over by now.
+            leased = [
+                each
+                if isinstance(each, WingsError)
+                else [one for one in each if table.is_leased(group, one)]
+                for each in leased
+            ]
+        ranges = [one for each in leased if not isinstance(each, WingsError) for one in each]
+        if not self._groups.is_altered(group):  # Else who waits is woken to look anew.
+            for partition, state in picked.states.items():
+                self._looked_at(picked, partition, state, found=bool(ranges))
+        if ranges:
+            picked.index.took_some()
+            self.counts.add(
+                group,
+                delivered=sum(each.messages for each in ranges),
+                redelivered=sum(each.messages for each in ranges if each.delivery_count > 1),
             )
-            for outcome in outcomes:
-                if isinstance(outcome, WingsError):
-                    raise outcome
+        return [each if isinstance(each, WingsError) else Acquired(tuple(each)) for each in leased]
+
+    def _looked_at(
+        self, picked: "_Picked", partition: Partition, state: PartitionState, *, found: bool
+    ) -> None:
+        """Take a partition out of the index where it has nothing, after an acquire.
+
+        Also for a while where the acquire `found` nothing, as others held all that it asked for.
+        """
+        group, again = picked.group, None
+        if state.next_offset:
+            bounds = Bounds(state.log_start_offset, state.next_offset)
+            again = self._core.table.look(group, partition, bounds)
+        if again == 0 and not found:
+            again = self._core.leases.retry_seconds(group, partition)
+        picked.index.looked_at(partition, picked.generations[partition], state.next_offset, again)
 
     def _changed(self, group_uuid: str, partition: Partition) -> None:
         self._groups.changed(group_uuid, partition)
@@ -491,13 +540,59 @@ class Coordinator:
         self._wake_ups.call()
 
 
-def _describe(log: PartitionState, known: KnownPartition) -> SharePartitionState:
-    if known is UNTOUCHED:
-        start, end = log.log_start_offset, log.next_offset
-        return SharePartitionState(log.partition, start, 0, end - start)
-    start = max(known.start_offset, log.log_start_offset)
-    above = sum(
-        tomb.last - max(tomb.first, start) + 1 for tomb in known.finished if tomb.last >= start
-    )
-    lag = max(0, log.next_offset - start - above)
-    return SharePartitionState(log.partition, start, known.in_flight, lag)
+@dataclass(slots=True)
+class _Picked:
+    """Pending messages for acquires of a group; all of the procedures are to be run."""
+
+    group: ShareGroup
+    index: ReadyPartitions
+    begun_at: float
+    leased: list[Leased]
+    """The outcome of each request, so far."""
+    bundles: list[Bundle] = field(default_factory=list[Bundle])
+    procedures: list[Procedure[Any]] = field(default_factory=list[Procedure[Any]])
+    """One for each bundle."""
+    states: dict[Partition, PartitionState] = field(default_factory=dict[Partition, PartitionState])
+    """Logs of the partitions looked at."""
+    generations: dict[Partition, int] = field(default_factory=dict[Partition, int])
+    """Generations as of which they were ready."""
+
+
+def _check_member(request: AcquireRequest) -> None:
+    if not 1 <= len(request.member) <= MEMBER_CHARACTERS_MAX:
+        raise InvalidArgument(f"a member has 1 to {MEMBER_CHARACTERS_MAX} characters")
+    assert request.messages_max >= 1
+    assert request.rows_max >= 1
+
+
+def _only_partition(request: AcquireRequest) -> Partition | None:
+    """Return the one partition that a request may be served from; None: any."""
+    if request.partition is None and request.group.topic.partition_key is None:
+        return UNPARTITIONED
+    return request.partition
+
+
+def _peeked(requests: Sequence[AcquireRequest]) -> int:
+    """Return the number of ready partitions to look at first: some have nothing."""
+    messages = sum(each.messages_max for each in requests)
+    return min(READ_PARTITIONS_MAX, PEEK_PARTITIONS * len(requests), max(PEEK_MIN, messages))
+
+
+def _gathered(
+    picked: _Picked, outcomes: Sequence[list[tuple[int, Leased]] | WingsError]
+) -> list[Leased]:
+    """Return the ranges that each request got of all bundles, or an error where it got none."""
+    errors = [each if isinstance(each, WingsError) else None for each in picked.leased]
+    ranges: list[list[LeasedRange]] = [[] for _ in errors]
+    for bundle, outcome in zip(picked.bundles, outcomes, strict=True):
+        of_bundle: list[tuple[int, Leased]]
+        if isinstance(outcome, WingsError):
+            of_bundle = [(each.number, outcome) for each in bundle.taken]
+        else:
+            of_bundle = outcome
+        for number, leased in of_bundle:
+            if isinstance(leased, WingsError):
+                errors[number] = errors[number] or leased
+            else:
+                ranges[number] += leased
+    return [found or error or [] for found, error in zip(ranges, errors, strict=True)]

@@ -147,21 +147,14 @@ class GroupTable:
         return index
 
     def state(
-        self, index: ReadyPartitions, group: ShareGroup, partition: Partition
+        self, index: ReadyPartitions, group: ShareGroup, partition: Partition, *, recent: bool
     ) -> PartitionState:
-        """Return where a partition's log stands; where it was just listed, as of then."""
-        state = index.listed_state(partition)
+        """Return where a partition's log stands; `recent`: a moment ago, where that is known."""
+        state = index.known_state(partition) if recent else None
         if state is None:
             state = self._registry.partition_state(group.topic.uuid, partition)
             index.note(state)
         return state
-
-    def recent_state(
-        self, index: ReadyPartitions, group: ShareGroup, partition: Partition
-    ) -> PartitionState:
-        """Return where a partition stood a moment ago; what is told of it since is in it."""
-        state = index.known_state(partition) if self._is_local else None
-        return self.state(index, group, partition) if state is None else state
 
     def bounds(self, group: ShareGroup, partition: Partition) -> Bounds | WingsError:
         """Return the bounds of a partition's log now, or why they are not known."""

@@ -180,19 +180,6 @@ class PartitionTable:
             self.met_limit()
         return event
 
-    def has_fresh(self, group: ShareGroup, partition: Partition, log_end: int) -> bool:
-        """Tell whether a loaded partition has messages that no member was ever offered.
-
-        It is not told where they come in order: then it depends on those before them.
-        """
-        if group.config.is_ordered:
-            return False
-        with self.lock:
-            tracked = self.find(group, partition)
-            return tracked is not None and tracked.state.has_fresh(
-                log_end, group.config.in_flight_max
-            )
-
     def is_leased(self, group: ShareGroup, leased: LeasedRange) -> bool:
         """Tell whether a lease that was given here is not over."""
         with self.lock:

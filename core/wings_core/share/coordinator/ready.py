@@ -24,10 +24,6 @@ from wings_core.partitions import Partition
 LISTED_SECONDS = 0.5
 """How long it is believed where partitions stand."""
 
-NOTED_MAX = 1_000
-"""Partitions that are remembered to have been acquired from."""
-
-
 STALE_MAX = 1_024
 """Times that were overtaken are forgotten when they are more than so many, and than the others."""
 
@@ -92,11 +88,9 @@ class ReadyPartitions:
         self._generation = 0
         self._ends: dict[Partition, int] = {}
         """The next offset of each, as last told."""
-        self._listed_states: dict[Partition, PartitionState] = {}
-        """States as they were listed, kept for a moment."""
-        self._noted: dict[Partition, tuple[float, PartitionState]] = {}
-        """Where partitions stood that were acquired from, and when."""
-        self._listed_until = 0.0
+        self._states: dict[Partition, PartitionState] = {}
+        """Where partitions stood when they were listed or acquired from, kept for a moment."""
+        self._states_until = self._listed_until = 0.0
         self._due: list[tuple[float, Partition]] = []
         """When partitions may be ready, a heap; those that were overtaken are still there."""
         self._due_at: dict[Partition, float] = {}
@@ -164,8 +158,8 @@ class ReadyPartitions:
                 self._failures, self._failure = self._failures + 1, error
                 raise
             with self._lock:
-                self._listed_states = states
-                self._listed_until = self._clock() + LISTED_SECONDS
+                self._states = states
+                self._states_until = self._listed_until = self._clock() + LISTED_SECONDS
                 for partition, state in states.items():
                     # More may have been told of since it was listed.
                     end = self._ends.get(partition, 0)
@@ -188,9 +182,9 @@ class ReadyPartitions:
             if state.next_offset > self._ends.get(state.partition, 0):
                 self._ends[state.partition] = state.next_offset
                 self._mark(state.partition)
-            if len(self._noted) >= NOTED_MAX:
-                self._noted.clear()
-            self._noted[state.partition] = (self._clock(), state)
+            if self._clock() >= self._states_until:
+                self._states, self._states_until = {}, self._clock() + LISTED_SECONDS
+            self._states[state.partition] = state
 
     def peek(
         self, partition: Partition | None, most: int, besides: Container[Partition] = ()
@@ -219,29 +213,15 @@ class ReadyPartitions:
             _call(woken)
         return some
 
-    def is_ready(self, partition: Partition) -> bool:
-        """Tell whether a partition may have messages, as far as was told."""
-        return partition in self._ready
-
-    def listed_state(self, partition: Partition) -> PartitionState | None:
-        """Return where a partition stands, if it was listed just now and not written to since."""
-        if self._clock() >= self._listed_until:
-            self._listed_states = {}
-            return None
-        state = self._listed_states.get(partition)
-        return None if state is None or self._ends[partition] > state.next_offset else state
-
     def known_state(self, partition: Partition) -> PartitionState | None:
         """Return where a partition stands by what was noted a moment ago, and was told since.
 
         Retention may have moved it, and its bytes are of then.
         """
-        noted = self._noted.get(partition)
-        if noted is None or noted[0] + LISTED_SECONDS < self._clock():
-            self._noted.pop(partition, None)
-            return None
-        state, end = noted[1], self._ends.get(partition, 0)
-        return state if end <= state.next_offset else state._replace(next_offset=end)
+        if self._clock() >= self._states_until:
+            self._states = {}
+        state, end = self._states.get(partition), self._ends.get(partition, 0)
+        return state._replace(next_offset=end) if state and end > state.next_offset else state
 
     def looked_at(
         self, partition: Partition, generation: int, end: int, again_seconds: float | None

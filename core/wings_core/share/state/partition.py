@@ -285,10 +285,6 @@ class MessageStates:
             )
         return any(self._at(first)[2].deliveries < limit for first in self._ready)
 
-    def has_fresh(self, log_end: int, in_flight_max: int) -> bool:
-        """Tell whether there is room for a message that was never looked at."""
-        return self._has_fresh(log_end) and self.in_flight < in_flight_max
-
     def has_exhausted(self, limit: int, *, ordered: bool = False) -> bool:
         """Tell whether a message is at the limit, in order the next one."""
         if ordered:
