@@ -2,8 +2,8 @@
 # .venv, at the versions and hashes pinned in requirements/, by the first target that needs it.
 
 PYTHON ?= python3
-# That share the tests; 0: none but pytest's own. Twice as many as two cores need: many tests wait.
-PROCESSES ?= 4
+# That share the tests; 0: none but pytest's own. Thrice as many as two cores need: many tests wait.
+PROCESSES ?= 6
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check

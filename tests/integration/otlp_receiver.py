@@ -117,7 +117,7 @@ def http_receiver() -> Generator[Receiver]:
         "OTEL_BSP_SCHEDULE_DELAY": "20",
         "OTEL_METRIC_EXPORT_INTERVAL": "100",
     }
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield receiver

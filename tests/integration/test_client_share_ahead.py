@@ -601,7 +601,7 @@ def test_a_worker_that_only_acknowledges_has_the_pace_of_the_answers(
 ) -> None:
     monkeypatch.setattr(_share_stream, "UNANSWERED_MAX", 20)
     topic = new_topic()
-    wings.push(topic, {"n": list(range(10_000))})
+    wings.push(topic, {"n": list(range(2_000))})
     wings.create_share_group("billing", topic, {**CONFIG, "in_flight_max": 10_000})
     with wings.share_consumer("billing", topic, max_messages=10_000, timeout=60) as consumer:
         delivery = next(consumer)

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from fix_calls import Calls
 from flight_calls import Json, act, chunks, create_topic, error_of, push, ticket_of
 from many_calls import get_many, read_many
 from waiting import until
@@ -515,7 +516,7 @@ def test_retention_that_passes_a_read_is_an_error_but_from_the_earliest_on(
 
 
 def test_pages_that_moved_or_are_gone_since_they_were_looked_up_are_looked_up_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, calls: Calls
 ) -> None:
     keys = range(60)
     with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
@@ -524,14 +525,7 @@ def test_pages_that_moved_or_are_gone_since_they_were_looked_up_are_looked_up_an
         for first in (0, 100):
             push(client, "t", keyed({key: list(range(first, first + 100)) for key in keys}))
         expected = {key: list(range(200)) for key in keys}
-        looks: list[int] = []
-        locate = log.registry.locate_many
-
-        def counted(*arguments: Any) -> Any:
-            looks.append(1)
-            return locate(*arguments)
-
-        monkeypatch.setattr(log.registry, "locate_many", counted)
+        looks = calls.heard(log.registry, "locate_many")
 
         def scan() -> dict[Any, list[Any]]:
             looks.clear()

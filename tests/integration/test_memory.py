@@ -80,7 +80,7 @@ def _send(writer: flight.FlightStreamWriter, batch: pa.RecordBatch) -> None:
     writer.close()
 
 
-@pytest.mark.parametrize("puts", [120, pytest.param(300, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("puts", [64, pytest.param(300, marks=pytest.mark.soak)])
 def test_many_large_pushes_at_once_stay_within_the_budget(puts: int) -> None:
     batch = pa.record_batch({"n": pa.array(np.arange(MIB))})
     outcomes: Counter[str] = Counter()

@@ -15,6 +15,7 @@ import httpx
 import pyarrow.flight as flight
 import pytest
 import structlog
+from fix_calls import Calls
 from fix_postgres import PASSWORD, PostgresServer
 from flight_calls import act, create_topic, get, numbers, push
 from token_calls import bearer, client_of, new_token
@@ -26,6 +27,7 @@ from wings_client.cli.app import app
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.security import authenticator
 from wings_core.security.authenticator import Authenticator
 from wings_core.security.peers import PeerAccess
 from wings_core.security.tokens import Token, digest_of, without_password
@@ -201,7 +203,7 @@ def said_by(server: ServerProcess, certs: Path, planted: Planted) -> Generator[t
 
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_a_traceback_in_the_log_shows_no_variables(
-    planted: Planted, monkeypatch: pytest.MonkeyPatch, form: Any
+    planted: Planted, calls: Calls, form: Any
 ) -> None:
     stream = io.StringIO()
     root = logging.getLogger()
@@ -209,15 +211,11 @@ def test_a_traceback_in_the_log_shows_no_variables(
     logs.configure("debug", form, stream)
     try:
         with running_server(root_token=ROOT) as server:
-
-            def fail(secret: str) -> bytes:
-                raise RuntimeError("a fault of ours")
-
-            monkeypatch.setattr("wings_core.security.authenticator.digest_of", fail)
+            calls.fail(authenticator, "digest_of", RuntimeError("a fault of ours"))
             with client_of(server.flight, WRONG) as client:
                 said = told(lambda: act(client, "list-topics"))
             answer = httpx.get(f"{server.http}/v1/namespaces", headers=bearer(WRONG))
-            monkeypatch.undo()
+            calls.stop()
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from fix_calls import Calls
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -123,22 +124,18 @@ def test_what_is_no_table_or_cannot_be_reached_is_said(
 
 
 def test_a_file_that_ends_while_it_is_read_is_left_to_the_server(
-    server: RunningServer, client: Client, monkeypatch: pytest.MonkeyPatch
+    server: RunningServer, client: Client, calls: Calls
 ) -> None:
     client.create_topic("t", {"n": "int64"}, config=TABLE)
     client.push("t", {"n": list(range(200_000))})
     maintain(server)
     from wings_client.cold import OpenColdFile
 
-    read = OpenColdFile.read
+    def broken(read: Iterator[Any], *_: object) -> Iterator[Any]:
+        yield next(read)
+        raise OSError("the disk is gone")
 
-    def broken(self: OpenColdFile, *args: Any) -> Iterator[Any]:
-        for number, each in enumerate(read(self, *args)):
-            if number:
-                raise OSError("the disk is gone")
-            yield each
-
-    monkeypatch.setattr(OpenColdFile, "read", broken)
+    calls.change(OpenColdFile, "read", broken)
     snapshot = client._snapshot("t", system_columns=True)  # pyright: ignore[reportPrivateUsage]
     found = [n for batch in snapshot.batches() for n in numbers(batch)]
     assert sorted(found) == list(range(200_000))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow.flight as flight
 import pytest
+from fix_calls import Calls
 from fix_postgres import PostgresServer
 from flight_calls import act, create_topic, get, numbers, push
 from server_processes import SECONDS, children, is_running, serves, serving
@@ -66,12 +67,9 @@ def test_a_push_on_one_node_wakes_a_poll_on_another_before_it_looks(
 
 
 def test_a_push_whose_notification_is_lost_wakes_a_poll_on_another_node(
-    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, tmp_path: Path, calls: Calls
 ) -> None:
-    def lose(*_: object) -> list[str]:
-        return []
-
-    monkeypatch.setattr(listener, "encode_notification", lose)
+    calls.change(listener, "encode_notification", lambda *_: [])
     with ExitStack() as stack:
         nodes = Nodes(postgres.new_database(), tmp_path / "objects", stack)
         _polled_from_another_node(nodes, UNTOLD_SECONDS)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fix_calls import Calls
 
 import wings_client
 import wings_spark
@@ -15,6 +16,7 @@ from wings_client.cold import ColdFile
 from wings_core.limits import Limits
 from wings_core.partitions import Partition
 from wings_server.testing import RunningServer, running_server
+from wings_spark import cold_path
 from wings_spark.cold_path import split
 from wings_spark.ranges import Range, pack_with_holes
 
@@ -116,17 +118,14 @@ def test_of_a_topic_with_a_key_whole_files_are_read_by_spark(
 
 
 def test_where_the_files_cannot_be_reached_all_comes_by_flight(
-    spark: "SparkSession", server: RunningServer, client: Client, monkeypatch: pytest.MonkeyPatch
+    spark: "SparkSession", server: RunningServer, client: Client, calls: Calls
 ) -> None:
     client.create_topic("t", {"n": "int64"}, config=TABLE)
     client.push("t", {"n": [1, 2, 3]})
     server.server.log.maintainer.run(None)
     assert_same(spark, server, 1)
-
-    def moved(*_: object) -> list[ColdFile]:
-        return [ColdFile("file:///nowhere/x.parquet", Partition("null"), 0, 3)]
-
-    monkeypatch.setattr("wings_spark.cold_path.cold_files", moved)
+    moved = ColdFile("file:///nowhere/x.parquet", Partition("null"), 0, 3)
+    calls.change(cold_path, "cold_files", lambda *_: [moved])
     assert_same(spark, server, 0)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from fix_calls import Calls
 from property_examples import examples
 
 from wings_core.check import PROBLEMS_MAX, CheckReport, Problem, check_log
@@ -21,7 +22,6 @@ from wings_core.model import (
     Located,
     Location,
     PageAddress,
-    PartitionState,
     Stage,
     Staged,
     StageEntry,
@@ -305,12 +305,10 @@ def test_a_page_that_two_offsets_share_is_found(log: Log, topic: Topic) -> None:
 
 
 def test_a_topic_that_cannot_be_is_reported_and_its_pages_are_checked(
-    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch
+    log: Log, topic: Topic, calls: Calls
 ) -> None:
-    def list_topics(_: object) -> list[Topic]:
-        return [replace(topic, partition_key="no such column")]
-
-    monkeypatch.setattr(log.metadata.admin, "list_topics", list_topics)
+    impossible = replace(topic, partition_key="no such column")
+    calls.change(log.metadata.admin, "list_topics", lambda *_: [impossible])
     report = log.check()
     assert report.problems[0].topic == str(topic.name)
     assert "no such column" in report.problems[0].message
@@ -377,18 +375,11 @@ def test_a_place_in_metadata_that_cannot_be_is_found(
     ],
 )
 def test_a_wrong_state_of_a_partition_is_found(
-    log: Log,
-    topic: Topic,
-    monkeypatch: pytest.MonkeyPatch,
-    change: dict[str, int],
-    message: str,
+    log: Log, topic: Topic, calls: Calls, change: dict[str, int], message: str
 ) -> None:
     (state,) = log.metadata.registry.partition_states(topic.uuid)
-
-    def states(_: str) -> list[PartitionState]:
-        return [state._replace(**change)]
-
-    monkeypatch.setattr(log.metadata.registry, "partition_states", states)
+    wrong = state._replace(**change)
+    calls.change(log.metadata.registry, "partition_states", lambda *_: [wrong])
     assert any(message in problem.message for problem in log.check().problems)
 
 
@@ -405,15 +396,11 @@ def test_tiers_that_were_not_counted_right_are_found(log: Log, topic: Topic) -> 
 
 
 def test_pages_that_a_server_adds_meanwhile_are_not_missed_in_their_tier(
-    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch
+    log: Log, topic: Topic, calls: Calls
 ) -> None:
-    listed = log.metadata.registry.partition_states
-
-    def states(topic_uuid: str) -> list[PartitionState]:
-        log.push(topic, _batch("x", 40))
-        return listed(topic_uuid)
-
-    monkeypatch.setattr(log.metadata.registry, "partition_states", states)
+    calls.before(
+        log.metadata.registry, "partition_states", lambda *_: log.push(topic, _batch("x", 40))
+    )
     report = log.check()
     assert (report.ok, report.pages) == (True, 5)
 
@@ -431,14 +418,10 @@ def test_pages_that_a_server_adds_meanwhile_are_not_missed_in_their_tier(
     ],
 )
 def test_a_failure_of_metadata_is_a_problem(
-    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch, part: str, method: str, topics: bool
+    log: Log, topic: Topic, calls: Calls, part: str, method: str, topics: bool
 ) -> None:
     log.stage(topic, "s", (_batch("x", 0), UNPARTITIONED))
-
-    def fail(*_: object) -> None:
-        raise Internal("the database is malformed")
-
-    monkeypatch.setattr(getattr(log.metadata, part), method, fail)
+    calls.fail(getattr(log.metadata, part), method, Internal("the database is malformed"))
     problem = log.check().problems[0]
     assert "the database is malformed" in problem.message
     assert (problem.topic is not None) == topics
@@ -515,32 +498,28 @@ def test_a_staged_page_that_shares_bytes_with_the_log_is_found(log: Log, topic: 
 
 
 def test_a_stage_that_does_not_have_the_pages_it_counts_is_found(
-    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch
+    log: Log, topic: Topic, calls: Calls
 ) -> None:
     log.stage(topic, "s", (_batch("x", 0), UNPARTITIONED), (_batch("x", 10), UNPARTITIONED))
-    real = log.metadata.stages.pages
 
-    def without_the_last(stage: str, first: int, pages_max: int) -> list[StoredPage]:
-        return real(stage, first, pages_max)[:1]
+    def first(found: list[StoredPage], *_: object) -> list[StoredPage]:
+        return found[:1]
 
-    monkeypatch.setattr(log.metadata.stages, "pages", without_the_last)
+    calls.change(log.metadata.stages, "pages", first)
     problem = _only(log.check())
     assert problem.stage == "s"
     assert problem.message.startswith("there are 1 pages with 10 rows")
 
 
 def test_a_stage_that_a_server_publishes_meanwhile_is_no_problem(
-    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch
+    log: Log, topic: Topic, calls: Calls
 ) -> None:
     log.stage(topic, "s", (_batch("x", 0), UNPARTITIONED))
-    real = log.metadata.stages.of_topic
 
-    def then_publish(topic_uuid: str) -> list[Stage]:
-        found = real(topic_uuid)
+    def publish(found: list[Stage], _: str) -> None:
         log.metadata.stages.publish("w", 0, ["s"] if found else [])
-        return found
 
-    monkeypatch.setattr(log.metadata.stages, "of_topic", then_publish)
+    calls.after(log.metadata.stages, "of_topic", publish)
     assert log.check().ok
 
 

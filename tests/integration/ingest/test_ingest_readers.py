@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.orc
 import pyarrow.parquet
 import pytest
+from fix_calls import Calls
 from fix_files import ReadSizes
 from fix_ingest import Ingest, write_jsonl
 
@@ -229,17 +231,15 @@ def test_a_file_goes_in_with_all_of_its_rows_or_not_at_all(
 
 
 def test_a_file_of_which_rows_get_lost_is_not_finished(
-    ingest: Ingest, topic: str, monkeypatch: pytest.MonkeyPatch
+    ingest: Ingest, topic: str, calls: Calls
 ) -> None:
     for ending in (*ROW_FORMATS, *TYPED_FORMATS):
         ingest.queue.send([str(write_rows(ingest.path / f"a.{ending}", KINDS["missing"]))])
-    parts = OpenFile.parts
 
-    def fewer(self: OpenFile, *arguments: Any) -> Any:
-        for part in parts(self, *arguments):
-            yield Part(part.batch.slice(1), part.place)
+    def fewer(parts: Iterator[Part], *_: object) -> Iterator[Part]:
+        return (Part(part.batch.slice(1), part.place) for part in parts)
 
-    monkeypatch.setattr(OpenFile, "parts", fewer)
+    calls.change(OpenFile, "parts", fewer)
     (outcome,) = ingest.drain(limits={"max_delivery_attempts": 1})
     assert {file.fate for file in outcome.files} == {Fate.DEAD}
     assert all("it has 3 rows, and 2 were read" in str(file.error) for file in outcome.files)

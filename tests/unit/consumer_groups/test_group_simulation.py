@@ -6,7 +6,7 @@ A seed that fails is run again by `World(seed).run()`.
 import pytest
 from group_simulation import World
 
-SEEDS = 60
+SEEDS = 30
 SOAK_SEEDS = 20_000
 
 

@@ -17,6 +17,9 @@ from wings_core.model import Assignment, GroupMember
 SEEDS_MAX = 150
 """A bug that so many worlds do not show is not found."""
 
+SHOW = (0, 1, 4, 5, 8, 14, 21, 27, 28, 63)
+"""Worlds that show one of the bugs, as the code is now: they come first."""
+
 # pyright: reportPrivateUsage=false
 
 
@@ -170,7 +173,7 @@ BUGS: dict[str, Parts] = {
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str) -> None:
-    for seed in range(SEEDS_MAX):
+    for seed in dict.fromkeys((*SHOW, *range(SEEDS_MAX))):
         try:
             World(seed, BUGS[bug]).run()
         except (AssertionError, StopIteration):

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from fix_calls import Calls
 
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory
@@ -159,41 +160,28 @@ def test_commits_between_look_and_wait_are_not_missed(log: Log, topic: Topic) ->
 
 
 def test_what_one_look_found_to_be_all_is_not_looked_for_again(
-    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch
+    log: Log, topic: Topic, calls: Calls
 ) -> None:
     push(log, topic, 0, 1, 2)
-    look = log.registry.locate
-    looks: list[int] = []
-
-    def counted(
-        topic_uuid: str, partition: Partition, offset: int, messages_max: int, since: float
-    ) -> Located:
-        del since
-        looks.append(offset)
-        return look(topic_uuid, partition, offset, messages_max)
-
-    monkeypatch.setattr(log.registry, "locate", counted)
+    looks = calls.heard(log.registry, "locate")
     readers = Readers(log, topic, FetchState(Deadline.after(20), 1, 10), 0)
     readers.join()
-    assert (readers.values, looks) == ({0: [1, 2]}, [0])
+    assert (readers.values, [look[2] for look in looks]) == ({0: [1, 2]}, [0])
 
 
 def test_after_a_look_from_before_the_request_what_came_since_is_delivered_too(
-    log: Log, topic: Topic, monkeypatch: pytest.MonkeyPatch
+    log: Log, topic: Topic, calls: Calls
 ) -> None:
     """A fetch during another's look, over a network, gets that look's answer."""
     push(log, topic, 0, 1)
-    look = log.registry.locate
-    shared = replace(look(topic.uuid, Partition("0"), 0, 10), asked_at=time.monotonic())
+    located = log.registry.locate(topic.uuid, Partition("0"), 0, 10)
+    shared = replace(located, asked_at=time.monotonic())
     push(log, topic, 0, 2)
 
-    def locate(
-        topic_uuid: str, partition: Partition, offset: int, messages_max: int, since: float
-    ) -> Located:
-        del since
-        return shared if offset == 0 else look(topic_uuid, partition, offset, messages_max)
+    def locate(found: Located, _: str, __: Partition, offset: int, *___: object) -> Located:
+        return shared if offset == 0 else found
 
-    monkeypatch.setattr(log.registry, "locate", locate)
+    calls.change(log.registry, "locate", locate)
     readers = Readers(log, topic, FetchState(Deadline.after(0), 1, 10), 0)
     readers.join()
     assert readers.values == {0: [1, 2]}

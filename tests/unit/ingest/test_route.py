@@ -4,6 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from fix_calls import Calls
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from wings_core.ingest import route as routing
 from wings_core.ingest.route import check_single_partition, route
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import TopicName
-from wings_core.partitions import Partition, partitions_of_keys
+from wings_core.partitions import Partition
 
 
 def topic(key: pa.DataType | None) -> Topic:
@@ -99,15 +100,9 @@ def test_too_many_partitions_are_refused() -> None:
 
 
 def test_too_many_partitions_are_refused_before_their_keys_are_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
-    looked_at: list[object] = []
-
-    def look_at(keys: "pa.Array[Any]") -> list[Partition]:
-        looked_at.append(keys)
-        return partitions_of_keys(keys)
-
-    monkeypatch.setattr(routing, "partitions_of_keys", look_at)
+    looked_at = calls.heard(routing, "partitions_of_keys")
     with pytest.raises(BatchTooLarge) as caught:
         route(topic(pa.int32()), batch(list(range(1_000)), pa.int32()), 999)
     assert (caught.value.partitions, caught.value.partitions_max) == (1_000, 999)

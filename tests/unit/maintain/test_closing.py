@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
+from fix_calls import Calls
 from fix_metadata import open_sqlite
 
 from wings_core.errors import Unavailable
@@ -18,9 +18,7 @@ from wings_core.partitions import Partition
 SECONDS_MAX = 30.0
 
 
-def test_whoever_waits_for_a_pass_is_told_that_it_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_waits_for_a_pass_is_told_that_it_ends(tmp_path: Path, calls: Calls) -> None:
     with open_sqlite(tmp_path) as under_test:
         metadata: Any = under_test.opened
         created = under_test.create_topic("k")
@@ -29,23 +27,14 @@ def test_whoever_waits_for_a_pass_is_told_that_it_ends(
             for _ in range(2):
                 under_test.push(topic, partition=Partition(str(key)))
         began, go_on = threading.Semaphore(0), threading.Event()
-        expire = metadata.maintenance.expire
 
-        def expire_slowly(*args: Any, **options: Any) -> Any:
+        def wait(*_: object, **__: object) -> None:
             began.release()
             assert go_on.wait(SECONDS_MAX)
-            return expire(*args, **options)
 
-        monkeypatch.setattr(metadata.maintenance, "expire", expire_slowly)
+        calls.before(metadata.maintenance, "expire", wait)
         submitted = threading.Semaphore(0)
-        submit = ThreadPoolExecutor.submit
-
-        def submit_and_tell(*args: Any) -> Any:
-            future = submit(*args)
-            submitted.release()
-            return future
-
-        monkeypatch.setattr(ThreadPoolExecutor, "submit", submit_and_tell)
+        calls.after(ThreadPoolExecutor, "submit", lambda *_: submitted.release())
         ended: list[BaseException | None] = []
 
         def run() -> None:

@@ -540,7 +540,7 @@ def test_what_sqs_refuses_with_is_an_error_of_its_kind(
 
     del aws  # For its credentials.
     with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         endpoint = f"http://127.0.0.1:{server.server_port}"
         queue = SqsQueue(f"{endpoint}/1/q", endpoint=endpoint)

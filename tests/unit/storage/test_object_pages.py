@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from fix_calls import Calls
 
 from wings_core.errors import StorageCorrupt, Unavailable
 from wings_core.model import PageAddress
@@ -17,7 +18,7 @@ from wings_core.storage.object_pages import ObjectPages
 from wings_core.storage.objects import RetryBounds
 from wings_core.storage.objects.directory import DirectoryObjects
 from wings_core.storage.objects.retries import retry
-from wings_core.storage.page import encode_page, read_head, read_page
+from wings_core.storage.page import encode_page, read_head
 from wings_core.storage.page_cache import PageCache
 from wings_core.storage.page_groups import GROUP_BYTES, WHOLE_PAGE_BYTES
 
@@ -282,7 +283,7 @@ def test_the_cache_keeps_no_more_than_its_bound_and_forgets_what_was_unused_for_
 
 
 def test_many_small_reads_of_a_compressed_page_do_not_decode_it_each_time(
-    objects: Recorded, compress: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    objects: Recorded, compress: Callable[[], None], calls: Calls
 ) -> None:
     compress()
     batches = [_batch(number, 10_000) for number in range(3)]
@@ -291,12 +292,10 @@ def test_many_small_reads_of_a_compressed_page_do_not_decode_it_each_time(
     pages = ObjectPages(objects, cache)
     decoded: list[int] = []
 
-    def read_and_count(page: pa.Buffer, topic_uuid: str, schema: pa.Schema) -> pa.RecordBatch:
-        rows = read_page(page, topic_uuid, schema)
+    def note(rows: pa.RecordBatch, *_: object) -> None:
         decoded.append(rows.num_columns)
-        return rows
 
-    monkeypatch.setattr(held_page, "read_page", read_and_count)
+    calls.after(held_page, "read_page", note)
     for _ in range(5):
         assert pages.read(addresses[0], TOPIC, SCHEMA).equals(batches[0])
         assert pages.read(addresses[0], TOPIC, SCHEMA, [0]).equals(batches[0].select([0]))

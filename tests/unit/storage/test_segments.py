@@ -6,10 +6,11 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from fix_calls import Calls
 from tables import each
 
 from wings_core.errors import Internal, ResourceExhausted, StorageCorrupt
@@ -18,7 +19,7 @@ from wings_core.storage import segments
 from wings_core.storage.files import BUFFERS_MAX
 from wings_core.storage.interfaces import EncodedPage
 from wings_core.storage.mapping import SEGMENT_NAME
-from wings_core.storage.page import PAGE_ALIGNMENT, encode_page, verify_page
+from wings_core.storage.page import PAGE_ALIGNMENT, encode_page
 from wings_core.storage.segments import SegmentStore
 
 if TYPE_CHECKING:
@@ -281,12 +282,9 @@ def test_the_file_size_limit_of_a_process_is_like_a_full_disk(
 
 
 def test_reads_work_where_a_segment_cannot_be_mapped_ahead(
-    make_store: MakeStore, faulty_files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
+    make_store: MakeStore, faulty_files: FaultyFiles, calls: Calls
 ) -> None:
-    def refuse(descriptor: int, length: int) -> None:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-
-    monkeypatch.setattr(faulty_files, "truncate", refuse)
+    calls.fail(faulty_files, "truncate", OSError(errno.EFBIG, os.strerror(errno.EFBIG)))
     store = make_store(files=faulty_files)
     for number in range(20):
         (address,) = store.write([_page(number)])
@@ -416,18 +414,13 @@ def test_a_segment_that_another_process_deleted_is_not_held_open_once_folios_are
 
 
 def test_a_segment_deleted_while_a_page_is_verified_is_not_held_open(
-    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+    make_store: MakeStore, calls: Calls
 ) -> None:
     store = make_store()
     (address,) = store.write([_page(0)])
     store.close()
     before = _descriptors()
-
-    def verify_and_delete(*arguments: Any) -> None:
-        verify_page(*arguments)
-        store.delete(address.folio)
-
-    monkeypatch.setattr(segments, "verify_page", verify_and_delete)
+    calls.after(segments, "verify_page", lambda *_: store.delete(address.folio))
     assert _read(store, address) == _batch(0)
     assert _descriptors() == before
 
@@ -557,20 +550,16 @@ def test_a_segment_is_not_listed_within_the_grace_of_its_last_flush(
 
 
 def test_a_new_segment_that_another_process_deleted_at_once_refuses_the_flush(
-    make_store: MakeStore, faulty_files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
+    make_store: MakeStore, faulty_files: FaultyFiles, calls: Calls
 ) -> None:
     """Between its creation and its lock it looks like one that was left over."""
     store = make_store(files=faulty_files)
-    create = faulty_files.create
 
-    def create_and_lose(path: Path) -> int:
-        descriptor = create(path)
+    def lose(_: int, path: Path) -> None:
         path.unlink()
-        return descriptor
 
-    monkeypatch.setattr(faulty_files, "create", create_and_lose)
+    calls.after(faulty_files, "create", lose, times=1)
     with pytest.raises(Internal, match="another process deleted"):
         store.write([_page(0)])
-    monkeypatch.undo()
     (address,) = store.write([_page(1)])
     assert _read(store, address) == _batch(1)
