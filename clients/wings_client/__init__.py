@@ -147,6 +147,7 @@ if TYPE_CHECKING:
         RangesBatch,
         Staged,
         Topic,
+        TopicBatch,
     )
     from wings_client._producer import Producer
     from wings_client._retry import Retry
@@ -263,6 +264,7 @@ __all__ = [
     "StorageCorrupt",
     "TokenNotFound",
     "Topic",
+    "TopicBatch",
     "TopicNotFound",
     "Transaction",
     "TransactionProducer",
@@ -324,6 +326,7 @@ _MODULES = {
         "RangesBatch",
         "Staged",
         "Topic",
+        "TopicBatch",
     ),
     "wings_client._producer": ("Producer",),
     "wings_client._retry": ("Retry",),

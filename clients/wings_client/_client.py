@@ -1,7 +1,7 @@
 """The client: one object for all calls, safe to share between threads."""
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, Self, Unpack
+from typing import Any, Literal, Self, Unpack
 
 from wings_client._access import Access, Pem
 from wings_client._acquire import member_name, ticket_of
@@ -12,6 +12,7 @@ from wings_client._arguments import (
     checked_with,
     instance_of,
     list_of,
+    that_is,
 )
 from wings_client._chunks import OnDataLoss
 from wings_client._consumer import Consumer, ConsumerEngine
@@ -26,7 +27,7 @@ from wings_client._group import (
     SlotsCallback,
 )
 from wings_client._messages import build, wire_partition
-from wings_client._model import PartitionValue
+from wings_client._model import PartitionValue, Topic
 from wings_client._read_options import SelectKeywords
 from wings_client._reads import ReadCalls
 from wings_client._retry import Retry
@@ -135,10 +136,16 @@ class Client(
             if error is None:
                 raise
 
+    @checked_with(
+        topic=that_is(
+            "a topic's name or a Topic, or a list of them",
+            lambda value: all(isinstance(each, str | Topic) for each in _listed(value)),
+        )
+    )
     def consumer(
         self,
         name: str,
-        topic: TopicRef,
+        topic: TopicRef | Sequence[TopicRef],
         *,
         partitions: Sequence[PartitionValue] | None = None,
         start: Start = "earliest",
@@ -158,11 +165,10 @@ class Client(
 
         Args:
             name: The name under which the server keeps its offsets. One consumer of a name reads a
-                partition at a time; the server does not prevent a second from reading it too.
-            topic: The topic.
+                partition at a time; a second one reads everything too, and is warned of.
+            topic: The topic; a member of a group may read several.
             partitions: Partitions to read; None: all, including new ones as they appear. Many are
-                read
-                in one stream.
+                read in one stream.
             start: Where to begin in a partition of which nothing was committed: `"earliest"`,
                 `"latest"` or a time. Partitions born later are read from their start.
             on_data_loss: `"skip"`: in a partition where retention has passed the committed offset,
@@ -175,14 +181,16 @@ class Client(
                 there is none; None: never.
             group: Share the topic's partitions with the other members of the group of this name:
                 each partition is read by one member at a time, and moves to another when a member
-                joins, leaves or dies. Items are `(batch, ranges)`.
+                joins, leaves or dies. Items are `(batch, ranges)`, of several topics `(topic,
+                batch, ranges)`.
             member: Name of the member, unique in its group; None: one of its own.
             instance: A name that survives restarts: a member of it that joins within the session of
                 the last one has its partitions.
             session: Seconds, 6 to 600, without a heartbeat after which the member counts as dead.
             poll_timeout: Seconds without asking for a batch, while one is being processed, after
                 which the member leaves the group by itself.
-            on_assigned: Called with the slots that are assigned, on a thread of the client's.
+            on_assigned: Called with the slots that are assigned, a list of `AssignedSlots`, on a
+                thread of the client's.
             on_revoked: Called with the slots that are revoked, after what was processed of them is
                 committed; on a thread of the client's.
             options: `columns`: names of the columns to return, in order, instead of all.
@@ -211,32 +219,27 @@ class Client(
                 on_assigned=on_assigned,
                 on_revoked=on_revoked,
             )
-        described = self._described(topic)
+        topics = [self._described(each) for each in _listed(topic)]
+        if not topics or (len(topics) > 1 and not group):
+            raise InvalidArgument("a consumer reads one topic; a member of a group reads several")
         wanted = build(ReadOptions, InvalidTicket, "consumer", **options)
-        fixed = [None] if described.partition_key is None else None  # New ones as they appear.
-        if partitions is not None:
-            fixed = [wire_partition(value) for value in partitions]
-        offsets = ConsumerOffsets(self._transport, self, name, described)
+        offsets = ConsumerOffsets(self._transport, self, name, topics)
         reads: ConsumerReads | GroupReads
         if member_options is None:
-            first = offsets.first(start)
+            (described,) = topics
+            fixed = [None] if described.partition_key is None else None  # New ones as they appear.
+            if partitions is not None:
+                fixed = [wire_partition(value) for value in partitions]
+            first = offsets.first(described, start)
             reads = ConsumerReads(
                 self._transport, described, fixed, first, wanted, on_data_loss, offsets.deliver
             )
         else:
             if start != "earliest":
-                try:
-                    offsets.first(start)
-                except FencedMember:  # The group has members: one of them may have begun it.
-                    if not self.committed_offsets(name, described):
-                        raise FencedMember(
-                            f"the group {name!r} has members and has read nothing of "
-                            f"{described.name}: it begins at the earliest, not at {start}"
-                        ) from None
+                for described in topics:
+                    self._begin_group(offsets, described, start)
             reads = GroupReads(
                 self._transport,
-                name,
-                described,
                 offsets,
                 member_options,
                 wanted.selection,
@@ -248,6 +251,17 @@ class Client(
         consumer = Consumer(engine)
         self._transport.add(consumer)
         return consumer
+
+    def _begin_group(self, offsets: ConsumerOffsets, topic: Topic, start: Start) -> None:
+        """Commit where a group begins in a topic of which it has read nothing."""
+        try:
+            offsets.first(topic, start)
+        except FencedMember:  # The group has members: one of them may have begun it.
+            if not self.committed_offsets(offsets.name, topic):
+                raise FencedMember(
+                    f"the group {offsets.name!r} has members and has read nothing of "
+                    f"{topic.name}: it begins at the earliest, not at {start}"
+                ) from None
 
     def share_consumer(
         self,
@@ -340,3 +354,7 @@ class Client(
             client_timeout=self._transport.timeout,
         )
         return gather(self._transport, requests, rules)
+
+
+def _listed(topic: Any) -> Sequence[Any]:
+    return topic if isinstance(topic, list | tuple) else [topic]

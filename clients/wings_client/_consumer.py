@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
 from wings_client._consumer_offsets import ConsumerOffsets
 from wings_client._consumer_reads import Consumed, ConsumerReads
@@ -11,7 +11,6 @@ from wings_client._forks import finalize
 from wings_client._group import GroupReads
 from wings_client._transport import Transport
 from wings_core.errors import FencedMember, WingsError
-from wings_core.partitions import JsonScalar
 
 LAG_SECONDS = 1.0
 """How long messages that are known to be there are waited for before the server is asked again."""
@@ -22,7 +21,7 @@ class ConsumerEngine:
 
     Attributes:
         name: The name under which the server keeps its offsets.
-        topic: The topic it reads.
+        topics: The topics it reads.
         offsets: Delivered, processed and committed.
         reads: The threads that read.
         auto_commit: Whether, or each how many seconds, it commits by itself.
@@ -39,7 +38,7 @@ class ConsumerEngine:
         timeout: float | None,
     ) -> None:
         self.name = offsets.name
-        self.topic = offsets.topic
+        self.topics = offsets.topics
         self.timeout = timeout
         self.transport = transport
         self.offsets = offsets
@@ -50,10 +49,13 @@ class ConsumerEngine:
         self._closed = False
 
     @property
-    def positions(self) -> dict[JsonScalar, int]:
-        """The next offset to read, by partition value, after all that was delivered."""
+    def positions(self) -> dict[Any, int]:
+        """See `Consumer.positions`."""
         self.transport.check_process()
-        return self.offsets.delivered
+        delivered = self.offsets.delivered
+        if len(self.topics) > 1:
+            return dict(delivered)
+        return {partition: offset for (_, partition), offset in delivered.items()}
 
     def ask(self) -> bool:
         """Begin to ask for a batch, which marks the last one as processed.
@@ -159,8 +161,9 @@ class Consumer(Iterator[Consumed]):
 
     Iterating yields `(batch, ranges)`: rows of many partitions, in order of offset within each, and
     which are whose; where the consumer reads a single partition, `(batch, partition, start_offset,
-    end_offset)`. Both have `ranges`, and `parts()`, which yields the latter for each partition. It
-    blocks while there is nothing new. Each message is delivered at least once: what was not
+    end_offset)`; where it reads several topics, `(topic, batch, ranges)`. All have `ranges`, and
+    `parts()`, which yields the rows of each partition by themselves. It blocks while there is
+    nothing new. Each message is delivered at least once: what was not
     committed before a crash is redelivered. One thread iterates; `commit` and `close` may be called
     from any.
 
@@ -170,25 +173,31 @@ class Consumer(Iterator[Consumed]):
 
     Attributes:
         name: The name under which the server keeps its offsets.
-        topic: The topic it reads.
+        topics: The topics it reads.
+        topic: The first of them.
         engine: The part that `AsyncConsumer` shares.
     """
 
     def __init__(self, engine: ConsumerEngine) -> None:
         self.name = engine.name
-        self.topic = engine.topic
+        self.topics = engine.topics
+        self.topic = engine.topics[0]
         self.engine = engine
         # The threads hold the reads and never this object, so its finalizer can end them.
         finalize(self, engine.transport, engine.reads.cancel)
 
     @property
-    def positions(self) -> dict[JsonScalar, int]:
-        """The next offset to read, by partition value, after all that was delivered."""
+    def positions(self) -> dict[Any, int]:
+        """The next offset to read, after all that was delivered.
+
+        By partition value; of several topics, by full name of the topic and partition value.
+        """
         return self.engine.positions
 
     def __repr__(self) -> str:
-        """Return its name and its topic."""
-        return f"Consumer({self.name!r}, {self.topic.name!r})"
+        """Return its name and its topics."""
+        names = ", ".join(repr(topic.name) for topic in self.topics)
+        return f"Consumer({self.name!r}, {names})"
 
     def __next__(self) -> Consumed:
         """Return the next batch; blocks until there is one.

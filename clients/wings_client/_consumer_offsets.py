@@ -3,10 +3,13 @@
 Locks, in this order: `_committing` (one commit at a time, so that no offset goes back), `_lock`.
 """
 
+import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from itertools import repeat
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from wings_client._cancellation import current_cancellation
@@ -31,6 +34,14 @@ T = TypeVar("T")
 Start = Literal["earliest", "latest"] | datetime
 """Where a consumer begins in a partition of which nothing was committed."""
 
+TopicPartition = tuple[str, JsonScalar]
+"""Full name of a topic, and the value of a partition."""
+
+LOOK_SECONDS = 30.0
+"""Pause between two looks for other consumers of the name."""
+
+_logger = logging.getLogger("wings_client")
+
 
 class ConsumerCalls(Protocol):
     """The calls of the client that a consumer makes."""
@@ -54,38 +65,44 @@ class ConsumerCalls(Protocol):
 class Uncommitted(NamedTuple):
     """Offsets to commit, as of one moment."""
 
-    offsets: dict[JsonScalar, int]
+    offsets: dict[TopicPartition, int]
     losses: int
     """How often the member of a group had joined anew."""
 
 
 class ConsumerOffsets:
-    """The offsets of one consumer in one topic; every offset is the next one to read.
+    """The offsets of one consumer in its topics; every offset is the next one to read.
 
     Args:
         transport: To the server.
         calls: The calls of the client.
         name: Name of the consumer.
-        topic: The topic to read.
+        topics: The topics to read.
 
     Attributes:
         name: Name of the consumer.
-        topic: The topic.
+        topics: The topics.
         read_at: The time at which the committed offsets were read, by `time.monotonic`.
     """
 
-    def __init__(self, transport: Transport, calls: ConsumerCalls, name: str, topic: Topic) -> None:
+    def __init__(
+        self, transport: Transport, calls: ConsumerCalls, name: str, topics: Sequence[Topic]
+    ) -> None:
         self._transport = transport
         self._calls = calls
         self.name = name
-        self.topic = topic
+        self.topics = topics
         # A signal handler may commit on a thread that holds one of these.
         self._committing = threading.RLock()
         self._lock = threading.RLock()
-        self._delivered: dict[JsonScalar, int] = {}
-        self._last: dict[JsonScalar, int] = {}
+        self._delivered: dict[TopicPartition, int] = {}
+        self._last: dict[TopicPartition, int] = {}
         """Offsets of the last batch delivered, until it counts as processed."""
-        self._uncommitted: dict[JsonScalar, int] = {}
+        self._uncommitted: dict[TopicPartition, int] = {}
+        self._known: dict[TopicPartition, int] = {}
+        """Offsets that the server has, as far as this consumer knows."""
+        self._looks_at = 0.0
+        """When to look for other consumers of the name next, by `time.monotonic`."""
         self._committed_at = self.read_at = time.monotonic()
         self.fence: Callable[[], MemberEpoch | None] = lambda: None
         """Returns the member that commits, of a consumer group."""
@@ -94,18 +111,18 @@ class ConsumerOffsets:
         """Whether something that was delivered was forgotten before it was committed."""
 
     @property
-    def unprocessed(self) -> frozenset[JsonScalar]:
+    def unprocessed(self) -> frozenset[TopicPartition]:
         """Partitions of the last batch delivered, until it counts as processed."""
         with self._lock:
             return frozenset(self._last)
 
     @property
-    def unfinished(self) -> frozenset[JsonScalar]:
+    def unfinished(self) -> frozenset[TopicPartition]:
         """Partitions of which something was delivered and not committed."""
         with self._lock:
             return frozenset(self._last) | frozenset(self._uncommitted)
 
-    def forget(self, partitions: frozenset[JsonScalar]) -> None:
+    def forget(self, partitions: frozenset[TopicPartition]) -> None:
         """Forget partitions that another member reads now, and what is uncommitted of them."""
         with self._lock:
             self.lost |= not partitions.isdisjoint(self.unfinished)
@@ -120,7 +137,7 @@ class ConsumerOffsets:
             self.forget(frozenset(self._delivered))
 
     @property
-    def delivered(self) -> dict[JsonScalar, int]:
+    def delivered(self) -> dict[TopicPartition, int]:
         """The next offset by partition, after all that was delivered."""
         with self._lock:
             return dict(self._delivered)
@@ -130,30 +147,29 @@ class ConsumerOffsets:
         """How long ago the last commit was, or the consumer was made."""
         return time.monotonic() - self._committed_at
 
-    def first(self, start: Start) -> dict[JsonScalar, int]:
+    def first(self, topic: Topic, start: Start) -> dict[JsonScalar, int]:
         """Return the offset to begin at in each partition where that is not the log's start.
 
         Args:
+            topic: The topic.
             start: Beginning of a name that has not read the topic before.
 
         The first time that a name reads a topic from elsewhere than its start, these offsets are
         committed: a partition without a committed offset is then known to be a later one.
         """
         self.read_at = time.monotonic()
-        committed = {
-            each.partition: each.offset
-            for each in self._calls.committed_offsets(self.name, self.topic)
-        }
+        committed = self._committed(topic)
         if not committed and start != "earliest":
             keys = place(None, ALL, start)
-            command = build(InfoCommand, InvalidArgument, "offsets", topic=self.topic.name, **keys)
+            command = build(InfoCommand, InvalidArgument, "offsets", topic=topic.name, **keys)
             committed = starts(self._transport, command)
-            self._send(Uncommitted(committed, self._losses))
+            self._send(Uncommitted(_of_topic(topic, committed), self._losses))
+        self._known |= _of_topic(topic, committed)
         return committed
 
-    def deliver(self, taken: Consumed) -> None:
-        """Record that a batch was delivered."""
-        offsets = reached(taken.ranges)
+    def deliver(self, topic: Topic, taken: Consumed) -> None:
+        """Record that a batch of a topic was delivered."""
+        offsets = _of_topic(topic, reached(taken.ranges))
         with self._lock:
             self._last.update(offsets)
             self._delivered.update(offsets)
@@ -175,7 +191,12 @@ class ConsumerOffsets:
                 taken = Uncommitted(dict(self._uncommitted), self._losses)
             if not taken.offsets:
                 return
-            self._send(taken)
+            self._look_for_others(taken.offsets)
+            try:
+                self._send(taken)
+            except WingsError:
+                self._looks_at = math.inf  # It is not known what the server has.
+                raise
             self.committed(taken.offsets)
 
     def uncommitted(self) -> Uncommitted:
@@ -208,30 +229,71 @@ class ConsumerOffsets:
                 raise _fenced()
         return self.fence()
 
-    def committed(self, offsets: Mapping[JsonScalar, int]) -> None:
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Record that offsets were committed."""
         self._committed_at = time.monotonic()
         with self._lock:
+            self._known.update(offsets)
             for waiting in (self._uncommitted, self._last):
                 for partition, offset in offsets.items():
                     if waiting.get(partition) == offset:
                         del waiting[partition]
 
-    def _send(self, taken: Uncommitted) -> None:
-        entries = list(taken.offsets.items())
-        for first in range(0, len(entries), OFFSETS_MAX):
-            part: dict[PartitionValue, int] = dict(entries[first : first + OFFSETS_MAX])
-            patiently(
-                self._transport,
-                lambda part=part: self._commit_part(part, taken),
-            )
+    def _look_for_others(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Warn, once, where another consumer of this name has committed; asks the server.
 
-    def _commit_part(self, part: Mapping[PartitionValue, int], taken: Uncommitted) -> None:
+        Args:
+            offsets: The next commit.
+        """
+        if time.monotonic() < self._looks_at or self.fence() is not None:
+            return
+        self._looks_at = time.monotonic() + LOOK_SECONDS
+        for topic in self.topics:
+            for partition, offset in self._committed(topic).items():
+                place = topic.name, partition
+                if place in offsets and offset != self._known.get(place):
+                    self._looks_at = math.inf
+                    _logger.warning(
+                        "consumer %r: its offset of partition %r of %s was moved to %d by another "
+                        "consumer of this name: each reads everything; with group=True they share "
+                        "the partitions",
+                        self.name,
+                        partition,
+                        topic.id,
+                        offset,
+                    )
+                    return
+
+    def _committed(self, topic: Topic) -> dict[JsonScalar, int]:
+        found = self._calls.committed_offsets(self.name, topic)
+        return {each.partition: each.offset for each in found}
+
+    def _send(self, taken: Uncommitted) -> None:
+        for topic in self.topics:
+            entries = [
+                (partition, offset)
+                for (name, partition), offset in taken.offsets.items()
+                if name == topic.name
+            ]
+            for first in range(0, len(entries), OFFSETS_MAX):
+                part: dict[PartitionValue, int] = dict(entries[first : first + OFFSETS_MAX])
+                patiently(
+                    self._transport,
+                    lambda topic=topic, part=part: self._commit_part(topic, part, taken),
+                )
+
+    def _commit_part(
+        self, topic: Topic, part: Mapping[PartitionValue, int], taken: Uncommitted
+    ) -> None:
         fence = self.fence_of(taken)
         if fence is None:
-            self._calls.commit_offsets(self.name, self.topic, part)
+            self._calls.commit_offsets(self.name, topic, part)
         else:
-            self._calls.commit_offsets(self.name, self.topic, part, fence.member, fence.epoch)
+            self._calls.commit_offsets(self.name, topic, part, fence.member, fence.epoch)
+
+
+def _of_topic(topic: Topic, offsets: Mapping[JsonScalar, int]) -> dict[TopicPartition, int]:
+    return dict(zip(zip(repeat(topic.name), offsets), offsets.values(), strict=True))
 
 
 def _fenced() -> FencedMember:

@@ -8,7 +8,7 @@ from typing import Any
 from wings_client._chunks import Chunks, OnDataLoss
 from wings_client._handover import Handover, HandoverClosed
 from wings_client._messages import build
-from wings_client._model import ConsumedBatch, RangesBatch, Topic
+from wings_client._model import ConsumedBatch, RangesBatch, Topic, TopicBatch
 from wings_client._read_options import wire_partitions
 from wings_client._threads import Work
 from wings_client._transport import Transport
@@ -24,8 +24,9 @@ JOIN_SECONDS = 1.0
 """How long `close` waits for each thread; one that is opening a stream on a silent server ends with
 that stream."""
 
-Consumed = ConsumedBatch | RangesBatch
-"""Batch that a consumer delivers: of one partition where it reads one, else of many."""
+Consumed = ConsumedBatch | RangesBatch | TopicBatch
+"""Batch that a consumer delivers: of one partition where it reads one, else of many; of one of its
+topics where it reads several."""
 
 
 class ConsumerReads:
@@ -35,8 +36,7 @@ class ConsumerReads:
         transport: To the server.
         topic: The topic to read.
         partitions: Partitions to read: of one, items are `ConsumedBatch`, of more `RangesBatch`.
-            None:
-            all, new ones as they come into being.
+            None: all, new ones as they come into being.
         starts: Where to begin; a partition that is not in it begins at its start.
         options: The columns and rows to read.
         on_data_loss: Outcome of a read whose place retention has passed.
@@ -54,7 +54,7 @@ class ConsumerReads:
         starts: Mapping[JsonScalar, int],
         options: ReadOptions,
         on_data_loss: OnDataLoss,
-        deliver: Callable[[Consumed], None] = lambda _: None,
+        deliver: Callable[[Topic, Consumed], None] | None = None,
     ) -> None:
         self.handover: Handover[Consumed] = Handover(BATCHES_WAITING_MAX, givers=1)
         self._deliver = deliver
@@ -136,7 +136,8 @@ class ConsumerReads:
 
     def accept(self, taken: Consumed) -> Consumed | None:
         """Return a batch that was taken from the queue as delivered."""
-        self._deliver(taken)
+        if self._deliver is not None:
+            self._deliver(self._topic, taken)
         return taken
 
     def fenced(self) -> bool:

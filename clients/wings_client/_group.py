@@ -1,27 +1,31 @@
 """A member of a consumer group: its heartbeats, and the reads of what it is assigned.
 
-A thread heartbeats, whatever the program does meanwhile. Each change of what the member may read
-begins a new stream over its slots, from where it stands; batches of the streams before are dropped
-as they are taken. What is revoked is given up once the program has processed what it was handed of
-it, and that is committed.
+A thread heartbeats, whatever the program does meanwhile. Each change of what the member may read of
+a topic begins a new stream over its slots, from where it stands; batches of the streams before are
+dropped as they are taken. What is revoked is given up once the program has processed what it was
+handed of it, and that is committed.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
-from uuid import uuid4
+from itertools import groupby, repeat
+from operator import itemgetter
+from typing import Any, NamedTuple, cast
 
+from wings_client._acquire import member_name
 from wings_client._chunks import Chunks, OnDataLoss
+from wings_client._consumer_groups import AssignedSlots
+from wings_client._consumer_offsets import ConsumerOffsets, TopicPartition
 from wings_client._consumer_reads import BATCHES_WAITING_MAX, Consumed, probe_of
 from wings_client._errors import is_passing
 from wings_client._handover import Handover, HandoverClosed
 from wings_client._messages import build
-from wings_client._model import RangesBatch, Topic
+from wings_client._model import RangesBatch, Topic, TopicBatch
 from wings_client._threads import Work
 from wings_client._transport import Transport
 from wings_core.contracts.chunks import PartitionRanges
@@ -30,7 +34,6 @@ from wings_core.contracts.reads import ALL
 from wings_core.contracts.tickets import FollowTicket
 from wings_core.errors import FencedMember, InvalidArgument, InvalidTicket, WingsError
 from wings_core.model import MemberEpoch
-from wings_core.partitions import JsonScalar
 
 SESSION_SECONDS = 45.0
 POLL_SECONDS = 300.0
@@ -44,8 +47,11 @@ RETRY_SECONDS = 0.5
 LEAVE_SECONDS = 5.0
 """How long `close` waits for the member to leave."""
 
-SlotsCallback = Callable[[Sequence[int]], object]
-"""Called with the slots that were assigned or are revoked."""
+SlotsCallback = Callable[[Sequence[AssignedSlots]], object]
+"""Called with the slots that were assigned or are revoked, by topic."""
+
+Slot = tuple[str, int]
+"""Full name of a topic, and a number."""
 
 _logger = logging.getLogger("wings_client")
 
@@ -64,49 +70,60 @@ class GroupOptions:
     @classmethod
     def of(cls, member: str | None, **options: Any) -> "GroupOptions":
         """Return options, with a name of its own for a member without one."""
-        return cls(member or uuid4().hex, **options)
-
-
-class GroupOffsets(Protocol):
-    """Needs of a member in its consumer's offsets."""
-
-    @property
-    def delivered(self) -> dict[JsonScalar, int]:
-        """The next offset by partition, after all that was delivered."""
-        ...
-
-    @property
-    def unprocessed(self) -> frozenset[JsonScalar]:
-        """Partitions of the last batch delivered, until it counts as processed."""
-        ...
-
-    @property
-    def unfinished(self) -> frozenset[JsonScalar]:
-        """Partitions of which something was delivered and not committed."""
-        ...
-
-    def deliver(self, taken: Consumed) -> None:
-        """Record that a batch was delivered."""
-        ...
-
-    def commit(self) -> None:
-        """Commit what was processed."""
-        ...
-
-    def forget(self, partitions: frozenset[JsonScalar]) -> None:
-        """Forget partitions that are another's now."""
-        ...
-
-    def forget_all(self) -> None:
-        """Forget all partitions, as the member joins anew."""
-        ...
+        return cls(member or member_name(), **options)
 
 
 class _Read(NamedTuple):
-    """A batch, and the number of the stream that it came by."""
+    """A batch, and the stream that it came by."""
 
+    stream: "_TopicReads"
     number: int
     batch: RangesBatch
+
+
+class _TopicReads:
+    """The reads of one topic: one stream at a time, over the slots that may be read.
+
+    Attributes:
+        topic: The topic.
+        slots: Slots that are read.
+        number: Counts the streams; batches of those before are another's to read by now.
+        has_dropped: Whether a batch was dropped as the session seemed to have ended.
+        chunks: The stream; None: nothing is read.
+    """
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.slots: frozenset[int] = frozenset()
+        self.number = 0
+        self.has_dropped = False
+        self.chunks: Chunks | None = None
+
+    def begin(self, slots: frozenset[int], chunks: Chunks | None) -> None:
+        """Read by another stream from now on."""
+        self.number += 1
+        self.slots = slots
+        self.has_dropped = False
+        self.cancel()
+        self.chunks = chunks
+
+    def cancel(self) -> None:
+        """End the stream."""
+        if self.chunks is not None:
+            self.chunks.cancel()
+
+    def read(self, handover: Handover[_Read], chunks: Chunks, number: int) -> None:
+        """Hand the batches of a stream over, until it is another one's turn."""
+        try:
+            for chunk in chunks:
+                if number != self.number:
+                    return
+                handover.put(_Read(self, number, chunk))
+        except HandoverClosed:
+            return
+        except BaseException as error:  # noqa: BLE001 - raised where the consumer is iterated.
+            if number == self.number:
+                handover.fail(error)
 
 
 class GroupReads:
@@ -114,9 +131,7 @@ class GroupReads:
 
     Args:
         transport: To the server.
-        name: The consumer's.
-        topic: The topic to read.
-        offsets: The consumer's.
+        offsets: The consumer's: they name it and its topics.
         options: How it is a member.
         keys: Keys of the tickets: selection, and where to begin where nothing was committed.
         on_data_loss: Outcome of a read whose place retention has passed.
@@ -129,9 +144,7 @@ class GroupReads:
     def __init__(
         self,
         transport: Transport,
-        name: str,
-        topic: Topic,
-        offsets: GroupOffsets,
+        offsets: ConsumerOffsets,
         options: GroupOptions,
         keys: Mapping[str, Any],
         on_data_loss: OnDataLoss,
@@ -140,8 +153,8 @@ class GroupReads:
     ) -> None:
         self.handover: Handover[Any] = Handover(BATCHES_WAITING_MAX, givers=1)
         self._transport = transport
-        self._name = name
-        self._topic = topic
+        self._name = offsets.name
+        self._topics = {topic.name: _TopicReads(topic) for topic in offsets.topics}
         self._offsets = offsets
         self._options = options
         self._keys = keys
@@ -157,20 +170,17 @@ class GroupReads:
         self._asked_at = time.monotonic()
         self._is_asking = False
         """Whether the program waits for a batch."""
-        self._has_dropped = False
-        """Whether a batch was dropped as the session seemed to have ended."""
+        self._is_closed = False
+        """Whether nothing is handed out any more."""
         self._is_fenced = False
         """Whether a commit was refused, so that the member is to join anew."""
         self._is_away = False
         """Whether the member left, as its program asked for no batch for too long."""
-        self._owned: frozenset[int] = frozenset()
+        self._owned: frozenset[Slot] = frozenset()
         """Slots that the server takes for its own: also what it has yet to give up."""
-        self._target: frozenset[int] = frozenset()
-        self._reading: frozenset[int] = frozenset()
-        self._slots: dict[JsonScalar, int] = {}
+        self._target: frozenset[Slot] = frozenset()
+        self._slots: dict[TopicPartition, int] = {}
         """Slots of the partitions of which something was delivered."""
-        self._number = 0
-        self._read: Chunks | None = None
         self._work = Work(self._run, "wings-group")
 
     def fence(self) -> MemberEpoch:
@@ -195,18 +205,18 @@ class GroupReads:
     def accept(self, taken: Any) -> Consumed | None:
         """Return a batch that was taken as delivered; None: it is another's to read by now."""
         with self._lock:
-            if taken.number != self._number or self._is_fenced:
+            stream, number, batch = cast("_Read", taken)
+            if self._is_closed or number != stream.number or self._is_fenced:
                 return None
             if time.monotonic() >= self._session_ends:
-                self._has_dropped = True
+                stream.has_dropped = True
                 return None
-            ranges = taken.batch.ranges
-            if isinstance(ranges, PartitionRanges):
-                for each, slot in zip(ranges, ranges.slots, strict=True):
-                    self._slots[each.partition] = slot
+            if isinstance(batch.ranges, PartitionRanges):
+                places = zip(repeat(stream.topic.name), batch.ranges.partitions)
+                self._slots.update(zip(places, batch.ranges.slots, strict=True))
             self.answered()
-            self._offsets.deliver(taken.batch)
-            return taken.batch
+            self._offsets.deliver(stream.topic, batch)
+            return batch if len(self._topics) == 1 else TopicBatch(stream.topic, *batch)
 
     def fenced(self) -> bool:
         """Drop everything and join anew, as a commit was refused; returns True."""
@@ -223,16 +233,17 @@ class GroupReads:
         True while the member is joining, or slots are on their way to it.
         """
         with self._lock:
-            read = self._read
             if self._closing.is_set():
                 return False
             if self._epoch == 0 or self._target - self._owned:
                 return True
             if self._reading != self._owned & self._target:
                 return True
-        if read is None:
-            return False
-        probe = probe_of(self._transport, self._topic, self._keys, read)
+            reads = [(each.topic, each.chunks) for each in self._topics.values()]
+        return any(self._lags(topic, chunks) for topic, chunks in reads if chunks is not None)
+
+    def _lags(self, topic: Topic, chunks: Chunks) -> bool:
+        probe = probe_of(self._transport, topic, self._keys, chunks)
         try:
             return not self.handover.idle or any(True for _ in probe)
         finally:
@@ -244,18 +255,17 @@ class GroupReads:
             return
         self._closing.set()
         self._wake.set()
-        self.handover.close()
-        read = self._read
-        if read is not None:
-            read.cancel()
+        self._stop()
 
     def close(self) -> None:
         """Stop reading; what is processed may still be committed before `leave`."""
-        self._number = -1
+        self._is_closed = True
+        self._stop()
+
+    def _stop(self) -> None:
         self.handover.close()
-        read = self._read
-        if read is not None:
-            read.cancel()
+        for stream in self._topics.values():
+            stream.cancel()
 
     def leave(self) -> None:
         """Leave the group; waits for it, at most `LEAVE_SECONDS`."""
@@ -320,13 +330,14 @@ class GroupReads:
             if self._is_fenced:
                 return 0.0
             self._session_ends = now + self._options.session_seconds * CLOCK_SHARE
-            if self._has_dropped:
-                self._begin(self._reading)  # What was dropped comes again.
+            self._begin(self._reading)  # What was dropped comes again.
         self._epoch = answer["member_epoch"]
         assignment = answer["assignment"]
         if assignment is not None:
-            slots = (each["slots"] for each in assignment if each["topic"] == self._topic.name)
-            self._target = frozenset(slot for some in slots for slot in some)
+            slots = {each["topic"]: each["slots"] for each in assignment}
+            self._target = frozenset(
+                (topic, slot) for topic in self._topics for slot in slots.get(topic, ())
+            )
         moved = self._reconcile()
         return 0.0 if moved else answer["heartbeat_ms"] / 1_000
 
@@ -334,8 +345,10 @@ class GroupReads:
         keys: dict[str, Any] = {}
         if epoch >= 0:
             keys = {
-                "topics": [self._topic.name],
-                "owned": [{"topic": self._topic.name, "slots": sorted(self._owned)}],
+                "topics": list(self._topics),
+                "owned": [
+                    {"topic": each.topic, "slots": each.slots} for each in _by_topic(self._owned)
+                ],
                 "session_ms": round(self._options.session_seconds * 1_000),
             }
         if self._options.instance is not None:
@@ -372,8 +385,8 @@ class GroupReads:
                     return False
             _call(self._options.on_revoked, revoked)
             with self._lock:
-                gone = {each for each, slot in self._slots.items() if slot in revoked}
-                self._offsets.forget(frozenset(gone))
+                gone = frozenset(place for place in self._slots if self._slot(place) in revoked)
+                self._offsets.forget(gone)
                 for partition in gone:
                     del self._slots[partition]
                 self._owned -= revoked
@@ -396,8 +409,18 @@ class GroupReads:
         """
         offsets = self._offsets
         held = offsets.unprocessed if self._commits else offsets.unfinished
-        return any(
-            slot in self._owned and slot not in self._target for slot in map(self._slots.get, held)
+        leaving = self._owned - self._target
+        return bool(leaving) and any(self._slot(place) in leaving for place in held)
+
+    def _slot(self, place: TopicPartition) -> Slot | None:
+        number = self._slots.get(place)
+        return None if number is None else (place[0], number)
+
+    @property
+    def _reading(self) -> frozenset[Slot]:
+        """Slots that are read."""
+        return frozenset(
+            (name, slot) for name, stream in self._topics.items() for slot in stream.slots
         )
 
     def _drop(self) -> None:
@@ -412,25 +435,32 @@ class GroupReads:
         if lost:
             _call(self._options.on_revoked, lost)
 
-    def _begin(self, slots: frozenset[int]) -> None:
+    def _begin(self, slots: frozenset[Slot]) -> None:
         """Read these slots, from where the member stands or its group has committed."""
-        if self._number < 0:
+        if self._is_closed:
             return
-        self._number += 1
-        self._has_dropped = False
-        self._reading = slots
-        read, self._read = self._read, None
-        if read is not None:
-            read.cancel()
-        if not slots:
-            return
+        wanted = {each.topic: frozenset(each.slots) for each in _by_topic(slots)}
+        for name, stream in self._topics.items():
+            mine = wanted.get(name, frozenset())
+            if mine != stream.slots or stream.has_dropped:
+                chunks = self._chunks(name, mine) if mine else None
+                stream.begin(mine, chunks)
+                if chunks is not None:
+                    read = partial(stream.read, self.handover, chunks, stream.number)
+                    Work(read, "wings-consumer").start()
+
+    def _chunks(self, topic: str, slots: frozenset[int]) -> Chunks:
         delivered = self._offsets.delivered
-        at = {each: delivered[each] for each, slot in self._slots.items() if slot in slots}
+        at = {
+            place[1]: delivered[place]
+            for place, slot in self._slots.items()
+            if place[0] == topic and slot in slots
+        }
         ticket = build(
             FollowTicket,
             InvalidTicket,
             "consumer",
-            topic=self._topic.name,
+            topic=topic,
             partitions=ALL,
             positions=tuple(at.items()),
             slots=sorted(slots),
@@ -438,23 +468,16 @@ class GroupReads:
             **self._keys,
         )
         seconds = self._transport.retry.reconnect_seconds
-        self._read = read = Chunks(self._transport, ticket, reconnect_seconds=seconds)
-        read.on_data_loss = self._on_data_loss
-        Work(partial(self._follow, read, self._number), "wings-consumer").start()
-
-    def _follow(self, read: Chunks, number: int) -> None:
-        try:
-            for chunk in read:
-                if number != self._number:
-                    return
-                self.handover.put(_Read(number, chunk))
-        except HandoverClosed:
-            return
-        except BaseException as error:  # noqa: BLE001 - raised where the consumer is iterated.
-            if number == self._number:
-                self.handover.fail(error)
+        chunks = Chunks(self._transport, ticket, reconnect_seconds=seconds)
+        chunks.on_data_loss = self._on_data_loss
+        return chunks
 
 
-def _call(callback: SlotsCallback | None, slots: frozenset[int]) -> None:
+def _by_topic(slots: Iterable[Slot]) -> Iterator[AssignedSlots]:
+    for topic, some in groupby(sorted(slots), itemgetter(0)):
+        yield AssignedSlots(topic, tuple(number for _, number in some))
+
+
+def _call(callback: SlotsCallback | None, slots: frozenset[Slot]) -> None:
     if callback is not None:
-        callback(sorted(slots))
+        callback(list(_by_topic(slots)))

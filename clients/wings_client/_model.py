@@ -319,6 +319,28 @@ class RangesBatch(_RangesBatch, BatchViews):
             first += rows
 
 
+class _TopicBatch(NamedTuple):
+    topic: Topic
+    batch: RecordBatch
+    ranges: Sequence[PartitionRange]
+    """In the order of the rows: each says how many of them are its."""
+
+
+class TopicBatch(_TopicBatch, BatchViews):
+    """Rows of one of several topics that a member of a group reads."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return what there is of it, without the rows."""
+        where = _ranges(self.ranges)
+        return f"TopicBatch({self.topic.id!r}, {self.batch.num_rows} rows, {where})"
+
+    def parts(self) -> Iterator[ConsumedBatch]:
+        """Yield the rows of each range by themselves, without a copy; ranges without rows too."""
+        return RangesBatch(self.batch, self.ranges).parts()
+
+
 @dataclass(frozen=True)
 class FetchResult:
     """The result of a fetch; also an Arrow stream (for DuckDB, polars, pandas).

@@ -445,8 +445,8 @@ def _offsets_of(consumer: ConsumerOffsets, taken: Uncommitted) -> PublishedOffse
         member=None if fence is None else fence.member,
         member_epoch=None if fence is None else fence.epoch,
         offsets=tuple(
-            PublishedOffset(topic=consumer.topic.name, partition=value, offset=offset)
-            for value, offset in taken.offsets.items()
+            PublishedOffset(topic=topic, partition=value, offset=offset)
+            for (topic, value), offset in taken.offsets.items()
         ),
     )
 

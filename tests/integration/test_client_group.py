@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -22,8 +22,8 @@ from fix_commands import Command
 from fix_metadata import Clock, RemoteOverSqlite
 
 import wings_client
-from wings_client import Client
-from wings_core.errors import FencedMember, GroupNotFound, OffsetOutOfRange
+from wings_client import AssignedSlots, Client, TopicBatch
+from wings_core.errors import FencedMember, GroupNotFound, InvalidArgument, OffsetOutOfRange
 from wings_core.times import now_us
 from wings_server.process import Server
 from wings_server.settings import Address, Settings
@@ -38,8 +38,8 @@ class Member:
     def __init__(
         self, wings: Client, group: str, topic: str, seen: Counter[tuple[int, int]]
     ) -> None:
-        self.assigned: list[int] = []
-        self.revoked: list[int] = []
+        self.assigned: list[AssignedSlots] = []
+        self.revoked: list[AssignedSlots] = []
         self.rows: Counter[int] = Counter()
         self._seen = seen
         self._consumer = wings.consumer(
@@ -55,7 +55,9 @@ class Member:
 
     @property
     def slots(self) -> int:
-        return len(self.assigned) - len(self.revoked)
+        return sum(len(each.slots) for each in self.assigned) - sum(
+            len(each.slots) for each in self.revoked
+        )
 
     def stop(self) -> None:
         self._consumer.close()
@@ -110,6 +112,83 @@ def test_members_share_the_partitions_and_each_row_is_read_once(
     assert set(seen.values()) == {1}
     offsets = {each.partition: each.offset for each in wings.committed_offsets(group)}
     assert offsets == dict.fromkeys(range(KEYS), 30)
+
+
+def test_members_read_several_topics(wings: Client, new_topic_id: str) -> None:
+    group, topics = f"{new_topic_id}-group", [new_topic_id, f"{new_topic_id}-2"]
+    names = [
+        wings.create_topic(
+            topic, pa.schema([("key", pa.int64()), ("n", pa.int64())]), partition_key="key"
+        ).name
+        for topic in topics
+    ]
+    wings.create_topic(f"{new_topic_id}-3", {"text": "string"})
+    wings.push(f"{new_topic_id}-3", {"text": ["a", "b"]})
+    push(wings, topics[0], 0)
+    assigned: list[Sequence[AssignedSlots]] = []
+    first = wings.consumer(
+        group, [*topics, f"{new_topic_id}-3"], group=True, timeout=2, on_assigned=assigned.append
+    )
+    seen: Counter[tuple[str, int]] = Counter()
+
+    def read() -> None:
+        for taken in first:
+            assert isinstance(taken, TopicBatch)
+            assert sum(part.batch.num_rows for part in taken.parts()) == taken.batch.num_rows
+            seen[taken.topic.id, taken.batch.num_columns] += taken.batch.num_rows
+
+    read()
+    assert first.positions[names[0], 3] == 10
+    assert seen == {(topics[0], 2): KEYS * 10, (f"{new_topic_id}-3", 1): 2}
+    assert {each.topic: len(each.slots) for each in assigned[0]} == {
+        **dict.fromkeys(names, 256),
+        first.topics[2].name: 1,
+    }
+    other: Counter[tuple[int, int]] = Counter()
+    second = Member(wings, group, topics[1], other)
+    push(wings, topics[1], 0)
+    push(wings, topics[0], 10)
+    reading = threading.Thread(target=read)
+    reading.start()
+    wait_for(lambda: second.slots == 128)
+    reading.join(60)
+    assert seen[topics[0], 2] == KEYS * 20
+    assert first.positions[names[0], 3] == 20
+    wait_for(lambda: seen[topics[1], 2] + other.total() == KEYS * 10)
+    second.stop()
+    first.close()
+    assert wings.consumer_group(group).lag == 0
+
+
+def test_consumers_of_several_topics_are_members(wings: Client, new_topic_id: str) -> None:
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    for topics in ([new_topic_id, new_topic_id], []):
+        with pytest.raises(InvalidArgument, match="a member of a group reads several"):
+            wings.consumer("name", topics)
+
+
+def test_another_consumer_of_a_name_is_warned_of_once(
+    wings: Client, new_topic_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"{new_topic_id}-name"
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    wings.push(new_topic_id, {"n": [1]})
+    with wings.consumer(name, new_topic_id) as first, wings.consumer(name, new_topic_id) as second:
+        next(first)
+        first.commit()
+        first.commit()
+        wings.push(new_topic_id, {"n": [2]})
+        next(first)
+        first.commit()
+        assert not caplog.records, "it is alone"
+        next(second)
+        second.commit()
+        (record,) = caplog.records
+        assert "another consumer of this name" in record.getMessage()
+        wings.push(new_topic_id, {"n": [3]})
+        next(second)
+        second.commit()
+    assert len(caplog.records) == 1
 
 
 def test_a_group_is_listed_described_and_reset(wings: Client, new_topic_id: str) -> None:

@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from wings_client._async._pool import WorkerPool
 from wings_client._async._streams import Taker
 from wings_client._consumer import Consumer
 from wings_client._consumer_reads import Consumed
 from wings_client._forks import finalize
-from wings_core.partitions import JsonScalar
 
 
 class AsyncConsumer(AsyncIterator[Consumed]):
@@ -26,12 +25,14 @@ class AsyncConsumer(AsyncIterator[Consumed]):
 
     Attributes:
         name: The name under which the server keeps its offsets.
-        topic: The topic it reads.
+        topics: The topics it reads.
+        topic: The first of them.
         engine: The part that `Consumer` shares.
     """
 
     def __init__(self, pool: WorkerPool, consumer: Consumer) -> None:
         self.name = consumer.name
+        self.topics = consumer.topics
         self.topic = consumer.topic
         self._pool = pool
         self._consumer = consumer  # A reference: the client holds its consumers weakly.
@@ -40,8 +41,8 @@ class AsyncConsumer(AsyncIterator[Consumed]):
         self._cancel = finalize(self, engine.transport, engine.reads.cancel)
 
     @property
-    def positions(self) -> dict[JsonScalar, int]:
-        """The next offset to read, by partition value, after all that was delivered."""
+    def positions(self) -> dict[Any, int]:
+        """The next offset to read, after all that was delivered; see `Consumer.positions`."""
         return self.engine.positions
 
     async def __anext__(self) -> Consumed:

@@ -81,6 +81,11 @@ class PartitionRanges(Sequence[PartitionRange]):
         """Slots of the partitions, in a read of slots; else empty."""
         self._columns = (partitions, starts, ends, rows)
 
+    @property
+    def partitions(self) -> Sequence[JsonScalar]:
+        """The partition value of each range."""
+        return self._columns[0]
+
     @cached_property
     def reached(self) -> Mapping[JsonScalar, int]:
         """Next offset of each partition, by value."""
