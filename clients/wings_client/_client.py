@@ -232,7 +232,7 @@ class Client(
                 fixed = [wire_partition(value) for value in partitions]
             first = offsets.first(described, start)
             reads = ConsumerReads(
-                self._transport, described, fixed, first, wanted, on_data_loss, offsets.deliver
+                self._transport, described, fixed, first, wanted, on_data_loss, offsets
             )
         else:
             if start != "earliest":

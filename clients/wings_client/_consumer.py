@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from wings_client._consumer_offsets import ConsumerOffsets
-from wings_client._consumer_reads import Consumed, ConsumerReads
+from wings_client._consumer_reads import ConsumerReads
 from wings_client._forks import finalize
 from wings_client._group import GroupReads
+from wings_client._model import Consumed
 from wings_client._transport import Transport
-from wings_core.errors import FencedMember, WingsError
+from wings_core.errors import FencedMember, InvalidArgument, WingsError
 
 LAG_SECONDS = 1.0
 """How long messages that are known to be there are waited for before the server is asked again."""
@@ -47,6 +48,8 @@ class ConsumerEngine:
         self._lock = threading.RLock()  # A signal handler may close it.
         self._started = False
         self._closed = False
+        self._is_aborted = False
+        """Whether a transaction was aborted since a batch was asked for."""
 
     @property
     def positions(self) -> dict[Any, int]:
@@ -62,8 +65,17 @@ class ConsumerEngine:
 
         Returns:
             Whether to commit first.
+
+        Raises:
+            InvalidArgument: The transaction of what was delivered was aborted.
         """
         self.transport.check_process()
+        if self._is_aborted and self.offsets.unfinished:
+            raise InvalidArgument(
+                f"consumer {self.name!r}: the transaction of what was delivered last was aborted: "
+                "publish that in another one, or rewind the consumer to have it delivered again"
+            )
+        self._is_aborted = False
         with self._lock:
             if not self._started and not self._closed:
                 self.reads.start()
@@ -92,6 +104,16 @@ class ConsumerEngine:
     def patience(self) -> float:
         """How long to wait for a batch that the server said is there, in seconds."""
         return max(self.timeout or 0.0, LAG_SECONDS)
+
+    def aborted(self) -> None:
+        """Refuse to deliver more, until what was delivered is committed or rewound."""
+        self._is_aborted = True
+
+    def rewind(self) -> None:
+        """Deliver again what was delivered and not committed; blocks."""
+        self.transport.check_process()
+        self.reads.rewind()
+        self._is_aborted = False
 
     def commit_processed(self) -> None:
         """Commit what was processed; a member of a group that was fenced joins anew instead."""
@@ -204,6 +226,8 @@ class Consumer(Iterator[Consumed]):
 
         Raises:
             StopIteration: Nothing came for as long as the timeout, or the consumer was closed.
+            InvalidArgument: The transaction of what was delivered was aborted: publish that in
+                another one, or `rewind`.
             WingsError: A read or a commit was refused; `Unavailable` where the server could not be
                 reached again.
         """
@@ -229,6 +253,14 @@ class Consumer(Iterator[Consumed]):
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
         self.engine.commit()
+
+    def rewind(self) -> None:
+        """Deliver again what was delivered and not committed, such as by an aborted transaction.
+
+        Raises:
+            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
+        """
+        self.engine.rewind()
 
     def close(self) -> None:
         """Stop reading; commit what was processed, unless `auto_commit` is False.

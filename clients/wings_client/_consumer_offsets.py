@@ -13,10 +13,9 @@ from itertools import repeat
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from wings_client._cancellation import current_cancellation
-from wings_client._consumer_reads import Consumed
 from wings_client._errors import client_closed, is_passing
 from wings_client._messages import build
-from wings_client._model import ConsumerOffset, PartitionValue, Topic
+from wings_client._model import Consumed, ConsumerOffset, PartitionValue, Topic
 from wings_client._read_options import place, starts
 from wings_client._retry import Backoff
 from wings_client._transport import Transport
@@ -67,7 +66,7 @@ class Uncommitted(NamedTuple):
 
     offsets: dict[TopicPartition, int]
     losses: int
-    """How often the member of a group had joined anew."""
+    """How often what was delivered had been forgotten."""
 
 
 class ConsumerOffsets:
@@ -106,6 +105,8 @@ class ConsumerOffsets:
         self._committed_at = self.read_at = time.monotonic()
         self.fence: Callable[[], MemberEpoch | None] = lambda: None
         """Returns the member that commits, of a consumer group."""
+        self._last_at = self._oldest_at = 0.0
+        """When something was delivered last, and the first of what is not committed."""
         self._losses = 0
         self.lost = False
         """Whether something that was delivered was forgotten before it was committed."""
@@ -135,6 +136,12 @@ class ConsumerOffsets:
         with self._lock:
             self._losses += 1
             self.forget(frozenset(self._delivered))
+
+    def rewind(self) -> None:
+        """Forget what was delivered and not committed, which is delivered again."""
+        with self._lock:
+            self._losses += 1
+            self._delivered, self._last, self._uncommitted = {}, {}, {}
 
     @property
     def delivered(self) -> dict[TopicPartition, int]:
@@ -171,8 +178,16 @@ class ConsumerOffsets:
         """Record that a batch of a topic was delivered."""
         offsets = _of_topic(topic, reached(taken.ranges))
         with self._lock:
+            self._last_at = time.monotonic()
+            if not self._last and not self._uncommitted:
+                self._oldest_at = self._last_at
             self._last.update(offsets)
             self._delivered.update(offsets)
+
+    def is_astride(self, moment: float) -> bool:
+        """Return whether a part of what is not committed was delivered before, a part after."""
+        with self._lock:
+            return bool(self.unfinished) and self._oldest_at < moment < self._last_at
 
     def processed(self) -> None:
         """Record that the caller has processed the last batch delivered."""

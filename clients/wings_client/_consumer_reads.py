@@ -1,14 +1,15 @@
 """The reads of a consumer: one stream over all its partitions, by a thread, into a queue."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from wings_client._chunks import Chunks, OnDataLoss
+from wings_client._consumer_offsets import ConsumerOffsets
 from wings_client._handover import Handover, HandoverClosed
 from wings_client._messages import build
-from wings_client._model import ConsumedBatch, RangesBatch, Topic, TopicBatch
+from wings_client._model import Consumed, Topic
 from wings_client._read_options import wire_partitions
 from wings_client._threads import Work
 from wings_client._transport import Transport
@@ -24,9 +25,12 @@ JOIN_SECONDS = 1.0
 """How long `close` waits for each thread; one that is opening a stream on a silent server ends with
 that stream."""
 
-Consumed = ConsumedBatch | RangesBatch | TopicBatch
-"""Batch that a consumer delivers: of one partition where it reads one, else of many; of one of its
-topics where it reads several."""
+
+class _Read(NamedTuple):
+    """A batch, and the stream that it came by."""
+
+    stream: Chunks
+    batch: Consumed
 
 
 class ConsumerReads:
@@ -40,7 +44,7 @@ class ConsumerReads:
         starts: Where to begin; a partition that is not in it begins at its start.
         options: The columns and rows to read.
         on_data_loss: Outcome of a read whose place retention has passed.
-        deliver: Called with each batch as it is delivered.
+        offsets: Offsets of the consumer that the reads are of; None: of none.
 
     Attributes:
         handover: The queue of the batches that were read.
@@ -54,39 +58,42 @@ class ConsumerReads:
         starts: Mapping[JsonScalar, int],
         options: ReadOptions,
         on_data_loss: OnDataLoss,
-        deliver: Callable[[Topic, Consumed], None] | None = None,
+        offsets: ConsumerOffsets | None = None,
     ) -> None:
-        self.handover: Handover[Consumed] = Handover(BATCHES_WAITING_MAX, givers=1)
-        self._deliver = deliver
+        self.handover: Handover[Any] = Handover(BATCHES_WAITING_MAX, givers=1)
+        self._offsets = offsets
         self._transport = transport
         self._topic = topic
+        self._partitions = partitions
         self._options = options
-        self._reads: list[Chunks] = []
+        self._on_data_loss: OnDataLoss = on_data_loss
         self._is_of_one = partitions is not None and len(partitions) == 1
         self._handed_over: Counter[Chunks] = Counter()
         """Chunks of each that were put into the queue."""
         self._probe: Chunks | None = None
         """The scan of `lags`, while it runs."""
         self._closed = False
-        if partitions is None:
-            self._add(partitions=ALL, positions=tuple(starts.items()))
-        elif len(partitions) == 1:
-            # A stream of one partition begins at a number; retention may have passed 0.
-            self._add(partition=partitions[0], offset=starts.get(partitions[0], 0))
-            if partitions[0] not in starts:
-                self._reads[0].exact = ()
-        else:
-            for first in range(0, len(partitions), ENTRIES_MAX):
-                some = partitions[first : first + ENTRIES_MAX]
-                self._add(partitions=wire_partitions(some, starts))
-        for read in self._reads:
-            read.on_data_loss = on_data_loss
-        self._threads = [Work(partial(self._read, read), "wings-consumer") for read in self._reads]
+        self._open(starts)
 
     def start(self) -> None:
         """Start the threads, unless they are."""
         for thread in self._threads:
             thread.start()
+
+    def rewind(self) -> None:
+        """Read on from the committed offsets; blocks.
+
+        Raises:
+            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
+        """
+        assert self._offsets is not None
+        starts = self._offsets.first(self._topic, "earliest")
+        self._offsets.rewind()
+        before = self._reads
+        self._open(starts)
+        for read in before if not self._closed else (*before, *self._reads):
+            read.cancel()
+        self.start()
 
     def close(self) -> None:
         """Stop reading; waits for the threads, at most `JOIN_SECONDS` each."""
@@ -134,11 +141,14 @@ class ConsumerReads:
     def answered(self) -> None:
         """Note that the program was told that there is no batch."""
 
-    def accept(self, taken: Consumed) -> Consumed | None:
-        """Return a batch that was taken from the queue as delivered."""
-        if self._deliver is not None:
-            self._deliver(self._topic, taken)
-        return taken
+    def accept(self, taken: Any) -> Consumed | None:
+        """Return a batch that was taken from the queue as delivered; None: it comes again."""
+        stream, batch = cast("_Read", taken)
+        if stream not in self._reads:
+            return None
+        if self._offsets is not None:
+            self._offsets.deliver(self._topic, batch)
+        return batch
 
     def fenced(self) -> bool:
         """Return False: this consumer is no member of a group."""
@@ -147,23 +157,43 @@ class ConsumerReads:
     def leave(self) -> None:
         """Do nothing: this consumer is no member of a group."""
 
-    def _add(self, **where: Any) -> None:
-        self._reads.append(self._chunks({**self._options.selection, **where}))
+    def _open(self, starts: Mapping[JsonScalar, int]) -> None:
+        partitions = self._partitions
+        if partitions is None:
+            self._reads = [self._chunks(partitions=ALL, positions=tuple(starts.items()))]
+        elif len(partitions) == 1:
+            # A stream of one partition begins at a number; retention may have passed 0.
+            read = self._chunks(partition=partitions[0], offset=starts.get(partitions[0], 0))
+            if partitions[0] not in starts:
+                read.exact = ()
+            self._reads = [read]
+        else:
+            some = (
+                partitions[first : first + ENTRIES_MAX]
+                for first in range(0, len(partitions), ENTRIES_MAX)
+            )
+            self._reads = [self._chunks(partitions=wire_partitions(part, starts)) for part in some]
+        self._threads = [Work(partial(self._read, read), "wings-consumer") for read in self._reads]
 
-    def _chunks(self, keys: Mapping[str, Any]) -> Chunks:
+    def _chunks(self, **where: Any) -> Chunks:
+        keys = {**self._options.selection, **where}
         ticket = build(FollowTicket, InvalidTicket, "consumer", topic=self._topic.name, **keys)
         seconds = self._transport.retry.reconnect_seconds
-        return Chunks(self._transport, ticket, reconnect_seconds=seconds)
+        chunks = Chunks(self._transport, ticket, reconnect_seconds=seconds)
+        chunks.on_data_loss = self._on_data_loss
+        return chunks
 
     def _read(self, read: Chunks) -> None:
         try:
             for chunk in read:
-                self.handover.put(next(chunk.parts()) if self._is_of_one else chunk)
+                batch = next(chunk.parts()) if self._is_of_one else chunk
+                self.handover.put(_Read(read, batch))
                 self._handed_over[read] += 1
         except HandoverClosed:
             return
         except BaseException as error:  # noqa: BLE001 - raised where the consumer is iterated.
-            self.handover.fail(error)
+            if read in self._reads:
+                self.handover.fail(error)
 
 
 def probe_of(

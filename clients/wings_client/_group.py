@@ -21,11 +21,11 @@ from wings_client._acquire import member_name
 from wings_client._chunks import Chunks, OnDataLoss
 from wings_client._consumer_groups import AssignedSlots
 from wings_client._consumer_offsets import ConsumerOffsets, TopicPartition
-from wings_client._consumer_reads import BATCHES_WAITING_MAX, Consumed, probe_of
+from wings_client._consumer_reads import BATCHES_WAITING_MAX, probe_of
 from wings_client._errors import is_passing
 from wings_client._handover import Handover, HandoverClosed
 from wings_client._messages import build
-from wings_client._model import RangesBatch, Topic, TopicBatch
+from wings_client._model import Consumed, RangesBatch, Topic, TopicBatch
 from wings_client._threads import Work
 from wings_client._transport import Transport
 from wings_core.contracts.chunks import PartitionRanges
@@ -226,6 +226,15 @@ class GroupReads:
             self._offsets.forget_all()
         self._wake.set()
         return True
+
+    def rewind(self) -> None:
+        """Read on from the committed offsets."""
+        with self._lock:
+            self._offsets.rewind()
+            self._slots.clear()
+            for stream in self._topics.values():
+                stream.has_dropped = True
+            self._begin(self._reading)
 
     def lags(self) -> bool:
         """Return whether messages are committed that were not read yet; asks the server.

@@ -341,6 +341,11 @@ class TopicBatch(_TopicBatch, BatchViews):
         return RangesBatch(self.batch, self.ranges).parts()
 
 
+Consumed = ConsumedBatch | RangesBatch | TopicBatch
+"""Batch that a consumer delivers: of one partition where it reads one, else of many; of one of its
+topics where it reads several."""
+
+
 @dataclass(frozen=True)
 class FetchResult:
     """The result of a fetch; also an Arrow stream (for DuckDB, polars, pandas).

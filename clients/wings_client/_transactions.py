@@ -71,6 +71,12 @@ class Transactions:
         self._batch = self.epoch * _BATCHES_OF_AN_EPOCH
         self._has_published = False
         self._open: Transaction | None = None
+        self._consumer: ConsumerEngine | None = None
+        """The consumer whose offsets were committed last."""
+        self._aborted_at: float | None = None
+        """When a transaction was aborted before any has named its consumer."""
+        self._is_unknown = False
+        """Whether it is not known if the last transaction was published."""
 
     @checked
     def begin(self, *, timeout: float = TRANSACTION_SECONDS) -> "Transaction":
@@ -83,8 +89,14 @@ class Transactions:
 
         Raises:
             InvalidArgument: Another one of this object is open.
+            Unavailable: It is not known whether the last one was published.
         """
         self._transport.check_process()
+        if self._is_unknown:
+            raise Unavailable(
+                f"it is not known whether the last transaction of {self.writer!r} was published: "
+                "open its transactions again, and then its consumer"
+            )
         if not timeout > 0:
             raise InvalidArgument("begin: timeout: must be positive")
         if self._open is not None and self._open.is_open:
@@ -100,17 +112,35 @@ class Transactions:
         """Open a stage of a transaction."""
         return self._stages.stage(topic, stage_id, **options)
 
-    def check_consumer(self, offsets: ConsumerOffsets) -> None:
-        """Check that a consumer has read its offsets since the epoch began.
+    def take(self, consumer: ConsumerEngine) -> None:
+        """Take a consumer for that of the task.
 
-        Before that, a publish of an earlier epoch may have moved them. A member of a group is
-        fenced by its own epoch.
+        It has to have read its offsets since the epoch began: before that, a publish of an earlier
+        epoch may have moved them. A member of a group is fenced by its own epoch.
+
+        Raises:
+            InvalidArgument: It has not, or what it delivered before a transaction was aborted would
+                be committed by another.
         """
+        offsets, self._consumer = consumer.offsets, consumer
+        if self._aborted_at is not None and offsets.is_astride(self._aborted_at):
+            raise InvalidArgument(
+                "the transaction before was aborted, and this one would commit what the consumer "
+                "delivered to it as well: abort, and rewind the consumer"
+            )
+        self._aborted_at = None
         if offsets.fence() is None and offsets.read_at < self._begun_at:
             raise InvalidArgument(
                 "the consumer was opened before the transactions of the writer: what an earlier "
                 "life of it published since then would be read again; open the transactions first"
             )
+
+    def aborted(self) -> None:
+        """Have the consumer deliver no more before what it delivered is dealt with."""
+        if self._consumer is None:
+            self._aborted_at = self._aborted_at or time.monotonic()
+        else:
+            self._consumer.aborted()
 
     def publish(self, stages: Iterable[str], offsets: PublishedOffsets | None) -> Published:
         """Publish stages and offsets as the next batch.
@@ -143,9 +173,13 @@ class Transactions:
         return published
 
     def _act(self, body: StagePublish) -> Any:
-        return patiently(
-            self._transport, lambda: self._transport.act("stage-publish", body, repeatable=True)
-        )
+        try:
+            return patiently(
+                self._transport, lambda: self._transport.act("stage-publish", body, repeatable=True)
+            )
+        except Unavailable:
+            self._is_unknown = True
+            raise
 
     def __repr__(self) -> str:
         """Return the writer and its epoch."""
@@ -240,7 +274,7 @@ class Transaction:
             raise InvalidArgument("the consumer commits by itself: open it with auto_commit=False")
         if self._consumer not in (None, engine):
             raise InvalidArgument("a transaction commits the offsets of one consumer")
-        self._transactions.check_consumer(engine.offsets)
+        self._transactions.take(engine)
         self._consumer = engine
         with self._working(), engine.rejoining():
             self._taken = engine.offsets.uncommitted()
@@ -273,7 +307,7 @@ class Transaction:
             elif staged:
                 published = self._transactions.publish(staged, None)
         except BaseException:
-            self._delete()  # A publish that has taken effect has left nothing to delete.
+            self._abort()  # A publish that has taken effect has left nothing to delete.
             raise
         self.published = published
         return published
@@ -283,7 +317,7 @@ class Transaction:
         if not self.is_open:
             return
         self.is_open = False
-        self._delete()
+        self._abort()
 
     def cancel(self) -> None:
         """End the streams at once; the server deletes what was pushed later. Does not block."""
@@ -315,7 +349,8 @@ class Transaction:
         """Return the writer and whether it is open."""
         return f"Transaction({self._transactions.writer!r}, is_open={self.is_open})"
 
-    def _delete(self) -> None:
+    def _abort(self) -> None:
+        self._transactions.aborted()
         error = InvalidArgument("the transaction was aborted")
         for stage in self._stages:
             stage.__exit__(type(error), error, None)

@@ -108,6 +108,53 @@ def test_what_raises_in_the_block_leaves_nothing(
     assert (rows_of(wings, target), offsets_of(wings, "enrich", source)) == ([4], {})
 
 
+@pytest.mark.parametrize("group", [False, True])
+def test_what_an_aborted_transaction_was_to_commit_is_dealt_with_before_more_comes(
+    wings: Client, new_topic: NewTopic, target: Topic, group: bool
+) -> None:
+    source = new_topic()
+    transactions = wings.transactions(f"{target.id}-writer")
+
+    def work(consumer: Consumer, taken: Any, *, fails: bool = False) -> None:
+        with transactions.begin() as transaction:
+            transaction.push(target, taken.batch)
+            if fails:
+                raise ZeroDivisionError
+            transaction.commit(consumer)
+
+    wings.push(source, {"n": [1]})
+    with wings.consumer(
+        f"{source.id}-name", source, auto_commit=False, timeout=60, group=group
+    ) as consumer:
+        first = next(consumer)
+        with pytest.raises(ZeroDivisionError):
+            work(consumer, first, fails=True)  # Before the transactions know the consumer.
+        wings.push(source, {"n": [2]})
+        second = next(consumer)
+        with pytest.raises(InvalidArgument, match="delivered to it as well"):
+            work(consumer, second)
+        with pytest.raises(InvalidArgument, match="was aborted"):
+            next(consumer)
+        consumer.rewind()
+        numbers: list[int] = []
+        while len(numbers) < 2:
+            taken = next(consumer)
+            work(consumer, taken)
+            numbers += taken.batch["n"].to_pylist()
+        assert numbers == [1, 2]
+
+        wings.push(source, {"n": [3]})
+        third = next(consumer)
+        with pytest.raises(ZeroDivisionError):
+            work(consumer, third, fails=True)
+        with pytest.raises(InvalidArgument, match="was aborted"):
+            next(consumer)
+        work(consumer, third)  # Tried again, so nothing is left of it.
+        wings.push(source, {"n": [4]})
+        work(consumer, next(consumer))
+    assert rows_of(wings, target) == [1, 2, 3, 4]
+
+
 def test_a_producer_of_rows_makes_batches_of_them(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     with wings.transactions("rows").begin() as transaction:

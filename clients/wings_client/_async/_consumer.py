@@ -8,8 +8,8 @@ from typing import Any, Self
 from wings_client._async._pool import WorkerPool
 from wings_client._async._streams import Taker
 from wings_client._consumer import Consumer
-from wings_client._consumer_reads import Consumed
 from wings_client._forks import finalize
+from wings_client._model import Consumed
 
 
 class AsyncConsumer(AsyncIterator[Consumed]):
@@ -77,6 +77,14 @@ class AsyncConsumer(AsyncIterator[Consumed]):
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
         await self._pool.run(self.engine.commit)
+
+    async def rewind(self) -> None:
+        """Deliver again what was delivered and not committed, such as by an aborted transaction.
+
+        Raises:
+            WingsError: The server's refusal; `Unavailable` where it could not be reached again.
+        """
+        await self._pool.run(self.engine.rewind)
 
     async def close(self) -> None:
         """Stop reading; commit what was processed, unless `auto_commit` is False.

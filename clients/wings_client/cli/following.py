@@ -218,8 +218,9 @@ def _batches(reads: ConsumerReads, idle_seconds: float | None) -> Generator[pa.R
         reads.start()
         while True:
             taken = reads.handover.take(idle_seconds)
-            if taken is not None:
-                yield taken.batch
+            accepted = None if taken is None else reads.accept(taken)
+            if accepted is not None:
+                yield accepted.batch
             elif reads.handover.ended or not reads.lags():
                 return
     finally:
