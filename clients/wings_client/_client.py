@@ -185,7 +185,7 @@ class Client(
                 batch, ranges)`.
             member: Name of the member, unique in its group; None: one of its own.
             instance: A name that survives restarts: a member of it that joins within the session of
-                the last one has its partitions.
+                the last one has its partitions, and ends that one: iteration raises `FencedMember`.
             session: Seconds, 6 to 600, without a heartbeat after which the member counts as dead.
             poll_timeout: Seconds without asking for a batch, while one is being processed, after
                 which the member leaves the group by itself.

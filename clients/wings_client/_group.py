@@ -319,6 +319,7 @@ class GroupReads:
         self._is_away = False
         if self._is_fenced or (self._epoch > 0 and now >= self._session_ends):
             _logger.warning("consumer group %r: the session of this member ended", self._name)
+            self._check_instance()
             self._drop()
         return self._beat(now)
 
@@ -326,10 +327,12 @@ class GroupReads:
         """Heartbeat, and take what is answered; returns when the next is due, in seconds."""
         try:
             answer = self._send(self._epoch)
-        except FencedMember:
+        except FencedMember as error:
             if self._epoch > 0:
                 _logger.warning("consumer group %r: this member was fenced", self._name)
             self._drop()
+            if "instance" in error.facts:
+                raise
             return RETRY_SECONDS
         except WingsError as error:
             if not is_passing(error, repeatable=True):
@@ -349,6 +352,23 @@ class GroupReads:
             )
         moved = self._reconcile()
         return 0.0 if moved else answer["heartbeat_ms"] / 1_000
+
+    def _check_instance(self) -> None:
+        """Check that the instance is not another member's by now, which joining would fence.
+
+        Raises:
+            FencedMember: It is.
+        """
+        if self._options.instance is None or self._epoch <= 0:
+            return
+        try:
+            self._send(self._epoch)
+        except FencedMember as error:
+            if "instance" in error.facts:
+                self._drop()
+                raise
+        except WingsError:
+            return
 
     def _send(self, epoch: int) -> Mapping[str, Any]:
         keys: dict[str, Any] = {}

@@ -7,6 +7,7 @@ the others are summed as `other`, and counted by `wings_series_summed`.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple
+from itertools import islice
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -15,6 +16,7 @@ from wings_core.share.counts import GroupCounts
 from wings_core.storage.open import Storage
 from wings_core.tables import Tables
 from wings_server.bounded_series import OTHER, BoundedSeries, bounded
+from wings_server.group_node import GroupNode
 from wings_server.log_standing import TOPICS_MAX, LogStanding, Standings
 from wings_server.served_log import ServedLog
 
@@ -112,6 +114,7 @@ class LogCollector:
         )
         for family, _ in (ends, lags):
             yield family
+        yield _of_members(self._log.consumer_groups)
         yield from _of_topics(standing.largest)
         yield from _of_groups(standing.groups)
         yield from _of_deliveries(self._log.shares.counts)
@@ -120,6 +123,19 @@ class LogCollector:
             "Partitions, and topics, that have no series of their own and are summed as `other`.",
             ends[1] + lags[1] + _summed(standing.largest),
         )
+
+
+def _of_members(node: GroupNode | None) -> Metric:
+    """Return how many members the consumer groups have that this node runs."""
+    family = GaugeMetricFamily(
+        "wings_consumer_group_members",
+        "Live members of a consumer group, at the node that runs it.",
+        labels=["consumer"],
+    )
+    counts = {} if node is None else node.coordinator.members_by_group
+    for consumer, members in islice(counts.items(), SERIES_MAX):
+        family.add_metric([consumer], members)
+    return family
 
 
 def _of_machine(log: ServedLog) -> Iterator[Metric]:

@@ -8,6 +8,7 @@ import pytest
 from console_page import ConsolePage
 from console_seed import BIG, HOSTILE, NAMESPACE, ORDERS, act, orders, push
 
+import wings_client
 from wings_server.testing import RunningServer
 
 ROUTES = {
@@ -125,6 +126,28 @@ def test_a_consumer_shows_its_lag_by_partition(page: ConsolePage) -> None:
     page.click("a[href='#/consumers/reports']")
     page.wait_for("Oslo", "Quito", "Partitions with most lag")
     page.wait("the lag", lambda: re.search(r"\n\d+\nmessages", page.text("dl.tiles")))
+
+
+def test_a_consumer_group_shows_its_members_and_their_lag(
+    page: ConsolePage, server: RunningServer
+) -> None:
+    with wings_client.connect(server.flight) as client:
+        client.create_topic("calls", {"line": "int64"}, partition_key="line")
+        client.push("calls", {"line": [1, 2, 3]})
+        with client.consumer("billing-calls", "calls", group=True, instance="one") as consumer:
+            next(consumer)
+            page.open("consumers")
+            page.wait_for("billing-calls")  # It has committed nothing yet.
+            page.click("a[href='#/consumers/billing-calls']")
+            page.wait("the member", lambda: "one\tcalls\t3\t3\tsteady" in members(page))
+            page.picture("consumer-group")
+            consumer.commit()
+            page.wait("its lag", lambda: "one\tcalls\t3\t0\tfalls" in members(page))
+        page.wait("that it has left", lambda: "No members" in members(page))
+
+
+def members(page: ConsolePage) -> str:
+    return page.text("section[aria-label='Members']")
 
 
 def test_a_group_shows_who_holds_what_and_sends_dead_letters_back(

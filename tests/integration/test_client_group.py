@@ -377,6 +377,27 @@ def test_a_member_whose_program_asks_for_nothing_leaves_and_comes_back(
     member.stop()
 
 
+def test_of_two_processes_of_one_instance_the_later_one_goes_on(
+    wings: Client, new_topic_id: str
+) -> None:
+    group = f"{new_topic_id}-group"
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    wings.push(new_topic_id, {"n": [1]})
+    with wings.consumer(group, new_topic_id, group=True, instance="one", session=6) as first:
+        next(first)
+        second = wings.consumer(
+            group, new_topic_id, group=True, instance="one", session=6, auto_commit=False
+        )
+        next(second)
+        with pytest.raises(FencedMember, match="'one' of the group is another member by now"):
+            next(first)
+        (member,) = wings.consumer_group(group).members
+        second.commit()  # It was not fenced in its turn.
+        second.close()
+        assert member.instance == "one"
+        assert wings.consumer_group(group).lag == 0
+
+
 def test_a_callback_that_raises_ends_the_member_in_order(wings: Client, new_topic_id: str) -> None:
     group = f"{new_topic_id}-group"
     wings.create_topic(new_topic_id, {"n": "int64"})

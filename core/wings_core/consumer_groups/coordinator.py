@@ -110,6 +110,8 @@ class GroupCoordinator:
         self._shards = [_Shard(number) for number in range(SHARDS)]
         self._members = 0
         """Members of all groups, as of the last tick."""
+        self.members_by_group: dict[str, int] = {}
+        """How many members the groups have that this node runs, as of the last tick."""
 
     def heartbeat(self, consumer: str, beat: Heartbeat) -> Answer:
         """Take the heartbeat of a member of a group; blocks for a commit where it changes anything.
@@ -149,17 +151,17 @@ class GroupCoordinator:
         Raises:
             Unavailable: Metadata cannot be reached; the next call tries again.
         """
-        members = 0
+        counts: dict[str, int] = {}
         for shard in self._shards:
             for consumer in list(shard.groups):
                 try:
                     with self._opened(consumer) as group:
-                        members += len(group.members)
+                        counts[consumer] = len(group.members)
                         if not group.members:
                             del shard.groups[consumer]
                 except RunElsewhere:
                     break
-        self._members = members
+        self.members_by_group, self._members = counts, sum(counts.values())
 
     def cover_slots(self, topic: str) -> None:
         """Assign slots that a topic, given by its UUID, has gained, in the groups of this node.

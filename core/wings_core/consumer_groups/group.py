@@ -180,6 +180,14 @@ class ConsumerGroup:
     def _listen(self, beat: Heartbeat) -> None:
         """Take what a member says that is in the group."""
         member = self.members.get(beat.member)
+        if member is None and any(
+            beat.instance is not None and each.instance == beat.instance
+            for each in self.members.values()
+        ):
+            raise FencedMember(
+                f"instance {beat.instance!r} of the group is another member by now",
+                instance=beat.instance,
+            )
         if member is None:
             raise FencedMember(f"member {beat.member!r} is not in the group, or its session ended")
         if beat.epoch not in (member.epoch, member.previous_epoch):

@@ -1,9 +1,9 @@
 """Consumer groups on the wire: bodies and responses of actions."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, WrapValidator, model_validator
 
 from wings_core.contracts.actions import OFFSETS_MAX, ActionBody
 from wings_core.contracts.messages import Identifier, Message, OffsetNumber, problem_of
@@ -91,16 +91,48 @@ class ResetEntry(Message):
     offset: OffsetNumber
 
 
+def _distinct_partitions(entries: tuple[ResetEntry, ...]) -> tuple[ResetEntry, ...]:
+    seen: set[str] = set()
+    for each in entries:
+        text = repr(each.partition)
+        if text in seen:
+            raise problem_of(f"contains the partition {each.partition!r} twice")
+        seen.add(text)
+    return entries
+
+
+_ENTRIES: TypeAdapter[tuple[ResetEntry, ...]] = TypeAdapter(
+    Annotated[
+        tuple[ResetEntry, ...],
+        Field(strict=False, min_length=1, max_length=OFFSETS_MAX),
+        AfterValidator(_distinct_partitions),
+    ]
+)
+
+
+def _place(value: object, handler: Callable[[object], object]) -> object:
+    """Validate a place, with the errors of the kind that it looks like alone."""
+    if isinstance(value, dict):
+        return TimestampOffset.model_validate(value)
+    if isinstance(value, list | tuple):
+        return _ENTRIES.validate_python(value)
+    try:
+        return handler(value)
+    except ValueError:
+        raise problem_of(
+            'must be "earliest", "latest", {"timestamp": a time} or a list of partitions and offsets'
+        ) from None
+
+
 class ResetGroup(ActionBody):
     """The body of `group-reset`."""
 
     consumer: Identifier
     topic: str
-    to: (
-        Literal["earliest", "latest"]
-        | TimestampOffset
-        | Annotated[tuple[ResetEntry, ...], Field(strict=False, max_length=OFFSETS_MAX)]
-    )
+    to: Annotated[
+        Literal["earliest", "latest"] | TimestampOffset | tuple[ResetEntry, ...],
+        WrapValidator(_place),
+    ]
     """Where the group reads on: in every partition of the topic, or in those of a list."""
 
 
