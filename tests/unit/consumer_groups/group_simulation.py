@@ -320,6 +320,8 @@ class Member:
 
     def give_up(self, epoch: int, assignment: Mapping[str, Slots]) -> None:
         def committed() -> None:
+            if self.epoch != epoch:
+                return  # Another assignment came meanwhile.
             for topic, slot in list(self.positions):
                 if not assignment.get(topic, 0) >> slot & 1:
                     del self.positions[topic, slot]
