@@ -120,7 +120,7 @@ def _place(value: object, handler: Callable[[object], object]) -> object:
         return handler(value)
     except ValueError:
         raise problem_of(
-            'must be "earliest", "latest", {"timestamp": a time} or a list of partitions and offsets'
+            'must be "earliest", "latest", {"timestamp": a time} or a list of offsets by partition'
         ) from None
 
 
