@@ -1,16 +1,18 @@
 """A log with something of everything, and all that its clients can see of it."""
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.flight as flight
+from flight_calls import act
 
-from wings_client import Client
+from wings_client import Client, Retry
 from wings_client._backup import take_backup
 from wings_client._transport import Transport
 from wings_core.backup.repository import Manifest, Repository
-from wings_core.contracts.actions import Maintain
 from wings_core.contracts.share import AcknowledgementEntry
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("text", pa.string())])
@@ -91,14 +93,11 @@ def table_of(client: Client, topic: str, partition: Any) -> pa.Table:
 def back_up(client: Client, dest: "Path | str | Repository") -> Manifest:
     """Take a backup."""
     repository = dest if isinstance(dest, Repository) else Repository.open(str(dest), create=True)
-    return take_backup(_transport(client), repository)
+    with closing(Transport(client.endpoint, 60.0, Retry())) as transport:
+        return take_backup(transport, repository)
 
 
 def maintain(client: Client) -> None:
     """Have a server do what is due."""
-    done = _transport(client).act("maintain", Maintain(), repeatable=True)
-    assert done["failures"] == 0
-
-
-def _transport(client: Client) -> Transport:
-    return client._transport  # pyright: ignore[reportPrivateUsage] - as the commands have it.
+    with flight.FlightClient(client.endpoint) as plain:
+        assert act(plain, "maintain")["failures"] == 0

@@ -1,11 +1,8 @@
 """A client that knows one address finds the other processes of the log, and uses them."""
 
-from collections.abc import Generator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from fix_postgres import PostgresServer
 from pydantic import SecretStr
 from server_processes import until
 from stateless_nodes import Nodes
@@ -26,12 +23,6 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a node take its time to answer: the machine may be busy."""
     for name in ("PROOF_SECONDS_MAX", "DISCOVERY_SECONDS_MAX"):
         monkeypatch.setattr(_transport, name, 30.0)
-
-
-@pytest.fixture
-def nodes(postgres: PostgresServer, tmp_path: Path) -> Generator[Nodes]:
-    with ExitStack() as stack:
-        yield Nodes(postgres.new_database(), tmp_path / "objects", stack)
 
 
 def test_clients_of_one_address_spread_over_all_and_outlive_that_one(nodes: Nodes) -> None:

@@ -8,10 +8,13 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pytest
+from fix_client import async_in_soak
 from pydantic import BaseModel
 
 from wings_client import Client
 from wings_core.errors import InvalidArgument, InvalidSchema, SchemaMismatch
+
+pytestmark = async_in_soak
 
 
 class Place(BaseModel):

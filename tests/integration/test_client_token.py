@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from token_calls import ROOT, client_of, new_token
 
 import wings_client
-from wings_client import Client
+from wings_client import Client, Retry
 from wings_client._access import Access
+from wings_client._transport import Transport
 from wings_core.errors import InvalidArgument, PermissionDenied, Unauthenticated
 from wings_server.testing import RunningServer, running_server
 
@@ -121,10 +123,12 @@ def test_access_shows_nothing() -> None:
 
 
 def test_the_token_is_not_sent_in_the_clear_where_a_server_with_tls_says_so() -> None:
-    with wings_client.connect("grpc+tls://127.0.0.1:1", token="wings_x") as client:
-        transport = client._transport  # pyright: ignore[reportPrivateUsage]
-        with pytest.raises(InvalidArgument, match="does not use TLS"):
-            transport.get(b"{}", 1.0, "grpc://127.0.0.1:2")
+    transport = Transport("grpc+tls://127.0.0.1:1", 5.0, Retry(), Access("wings_x"))
+    with (
+        closing(transport),
+        pytest.raises(InvalidArgument, match="does not use TLS"),
+    ):
+        transport.get(b"{}", 1.0, "grpc://127.0.0.1:2")
 
 
 def test_certificates_are_not_left_unused(tmp_path: Path) -> None:

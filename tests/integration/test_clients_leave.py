@@ -23,12 +23,6 @@ from wings_server.testing import RunningServer, running_server
 WAIT = {"topic": "t", "offset": 0, "timeout_ms": 300_000}
 
 
-@pytest.fixture
-def topic(client: flight.FlightClient, new_topic_id: str) -> str:
-    create_topic(client, new_topic_id, ["n: int64"])
-    return new_topic_id
-
-
 @pytest.mark.parametrize("polls", [1, 100, pytest.param(400, marks=pytest.mark.soak)])
 def test_polls_of_clients_that_leave_come_free(
     server: RunningServer, topic: str, polls: int

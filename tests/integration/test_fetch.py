@@ -28,18 +28,6 @@ from wings_server.testing import RunningServer
 pytestmark = pytest.mark.usefixtures("server")
 
 
-@pytest.fixture
-def topic(client: flight.FlightClient, new_topic_id: str) -> str:
-    create_topic(client, new_topic_id, ["n: int64"])
-    return new_topic_id
-
-
-@pytest.fixture
-def keyed(client: flight.FlightClient, new_topic_id: str) -> str:
-    create_topic(client, new_topic_id, ["n: int64", "key: string"], "key")
-    return new_topic_id
-
-
 def keyed_rows(**rows: list[int]) -> pa.RecordBatch:
     pairs = [(value, key) for key, values in rows.items() for value in values]
     return pa.record_batch(

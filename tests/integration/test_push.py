@@ -27,19 +27,6 @@ from tables import each
 
 from wings_server.testing import RunningServer
 
-
-@pytest.fixture
-def topic(client: flight.FlightClient, new_topic_id: str) -> str:
-    create_topic(client, new_topic_id, ["n: int64"])
-    return new_topic_id
-
-
-@pytest.fixture
-def keyed(client: flight.FlightClient, new_topic_id: str) -> str:
-    create_topic(client, new_topic_id, ["n: int64", "key: string"], "key")
-    return new_topic_id
-
-
 KEYED = pa.schema([("n", pa.int64()), ("key", pa.string())])
 
 

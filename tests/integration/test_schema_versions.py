@@ -8,11 +8,13 @@ import httpx
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from fix_client import NewTopic
+from fix_client import NewTopic, async_in_soak
 from flight_calls import Stream, act, get, push, put_stream, ticket_of
 
 from wings_client import Client, Topic
 from wings_core.errors import InvalidSchema, InvalidTicket, SchemaMismatch
+
+pytestmark = async_in_soak
 
 
 def values(reader: pa.RecordBatchReader) -> list[dict[str, Any]]:

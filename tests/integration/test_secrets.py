@@ -31,7 +31,7 @@ from wings_core.security import authenticator
 from wings_core.security.authenticator import Authenticator
 from wings_core.security.peers import PeerAccess
 from wings_core.security.tokens import Token, digest_of, without_password
-from wings_server import certificates, logs
+from wings_server import logs
 from wings_server.exposure import service_security
 from wings_server.settings import Address, HoldSettings, MetadataSettings, Settings
 from wings_server.testing import (
@@ -79,14 +79,6 @@ class Planted:
         """Look for all of them in a text."""
         found = [name for name, form in self._forms if form in text]
         assert not found, f"{found} in {where}"
-
-
-@pytest.fixture(scope="module")
-def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("certs")
-    result = CliRunner().invoke(certificates.app, ["dev", "--out", str(directory)])
-    assert result.exit_code == 0, result.output
-    return directory
 
 
 @pytest.fixture

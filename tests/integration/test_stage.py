@@ -31,12 +31,6 @@ from wings_server.testing import RunningServer, running_server
 KEYED = ["key: string", "n: int64"]
 
 
-@pytest.fixture
-def topic(client: flight.FlightClient, new_topic_id: str) -> str:
-    create_topic(client, new_topic_id, ["n: int64"])
-    return new_topic_id
-
-
 def full(topic: str) -> str:
     return f"tenants/default/namespaces/default/topics/{topic}"
 

@@ -4,15 +4,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Generator
-from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
 import pyarrow.flight as flight
 import pytest
 from faulty_store import faulty_store
-from fix_postgres import PASSWORD, PostgresServer
+from fix_postgres import PASSWORD
 from flight_calls import code_of, create_topic, get, numbers, push
 from stateless_nodes import Nodes
 from waiting import until
@@ -20,12 +18,6 @@ from waiting import until
 from wings_core.limits import Limits
 
 SECONDS_MAX = 60.0
-
-
-@pytest.fixture
-def nodes(postgres: PostgresServer, tmp_path: Path) -> Generator[Nodes]:
-    with ExitStack() as stack:
-        yield Nodes(postgres.new_database(), tmp_path / "objects", stack)
 
 
 def refusal(client: flight.FlightClient, number: int) -> str | None:

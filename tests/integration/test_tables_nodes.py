@@ -4,7 +4,7 @@ import tempfile
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,12 +32,6 @@ TABLE = {"tier_after_ms": 0, "table": "iceberg", "segment_bytes": 1}
 FIELDS = [{"name": "n", "type": "int64"}]
 LIMITS = Limits(maintenance_seconds=100_000)
 LONG = 60.0
-
-
-@pytest.fixture
-def nodes(postgres: PostgresServer, tmp_path: Path) -> Generator[Nodes]:
-    with ExitStack() as stack:
-        yield Nodes(postgres.new_database(), tmp_path / "objects", stack)
 
 
 def clients_of(nodes: Nodes, count: int) -> list[flight.FlightClient]:

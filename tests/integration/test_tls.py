@@ -45,14 +45,6 @@ from wings_server.tls import Tls
 CLUSTER = "cluster-" + "c" * 40
 
 
-@pytest.fixture(scope="module")
-def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("certs")
-    result = CliRunner().invoke(certificates.app, ["dev", "--out", str(directory)])
-    assert result.exit_code == 0, result.output
-    return directory
-
-
 def flags(certs: Path, *, mutual: bool = False) -> list[str]:
     found = ["--tls-cert", f"{certs}/server.pem", "--tls-key", f"{certs}/server-key.pem"]
     return [*found, "--tls-client-ca", f"{certs}/ca.pem"] if mutual else found

@@ -14,12 +14,6 @@ INT = {"fields": [{"name": "n", "type": "int64"}]}
 
 
 @pytest.fixture
-def topic(client: flight.FlightClient, new_topic_id: str) -> str:
-    create_topic(client, new_topic_id, ["n: int64"])
-    return new_topic_id
-
-
-@pytest.fixture
 def keyed(client: flight.FlightClient, new_topic_id: str) -> str:
     create_topic(client, new_topic_id, ["n: int64", "key: int32"], "key")
     return new_topic_id

@@ -52,7 +52,7 @@ def fetch_object(section: FileSection, path: Path, settings: SourceSettings) -> 
         return Fetched(path)  # Consoles create such objects to show a folder.
     versioned = settings.dedup_key is DedupKey.URI_AND_VERSION
     with store_errors(file.uri, file.version):
-        found = _Object(file.uri, file.version if versioned else None, settings.files)
+        found = FetchedObject(file.uri, file.version if versioned else None, settings.files)
         with path.open("wb") as spooled:
             spooled.truncate(found.size)
         if section.count == 1:
@@ -66,7 +66,7 @@ def fetch_object(section: FileSection, path: Path, settings: SourceSettings) -> 
         return Fetched(path, section.rows(is_alone=True), found.seen)
 
 
-class _Object:
+class FetchedObject:
     """One version of an object, with random access.
 
     Args:
@@ -146,7 +146,7 @@ class _Object:
         return obstore.get(self._store, self._key, options=wanted)
 
 
-def _fetch_lines(found: _Object, path: Path, section: FileSection, *, is_csv: bool) -> None:
+def _fetch_lines(found: FetchedObject, path: Path, section: FileSection, *, is_csv: bool) -> None:
     """Fetch the lines of a section, and the bytes that determine its bounds and columns."""
     wanted = Section(section.index, section.count)
     ranges = (csv_ranges if is_csv else line_ranges)(found, found.size, wanted)
@@ -161,7 +161,7 @@ def _fetch_lines(found: _Object, path: Path, section: FileSection, *, is_csv: bo
     found.fetch(path, max(0, min(first, cut) - 1), end)
 
 
-def _fetch_groups(found: _Object, path: Path, section: Section) -> None:
+def _fetch_groups(found: FetchedObject, path: Path, section: Section) -> None:
     """Fetch the row groups of a section, and the footer."""
     tail = max(0, found.size - PARQUET_TAIL_BYTES)
     found.fetch(path, tail, found.size)

@@ -203,7 +203,7 @@ def test_an_object_that_one_section_has_is_fetched_once(
     s3.put_object(Bucket=ingest.topic, Key=key, Body=data)
     queue = SqliteQueue(ingest.path / "queue.sqlite")
     queue.send([json.dumps({"uri": f"s3://{ingest.topic}/{key}", "size": len(data)})])
-    fetched = calls.heard(fetch_object._Object, "fetch")  # pyright: ignore[reportPrivateUsage]
+    fetched = calls.heard(fetch_object.FetchedObject, "fetch")
     pipeline = ingest.pipeline(
         files=files_in(aws, ingest.topic), limits={"split_bytes": len(data) // 8}
     )

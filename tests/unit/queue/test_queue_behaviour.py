@@ -97,7 +97,6 @@ def cloud_queue(request: pytest.FixtureRequest) -> Queue:
     return SqsQueue(aws.create_queue(name), endpoint=aws.endpoint)
 
 
-OF_A_CLOUD = pytest.mark.programs
 OF_GOOGLE = pytest.mark.timeout(BUILD_SECONDS)
 
 
@@ -105,9 +104,9 @@ OF_GOOGLE = pytest.mark.timeout(BUILD_SECONDS)
     params=[
         "sqlite",
         "directory",
-        pytest.param("sqs", marks=OF_A_CLOUD),
-        pytest.param("azure", marks=OF_A_CLOUD),
-        pytest.param("pubsub", marks=(OF_A_CLOUD, OF_GOOGLE)),
+        "sqs",
+        "azure",
+        pytest.param("pubsub", marks=OF_GOOGLE),
         "share",
     ]
 )
@@ -481,7 +480,6 @@ def test_a_message_of_azure_is_extended_and_deleted_by_the_receipt_of_its_delive
         each.close()
 
 
-@OF_A_CLOUD
 @OF_GOOGLE
 def test_there_has_to_be_a_subscription(google: "Google") -> None:
     del google
@@ -497,7 +495,6 @@ def test_there_has_to_be_a_subscription(google: "Google") -> None:
     queue.close()
 
 
-@OF_A_CLOUD
 @OF_GOOGLE
 def test_a_message_of_pubsub_that_was_not_extended_in_time_is_lost(google: "Google") -> None:
     clock = Clock()
