@@ -14,6 +14,7 @@ from wings_core.fetch.fetcher import Fetcher
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import all_topics
 from wings_core.metadata.results import Series
+from wings_core.metadata.sequences import SequenceDraft
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Location, PageFormat, Topic
 from wings_core.partitions import Partition
@@ -113,6 +114,7 @@ def _cut_metadata(path: Path, cuts: Iterable[_Cut], until: int) -> None:
             )
         for topic_id, offsets in ends.items():
             _cut_producers(connection, topic_id, offsets)
+            _cut_sequences(connection, topic_id, offsets)
         connection.execute("COMMIT")
 
 
@@ -181,6 +183,30 @@ def _cut_producers(connection: sqlite3.Connection, topic_id: int, ends: dict[str
         connection.execute(
             "DELETE FROM producer_results WHERE topic_id = ? AND producer_id = ? AND sequence >= ?",
             (topic_id, producer, sequence),
+        )
+
+
+def _cut_sequences(connection: sqlite3.Connection, topic_id: int, ends: dict[str, int]) -> None:
+    """Set numbers of rows back to the first removed batch; those of staged batches stay."""
+    rows = connection.execute(
+        "SELECT partition, producer_id, state FROM partition_sequences WHERE topic_id = ?",
+        (topic_id,),
+    ).fetchall()
+    for partition, producer, state in rows:
+        draft = SequenceDraft.from_json(state)
+        end = ends.get(partition)
+        kept = [
+            batch
+            for batch in draft.batches
+            if end is None or batch.start_offset is None or batch.start_offset < end
+        ]
+        if len(kept) == len(draft.batches):
+            continue
+        draft.batches = kept
+        connection.execute(
+            "UPDATE partition_sequences SET state = ? "
+            "WHERE topic_id = ? AND partition = ? AND producer_id = ?",
+            (draft.to_json(), topic_id, partition, producer),
         )
 
 

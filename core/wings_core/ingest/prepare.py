@@ -13,6 +13,7 @@ from wings_core.limits import Limits
 from wings_core.model import (
     CommitBatch,
     ExpectedOffset,
+    PartitionSequence,
     Sequence,
     StageEntry,
     StoredPage,
@@ -36,6 +37,9 @@ class PushOptions:
     """Timestamp in microseconds since the epoch; None for the time of commit."""
     stage: StageEntry | None = None
     """Stage of the batch; None to make it visible at once."""
+    partition_sequence: PartitionSequence | None = None
+    """Numbers of the batch's rows, all of one partition; excludes a sequence and an expected
+    offset."""
 
 
 SMALL_BYTES_MAX = 64 * 1024
@@ -88,7 +92,8 @@ class PreparedBatch:
     timestamp: int | None
     stage: StageEntry | None
     joinable: bool
-    """Whether the batch is small, has one partition, and expects no offset."""
+    """Whether the batch is small, has one partition, expects no offset, and its rows no numbers."""
+    partition_sequence: PartitionSequence | None = None
 
     @property
     def num_rows(self) -> int:
@@ -145,6 +150,7 @@ class PreparedBatch:
             self.expected,
             self.timestamp,
             self.stage,
+            self.partition_sequence,
             series,
         )
 
@@ -303,7 +309,8 @@ class Preparer:
         expected = None
         if options.expected_offset is not None:
             expected = _expected(self._topic, options.partition, options.expected_offset, runs)
-        joinable = small and len(runs) == 1 and expected is None
+        numbered = options.partition_sequence is not None
+        joinable = small and len(runs) == 1 and expected is None and not numbered
         if joinable and self._key_index >= 0:
             self._keys = rows.column(self._key_index)
             self._partition = next(partition for partition, _ in runs)
@@ -320,6 +327,7 @@ class Preparer:
             timestamp=options.timestamp,
             stage=options.stage,
             joinable=joinable,
+            partition_sequence=options.partition_sequence,
         )
 
     def _encode(

@@ -20,6 +20,12 @@ from wings_core.errors import (
 )
 from wings_core.metadata.checks import check_id, check_partition, check_text
 from wings_core.metadata.results import RESULTS_KEPT_MAX, Series
+from wings_core.metadata.sequences import (
+    NumberedBatch,
+    SequenceDraft,
+    check_sequence,
+    range_of,
+)
 from wings_core.metadata.stages import StageDraft, check_entry, check_pages
 from wings_core.model import (
     Accepted,
@@ -27,6 +33,7 @@ from wings_core.model import (
     CommitResult,
     CommittedRange,
     ExpectedOffset,
+    PartitionSequence,
     Rejected,
     Sequence,
     SeriesResults,
@@ -151,6 +158,15 @@ class StoredState(Protocol):
         """Return the sequence that a producer uses next, 0 for one that is not known."""
         ...
 
+    def sequences(
+        self, topic_id: int, partition: Partition, producer_id: str, committed_after: int
+    ) -> SequenceDraft:
+        """Return a producer's numbers in a partition, those of an unknown one too.
+
+        A producer is unknown whose last batch there was not committed after a time.
+        """
+        ...
+
     def stage(self, stage: str) -> StageDraft | None:
         """Return a stage as it is, None where there is none of this id."""
         ...
@@ -168,6 +184,7 @@ class Judge:
     Attributes:
         partitions: Partitions looked at, by topic id and partition.
         producers: Producers looked at, by topic id and producer id.
+        sequences: Numbers of rows looked at, by topic id, partition and producer id.
         pages: Pages of the accepted batches that are visible, in order.
         stages: Stages added to, by id.
 
@@ -183,6 +200,7 @@ class Judge:
     ) -> None:
         self.partitions: dict[tuple[int, Partition], PartitionDraft] = {}
         self.producers: dict[tuple[int, str], ProducerDraft] = {}
+        self.sequences: dict[tuple[int, Partition, str], SequenceDraft] = {}
         self.pages: list[PageDraft] = []
         self.stages: dict[str, StageDraft] = {}
         self._stored = stored
@@ -219,6 +237,8 @@ class Judge:
         topic_id = self._topic_id(batch.topic_uuid)
         if batch.stage is not None:
             return self._stage(topic_id, batch, batch.stage)
+        if batch.partition_sequence is not None:
+            return self._accept_numbered(topic_id, batch, batch.partition_sequence)
         if batch.sequence is not None:
             check_id("producer_id", batch.sequence.producer_id)
             first = self._replayed(topic_id, batch.sequence)
@@ -247,6 +267,36 @@ class Judge:
             producer.add(committed, batch.series)
         return Accepted(committed)
 
+    def _accept_numbered(
+        self, topic_id: int, batch: CommitBatch, sequence: PartitionSequence
+    ) -> Accepted:
+        """Accept a batch whose rows are numbered by partition."""
+        draft, first = self._numbered(topic_id, batch, sequence)
+        if first is not None:
+            return Accepted((range_of(batch, first),), replayed=True)
+        self._check_timestamp(batch.timestamp)
+        accepted = self._accept_next(topic_id, batch, None)
+        committed = accepted.committed
+        rows = committed[-1].end_offset - committed[0].start_offset + 1
+        whole = NumberedBatch(
+            sequence.first, rows, committed[0].start_offset, committed[-1].timestamp
+        )
+        draft.add(sequence, whole)
+        return Accepted((range_of(batch, whole),))
+
+    def _numbered(
+        self, topic_id: int, batch: CommitBatch, sequence: PartitionSequence
+    ) -> tuple[SequenceDraft, NumberedBatch | None]:
+        """Return a producer's numbers, and the batch that this one repeats, if any."""
+        check_sequence(batch, sequence)
+        self._check_partitions(batch)
+        partition = batch.pages[0].partition
+        key = (topic_id, partition, sequence.producer_id)
+        draft = self.sequences.get(key)
+        if draft is None:
+            draft = self.sequences[key] = self._stored.sequences(*key, self._now - RESULTS_KEPT_US)
+        return draft, draft.replayed(sequence, sum(page.rows for page in batch.pages))
+
     @staticmethod
     def _goes_on(last: CommitBatch, producer: ProducerDraft, batch: CommitBatch) -> bool:
         """Tell whether all that the last batch was accepted for holds of the next one too.
@@ -263,6 +313,7 @@ class Judge:
             and batch.topic_uuid == last.topic_uuid
             and batch.timestamp == last.timestamp
             and batch.expected is None
+            and batch.partition_sequence is None
             and len(batch.pages) == len(last.pages) == 1
             and batch.pages[0].partition == last.pages[0].partition
         )
@@ -272,6 +323,11 @@ class Judge:
         assert batch.sequence is None
         assert batch.expected is None
         check_text("the stage", entry.stage)
+        numbers, sequence = None, batch.partition_sequence
+        if sequence is not None:
+            numbers, first = self._numbered(topic_id, batch, sequence)
+            if first is not None:
+                return Staged(entry.stage, 0, 0)
         draft = self.stages.get(entry.stage)
         if draft is None:
             draft = self._stored.stage(entry.stage) or StageDraft(entry.stage, topic_id)
@@ -283,6 +339,9 @@ class Judge:
         # may be another topic's.
         self.stages[entry.stage] = draft
         draft.writing = entry.writing
+        if numbers is not None and sequence is not None:
+            rows = sum(page.rows for page in batch.pages)
+            numbers.add(sequence, NumberedBatch(sequence.first, rows, None, self._now))
         return draft.append(batch.pages, batch.timestamp)
 
     def _check_partitions(self, batch: CommitBatch) -> None:

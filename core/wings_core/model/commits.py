@@ -17,6 +17,17 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionSequence:
+    """A producer's numbers for the rows of a batch, which make it idempotent in its partition."""
+
+    producer_id: str
+    epoch: int
+    """Epoch of the producer, which fences its earlier ones."""
+    first: int
+    """Number of the first row, 0 to 2^31 - 1; the row after the greatest number has 0."""
+
+
+@dataclass(frozen=True, slots=True)
 class ExpectedOffset:
     """Compare-and-append: commit only if this is the partition's next offset."""
 
@@ -42,6 +53,9 @@ class CommitBatch:
     """Producer's timestamp in microseconds since the epoch; None for the time of commit."""
     stage: StageEntry | None = None
     """Stage; None to be visible at once. A staged batch has no sequence and no expected offset."""
+    partition_sequence: PartitionSequence | None = None
+    """Numbers of the rows of a batch of one partition, staged or not; excludes a sequence
+    and an expected offset."""
     series: tuple[int, ...] = ()
     """Rows of each batch of a series; its batches share a page and have consecutive sequences from
     `sequence` on. Empty for a single batch."""

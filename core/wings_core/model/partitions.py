@@ -129,3 +129,5 @@ class ConsumerOffset:
     offset: int
     committed_at: int
     """Time of the commit in microseconds since the epoch."""
+    note: str = ""
+    """Text that was committed with it."""

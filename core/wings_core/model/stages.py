@@ -60,6 +60,8 @@ class ConsumerCommit:
     """Each partition's next offset to read; the last counts where one is named twice."""
     member: MemberEpoch | None = None
     """The member of the consumer's group that commits, if any."""
+    notes: tuple[str, ...] = ()
+    """Texts to keep with the offsets, one for each; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)

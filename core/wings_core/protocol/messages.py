@@ -36,6 +36,7 @@ from wings_core.model import (
     Node,
     PageAddress,
     PageFormat,
+    PartitionSequence,
     PartitionState,
     PartitionSums,
     Published,
@@ -194,6 +195,13 @@ SCHEMA_CHANGE = Codec(SchemaChange, admin.SchemaChange)
 
 PAGE_ADDRESS = Codec(PageAddress, registry.PageAddress)
 STORED_PAGE = Codec(StoredPage, registry.StoredPage, schema_version=_VERSION)
+PARTITION_SEQUENCE = Codec(
+    PartitionSequence,
+    registry.PartitionSequence,
+    producer_id=_PRODUCER,
+    epoch=_NEAREST,
+    first=_NEAREST,
+)
 SEQUENCE = Codec(ProducerSequence, registry.Sequence, producer_id=_PRODUCER, sequence=_NEAREST)
 EXPECTED_OFFSET = Codec(ExpectedOffset, registry.ExpectedOffset, offset=_NEAREST)
 STAGE_ENTRY = Codec(StageEntry, registry.StageEntry)
@@ -336,13 +344,15 @@ def consumer_commit_message(commit: ConsumerCommit) -> registry.CommitOffsetsReq
         consumer=commit.consumer,
         offsets=consumer_entries(commit.offsets),
         member=None if commit.member is None else MEMBER_EPOCH.fields(commit.member),
+        notes=commit.notes,
     )
 
 
 def consumer_commit_of(message: registry.CommitOffsetsRequest) -> ConsumerCommit:
     """Decode the offsets that a consumer commits."""
     member = MEMBER_EPOCH.decode(message.member) if message.HasField("member") else None
-    return ConsumerCommit(message.consumer, tuple(consumer_offsets(message)), member)
+    offsets = tuple(consumer_offsets(message))
+    return ConsumerCommit(message.consumer, offsets, member, tuple(message.notes))
 
 
 def consumer_entries(

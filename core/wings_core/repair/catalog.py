@@ -172,6 +172,7 @@ _MEANING = {
     "consumer_offsets": "the offset of a consumer is lost",
     "producers": "the state of an idempotent producer is lost: its retries may be duplicated",
     "producer_results": "a producer's result is lost: a retry cannot be answered",
+    "partition_sequences": "a producer's numbers are lost: its retries may be duplicated",
     "publishes": "the outcome of a publish is lost: a retry cannot be answered",
     "flushes": "the outcome of a node's flush is lost: a retry cannot be answered",
     "share_groups": "a share group is lost",

@@ -70,6 +70,7 @@ _RULES: dict[str, tuple[Check, str]] = {
     **dict.fromkeys(("timestamp_us", "timestamps_us", "first_timestamp_us"), _ANY),
     **dict.fromkeys(("sequence", "stream"), _ANY),
     "ExpectedOffset.offset": _ANY,
+    **dict.fromkeys(("PartitionSequence.epoch", "PartitionSequence.first"), _ANY),
     "OffsetLocationRequest.offset": _ANY,
     "age_us": _within(-OFFSET_MAX, OFFSET_MAX),
     "page_size": _ANY,

@@ -12,7 +12,7 @@ from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log
-from wings_core.model import Accepted, CommitResult, Sequence
+from wings_core.model import Accepted, CommitResult, PartitionSequence, Rejected, Sequence
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 
@@ -52,3 +52,30 @@ def test_a_producer_goes_on_with_the_first_batch_of_a_series_that_went(tmp_path:
         (part,) = result.committed
         got.append((part.start_offset, part.timestamp, result.replayed))
     assert got == [(2, 1_000, True), (3, 1_000, True), (4, 3_000, False), (5, 3_000, False)]
+
+
+def push_numbered(log: Log, first: int, timestamp: int) -> CommitResult:
+    """Push two rows that have numbers of their partition."""
+    prepared = Preparer(log.admin.get_topic(NAME), log.limits).prepare(
+        pa.record_batch({"n": [first, first + 1]}, schema=SCHEMA),
+        PushOptions(timestamp=timestamp, partition_sequence=PartitionSequence("p", 1, first)),
+    )
+    (result,) = log.group_commit.submit(PushStream(), prepared, awaited=True).outcomes()
+    return result
+
+
+def test_numbers_of_rows_go_on_with_the_first_batch_that_went(tmp_path: Path) -> None:
+    with closing(DataDirectory.open(tmp_path / "data")) as directory:
+        with closing(Log.open(OneDirectory(directory), Limits())) as log:
+            log.admin.create_topic(NAME, SCHEMA)
+            for first, timestamp in ((0, 1_000), (2, 1_000), (4, 2_000), (6, 2_000)):
+                assert isinstance(push_numbered(log, first, timestamp), Accepted)
+        assert cut_log(directory, 1_000) == 4
+        with closing(Log.open(OneDirectory(directory), Limits())) as log:
+            assert isinstance(push_numbered(log, 6, 3_000), Rejected)
+            results = [push_numbered(log, first, 3_000) for first in (2, 4)]
+    assert [
+        (result.committed[0].start_offset, result.replayed)
+        for result in results
+        if isinstance(result, Accepted)
+    ] == [(2, True), (4, False)]

@@ -20,7 +20,7 @@ from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.metadata.results import RESULTS_KEPT_MAX
-from wings_core.model import StageEntry
+from wings_core.model import PartitionSequence, StageEntry
 from wings_core.partitions import UNPARTITIONED
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.segments import SegmentStore
@@ -320,3 +320,16 @@ def check_flush(
                 assert answer["error"]["code"] == "OUT_OF_ORDER_SEQUENCE"
             else:
                 assert offsets_of(answer) == got
+
+
+def test_batches_with_numbers_of_their_partition_are_judged_one_by_one(rig: Rig) -> None:
+    stream = PushStream()
+    pushed = [
+        rig.submit(
+            stream, [first] * 2, PushOptions(partition_sequence=PartitionSequence("p", 0, first))
+        )
+        for first in (0, 2, 2, 4)
+    ]
+    answers = [answers_of(pending)[0] for pending in pushed]
+    assert [offsets_of(answer) for answer in answers] == [(0, 1), (2, 3), (2, 3), (4, 5)]
+    assert rig.rows() == [0, 0, 2, 2, 4, 4]

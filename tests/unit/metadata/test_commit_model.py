@@ -1,6 +1,6 @@
 """Commit against a plain model: whatever is committed, the registry and the model agree."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from fix_metadata import (
@@ -23,6 +23,7 @@ from wings_core.model import (
     CommitBatch,
     CommitResult,
     CommittedRange,
+    PartitionSequence,
     Rejected,
     Topic,
 )
@@ -41,6 +42,25 @@ class Result:
 
 
 @dataclass
+class Numbers:
+    """Numbers that a producer gave to its rows in a partition."""
+
+    epoch: int
+    batches: list[tuple[int, CommittedRange]]
+    """The first number of each batch of the epoch, and what it got."""
+    at: int
+
+    @property
+    def following(self) -> int:
+        """The number of the next row."""
+        first, got = self.batches[-1]
+        return (first + got.end_offset - got.start_offset + 1) % NUMBERS
+
+
+NUMBERS = 1 << 31
+
+
+@dataclass
 class Model:
     """A log of timestamps for each partition, and all results of each producer."""
 
@@ -49,6 +69,9 @@ class Model:
     )
     results: dict[tuple[str, str], list[Result]] = field(
         default_factory=dict[tuple[str, str], list[Result]]
+    )
+    numbers: dict[tuple[str, Partition, str], Numbers] = field(
+        default_factory=dict[tuple[str, Partition, str], Numbers]
     )
     deleted: set[str] = field(default_factory=set[str])
 
@@ -67,19 +90,56 @@ class Model:
             failed[batch.stream] = outcome
         return failed[batch.stream]
 
+    def known_numbers(
+        self, topic: str, partition: Partition, producer: str, now: int
+    ) -> Numbers | None:
+        known = self.numbers.get((topic, partition, producer))
+        return None if known is None or known.at <= now - 7 * DAY else known
+
+    def _judge_sequence(self, batch: CommitBatch, now: int) -> Outcome | None:
+        """Say what becomes of a batch that is not its producer's next one."""
+        if batch.partition_sequence is not None:
+            return self._judge_numbered(batch, batch.partition_sequence, now)
+        if batch.sequence is None:
+            return None
+        number = batch.sequence.sequence
+        results = self.produced(batch.topic_uuid, batch.sequence.producer_id)
+        if number == len(results):
+            return None
+        known = 0 <= number < len(results) and number >= len(results) - 64
+        if known and results[number].at > now - 7 * DAY:
+            return "accepted", (results[number].committed, True)
+        facts = {"expected_sequence": len(results), "sequence": number}
+        return "OUT_OF_ORDER_SEQUENCE", facts
+
+    def _judge_numbered(
+        self, batch: CommitBatch, sequence: PartitionSequence, now: int
+    ) -> Outcome | None:
+        (page,) = batch.pages
+        known = self.known_numbers(batch.topic_uuid, page.partition, sequence.producer_id, now)
+        if known is None:
+            return None
+        if sequence.epoch < known.epoch:
+            return "PUBLISH_FENCED", {"epoch": known.epoch}
+        following = 0
+        if sequence.epoch == known.epoch:
+            following = known.following
+            for first, got in known.batches[-5:]:
+                rows = got.end_offset - got.start_offset + 1
+                if (first, rows) == (sequence.first, page.rows):
+                    return "accepted", ((got,), True)
+        if sequence.first != following:
+            facts = {"expected_sequence": following, "sequence": sequence.first}
+            return "OUT_OF_ORDER_SEQUENCE", facts
+        return None
+
     def _judge(self, batch: CommitBatch, now: int) -> Outcome:
         topic = batch.topic_uuid
         if topic in self.deleted:
             return "TOPIC_NOT_FOUND", {}
-        if batch.sequence is not None:
-            number = batch.sequence.sequence
-            results = self.produced(topic, batch.sequence.producer_id)
-            if number != len(results):
-                known = 0 <= number < len(results) and number >= len(results) - 64
-                if known and results[number].at > now - 7 * DAY:
-                    return "accepted", (results[number].committed, True)
-                facts = {"expected_sequence": len(results), "sequence": number}
-                return "OUT_OF_ORDER_SEQUENCE", facts
+        outcome = self._judge_sequence(batch, now)
+        if outcome is not None:
+            return outcome
         if batch.expected is not None:
             end = len(self.log(topic, batch.expected.partition))
             if end != batch.expected.offset:
@@ -95,9 +155,21 @@ class Model:
             start = len(log)
             log += [timestamp] * page.rows
             ranges.append(CommittedRange(page.partition, start, len(log) - 1, timestamp))
-        if batch.sequence is not None:
-            self.produced(topic, batch.sequence.producer_id).append(Result(tuple(ranges), now))
+        self._note(batch, tuple(ranges), now)
         return "accepted", (tuple(ranges), False)
+
+    def _note(self, batch: CommitBatch, ranges: tuple[CommittedRange, ...], now: int) -> None:
+        topic, numbered = batch.topic_uuid, batch.partition_sequence
+        if batch.sequence is not None:
+            self.produced(topic, batch.sequence.producer_id).append(Result(ranges, now))
+        if numbered is not None:
+            (got,) = ranges
+            key = (topic, got.partition, numbered.producer_id)
+            known = self.known_numbers(*key, now)
+            if known is None or known.epoch != numbered.epoch:
+                known = self.numbers[key] = Numbers(numbered.epoch, [], now)
+            known.batches.append((numbered.first, got))
+            known.at = now
 
 
 @dataclass(frozen=True)
@@ -110,6 +182,8 @@ class Push:
     producer: tuple[str, int] | None
     expected: tuple[Partition, int] | None
     timestamp: int | None
+    numbered: tuple[str, int, int] | None = None
+    """Producer, epoch and number of the first row, these relative to what would be right."""
 
     def batch(self, model: Model, topics: list[Topic], now: int) -> CommitBatch:
         topic = topics[self.topic]
@@ -121,6 +195,8 @@ class Push:
             partition, ahead = self.expected
             expected = (partition, len(model.log(topic.uuid, partition)) + ahead)
         timestamp = None if self.timestamp is None else now + self.timestamp
+        if self.numbered is not None:
+            return self._numbered(model, topic, now, timestamp, *self.numbered)
         return batch_of(
             topic,
             self.rows,
@@ -129,6 +205,29 @@ class Push:
             expected=expected,
             timestamp=timestamp,
         )
+
+    def _numbered(
+        self,
+        model: Model,
+        topic: Topic,
+        now: int,
+        timestamp: int | None,
+        producer: str,
+        later: int,
+        ahead: int,
+    ) -> CommitBatch:
+        partition, rows = next(iter(self.rows.items()), (A, 2))
+        known = model.known_numbers(topic.uuid, partition, producer, now)
+        epoch = max(0, (0 if known is None else known.epoch) + later)
+        following = NUMBERS - 2  # Of an unknown producer, so that numbers begin anew.
+        if known is not None:
+            following = 0 if later else known.following
+        if known is not None and ahead < 0:  # An earlier batch again.
+            following = known.batches[max(ahead, -len(known.batches))][0]
+            ahead = 0
+        batch = batch_of(topic, {partition: rows}, stream=self.stream, timestamp=timestamp)
+        first = (following + ahead) % NUMBERS
+        return replace(batch, partition_sequence=PartitionSequence(producer, epoch, first))
 
 
 PARTITIONS = st.sampled_from([A, B, C])
@@ -141,6 +240,12 @@ PUSHES = st.builds(
     producer=st.none() | st.tuples(st.sampled_from("pq"), MOSTLY_RIGHT),
     expected=st.none() | st.none() | st.tuples(PARTITIONS, MOSTLY_RIGHT),
     timestamp=st.none() | st.sampled_from([-HOUR, 0, HOUR, HOUR + 1]),
+    numbered=st.none()
+    | st.tuples(
+        st.sampled_from("rs"),
+        st.sampled_from([0, 0, 0, 0, 1, -1]),
+        st.sampled_from([0, 0, 0, 0, -1, -3, -6, 1]),
+    ),
 )
 Step = list[Push] | int | str
 STEPS = st.lists(

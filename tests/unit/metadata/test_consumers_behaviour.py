@@ -6,7 +6,7 @@ from tables import each
 
 from wings_core.contracts.actions import OFFSETS_MAX
 from wings_core.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound
-from wings_core.model import ConsumerOffset, Topic
+from wings_core.model import ConsumerCommit, ConsumerOffset, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of_value, partition_value
 
@@ -196,3 +196,20 @@ def test_consumers_are_listed_by_name_up_to_a_number(metadata: MetadataUnderTest
     metadata.admin.delete_topic(deleted.name)
     assert metadata.registry.list_consumers(10) == ["C", "a", "b"]
     assert metadata.registry.list_consumers(2) == ["C", "a"]
+
+
+def test_a_note_is_kept_with_its_offset_until_the_next_commit(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    registry = metadata.registry
+    entries = [(topic, A, 0), (topic, B, 0)]
+    registry.commit_offsets("c", entries, notes=["caf\u00e9", ""])
+    metadata.reopen()
+    assert [kept.note for kept in metadata.registry.get_offsets("c")] == ["caf\u00e9", ""]
+    commit = ConsumerCommit("c", tuple(entries), notes=("", "x" * 4_096))
+    metadata.stages.publish("w", 0, [], offsets=commit)
+    assert [kept.note for kept in metadata.registry.get_offsets("c")] == ["", "x" * 4_096]
+    for notes in (["one"], ["a\0b", ""], ["x" * 4_097, ""]):
+        with pytest.raises(InvalidArgument):
+            metadata.registry.commit_offsets("c", entries, notes=notes)
+    metadata.registry.commit_offsets("c", entries)
+    assert [kept.note for kept in metadata.registry.get_offsets("c")] == ["", ""]

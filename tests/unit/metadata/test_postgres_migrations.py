@@ -55,8 +55,9 @@ def test_each_migration_is_applied_once(
 
 
 AS_IN_0_1_0 = """
-DROP TABLE writers, consumer_groups, consumer_group_members;
-DROP FUNCTION commit_flush; DROP TYPE {types};
+DROP TABLE writers, consumer_groups, consumer_group_members, partition_sequences;
+ALTER TABLE consumer_offsets DROP COLUMN note;
+DROP FUNCTION commit_flush; DROP TYPE {types}, flush_sequence;
 ALTER TABLE outcomes DROP COLUMN node;
 DROP TRIGGER folios_inline ON folios; DROP FUNCTION delete_inline;
 ALTER TABLE inline_folios ADD FOREIGN KEY (folio_id) REFERENCES folios (id) ON DELETE CASCADE;

@@ -17,16 +17,19 @@ from fix_metadata import (
 )
 from tables import each
 
-from wings_core.errors import InvalidArgument, OutOfOrderSequence
+from wings_core.errors import InvalidArgument, OutOfOrderSequence, PublishFenced
 from wings_core.model import (
     Accepted,
     CommitBatch,
     CommitResult,
+    PartitionSequence,
     Rejected,
     SeriesResults,
+    Staged,
+    StageEntry,
     Topic,
 )
-from wings_core.partitions import UNPARTITIONED
+from wings_core.partitions import UNPARTITIONED, Partition
 
 
 def push(metadata: MetadataUnderTest, topic: Topic, sequence: int, rows: int = 1) -> CommitResult:
@@ -319,3 +322,155 @@ def test_a_producer_id_that_cannot_be_stored_rejects_its_batch_alone(
     assert isinstance(bad, Rejected)
     assert isinstance(bad.error, InvalidArgument)
     assert isinstance(good, Accepted)
+
+
+def numbered(
+    topic: Topic,
+    first: int,
+    rows: int = 1,
+    *,
+    epoch: int = 0,
+    producer: str = "7",
+    partition: Partition = A,
+    stage: StageEntry | None = None,
+    stream: int = 0,
+) -> CommitBatch:
+    """Return a batch whose rows are numbered by partition."""
+    batch = batch_of(topic, {partition: rows}, stage=stage, stream=stream)
+    return replace(batch, partition_sequence=PartitionSequence(producer, epoch, first))
+
+
+def commit(metadata: MetadataUnderTest, batch: CommitBatch) -> CommitResult:
+    (result,) = metadata.registry.commit([batch])
+    return result
+
+
+def check_next(metadata: MetadataUnderTest, topic: Topic, expected: int, *wrong: int) -> None:
+    """Check that batches with other numbers are refused, and name the number that is next."""
+    for first in wrong:
+        check_refused(commit(metadata, numbered(topic, first)), sequence=first, expected=expected)
+
+
+def test_rows_are_numbered_by_partition_and_producer(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    for first, rows in ((0, 3), (3, 1), (4, 10)):
+        assert accepted(commit(metadata, numbered(topic, first, rows)))[0].start_offset == first
+    check_next(metadata, topic, 14, 13, 15, 0, (1 << 31) - 1)
+    metadata.reopen()
+    for partition, producer, start in ((B, "7", 0), (A, "8", 14)):
+        batch = numbered(topic, 100, 2, partition=partition, producer=producer)
+        # An unknown producer begins anywhere.
+        assert accepted(commit(metadata, batch))[0].start_offset == start
+    assert accepted(commit(metadata, numbered(topic, 14)))[0].start_offset == 16
+
+
+def test_the_last_five_batches_of_numbered_rows_are_recognised(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    batches = [numbered(topic, 64 * number, 64) for number in range(7)]
+    results = [commit(metadata, batch) for batch in batches]
+    metadata.clock.time += DAY
+    for _ in range(2):
+        again = metadata.registry.commit(batches[2:])
+        assert again == [Accepted(accepted(each), replayed=True) for each in results[2:]]
+        metadata.reopen()
+    check_refused(commit(metadata, batches[1]), sequence=64, expected=448)
+    check_refused(commit(metadata, numbered(topic, 384, 63)), sequence=384, expected=448)
+    assert offsets_of(metadata.registry, topic, A)[-1] == (384, 447)
+
+
+def test_numbered_batches_of_a_flush_follow_each_other(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    batches = [numbered(topic, first, 2, stream=first) for first in (0, 2, 2, 6, 4)]
+    one, two, again, gap, three = metadata.registry.commit(batches)
+    assert [accepted(each)[0].start_offset for each in (one, two, three)] == [0, 2, 4]
+    assert again == Accepted(accepted(two), replayed=True)
+    check_refused(gap, sequence=6, expected=4)
+    assert commit(metadata, batches[0]) == Accepted(accepted(one), replayed=True)
+
+
+def test_numbers_of_rows_begin_anew_after_the_greatest(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    greatest = (1 << 31) - 1
+    last = commit(metadata, numbered(topic, greatest - 1, 3))
+    accepted(last)
+    check_next(metadata, topic, 1, greatest, 0, 2)
+    accepted(commit(metadata, numbered(topic, 1)))
+    again = commit(metadata, numbered(topic, greatest - 1, 3))
+    assert again == Accepted(accepted(last), replayed=True)
+
+
+def test_an_epoch_fences_those_before_it_and_begins_at_0(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    accepted(commit(metadata, numbered(topic, 0, 5, epoch=3)))
+    refused = commit(metadata, numbered(topic, 5, epoch=4))
+    check_refused(refused, sequence=5, expected=0)
+    accepted(commit(metadata, numbered(topic, 0, 5, epoch=4)))
+    for first in (0, 5):
+        fenced = commit(metadata, numbered(topic, first, 5, epoch=3))
+        assert isinstance(fenced, Rejected)
+        assert isinstance(fenced.error, PublishFenced)
+    accepted(commit(metadata, numbered(topic, 5, epoch=4)))
+
+
+def test_numbers_of_rows_are_kept_for_7_days_and_with_their_topic(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic("key")
+    accepted(commit(metadata, numbered(topic, 0, epoch=1)))
+    metadata.clock.time += 7 * DAY - SECOND
+    check_refused(commit(metadata, numbered(topic, 2, epoch=1)), sequence=2, expected=1)
+    metadata.clock.time += SECOND
+    accepted(commit(metadata, numbered(topic, 40)))  # Unknown, whatever its epoch.
+    while metadata.registry.purge(1):
+        pass
+    check_next(metadata, topic, 41, 40 + 7)
+    metadata.clock.time += 7 * DAY
+    while metadata.registry.purge(1):
+        pass
+    accepted(commit(metadata, numbered(topic, 3)))
+    metadata.admin.delete_topic(topic.name)
+    while metadata.registry.purge(1):
+        pass
+    made_anew = metadata.admin.create_topic(topic.name, topic.schema, topic.partition_key)
+    accepted(commit(metadata, numbered(made_anew, 9)))
+
+
+def test_a_repeat_of_a_staged_batch_with_numbers_adds_nothing(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    entry = StageEntry("s", "writing", first=True)
+    assert commit(metadata, numbered(topic, 0, 2, stage=entry)) == Staged("s", 2, 100)
+    metadata.reopen()
+    for again in (StageEntry("s", "writing", first=False), StageEntry("t", "other", first=True)):
+        assert commit(metadata, numbered(topic, 0, 2, stage=again)) == Staged(again.stage, 0, 0)
+    outside = commit(metadata, numbered(topic, 0, 2))
+    assert isinstance(outside, Rejected)
+    assert isinstance(outside.error, OutOfOrderSequence)
+    check_next(metadata, topic, 2, 3)
+    assert metadata.stages.publish("w", 0, ["s"]).committed[0].end_offset == 1
+    # What is visible at once goes on after it, and so does another stage, whatever was aborted.
+    assert accepted(commit(metadata, numbered(topic, 2)))[0].start_offset == 2
+    later = StageEntry("u", "later", first=True)
+    assert commit(metadata, numbered(topic, 3, stage=later)) == Staged("u", 1, 100)
+    metadata.stages.abort("w", ["u"])
+    assert accepted(commit(metadata, numbered(topic, 4)))[0].start_offset == 3
+
+
+def test_a_batch_that_cannot_be_numbered_is_refused(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    sequence = PartitionSequence("7", 0, 0)
+    for stream, batch in enumerate(
+        (
+            replace(batch_of(topic, {A: 1, B: 1}), partition_sequence=sequence),
+            replace(batch_of(topic, {}), partition_sequence=sequence),
+            replace(batch_of(topic, {A: 1}, sequence=("p", 0)), partition_sequence=sequence),
+            replace(batch_of(topic, {A: 1}, expected=(A, 0)), partition_sequence=sequence),
+            numbered(topic, -1),
+            numbered(topic, 1 << 31),
+            numbered(topic, 0, epoch=-1),
+            numbered(topic, 0, producer="x" * 257),
+        )
+    ):
+        refused = commit(metadata, replace(batch, stream=stream))
+        assert isinstance(refused, Rejected)
+        assert isinstance(refused.error, InvalidArgument)
+    assert metadata.registry.partition_states(topic.uuid) == []

@@ -69,8 +69,9 @@ class OffsetRegistry(Protocol):
         Returns:
             One result for each batch, in order; for a series the one that all of its batches share,
             or `SeriesResults`. A batch can be rejected with `TopicNotFound`,
-            `OutOfOrderSequence`, `OffsetMismatch` or `InvalidArgument`; a staged one also with
-            `AlreadyExists`, `StageNotFound` or `BatchTooLarge`.
+            `OutOfOrderSequence`, `PublishFenced` (an earlier epoch of its `partition_sequence`),
+            `OffsetMismatch` or `InvalidArgument`; a staged one also with `AlreadyExists`,
+            `StageNotFound` or `BatchTooLarge`. A staged repeat is answered with 0 rows.
 
         Raises:
             Internal: The transaction failed; none of the batches is committed. Also for a flush
@@ -288,6 +289,7 @@ class OffsetRegistry(Protocol):
         consumer: str,
         offsets: Sequence[tuple[Topic, Partition, int]],
         member: MemberEpoch | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         """Store the offsets that a named consumer reads on from, all in one transaction.
 
@@ -295,6 +297,7 @@ class OffsetRegistry(Protocol):
             consumer: Its name.
             offsets: The next offset to read, by topic and partition.
             member: The member of the consumer's group that commits; None: it has no members.
+            notes: Texts to keep with the offsets, one for each; empty for none.
 
         Raises:
             FencedMember: The member does not hold one of the partitions, or no member is stated
@@ -302,8 +305,8 @@ class OffsetRegistry(Protocol):
             TopicNotFound: One of the topics was deleted; nothing is stored.
             OffsetOutOfRange: An offset is past the end of its log, as the facts `topic`,
                 `partition` and `log_end_offset` say; nothing is stored.
-            InvalidArgument: An offset that no log can have, or a name or partition that cannot be
-                stored; nothing is stored.
+            InvalidArgument: An offset that no log can have, or a name, partition or note that
+                cannot be stored; nothing is stored.
         """
         ...
 

@@ -25,6 +25,7 @@ from wings_core.metadata.results import (
     is_repeat,
     load_results,
 )
+from wings_core.metadata.sequences import SequenceDraft
 from wings_core.metadata.stages import StageDraft
 from wings_core.metadata.store.database import of_ends
 from wings_core.metadata.store.locks import bucket, buckets
@@ -54,11 +55,14 @@ class KnownState:
         """The next sequences of producers, by topic id."""
         self.partitions: dict[tuple[int, Partition], tuple[int, int | None]] = {}
         """The next offsets and last timestamps of partitions, by topic id."""
+        self.sequences: dict[tuple[int, Partition, str], tuple[str, int] | None] = {}
+        """States and times of the numbers of rows, by topic id, partition and producer id."""
         self.stages: dict[str, _Stage] = {}
 
     def bound(self) -> None:
         """Begin anew what has become too large."""
-        for kept in (self.topics, self.producers, self.partitions, self.stages):
+        tables = (self.topics, self.producers, self.partitions, self.sequences, self.stages)
+        for kept in tables:
             if len(kept) > KNOWN_MAX:
                 kept.clear()
 
@@ -124,6 +128,7 @@ class _Flush:
         self._inline = inline
         self._connection: Connection | None = None
         self._judged: Judge | None = None
+        self._now = 0
         # By id, as all transactions lock what belongs to topics in that order.
         self._topics = sorted(
             {batch.topic_uuid for batch in batches}, key=lambda uuid: known.topics.get(uuid, 0)
@@ -131,9 +136,15 @@ class _Flush:
         self._places = {uuid: place for place, uuid in enumerate(self._topics, 1)}
         partitions = set[tuple[int, Partition]]()
         producers = set[tuple[int, str]]()
+        sequences = set[tuple[int, Partition, str]]()
         stages = set[str]()
         for batch in batches:
             place = self._places[batch.topic_uuid]
+            numbers = batch.partition_sequence
+            if numbers is not None:
+                sequences.update(
+                    [(place, page.partition, numbers.producer_id) for page in batch.pages]
+                )
             if batch.stage is not None:
                 stages.add(batch.stage.stage)
                 continue
@@ -148,6 +159,14 @@ class _Flush:
         )
         self._producers = sorted(
             [each for each in producers if _is_storable(each[1], ID_BYTES_MAX)]
+        )
+        self._sequences = sorted(
+            [
+                each
+                for each in sequences
+                if not is_longer(each[1], PARTITION_BYTES_MAX)
+                and _is_storable(each[2], ID_BYTES_MAX)
+            ]
         )
         self._stages = sorted([each for each in stages if _is_storable(each)])
         self._look()
@@ -164,6 +183,10 @@ class _Flush:
             known.producers.get((ids[place - 1] or 0, producer), 0)
             for place, producer in self._producers
         ]
+        self._seen_sequences = [
+            known.sequences.get((ids[place - 1] or 0, partition, producer))
+            for place, partition, producer in self._sequences
+        ]
         self._seen_stages = [known.stages.get(stage, _ABSENT) for stage in self._stages]
 
     def send(self, connection: Connection, transaction: str, node: str, now: int) -> bool:
@@ -172,7 +195,7 @@ class _Flush:
         Returns:
             Whether the flush is over. If not, nothing was written, and what is stored was learnt.
         """
-        self._connection = connection
+        self._connection, self._now = connection, now
         judge = Judge(self, now, PARTITION_BYTES_MAX)
         self.results = [judge.judge(batch) for batch in self._batches]
         self.ends = {
@@ -207,6 +230,15 @@ class _Flush:
 
     def next_sequence(self, topic_id: int, producer_id: str) -> int:
         return self._seen_producers[bisect_left(self._producers, (topic_id, producer_id))]
+
+    def sequences(
+        self, topic_id: int, partition: Partition, producer_id: str, committed_after: int
+    ) -> SequenceDraft:
+        key = (topic_id, partition, producer_id)
+        seen = self._seen_sequences[bisect_left(self._sequences, key)]
+        if seen is None or seen[1] <= committed_after:
+            return SequenceDraft()
+        return SequenceDraft.from_json(seen[0])
 
     def stage(self, stage: str) -> StageDraft | None:
         seen = self._seen_stages[bisect_left(self._stages, stage)]
@@ -252,6 +284,7 @@ class _Flush:
             _rows(_page_rows(judge, folio_places)),
             _rows(self._staged_rows(judge, folio_places)),
             _rows(self._result_rows(judge)),
+            _rows(self._sequence_rows(judge)),
             None if inline is None else inline.data,
         )
 
@@ -287,6 +320,14 @@ class _Flush:
             if draft is not None:
                 after = (draft.next_offset, draft.last_timestamp, draft.bytes, draft.pages)
             rows.append((*key, seen, *after))
+        return rows
+
+    def _sequence_rows(self, judge: Judge) -> list[_Row]:
+        rows: list[_Row] = []
+        for key, seen in zip(self._sequences, self._seen_sequences, strict=True):
+            draft = judge.sequences.get(key)
+            state = draft.to_json() if draft is not None and draft.changed else None
+            rows.append((*key, None if seen is None else seen[0], state))
         return rows
 
     def _staged_rows(self, judge: Judge, folios: Mapping[str, int]) -> list[_Row]:
@@ -335,6 +376,10 @@ class _Flush:
             )
         for (place, name), producer in judge.producers.items():
             known.producers[ids[place - 1] or 0, name] = producer.next_sequence
+        for (place, partition, name), numbers in judge.sequences.items():
+            if numbers.changed:
+                key = (ids[place - 1] or 0, partition, name)
+                known.sequences[key] = (numbers.to_json(), self._now)
         for name, (topic_id, *_) in zip(self._stages, self._seen_stages, strict=True):
             stage = judge.stages.get(name)
             if stage is not None:
@@ -354,6 +399,9 @@ class _Flush:
                 known.topics[uuid] = topic_id
         for (place, name), sequence in zip(self._producers, stored["producers"], strict=True):
             known.producers[ids[place - 1] or 0, name] = sequence
+        for key, found in zip(self._sequences, stored["sequences"], strict=True):
+            place, partition, name = key
+            known.sequences[ids[place - 1] or 0, partition, name] = found and tuple(found)
         for (place, partition), found in zip(self._partitions, stored["partitions"], strict=True):
             end, timestamp = found or (0, None)
             known.partitions[ids[place - 1] or 0, partition] = (end, timestamp)

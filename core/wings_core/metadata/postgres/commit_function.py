@@ -54,6 +54,13 @@ TYPES = (
     "CREATE TYPE flush_writer AS (name TEXT, bucket INTEGER, number BIGINT, results TEXT)",
 )
 
+SEQUENCE_TYPE = """
+CREATE TYPE flush_sequence AS (
+    topic INTEGER, partition TEXT, producer TEXT, seen TEXT, state TEXT
+)
+"""
+"""`seen` and `state`: JSON of `SequenceDraft`, NULL where there is nothing."""
+
 COMMIT_FLUSH = f"""
 CREATE FUNCTION commit_flush(
     transaction UUID,
@@ -69,6 +76,7 @@ CREATE FUNCTION commit_flush(
     flush_pages flush_page[],
     flush_staged flush_staged_page[],
     flush_results flush_result[],
+    flush_sequences flush_sequence[],
     inline_data BYTEA -- The bytes of the first folio, where metadata keeps them.
 ) RETURNS TEXT LANGUAGE plpgsql AS $function$
 #variable_conflict use_column
@@ -84,6 +92,8 @@ DECLARE
     page flush_page;
     staged flush_staged_page;
     result flush_result;
+    numbers flush_sequence;
+    found_state TEXT;
     stored RECORD;
     found_id BIGINT;
     topic_ids BIGINT[] := '{{}}';
@@ -122,6 +132,12 @@ BEGIN
         WHERE topic_id = topic_ids[producer.topic] AND producer_id = producer.name FOR UPDATE;
         differs := differs OR coalesce(found_id, 0) <> producer.seen;
     END LOOP;
+    FOREACH numbers IN ARRAY flush_sequences LOOP
+        SELECT state INTO found_state FROM partition_sequences
+        WHERE topic_id = topic_ids[numbers.topic] AND partition = numbers.partition
+            AND producer_id = numbers.producer FOR UPDATE;
+        differs := differs OR found_state IS DISTINCT FROM numbers.seen;
+    END LOOP;
     FOREACH a_partition IN ARRAY flush_partitions LOOP
         SELECT id, next_offset INTO stored FROM partitions
         WHERE topic_id = topic_ids[a_partition.topic] AND value = a_partition.value FOR UPDATE;
@@ -144,6 +160,14 @@ BEGIN
                     WHERE topic_id = topic_ids[seen.topic] AND producer_id = seen.name
                 ), 0) FROM unnest(flush_producers) AS seen
             ),
+            'sequences', ARRAY(
+                SELECT (
+                    SELECT json_build_array(state, committed_at) FROM partition_sequences
+                    WHERE topic_id = topic_ids[seen.topic]
+                        AND partition_sequences.partition = seen.partition
+                        AND producer_id = seen.producer
+                ) FROM unnest(flush_sequences) AS seen
+            ),
             'partitions', ARRAY(
                 SELECT (
                     SELECT json_build_array(next_offset, last_timestamp) FROM partitions
@@ -160,6 +184,23 @@ BEGIN
         CONTINUE WHEN FOUND;
         INSERT INTO producers (topic_id, producer_id, next_sequence)
         VALUES (topic_ids[producer.topic], producer.name, producer.next_sequence)
+        ON CONFLICT DO NOTHING;
+        IF NOT FOUND THEN
+            RAISE serialization_failure;
+        END IF;
+    END LOOP;
+    FOREACH numbers IN ARRAY flush_sequences LOOP
+        CONTINUE WHEN numbers.state IS NULL;
+        IF numbers.seen IS NOT NULL THEN
+            UPDATE partition_sequences
+            SET state = numbers.state, committed_at = commit_flush.committed_at
+            WHERE topic_id = topic_ids[numbers.topic] AND partition = numbers.partition
+                AND producer_id = numbers.producer;
+            CONTINUE;
+        END IF;
+        INSERT INTO partition_sequences (topic_id, partition, producer_id, state, committed_at)
+        VALUES (topic_ids[numbers.topic], numbers.partition, numbers.producer, numbers.state,
+            commit_flush.committed_at)
         ON CONFLICT DO NOTHING;
         IF NOT FOUND THEN
             RAISE serialization_failure;

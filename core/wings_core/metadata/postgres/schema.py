@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from psycopg import sql
 
 from wings_core.errors import Internal
-from wings_core.metadata.postgres.commit_function import COMMIT_FLUSH, TYPES
+from wings_core.metadata.postgres.commit_function import COMMIT_FLUSH, SEQUENCE_TYPE, TYPES
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import PostgresDatabase
 from wings_core.metadata.store.locks import Lock
@@ -68,6 +68,21 @@ _CONSUMER_GROUPS: Sequence[str] = (
         PRIMARY KEY (consumer, member)
     ) {_CHANGED_OFTEN}
     """,
+)
+
+_SEQUENCES: Sequence[str] = (
+    f"""
+    -- The numbers that producers gave to the rows of their last batches in a partition.
+    CREATE TABLE partition_sequences (
+        topic_id BIGINT NOT NULL,
+        partition TEXT COLLATE "C" NOT NULL,
+        producer_id TEXT COLLATE "C" NOT NULL,
+        state TEXT NOT NULL, -- JSON of `SequenceDraft`.
+        committed_at BIGINT NOT NULL,
+        PRIMARY KEY (topic_id, partition, producer_id)
+    ) {_CHANGED_OFTEN}
+    """,
+    "CREATE INDEX partition_sequences_by_age ON partition_sequences (committed_at)",
 )
 
 SCHEMA: Sequence[str] = (
@@ -204,6 +219,7 @@ SCHEMA: Sequence[str] = (
         partition TEXT COLLATE "C" NOT NULL,
         "offset" BIGINT NOT NULL,
         committed_at BIGINT NOT NULL,
+        note TEXT NOT NULL DEFAULT '',
         PRIMARY KEY (consumer, topic_id, partition)
     ) {_CHANGED_OFTEN}
     """,
@@ -379,7 +395,9 @@ SCHEMA: Sequence[str] = (
     """,
     "CREATE INDEX table_segments_folio ON table_segments (folio)",
     *_CONSUMER_GROUPS,
+    *_SEQUENCES,
     *TYPES,
+    SEQUENCE_TYPE,
     COMMIT_FLUSH,
 )
 
@@ -392,9 +410,15 @@ _FROM_0_1_0: Sequence[Sequence[str]] = (
         "ALTER TABLE inline_folios DROP CONSTRAINT inline_folios_folio_id_fkey",
         "ALTER TABLE pages DROP CONSTRAINT pages_of_one_timestamp",
     ),
-    (*TYPES, COMMIT_FLUSH),
+    TYPES,
     _WRITERS,
     _CONSUMER_GROUPS,
+    (
+        *_SEQUENCES,
+        "ALTER TABLE consumer_offsets ADD COLUMN note TEXT NOT NULL DEFAULT ''",
+        SEQUENCE_TYPE,
+        COMMIT_FLUSH,
+    ),
 )
 
 VERSIONS = Versions(SCHEMA, 22, _FROM_0_1_0)

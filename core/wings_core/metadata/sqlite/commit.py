@@ -12,6 +12,7 @@ from wings_core.metadata.results import (
     is_repeat,
     load_results,
 )
+from wings_core.metadata.sequences import SequenceDraft
 from wings_core.metadata.sqlite.database import SqliteConnection, SqliteDatabase, insert_rows
 from wings_core.metadata.sqlite.integrity import row_checksum
 from wings_core.metadata.sqlite.notes import PUSHED
@@ -239,6 +240,8 @@ def _commit_batches(
             insert_inline(connection, folio_id, inline.data)
     if judge.producers:
         _write_producers(connection, judge, now)
+    if judge.sequences:
+        _write_sequences(connection, judge, now)
     if judge.stages:
         write_stages(connection, judge.stages.values(), folio_ids, now)
     if inline is not None:
@@ -297,6 +300,16 @@ class _SqliteState:
             return PartitionDraft(*key) if row is None else _draft_of(topic_id, row)
         known = self._cache.partition(topic_id, partition)
         return known or find_partition(self._connection, topic_id, partition)
+
+    def sequences(
+        self, topic_id: int, partition: Partition, producer_id: str, committed_after: int
+    ) -> SequenceDraft:
+        row: tuple[str] | None = self._connection.raw.execute(
+            "SELECT state FROM partition_sequences WHERE topic_id = ? AND partition = ? "
+            "AND producer_id = ? AND committed_at > ?",
+            (topic_id, partition, producer_id, committed_after),
+        ).fetchone()
+        return SequenceDraft() if row is None else SequenceDraft.from_json(row[0])
 
     def stage(self, stage: str) -> StageDraft | None:
         return find_stage(self._connection, stage)
@@ -496,6 +509,16 @@ def _write_producers(connection: SqliteConnection, judge: Judge, now: int) -> No
                 )
             ]
         ],
+    )
+
+
+def _write_sequences(connection: SqliteConnection, judge: Judge, now: int) -> None:
+    """Write the numbers of rows that were used."""
+    connection.raw.executemany(
+        "INSERT INTO partition_sequences (topic_id, partition, producer_id, state, committed_at) "
+        "VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+        "state = excluded.state, committed_at = excluded.committed_at",
+        [(*key, draft.to_json(), now) for key, draft in judge.sequences.items() if draft.changed],
     )
 
 

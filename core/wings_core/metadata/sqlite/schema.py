@@ -47,6 +47,27 @@ _CONSUMER_GROUPS: Sequence[str] = (
     "CREATE INDEX consumer_group_members_checked ON consumer_group_members (state)",
 )
 
+_SEQUENCES: Sequence[str] = (
+    """
+    -- The numbers that producers gave to the rows of their last batches in a partition.
+    CREATE TABLE partition_sequences (
+        topic_id INTEGER NOT NULL,
+        partition TEXT NOT NULL,
+        producer_id TEXT NOT NULL,
+        state TEXT NOT NULL, -- JSON of `SequenceDraft`.
+        committed_at INTEGER NOT NULL,
+        PRIMARY KEY (topic_id, partition, producer_id)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE INDEX partition_sequences_by_age ON partition_sequences (committed_at, state)
+    """,
+)
+
+_NOTES: Sequence[str] = (
+    "CREATE INDEX consumer_offsets_noted ON consumer_offsets (note) WHERE note <> ''",
+)
+
 SCHEMA: Sequence[str] = (
     # What tells this metadata from any other.
     "CREATE TABLE identity (id TEXT PRIMARY KEY) STRICT, WITHOUT ROWID",
@@ -206,6 +227,7 @@ SCHEMA: Sequence[str] = (
         offset INTEGER NOT NULL,
         committed_at INTEGER NOT NULL,
         checksum INTEGER NOT NULL GENERATED ALWAYS AS ({CHECKSUMS["consumer_offsets"]}) STORED,
+        note TEXT NOT NULL DEFAULT '',
         PRIMARY KEY (consumer, topic_id, partition)
     ) STRICT, WITHOUT ROWID
     """,
@@ -386,6 +408,8 @@ SCHEMA: Sequence[str] = (
     )
     """,
     *_CONSUMER_GROUPS,
+    *_SEQUENCES,
+    *_NOTES,
 )
 
 _CHECKED: Sequence[str] = (
@@ -510,7 +534,14 @@ _ROWS_CHECKED = (
 VERSIONS = Versions(
     SCHEMA,
     22,
-    (_CHECKED, (), _JOURNAL, _WITHOUT_JOURNAL, _ROWS_CHECKED, _WRITERS, _CONSUMER_GROUPS),
+    (
+        *(_CHECKED, (), _JOURNAL, _WITHOUT_JOURNAL, _ROWS_CHECKED, _WRITERS, _CONSUMER_GROUPS),
+        (
+            *_SEQUENCES,
+            "ALTER TABLE consumer_offsets ADD COLUMN note TEXT NOT NULL DEFAULT ''",
+            *_NOTES,
+        ),
+    ),
 )
 """From version 24 on a row of `producer_results` may be of several batches."""
 

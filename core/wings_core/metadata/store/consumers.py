@@ -1,77 +1,74 @@
 """Offsets of named consumers in a database: stored, read, and whose there are."""
 
-from collections.abc import Sequence
-from itertools import groupby
-from operator import itemgetter
 from typing import LiteralString
 
 from wings_core.errors import InvalidArgument, OffsetOutOfRange
-from wings_core.metadata.checks import check_id, check_partition
+from wings_core.metadata.checks import check_id, check_partition, check_text
 from wings_core.metadata.interfaces import OFFSET_MAX
 from wings_core.metadata.store.consumer_groups import check_fence
 from wings_core.metadata.store.database import Connection
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.topics import require_topic_ids
-from wings_core.model import ConsumerOffset, MemberEpoch, Topic
+from wings_core.model import ConsumerCommit, ConsumerOffset
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition, partition_sort_key, partition_value
 
+NOTE_BYTES_MAX = 4_096
+"""Longest text kept with an offset, in UTF-8."""
 
-def check_offsets(
-    consumer: str, offsets: Sequence[tuple[Topic, Partition, int]], partition_bytes_max: int
-) -> None:
-    """Check that offsets can be stored.
+
+def check_offsets(commit: ConsumerCommit, partition_bytes_max: int) -> None:
+    """Check that a consumer's offsets can be stored.
 
     Args:
-        consumer: The consumer's name.
-        offsets: Its next offsets, by topic and partition.
+        commit: The offsets.
         partition_bytes_max: Longest value of a partition that the database stores.
 
     Raises:
-        InvalidArgument: The name, a partition or an offset cannot be stored.
+        InvalidArgument: The name, a partition, an offset or a note cannot be stored, or there are
+            not as many notes as offsets.
     """
-    check_id("the consumer's name", consumer)
-    for _, partition, offset in offsets:
+    check_id("the consumer's name", commit.consumer)
+    for _, partition, offset in commit.offsets:
         if len(partition) * 4 > partition_bytes_max:  # Else it is shorter, whatever is in it.
             check_partition(partition, partition_bytes_max)
         if not 0 <= offset <= OFFSET_MAX:
             raise InvalidArgument(f"{offset} is not an offset: expected 0 to {OFFSET_MAX}")
+    if commit.notes and len(commit.notes) != len(commit.offsets):
+        raise InvalidArgument(f"{len(commit.notes)} notes for {len(commit.offsets)} offsets")
+    for note in commit.notes:
+        check_text("the note", note, NOTE_BYTES_MAX)
 
 
-def commit_offsets(
-    connection: Connection,
-    consumer: str,
-    offsets: Sequence[tuple[Topic, Partition, int]],
-    now: int,
-    member: MemberEpoch | None = None,
-) -> None:
+def commit_offsets(connection: Connection, commit: ConsumerCommit, now: int) -> None:
     """Store a consumer's offsets; see `OffsetRegistry.commit_offsets`.
 
     Args:
         connection: In a transaction.
-        consumer: The consumer's name.
-        offsets: Its next offsets, checked by `check_offsets`.
+        commit: The offsets, checked by `check_offsets`.
         now: Microseconds since the epoch.
-        member: The member of a group that commits, if any.
     """
-    last: dict[str, dict[Partition, int]] = {}
-    for uuid, entries in groupby(offsets, lambda entry: entry[0].uuid):
+    offsets = commit.offsets
+    last: dict[str, dict[Partition, tuple[int, str]]] = {}
+    notes = commit.notes or [""] * len(offsets)
+    for (topic, partition, offset), note in zip(offsets, notes, strict=True):
         # The last one counts where a partition is named twice.
-        last.setdefault(uuid, {}).update(map(itemgetter(1, 2), entries))
+        last.setdefault(topic.uuid, {})[partition] = offset, note
     topics = sorted(last)
     connection.share_lock(Lock.TOPICS, topics)
     topic_ids = require_topic_ids(connection, topics)
-    check_fence(connection, consumer, member, offsets)
+    check_fence(connection, commit.consumer, commit.member, offsets)
     # In order, which excludes deadlocks.
     entries = [
-        (topic_ids[uuid], partition, last[uuid][partition])
+        (topic_ids[uuid], partition, *last[uuid][partition])
         for uuid in sorted(topics, key=topic_ids.__getitem__)
         for partition in sorted(last[uuid])
     ]
     columns = {
-        "topic_id bigint": [topic_id for topic_id, _, _ in entries],
-        "partition text": [partition for _, partition, _ in entries],
-        "offset bigint": [offset for _, _, offset in entries],
+        "topic_id bigint": [topic_id for topic_id, *_ in entries],
+        "partition text": [partition for _, partition, *_ in entries],
+        "offset bigint": [offset for _, _, offset, _ in entries],
+        "note text": [note for *_, note in entries],
     }
     past_end = connection.execute_rows(
         'SELECT given.topic_id, given.partition, given."offset", coalesce(log_start_offset, 0), '
@@ -81,12 +78,14 @@ def commit_offsets(
         columns,
     )
     connection.execute_rows(
-        'INSERT INTO consumer_offsets (consumer, topic_id, partition, "offset", committed_at) '
-        'SELECT %(consumer)s, given.topic_id, given.partition, given."offset", %(now)s::bigint '
+        'INSERT INTO consumer_offsets (consumer, topic_id, partition, "offset", note, '
+        'committed_at) SELECT %(consumer)s, given.topic_id, given.partition, given."offset", '
+        "given.note, %(now)s::bigint "
         "FROM {given} WHERE true ON CONFLICT (consumer, topic_id, partition) DO UPDATE "
-        'SET "offset" = excluded."offset", committed_at = excluded.committed_at',
+        'SET "offset" = excluded."offset", committed_at = excluded.committed_at, '
+        "note = excluded.note",
         columns,
-        {"consumer": consumer, "now": now},
+        {"consumer": commit.consumer, "now": now},
     )
     row = past_end.fetchone()
     if row is not None:
@@ -117,7 +116,7 @@ def get_offsets(
     # A deleted topic has no namespace, so it falls out of the join.
     rows = connection.execute(
         "SELECT namespaces.tenant, namespaces.name, topics.name, consumer_offsets.partition, "
-        'consumer_offsets."offset", consumer_offsets.committed_at '
+        'consumer_offsets."offset", consumer_offsets.committed_at, consumer_offsets.note '
         "FROM consumer_offsets "
         "JOIN topics ON topics.id = consumer_offsets.topic_id "
         "JOIN namespaces ON namespaces.id = topics.namespace_id "
@@ -127,10 +126,8 @@ def get_offsets(
         (consumer, topic_uuid, topic_uuid, *least, items_max),
     ).fetchall()
     offsets = [
-        ConsumerOffset(
-            TopicName(NamespaceName(tenant, namespace), topic), partition, offset, committed_at
-        )
-        for tenant, namespace, topic, partition, offset, committed_at in rows
+        ConsumerOffset(TopicName(NamespaceName(tenant, namespace), topic), *offset)
+        for tenant, namespace, topic, *offset in rows
     ]
     return sorted(offsets, key=lambda entry: (entry.topic, partition_sort_key(entry.partition)))
 

@@ -7,8 +7,8 @@
        then its groups                              rows, by id
     4. ids of stages that a commit may begin        advisory, by a hash of the id
     5. stages                                       rows, by name
-    6. producers, then partitions: first those that are new are inserted, then all are locked
-                                                    rows, by topic and name or value
+    6. producers, numbers of rows, then partitions: first those that are new are inserted, then all
+       are locked                                   rows, by topic and name or value
     7. folios                                       rows, by name
     8. a consumer group: changes exclusive, commits of offsets shared
                                                     rows, by name; then its members

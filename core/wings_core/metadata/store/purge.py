@@ -34,6 +34,12 @@ _OF_TOPIC = (
     )
     """,
     """
+    DELETE FROM partition_sequences WHERE (topic_id, partition, producer_id) IN (
+        SELECT topic_id, partition, producer_id FROM partition_sequences
+        WHERE topic_id = %s LIMIT %s::bigint
+    )
+    """,
+    """
     DELETE FROM consumer_offsets WHERE (consumer, topic_id, partition) IN (
         SELECT consumer, topic_id, partition FROM consumer_offsets
         WHERE topic_id = %s LIMIT %s::bigint
@@ -76,6 +82,16 @@ WITH old AS MATERIALIZED (
 DELETE FROM producer_results WHERE (topic_id, producer_id, slot) IN (
     SELECT topic_id, producer_id, slot FROM old
 ) RETURNING slot
+"""
+
+_OLD_SEQUENCES = """
+WITH old AS MATERIALIZED (
+    SELECT topic_id, partition, producer_id FROM partition_sequences
+    WHERE committed_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+)
+DELETE FROM partition_sequences WHERE (topic_id, partition, producer_id) IN (
+    SELECT topic_id, partition, producer_id FROM old
+) RETURNING topic_id
 """
 
 _RETIRED_FOLIOS = """
@@ -234,6 +250,7 @@ def _purge_out_of_date(connection: Connection, rows_max: int, now: int) -> int:
     old: tuple[tuple[LiteralString, int], ...] = (
         (_PURGED_TOPICS, DELETED_KEPT_US),
         (_OLD_RESULTS, RESULTS_KEPT_US),
+        (_OLD_SEQUENCES, RESULTS_KEPT_US),
         (_RETIRED_FOLIOS, RETIRED_KEPT_US),
         (_FLUSHES, FLUSHES_KEPT_US),
     )

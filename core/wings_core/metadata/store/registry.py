@@ -22,6 +22,7 @@ from wings_core.model import (
     INLINE_FOLIOS_MAX,
     CommitBatch,
     CommitResult,
+    ConsumerCommit,
     ConsumerOffset,
     FlushId,
     InlineFolio,
@@ -160,13 +161,13 @@ class DatabaseRegistry(OffsetRegistry):
         consumer: str,
         offsets: Sequence[tuple[Topic, Partition, int]],
         member: MemberEpoch | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         """Store a consumer's offsets; see `OffsetRegistry.commit_offsets`."""
-        consumers.check_offsets(consumer, offsets, self._looks.PARTITION_BYTES_MAX)
+        commit = ConsumerCommit(consumer, tuple(offsets), member, tuple(notes))
+        consumers.check_offsets(commit, self._looks.PARTITION_BYTES_MAX)
         self._database.write(
-            lambda connection: consumers.commit_offsets(
-                connection, consumer, offsets, self._database.now(), member
-            )
+            lambda connection: consumers.commit_offsets(connection, commit, self._database.now())
         )
 
     def get_offsets(

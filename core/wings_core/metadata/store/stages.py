@@ -141,7 +141,7 @@ def publish(
     move.stages(stages, consumed)
     ranges = move.ranges()
     if offsets is not None:
-        commit_offsets(connection, offsets.consumer, offsets.offsets, now, offsets.member)
+        commit_offsets(connection, offsets, now)
     _remember(connection, writer, batch, ranges, now)
     return PublishOutcome(Published(ranges), move.ends())
 
@@ -411,7 +411,7 @@ class DatabaseStages(Stages):
         check_publish(writer, batch, stages)
         check_progress(shards)
         if offsets is not None:
-            check_offsets(offsets.consumer, offsets.offsets, self._partition_bytes_max)
+            check_offsets(offsets, self._partition_bytes_max)
         return self._database.write(
             lambda connection: publish(
                 self._database, connection, writer, batch, stages, shards, epoch, offsets

@@ -60,6 +60,16 @@ class Sequence(_message.Message):
     sequence: int
     def __init__(self, producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ...) -> None: ...
 
+class PartitionSequence(_message.Message):
+    __slots__ = ("producer_id", "epoch", "first")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    producer_id: bytes
+    epoch: int
+    first: int
+    def __init__(self, producer_id: _Optional[bytes] = ..., epoch: _Optional[int] = ..., first: _Optional[int] = ...) -> None: ...
+
 class ExpectedOffset(_message.Message):
     __slots__ = ("partition", "offset")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -79,7 +89,7 @@ class StageEntry(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., writing: _Optional[str] = ..., first: _Optional[bool] = ...) -> None: ...
 
 class CommitBatch(_message.Message):
-    __slots__ = ("stream", "topic_uuid", "pages", "sequence", "expected", "timestamp_us", "stage")
+    __slots__ = ("stream", "topic_uuid", "pages", "sequence", "expected", "timestamp_us", "stage", "partition_sequence")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     TOPIC_UUID_FIELD_NUMBER: _ClassVar[int]
     PAGES_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +97,7 @@ class CommitBatch(_message.Message):
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     stream: int
     topic_uuid: str
     pages: _containers.RepeatedCompositeFieldContainer[StoredPage]
@@ -94,7 +105,8 @@ class CommitBatch(_message.Message):
     expected: ExpectedOffset
     timestamp_us: int
     stage: StageEntry
-    def __init__(self, stream: _Optional[int] = ..., topic_uuid: _Optional[str] = ..., pages: _Optional[_Iterable[_Union[StoredPage, _Mapping]]] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., expected: _Optional[_Union[ExpectedOffset, _Mapping]] = ..., timestamp_us: _Optional[int] = ..., stage: _Optional[_Union[StageEntry, _Mapping]] = ...) -> None: ...
+    partition_sequence: PartitionSequence
+    def __init__(self, stream: _Optional[int] = ..., topic_uuid: _Optional[str] = ..., pages: _Optional[_Iterable[_Union[StoredPage, _Mapping]]] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., expected: _Optional[_Union[ExpectedOffset, _Mapping]] = ..., timestamp_us: _Optional[int] = ..., stage: _Optional[_Union[StageEntry, _Mapping]] = ..., partition_sequence: _Optional[_Union[PartitionSequence, _Mapping]] = ...) -> None: ...
 
 class FlushId(_message.Message):
     __slots__ = ("writer", "number")
@@ -352,19 +364,21 @@ class OffsetsForTimestampsResponse(_message.Message):
     def __init__(self, offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ConsumerOffset(_message.Message):
-    __slots__ = ("topic", "partition", "offset", "committed_at_us")
+    __slots__ = ("topic", "partition", "offset", "committed_at_us", "note")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: str
     offset: int
     committed_at_us: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., committed_at_us: _Optional[int] = ...) -> None: ...
+    note: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., committed_at_us: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
-    __slots__ = ("consumer", "offsets", "member")
+    __slots__ = ("consumer", "offsets", "member", "notes")
     class Entry(_message.Message):
         __slots__ = ("topic", "topic_uuid", "partition", "offset")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -379,10 +393,12 @@ class CommitOffsetsRequest(_message.Message):
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
     consumer: str
     offsets: _containers.RepeatedCompositeFieldContainer[CommitOffsetsRequest.Entry]
     member: MemberEpoch
-    def __init__(self, consumer: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[CommitOffsetsRequest.Entry, _Mapping]]] = ..., member: _Optional[_Union[MemberEpoch, _Mapping]] = ...) -> None: ...
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, consumer: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[CommitOffsetsRequest.Entry, _Mapping]]] = ..., member: _Optional[_Union[MemberEpoch, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MemberEpoch(_message.Message):
     __slots__ = ("member", "epoch")
